@@ -1,0 +1,208 @@
+"""MMIDIDX to `.pbin` and back, without loss: the same tokens, the same documents, empty ones included.
+
+A `.pbin` knows documents but not sequences, and the size of a token but not its type. So a document must be one
+sequence, or none where it is empty, unless it is flattened on purpose; and the way back gives the type that Megatron
+writes for the size: 1 byte uint8, 2 bytes uint16, 4 bytes int32. Where another type is wanted (a uint16 dataset that
+went through the era `spec`, which knows 4 bytes only), it is named.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.errors import FormatError, InputError, LimitError, OutputError
+from dsindex.formats.mmididx import CHUNK_ITEMS, IndexBuilder, SequenceIndex, check_index, read_index
+from dsindex.formats.pbin import (
+    CURRENT_ERA,
+    PackedHeader,
+    PackedIndexWriter,
+    read_document_lengths,
+    read_packed_header,
+)
+from dsindex.formats.pbin_join import merge_packed, token_run
+from dsindex.formats.raw_index import run_in_threads
+from dsindex.formats.token_copy import TokenRun, assemble
+from dsindex.storage import atomic_writer, output_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from dsindex.formats.pbin import Era
+    from dsindex.formats.raw_index import RunTasks
+    from dsindex.storage import DigestingWriter
+
+TYPE_OF_SIZE: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<i4")}
+"""The MMIDIDX type of a token of so many bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """What was converted."""
+
+    outputs: tuple[str, ...]
+    num_documents: int
+    num_tokens: int
+    dtype: np.dtype[Any]
+    """Of the tokens in the output."""
+
+
+def convert_to_packed(
+    prefix: str,
+    output: str,
+    *,
+    era: Era = CURRENT_ERA,
+    flatten: bool = False,
+    run_tasks: RunTasks = run_in_threads,
+) -> Conversion:
+    """Write a `.pbin` with the documents of an MMIDIDX dataset.
+
+    Args:
+        prefix: Path of the dataset without `.bin` or `.idx`.
+        output: The `.pbin` to make; it must not exist.
+        era: Its era.
+        flatten: Join the sequences of each document; what a `.pbin` cannot say is refused otherwise.
+        run_tasks: Runs the copies.
+
+    Raises:
+        FormatError: If the dataset is damaged, or says something that a `.pbin` cannot say.
+        OutputError: If the output exists or cannot be written.
+    """
+    idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
+    index = read_index(idx_path)
+    try:
+        bin_bytes = os.path.getsize(bin_path)
+    except OSError as error:
+        msg = f"{bin_path}: cannot be read ({error.strerror}); a dataset is a .bin and an .idx"
+        raise InputError(msg) from error
+    check_index(idx_path, index, bin_size_bytes=bin_bytes)
+    if index.dtype not in TYPE_OF_SIZE.values():
+        names = ", ".join(str(dtype) for dtype in TYPE_OF_SIZE.values())
+        msg = f"{idx_path}: expected tokens of a type that comes back from a .pbin ({names}), got {index.dtype}"
+        raise FormatError(msg)
+    if index.sequence_modes is not None:
+        msg = f"{idx_path}: expected a dataset without sequence modes; a .pbin cannot hold them"
+        raise FormatError(msg)
+    if not flatten:
+        _check_one_sequence(idx_path, index)
+    token_bytes = index.dtype.itemsize if era.names_token_size else 4
+    num_tokens = bin_bytes // index.dtype.itemsize
+    header = PackedHeader(era=era, token_bytes=token_bytes, data_bytes=num_tokens * token_bytes)
+
+    def write_index(file: DigestingWriter) -> None:
+        packed = PackedIndexWriter(file.write, header)
+        for begins, ends in _document_bounds(index, bin_bytes):
+            packed.add((ends - begins) // index.dtype.itemsize)
+        packed.close()
+
+    run = TokenRun(path=bin_path, offset=0, dtype=index.dtype.str, num_tokens=num_tokens)
+    assemble(output, [run], dtype=header.dtype, head=header.to_bytes(), write_tail=write_index, run_tasks=run_tasks)
+    return Conversion(
+        outputs=(output,), num_documents=index.header.num_documents, num_tokens=num_tokens, dtype=header.dtype
+    )
+
+
+def convert_to_indexed(
+    path: str,
+    prefix: str,
+    *,
+    era: Era | None = None,
+    dtype: np.dtype[Any] | None = None,
+    run_tasks: RunTasks = run_in_threads,
+) -> Conversion:
+    """Write an MMIDIDX dataset with the documents of a `.pbin`: one sequence each, none for an empty document.
+
+    Args:
+        path: The `.pbin`.
+        prefix: Path of the dataset to make without `.bin` or `.idx`, neither of which may exist.
+        era: The era of the `.pbin`; told from the file if None.
+        dtype: The token type; that of TYPE_OF_SIZE if None.
+        run_tasks: Runs the copies.
+
+    Raises:
+        FormatError: If the file is damaged, or an id does not fit the token type.
+        LimitError: If a document has more tokens than MMIDIDX can say.
+        OutputError: If the output exists or cannot be written.
+    """
+    header = read_packed_header(path, era=era)
+    wanted = TYPE_OF_SIZE[header.token_bytes] if dtype is None else dtype.newbyteorder("<")
+    idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
+    if os.path.lexists(idx_path):
+        msg = f"{idx_path}: expected a file that does not exist yet; remove it or give another name"
+        raise OutputError(msg)
+    try:
+        builder = IndexBuilder(wanted, folder=os.path.dirname(prefix) or ".")
+    except OSError as error:
+        raise output_error(idx_path, error) from error
+    try:
+        for lengths in read_document_lengths(path, header):
+            filled = lengths > 0
+            builder.add_documents(lengths[filled], filled.astype(np.int64))
+        assemble(bin_path, [token_run(path, header)], dtype=wanted, run_tasks=run_tasks)
+        with atomic_writer(idx_path) as file:
+            builder.write(file)
+    except OverflowError as error:
+        msg = f"{path}: {error}"
+        raise LimitError(msg) from error
+    except OSError as error:  # of the builder's temporary files
+        raise output_error(idx_path, error) from error
+    finally:
+        builder.close()
+    return Conversion(
+        outputs=(bin_path, idx_path),
+        num_documents=builder.num_documents,
+        num_tokens=header.num_tokens,
+        dtype=wanted,
+    )
+
+
+def convert_era(path: str, output: str, *, era: Era, run_tasks: RunTasks = run_in_threads) -> Conversion:
+    """Write a `.pbin` again in another era.
+
+    Raises:
+        FormatError: If the file is damaged.
+        LimitError: If the era cannot hold tokens of this size.
+        OutputError: If the output exists or cannot be written.
+    """
+    header = merge_packed([path], output, era=era, run_tasks=run_tasks)
+    num_documents = sum(len(lengths) for lengths in read_document_lengths(output, header))
+    return Conversion(outputs=(output,), num_documents=num_documents, num_tokens=header.num_tokens, dtype=header.dtype)
+
+
+def _document_bounds(index: SequenceIndex, bin_bytes: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Give where documents begin and end in the `.bin`, in bytes, a chunk at a time."""
+    boundaries = index.document_indices
+    for first in range(0, index.header.num_documents, CHUNK_ITEMS):
+        sequences = boundaries[first : first + CHUNK_ITEMS + 1]
+        starts = np.full(len(sequences), bin_bytes, dtype=np.int64)  # where the sequence after the last would begin
+        inside = sequences < index.header.num_sequences
+        starts[inside] = index.sequence_pointers[sequences[inside]]
+        yield starts[:-1], starts[1:]
+
+
+def _check_one_sequence(idx_path: str, index: SequenceIndex) -> None:
+    """See that every document is one sequence with tokens, or none: only that comes back as it was."""
+    boundaries = index.document_indices
+    for first in range(0, index.header.num_documents, CHUNK_ITEMS):
+        sequences = np.diff(boundaries[first : first + CHUNK_ITEMS + 1])
+        several = np.flatnonzero(sequences > 1)
+        if len(several):
+            msg = (
+                f"{idx_path}: expected documents of one sequence, got {sequences[several[0]]} in document "
+                f"{first + several[0]}; a .pbin knows documents only, join their sequences with --flatten"
+            )
+            raise FormatError(msg)
+    for first in range(0, index.header.num_sequences, CHUNK_ITEMS):
+        empty = np.flatnonzero(index.sequence_lengths[first : first + CHUNK_ITEMS] == 0)
+        if len(empty):
+            msg = (
+                f"{idx_path}: expected sequences with tokens, got none in sequence {first + empty[0]}; a .pbin cannot "
+                f"tell it from a document without sequences, accept that with --flatten"
+            )
+            raise FormatError(msg)

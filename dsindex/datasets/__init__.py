@@ -1,0 +1,49 @@
+"""What a person opens and indexes: datasets on disk, as numpy arrays. Each class loads when it is first asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dsindex.datasets.blended import BlendedDataset
+    from dsindex.datasets.gpt import GPTDataset, SampleOptions, SamplePart
+    from dsindex.datasets.indexed import IndexedDataset
+    from dsindex.datasets.instruction import InstructionDataset, PackedInstructionDataset
+    from dsindex.datasets.packed import PackedMemMapDatasetContinuous, PackedMemMapDatasetMegatron
+    from dsindex.datasets.raw import MemMapDataset, RawLines
+
+_MODULES = {
+    "BlendedDataset": "blended",
+    "GPTDataset": "gpt",
+    "IndexedDataset": "indexed",
+    "InstructionDataset": "instruction",
+    "MemMapDataset": "raw",
+    "PackedInstructionDataset": "instruction",
+    "PackedMemMapDatasetContinuous": "packed",
+    "PackedMemMapDatasetMegatron": "packed",
+    "RawLines": "raw",
+    "SampleOptions": "gpt",
+    "SamplePart": "gpt",
+}
+
+__all__ = [
+    "BlendedDataset",
+    "GPTDataset",
+    "IndexedDataset",
+    "InstructionDataset",
+    "MemMapDataset",
+    "PackedInstructionDataset",
+    "PackedMemMapDatasetContinuous",
+    "PackedMemMapDatasetMegatron",
+    "RawLines",
+    "SampleOptions",
+    "SamplePart",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
+    if name not in _MODULES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

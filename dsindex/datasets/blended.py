@@ -1,0 +1,165 @@
+"""Training samples of several datasets in turn, as Megatron-core's BlendedDataset gives them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+
+from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset
+from dsindex.datasets.index_files import open_index_array, sample_numbers
+from dsindex.errors import FormatError
+from dsindex.indices.cache import BLENDED_CLASS, cache_files, read_description
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from dsindex.datasets.gpt import SampleOptions, SamplePart
+    from dsindex.datasets.index_files import IndexSource
+
+
+class BlendedDataset:
+    """Samples of a blend by number. Map-style, and pickles as paths where it was made from paths.
+
+    Args:
+        datasets: What is blended, all of one sequence length.
+        dataset_index: Which dataset gives each sample, shape [samples].
+        dataset_sample_index: Which of its samples, shape [samples].
+
+    Raises:
+        FormatError: If an index cannot be read or is not of the shape and type described.
+        ValueError: If there are no datasets, or their samples differ in length.
+    """
+
+    def __init__(
+        self, datasets: Sequence[GPTDataset], dataset_index: IndexSource, dataset_sample_index: IndexSource
+    ) -> None:
+        widths = {(dataset.sequence_length, dataset.add_extra_token) for dataset in datasets}
+        if len(widths) != 1:
+            msg = f"expected datasets of one sequence length to blend, got {sorted(widths)}"
+            raise ValueError(msg)
+        self.datasets = list(datasets)
+        self._sources = (dataset_index, dataset_sample_index)
+        self.dataset_index = open_index_array(dataset_index, what="a dataset index", shape=(None,))
+        self.dataset_sample_index = open_index_array(
+            dataset_sample_index, what="the dataset index's sample index", shape=(len(self.dataset_index),)
+        )
+
+    @classmethod
+    def open_cache(
+        cls,
+        description_path: str | os.PathLike[str],
+        *,
+        prefixes: Sequence[str | os.PathLike[str]] | None = None,
+        add_extra_token: bool = True,
+        options: SampleOptions = DEFAULT_OPTIONS,
+        check: bool = True,
+    ) -> BlendedDataset:
+        """Open what Megatron-core's cache holds for one split of a blend.
+
+        Args:
+            description_path: The `<md5>-BlendedDataset-<split>-description.txt`. Its two indices, and the caches of the
+                datasets that are blended, lie in the same folder.
+            prefixes: The datasets in the order of the blend, where their paths are not those in the description.
+            add_extra_token: As the caches were built; the description does not say.
+            options: What samples say beside their tokens.
+            check: As for IndexedDataset.
+
+        Raises:
+            FormatError: If a file is missing or damaged, or is not the cache of a BlendedDataset.
+            ValueError: If there are not as many prefixes as datasets.
+        """
+        path = os.fspath(description_path)
+        description = read_description(path)
+        if description["class"] != BLENDED_CLASS:
+            msg = f"{path}: expected the description of a {BLENDED_CLASS}, got a {description['class']}"
+            raise FormatError(msg)
+        parts = description["datasets"]
+        if prefixes is not None and len(prefixes) != len(parts):
+            msg = f"{path}: expected {len(parts)} prefixes, one for each dataset, got {len(prefixes)}"
+            raise ValueError(msg)
+        folder = os.path.dirname(path)
+        datasets = [
+            GPTDataset.open_cache(
+                cache_files(folder, part).description,
+                prefix=None if prefixes is None else prefixes[number],
+                add_extra_token=add_extra_token,
+                options=options,
+                check=check,
+            )
+            for number, part in enumerate(parts)
+        ]
+        base = path.removesuffix("description.txt")
+        return cls(datasets, f"{base}dataset_index.npy", f"{base}dataset_sample_index.npy")
+
+    def __len__(self) -> int:
+        """Give the number of samples."""
+        return len(self.dataset_index)
+
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
+        """Give a sample as GPTDataset does, with the number of its dataset as `dataset_id`.
+
+        Raises:
+            IndexError: If there is no such sample.
+            FormatError: If the indices point outside the datasets.
+        """
+        dataset_id, sample = self._locate(index)
+        return {"dataset_id": dataset_id, **self.datasets[dataset_id][sample]}
+
+    def tokens(self, index: SupportsIndex) -> NDArray[np.int64]:
+        """Give the tokens of a sample, as `GPTDataset.tokens` does."""
+        dataset_id, sample = self._locate(index)
+        return self.datasets[dataset_id].tokens(sample)
+
+    def parts(self, index: SupportsIndex) -> list[SamplePart]:
+        """Tell from which datasets and sequences a sample's tokens come, as `GPTDataset.parts` does."""
+        dataset_id, sample = self._locate(index)
+        return self.datasets[dataset_id].parts(sample)
+
+    def batch(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """Give the tokens of many samples at once, each as `tokens` does, shape [n, sequence_length (+ 1)]."""
+        numbers = sample_numbers(indices)
+        for end in (numbers.min(), numbers.max()) if numbers.size else ():
+            self._check_number(end)
+        dataset_ids, samples = self.dataset_index[numbers], self.dataset_sample_index[numbers]
+        first = self.datasets[0]
+        out = np.empty((len(numbers), first.sequence_length + int(first.add_extra_token)), np.int64)
+        for dataset_id in np.unique(dataset_ids):
+            places = np.flatnonzero(dataset_ids == dataset_id)
+            for end in (samples[places].min(), samples[places].max()):
+                self._check_location(dataset_id, end)
+            out[places] = self.datasets[dataset_id].batch(samples[places])
+        return out
+
+    def __getstate__(self) -> dict[str, Any]:
+        sources = [
+            os.path.abspath(source) if isinstance(source, str | os.PathLike) else source for source in self._sources
+        ]
+        return {"sources": (self.datasets, *sources)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(*state["sources"])  # type: ignore[misc]
+
+    def _locate(self, index: SupportsIndex) -> tuple[np.integer[Any], int]:
+        """Give the dataset, in the index's own type as Megatron does, and the number of its sample."""
+        number = index.__index__()
+        self._check_number(number)
+        dataset_id, sample = self.dataset_index[number], int(self.dataset_sample_index[number])
+        self._check_location(dataset_id, sample)
+        return dataset_id, sample
+
+    def _check_number(self, number: int) -> None:
+        if not -len(self) <= number < len(self):
+            msg = f"expected a sample below {len(self)}, got {number}"
+            raise IndexError(msg)
+
+    def _check_location(self, dataset_id: np.integer[Any], sample: int) -> None:
+        if not 0 <= dataset_id < len(self.datasets) or not 0 <= sample < len(self.datasets[dataset_id]):
+            msg = (
+                f"expected a blend of samples that its {len(self.datasets)} datasets have, got sample {sample} of "
+                f"dataset {dataset_id}; the blend was built over other datasets"
+            )
+            raise FormatError(msg)

@@ -1,0 +1,339 @@
+"""Training samples of one prefix as Megatron-core's GPTDataset gives them, from the index files that it, or we, cached.
+
+A sample is a run of tokens over the sequences in the order of the document index; the sample index says where each
+begins, the shuffle index in which order they are trained. All three stay on disk, mapped.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+
+from dsindex.datasets.index_files import open_index_array, sample_numbers
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.errors import FormatError
+from dsindex.indices.cache import GPT_CLASS, read_description
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from dsindex.datasets.index_files import IndexSource
+
+_PADDING = -1
+"""Stands where a sample has no token, while it is assembled; no vocabulary has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleOptions:
+    """What a sample says beside its tokens. The names are Megatron's."""
+
+    eod_token: int | None = None
+    """End of a document; the three options that follow need it."""
+    reset_position_ids: bool = False
+    """Count positions from 0 again after each EOD."""
+    reset_attention_mask: bool = False
+    """Hide what lies before an EOD from what lies after; needs `create_attention_mask`."""
+    eod_mask_loss: bool = False
+    """No loss where the input is EOD."""
+    create_attention_mask: bool = False
+    """Add `attention_mask`: sequence_length squared bytes for each sample, which most attention kernels do without."""
+    pad_token: int | None = None
+    """Pads a partial last sample. As in Megatron, no loss falls on this token and the model sees token 0 instead."""
+
+    def __post_init__(self) -> None:
+        if self.eod_token is None and (self.reset_position_ids or self.reset_attention_mask or self.eod_mask_loss):
+            msg = "reset_position_ids, reset_attention_mask and eod_mask_loss need an eod_token, got None"
+            raise ValueError(msg)
+        if self.reset_attention_mask and not self.create_attention_mask:
+            msg = "reset_attention_mask without create_attention_mask would change nothing; ask for both or neither"
+            raise ValueError(msg)
+        if self.pad_token is not None and self.pad_token == self.eod_token:
+            msg = f"pad_token {self.pad_token} is the eod_token, which would lose its loss; leave pad_token out"
+            raise ValueError(msg)
+
+
+DEFAULT_OPTIONS = SampleOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplePart:
+    """Where tokens of a sample come from."""
+
+    prefix: str
+    """The dataset."""
+    sequence: int
+    """Number of the sequence in the dataset."""
+    offset: int
+    """First token in the sequence."""
+    num_tokens: int
+
+
+class GPTDataset:
+    """Samples by number: `ds[i]` for training, `ds.tokens(i)` and `ds.batch(ids)` bare, `ds.parts(i)` for their origin.
+
+    Map-style, and pickles as paths where it was made from paths. Numbers below 0 count from the end.
+
+    Args:
+        dataset: The tokens.
+        document_index: Sequence numbers in the order of training, shape [epochs * sequences of the split].
+        sample_index: Rows [position in document_index, token offset], shape [samples + 1, 2].
+        shuffle_index: Which row is which sample, shape [samples].
+        sequence_length: Tokens that the model sees of a sample.
+        add_extra_token: Samples hold one token more than that, so that the last has a label too. It must be what the
+            indices were built with: they do not say.
+        options: What samples say beside their tokens.
+
+    Raises:
+        FormatError: If an index cannot be read or is not of the shape and type described.
+        ValueError: If the dataset does not hold integers, or the sequence length is below 1.
+    """
+
+    def __init__(
+        self,
+        dataset: IndexedDataset,
+        document_index: IndexSource,
+        sample_index: IndexSource,
+        shuffle_index: IndexSource,
+        *,
+        sequence_length: int,
+        add_extra_token: bool = True,
+        options: SampleOptions = DEFAULT_OPTIONS,
+    ) -> None:
+        from dsindex.datasets.assembly import assemble_samples  # compiled by numba, which is slow to import
+
+        if dataset.dtype.kind not in "iu":
+            msg = f"{dataset.prefix}: expected integer tokens, got {dataset.dtype}; no samples can be made of these"
+            raise ValueError(msg)
+        if sequence_length < 1:
+            msg = f"expected a sequence length of at least 1, got {sequence_length}"
+            raise ValueError(msg)
+        self.dataset = dataset
+        self.sequence_length = sequence_length
+        self.add_extra_token = add_extra_token
+        self.options = options
+        self._sources = (document_index, sample_index, shuffle_index)
+        self.document_index = open_index_array(document_index, what="a document index", shape=(None,))
+        self.sample_index = open_index_array(sample_index, what="a sample index", shape=(None, 2))
+        self.shuffle_index = open_index_array(
+            shuffle_index, what="the sample index's shuffle index", shape=(max(len(self.sample_index) - 1, 0),)
+        )
+        self._extra = int(add_extra_token)
+        self._assemble = assemble_samples
+        self._columns = (
+            *dataset.token_columns(),
+            self.document_index,
+            self.sample_index,
+        )
+        self._pad = _PADDING if options.pad_token is None else options.pad_token
+        # A token of the data can be taken for padding only if there is such a token.
+        self._pad_may_occur = options.pad_token is not None or dataset.dtype.kind == "i"
+        self._positions = np.arange(sequence_length, dtype=np.int64)
+        self._ones = np.ones(sequence_length, np.float32)
+
+    @classmethod
+    def open_cache(
+        cls,
+        description_path: str | os.PathLike[str],
+        *,
+        prefix: str | os.PathLike[str] | None = None,
+        add_extra_token: bool = True,
+        options: SampleOptions = DEFAULT_OPTIONS,
+        check: bool = True,
+    ) -> GPTDataset:
+        """Open what Megatron-core's cache holds for one split of one prefix.
+
+        Args:
+            description_path: The `<md5>-GPTDataset-<split>-description.txt`; the three indices lie beside it.
+            prefix: The dataset, where its path is not the one in the description.
+            add_extra_token: As the cache was built; the description does not say.
+            options: What samples say beside their tokens.
+            check: As for IndexedDataset.
+
+        Raises:
+            FormatError: If a file is missing or damaged, or is not the cache of a GPTDataset.
+        """
+        path = os.fspath(description_path)
+        description = read_description(path)
+        sequence_length, dataset_path = description.get("sequence_length"), description.get("dataset_path")
+        if description["class"] != GPT_CLASS or type(sequence_length) is not int or not isinstance(dataset_path, str):
+            msg = (
+                f"{path}: expected the description of a {GPT_CLASS} with its dataset_path and sequence_length, got a "
+                f"{description['class']} with {dataset_path!r} and {sequence_length!r}"
+            )
+            raise FormatError(msg)
+        base = path.removesuffix("description.txt")
+        return cls(
+            IndexedDataset(dataset_path if prefix is None else prefix, check=check),
+            f"{base}document_index.npy",
+            f"{base}sample_index.npy",
+            f"{base}shuffle_index.npy",
+            sequence_length=sequence_length,
+            add_extra_token=add_extra_token,
+            options=options,
+        )
+
+    def __len__(self) -> int:
+        """Give the number of samples."""
+        return len(self.shuffle_index)
+
+    def __getitem__(self, index: SupportsIndex | None) -> dict[str, NDArray[Any]]:
+        """Give a sample for training.
+
+        Args:
+            index: Which sample; None for one that only fills up a batch: the first, without any loss.
+
+        Returns:
+            `tokens`, `labels` and `position_ids`, int64, and `loss_mask`, float32, each of shape [sequence_length];
+            with `create_attention_mask` also `attention_mask`, bool, True where attention is forbidden, shape
+            [1, sequence_length, sequence_length]. As in Megatron, `tokens` and `labels` may share memory.
+
+        Raises:
+            IndexError: If there is no such sample.
+            FormatError: If the indices point outside the data.
+        """
+        text = self.tokens(0 if index is None else index)
+        options = self.options
+        if self._extra:
+            tokens, labels = text[:-1], text[1:]
+        else:
+            tokens, labels = text, np.append(text[1:], self._pad)
+        position_ids = self._positions.copy()
+        loss_mask = self._ones.copy()
+        sample: dict[str, NDArray[Any]] = {
+            "tokens": tokens,
+            "labels": labels,
+            "loss_mask": loss_mask,
+            "position_ids": position_ids,
+        }
+        if options.eod_token is not None:
+            self._apply_eod(sample)
+        elif options.create_attention_mask:
+            sample["attention_mask"] = _causal_mask(self.sequence_length, [])
+        if self._pad_may_occur or labels[-1] == self._pad:
+            loss_mask[labels == self._pad] = 0.0
+            text[text == self._pad] = 0
+            labels[labels == self._pad] = 0
+        if index is None:
+            loss_mask[:] = 0.0
+        return sample
+
+    def tokens(self, index: SupportsIndex) -> NDArray[np.int64]:
+        """Give the tokens of a sample, shape [sequence_length + 1] ([sequence_length] without the extra token).
+
+        A partial last sample is filled up with the pad token, or -1 where there is none.
+
+        Raises:
+            IndexError: If there is no such sample.
+            FormatError: If the indices point outside the data.
+        """
+        number = self._number(index)
+        text: NDArray[np.int64] = np.empty(self.sequence_length + self._extra, np.int64)
+        rows = self.shuffle_index[number : number + 1]
+        if not self._assemble(*self._columns, rows, self._extra, self._pad, text[np.newaxis]):
+            raise self._damaged(number)
+        return text
+
+    def batch(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """Give the tokens of many samples at once, each as `tokens` does, shape [n, sequence_length (+ 1)].
+
+        Raises:
+            IndexError: If there is no such sample.
+            FormatError: If the indices point outside the data.
+        """
+        numbers = sample_numbers(indices)
+        wrong = np.flatnonzero((numbers < -len(self)) | (numbers >= len(self)))
+        if len(wrong):
+            raise self._no_such_sample(numbers[wrong[0]])
+        out = np.empty((len(numbers), self.sequence_length + self._extra), np.int64)
+        rows = self.shuffle_index[numbers]
+        rows.flags.writeable = False  # the same compiled loop as for one sample
+        done = self._assemble(*self._columns, rows, self._extra, self._pad, out)
+        if done < len(numbers):
+            raise self._damaged(int(numbers[done]))
+        return out
+
+    def parts(self, index: SupportsIndex) -> list[SamplePart]:
+        """Tell from which sequences a sample's tokens come, in order; parts without tokens are left out.
+
+        Raises:
+            IndexError: If there is no such sample.
+            FormatError: If the indices point outside the data.
+        """
+        number = self._number(index)
+        self.tokens(number)  # refuses indices that point outside the data
+        row = int(self.shuffle_index[number])
+        (first, first_offset), (last, last_offset) = self.sample_index[row : row + 2].tolist()
+        parts = []
+        for position in range(first, last + 1):
+            sequence = int(self.document_index[position])
+            begin = first_offset if position == first else 0
+            end = last_offset + self._extra if position == last else int(self.dataset.sequence_lengths[sequence])
+            if end > begin:
+                part = SamplePart(prefix=self.dataset.prefix, sequence=sequence, offset=begin, num_tokens=end - begin)
+                parts.append(part)
+        return parts
+
+    def __getstate__(self) -> dict[str, Any]:
+        sources = [
+            os.path.abspath(source) if isinstance(source, str | os.PathLike) else source for source in self._sources
+        ]
+        return {
+            "sources": (self.dataset, *sources),
+            "settings": {
+                "sequence_length": self.sequence_length,
+                "add_extra_token": self.add_extra_token,
+                "options": self.options,
+            },
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(*state["sources"], **state["settings"])  # type: ignore[misc]
+
+    def _apply_eod(self, sample: dict[str, NDArray[Any]]) -> None:
+        """Do what the options ask for at the ends of documents."""
+        options = self.options
+        ends = np.flatnonzero(sample["tokens"] == options.eod_token)
+        if options.eod_mask_loss:
+            sample["loss_mask"][ends] = 0.0
+        if options.reset_position_ids:
+            sample["position_ids"] -= _document_starts(self.sequence_length, ends)
+        if options.create_attention_mask:
+            hidden_after = ends.tolist() if options.reset_attention_mask else []
+            sample["attention_mask"] = _causal_mask(self.sequence_length, hidden_after)
+
+    def _number(self, index: SupportsIndex) -> int:
+        number = index.__index__()
+        if not -len(self) <= number < len(self):
+            raise self._no_such_sample(index)
+        return number + len(self) if number < 0 else number
+
+    def _no_such_sample(self, index: object) -> IndexError:
+        return IndexError(f"{self.dataset.prefix}: expected a sample below {len(self)}, got {index}")
+
+    def _damaged(self, number: int) -> FormatError:
+        return FormatError(
+            f"{self.dataset.prefix}: expected at most {self.sequence_length + self._extra} tokens of the dataset for "
+            f"sample {number}, but the indices point elsewhere; they were built from other data or settings"
+        )
+
+
+def _document_starts(sequence_length: int, ends: NDArray[np.intp]) -> NDArray[np.int64]:
+    """Give for each position where its document begins, from the positions of the EODs.
+
+    >>> _document_starts(6, np.array([1, 3]))
+    array([0, 0, 2, 2, 4, 4])
+    """
+    starts = np.zeros(sequence_length + 1, np.int64)
+    starts[ends + 1] = ends + 1
+    return np.asarray(np.maximum.accumulate(starts)[:-1])
+
+
+def _causal_mask(sequence_length: int, hidden_after: list[int]) -> NDArray[np.bool_]:
+    """Give True where row must not see column: the future, and what lies before an EOD from after it."""
+    mask = ~np.tri(sequence_length, dtype=np.bool_)
+    for end in hidden_after:
+        mask[end + 1 :, : end + 1] = True
+    return mask[np.newaxis]

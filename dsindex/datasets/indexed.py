@@ -1,0 +1,305 @@
+"""Open an MMIDIDX dataset (`<prefix>.bin` + `<prefix>.idx`, see dsindex.formats.mmididx) and index its sequences.
+
+Everything is a view of the mapped files: opening costs no memory, and forked or spawned workers share the page cache.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
+
+import numpy as np
+
+from dsindex.errors import FormatError
+from dsindex.formats.mmididx import check_ends, check_index, read_index
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from dsindex.formats.mmididx import SequenceIndex
+
+
+class IndexedDataset:
+    """The sequences of an MMIDIDX dataset as read-only numpy arrays: `ds[i]`, `ds[a:b]`, `ds.document(j)`.
+
+    A sequence is always an array, also where the dataset has modes: those are in `sequence_modes`. Pickles as its path
+    and is mapped again where it is unpickled. Arrays that were handed out stay valid after `close`.
+
+    Args:
+        prefix: Path of the two files without `.bin` and `.idx`.
+        check: Look at every entry of the index when opening, some nanoseconds per sequence. Without it, only sizes and
+            the two ends are looked at, at a cost that does not depend on the size; an index that is wrong in the middle
+            then gives a FormatError or wrong tokens later, but never reads outside the file.
+
+    Raises:
+        FormatError: If a file is missing, or the two are not what formats.mmididx says.
+    """
+
+    def __init__(self, prefix: str | os.PathLike[str], *, check: bool = True) -> None:
+        self.prefix = os.fspath(prefix)
+        idx_path = f"{self.prefix}.idx"
+        index = read_index(idx_path)
+        self.dtype: np.dtype[Any] = index.dtype
+        """Type of the tokens, little-endian."""
+        tokens, bin_size_bytes = _map_tokens(f"{self.prefix}.bin", self.dtype)
+        (check_index if check else check_ends)(idx_path, index, bin_size_bytes=bin_size_bytes)
+        self._index: SequenceIndex | None = index
+        self._num_sequences = index.header.num_sequences
+        self._tokens = tokens
+        self._shift = self.dtype.itemsize.bit_length() - 1
+        # A memoryview gives plain ints from unaligned memory: twice the speed of numpy scalars for a whole ds[i].
+        self._lengths = _as_items(index.sequence_lengths, "i")
+        self._pointers = _as_items(index.sequence_pointers, "q")
+
+    def __len__(self) -> int:
+        """Give the number of sequences."""
+        return self._num_sequences
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> NDArray[Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
+        """Give the tokens of a sequence, or a list of those of a slice of sequences, which may have any step.
+
+        Raises:
+            IndexError: If there is no such sequence.
+            FormatError: If the index points outside the `.bin`.
+        """
+        if isinstance(index, slice):
+            return self._slice(index)
+        try:
+            begin = self._pointers[index] >> self._shift
+            length = self._lengths[index]
+        except (IndexError, TypeError):
+            raise self._no_such_sequence(index) from None
+        tokens = self._tokens[begin : begin + length]
+        if begin < 0 or len(tokens) != length:
+            raise self._outside(index)
+        return tokens
+
+    def get(self, index: SupportsIndex, offset: int = 0, length: int | None = None) -> NDArray[Any]:
+        """Give part of a sequence.
+
+        Args:
+            index: Which sequence.
+            offset: Tokens to leave out at its start.
+            length: Tokens to give; all that follow where None.
+
+        Raises:
+            IndexError: If there is no such sequence, or the part is not wholly inside it.
+            FormatError: If the index points outside the `.bin`.
+        """
+        try:
+            begin = (self._pointers[index] >> self._shift) + offset
+            room = self._lengths[index] - offset
+        except (IndexError, TypeError):
+            raise self._no_such_sequence(index) from None
+        if length is None:
+            length = room
+        if offset < 0 or not 0 <= length <= room:
+            msg = (
+                f"{self.prefix}: expected a part of sequence {index}, which has {room + offset} tokens, "
+                f"got offset {offset}, length {length}"
+            )
+            raise IndexError(msg)
+        tokens = self._tokens[begin : begin + length]
+        if begin < offset or len(tokens) != length:
+            raise self._outside(index)
+        return tokens
+
+    def take(self, indices: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Copy many sequences at once.
+
+        Args:
+            indices: Sequence numbers in any order, also repeated or negative; shape [n].
+
+        Returns:
+            (values, offsets): the tokens one sequence after the other, shape [offsets[n]], and where each begins, shape
+            [n + 1]. Sequence k of the result is `values[offsets[k]:offsets[k + 1]]`.
+
+        Raises:
+            IndexError: If there is no such sequence.
+            FormatError: If the index points outside the `.bin`.
+        """
+        from dsindex.datasets.assembly import copy_ranges  # compiled by numba: too slow to import for ds[i] alone
+
+        ids = np.asarray(indices)
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            msg = f"expected sequence numbers in one dimension, got {ids.dtype} of shape {ids.shape}"
+            raise TypeError(msg)
+        ids = ids.astype(np.int64, copy=False)
+        wrong = np.flatnonzero((ids < -len(self)) | (ids >= len(self)))
+        if len(wrong):
+            raise self._no_such_sequence(int(ids[wrong[0]]))
+        offsets = np.zeros(len(ids) + 1, np.int64)
+        lengths = self.sequence_lengths[ids].astype(np.int64)
+        begins = self._open_index().sequence_pointers[ids] >> self._shift
+        wrong = np.flatnonzero((begins < 0) | (lengths < 0) | (begins > len(self._tokens) - lengths))
+        if len(wrong):
+            raise self._outside(int(ids[wrong[0]]))
+        np.cumsum(lengths, out=offsets[1:])
+        values = np.empty(int(offsets[-1]), self.dtype)
+        copy_ranges(self._tokens, begins, offsets, values)
+        return values, offsets
+
+    def token_columns(self) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64], int]:
+        """Give what compiled loops read: all tokens, sequence lengths and pointers, log2 of a token's bytes."""
+        index = self._open_index()
+        return self._tokens, index.sequence_lengths, index.sequence_pointers, self._shift
+
+    @property
+    def num_documents(self) -> int:
+        """Number of documents, those without tokens included."""
+        return self._open_index().header.num_documents
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens in the `.bin`."""
+        return len(self._tokens)
+
+    @property
+    def sequence_lengths(self) -> NDArray[np.int32]:
+        """Tokens of each sequence, shape [sequences]."""
+        return self._open_index().sequence_lengths
+
+    @property
+    def document_indices(self) -> NDArray[np.int64]:
+        """First sequence of each document, then the number of sequences; shape [documents + 1]."""
+        return self._open_index().document_indices
+
+    @property
+    def sequence_modes(self) -> NDArray[np.int8] | None:
+        """Modality of each sequence (0 is text), shape [sequences]; None where the dataset has no modes."""
+        return self._open_index().sequence_modes
+
+    def document_sequences(self, document: SupportsIndex) -> range:
+        """Give the numbers of a document's sequences; empty for a document without tokens.
+
+        Raises:
+            IndexError: If there is no such document.
+            FormatError: If its boundaries lie outside the sequences.
+        """
+        boundaries = self.document_indices
+        number = document.__index__()
+        number += self.num_documents if number < 0 else 0
+        if not 0 <= number < self.num_documents:
+            msg = f"{self.prefix}: expected a document below {self.num_documents}, got {document}"
+            raise IndexError(msg)
+        begin, end = int(boundaries[number]), int(boundaries[number + 1])
+        if not 0 <= begin <= end <= len(self):  # only where the index was not checked when it was opened
+            msg = f"{self.prefix}.idx: document {number} has sequences {begin} to {end} of {len(self)}; verify it"
+            raise FormatError(msg)
+        return range(begin, end)
+
+    def document(self, document: SupportsIndex) -> NDArray[Any]:
+        """Give all tokens of a document, its sequences one after the other, as they lie in the `.bin`.
+
+        Raises:
+            IndexError: If there is no such document.
+            FormatError: If the index points outside the `.bin`.
+        """
+        sequences = self.document_sequences(document)
+        if not sequences:
+            return self._tokens[:0]
+        parts = self._slice(slice(sequences.start, sequences.stop))
+        begin = self._pointers[sequences.start] >> self._shift
+        return self._tokens[begin : begin + sum(map(len, parts))]
+
+    def document_of(self, index: SupportsIndex) -> int:
+        """Tell which document a sequence belongs to.
+
+        Raises:
+            IndexError: If there is no such sequence.
+        """
+        number = index.__index__()
+        number += len(self) if number < 0 else 0
+        if not 0 <= number < len(self):
+            raise self._no_such_sequence(index)
+        # A document without sequences begins where the next one does: the last that begins at or before is the owner.
+        return int(np.searchsorted(self.document_indices, number, side="right")) - 1
+
+    @property
+    def closed(self) -> bool:
+        """Tell whether `close` was called."""
+        return self._index is None
+
+    def close(self) -> None:
+        """Let go of the files. Arrays that were handed out stay valid; the maps go with the last of them."""
+        self._index = None
+        self._tokens = self._tokens[:0].copy()
+        self._lengths = self._pointers = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (os.path.abspath(self.prefix),)
+
+    def __repr__(self) -> str:
+        return f"IndexedDataset({self.prefix!r}, sequences={len(self)}, dtype={self.dtype})"
+
+    def _slice(self, indices: slice) -> list[NDArray[Any]]:
+        begin, end, step = indices.indices(len(self))
+        if step != 1:
+            return [self[number] for number in range(begin, end, step)]
+        if begin >= end:
+            return []
+        # Neighbours lie one after the other: one look at the two ends bounds all of them.
+        lengths = self.sequence_lengths[begin:end]
+        stops = np.cumsum(lengths, dtype=np.int64).tolist()
+        first = self._pointers[begin] >> self._shift
+        block = self._tokens[first : first + stops[-1]]
+        last = (self._pointers[end - 1] >> self._shift) + self._lengths[end - 1]
+        if first < 0 or len(block) != stops[-1] or last - first != stops[-1]:
+            raise self._outside(begin)
+        return [block[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
+
+    def _open_index(self) -> SequenceIndex:
+        if self._index is None:
+            msg = f"{self.prefix}: the dataset is closed"
+            raise ValueError(msg)
+        return self._index
+
+    def _no_such_sequence(self, index: object) -> Exception:
+        """Say why an index was refused, once it was."""
+        if self.closed:
+            return ValueError(f"{self.prefix}: the dataset is closed")
+        if not isinstance(index, SupportsIndex):
+            return TypeError(f"expected an integer or a slice as index, got {type(index).__name__}")
+        return IndexError(f"{self.prefix}: expected a sequence below {len(self)}, got {index}")
+
+    def _outside(self, index: object) -> FormatError:
+        return FormatError(
+            f"{self.prefix}.idx: sequence {index} does not lie inside the .bin; the index is damaged, verify it"
+        )
+
+
+def _reopen(prefix: str) -> IndexedDataset:
+    """Open in another process what was checked, or not, in the first."""
+    return IndexedDataset(prefix, check=False)
+
+
+def _map_tokens(bin_path: str, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]:
+    """Map a `.bin`; give its whole tokens, read-only, and its size in bytes."""
+    try:
+        with open(bin_path, "rb") as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            # An empty file cannot be mapped.
+            buffer = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) if size_bytes else b""
+    except (OSError, ValueError) as error:
+        msg = f"{bin_path}: cannot be read ({error})"
+        raise FormatError(msg) from error
+    return np.frombuffer(buffer, dtype=dtype, count=size_bytes // dtype.itemsize), size_bytes
+
+
+def _as_items(array: NDArray[Any], code: Literal["i", "q"]) -> memoryview[int] | tuple[int, ...]:
+    """Give a view of an array whose items are plain ints; a memoryview, which has no form for an empty one."""
+    if not len(array):
+        return ()
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return memoryview(native.view(np.uint8).data).cast(code)

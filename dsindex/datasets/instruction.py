@@ -1,0 +1,227 @@
+"""Instruction data to train on: JSONL tokenized as it is read, or what `dsindex instruct` has written.
+
+`InstructionDataset` is the spec's: JSONL + raw index, one dict per record, for an InstructionCollator.
+`PackedInstructionDataset` reads `<prefix>_text_document` (tokens), `<prefix>_loss_mask` (uint8, 1 = learn; one
+per token) and, where there is one, `<prefix>_packing_<L>`, all MMIDIDX. In the last one a sequence is a block, and its
+"tokens" are the numbers of the sequences that stand in the block.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.errors import FormatError, InputError
+from dsindex.formats.raw_index import create_raw_index, raw_index_path, read_raw_index
+from dsindex.instruct.blocks import Block, assemble_block
+from dsindex.instruct.collator import SPECIAL_TOKENS_KEY, TOKENS_KEY
+from dsindex.instruct.packing import PackingPlan, plan_packing
+from dsindex.instruct.patterns import parse_field_patterns
+from dsindex.instruct.records import RecordProblem, check_text, message_text, parse_record, strings_in
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from dsindex.instruct.tokens import ChatTokenizer
+
+
+class InstructionDataset:
+    """Records of a JSONL file, with the fields that jq patterns name tokenized.
+
+    Args:
+        jsonl_path: The file.
+        index_path: Its raw index; `<stem>.idx` beside it where None. Built where it is missing.
+        tokenizer: Tokenizes texts, without adding anything.
+        jq_patterns: Name -> pattern, or patterns whose last part is their name; each a text or messages.
+        special_tokens: Name -> text of a token that is exactly one id.
+
+    Raises:
+        TokenizerError: If a special token is not exactly one id.
+        InputError: If the file cannot be read, or a pattern cannot be used.
+        BadRecordError: If the index is missing and a line is faulty.
+        FormatError: If the index is damaged or belongs to another file.
+    """
+
+    def __init__(
+        self,
+        jsonl_path: str | os.PathLike[str],
+        index_path: str | os.PathLike[str] | None = None,
+        *,
+        tokenizer: ChatTokenizer,
+        jq_patterns: Mapping[str, str] | Sequence[str],
+        special_tokens: Mapping[str, str],
+    ) -> None:
+        self._patterns = parse_field_patterns(jq_patterns)
+        if any(field.name == SPECIAL_TOKENS_KEY for field in self._patterns):
+            raise InputError(
+                f"jq_patterns: a field cannot be called {SPECIAL_TOKENS_KEY!r}; name its pattern otherwise"
+            )
+        self._tokenizer = tokenizer
+        self.special_ids = {name: tokenizer.special_id(name, text) for name, text in special_tokens.items()}
+        """Name -> id."""
+        self.path = os.fspath(jsonl_path)
+        index = raw_index_path(self.path) if index_path is None else os.fspath(index_path)
+        try:
+            size_bytes = os.path.getsize(self.path)
+        except OSError as error:
+            raise InputError(f"{self.path}: expected a file that can be read, got {error.strerror!r}") from error
+        if not os.path.exists(index):
+            create_raw_index(self.path, index)
+        self._pairs = read_raw_index(index, size_bytes=size_bytes)
+
+    def __len__(self) -> int:
+        """Give the number of records."""
+        return len(self._pairs)
+
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
+        """Give the fields of one record, tokenized.
+
+        Returns:
+            Per field: for a text `{"value": text, "tokens": ids}`; for a list of messages the messages, each with
+            `tokens` added. And `special_tokens`: name -> id. A field that the record lacks is left out.
+
+        Raises:
+            IndexError: If there is no such record.
+            RecordProblem: If it is not JSON, or a field is neither a text nor a list of messages.
+        """
+        record = parse_record(self._line(index))
+        for text in strings_in(record):
+            check_text(text)
+        sample: dict[str, Any] = {}
+        for field in self._patterns:
+            value = field.read(record)
+            if value is not None:
+                sample[field.name] = self._tokenize(field.name, value)
+        sample[SPECIAL_TOKENS_KEY] = dict(self.special_ids)
+        return sample
+
+    def _line(self, index: SupportsIndex) -> bytes:
+        number = index.__index__()
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"{self.path}: expected a record in [0, {len(self)}), got {number}")
+        offset, length = self._pairs[number].tolist()
+        with open(self.path, "rb", buffering=0) as file:
+            return os.pread(file.fileno(), length, offset)
+
+    def _tokenize(self, name: str, value: object) -> object:
+        if isinstance(value, str):
+            return {"value": value, TOKENS_KEY: self._tokenizer.encode(value).ids}
+        if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
+            raise RecordProblem("bad-field", f"field {name!r}: expected a text or a list of messages")
+        return [
+            {**message, TOKENS_KEY: self._tokenizer.encode(message_text(message, number)).ids}
+            for number, message in enumerate(value, 1)
+        ]
+
+
+class PackedInstructionDataset:
+    """Blocks of conversations with their loss masks.
+
+    Args:
+        prefix: Path up to `_text_document.bin`.
+        sequence_length: L, in tokens.
+        pad_id: Fills blocks.
+        packed: Read the packing plan, or make it where there is none (the same); else one conversation per block.
+
+    Raises:
+        FormatError: If a file is missing or broken, or tokens, masks and plan do not fit each other.
+        ValueError: If a conversation is longer than L.
+    """
+
+    def __init__(
+        self, prefix: str | os.PathLike[str], *, sequence_length: int, pad_id: int, packed: bool = True
+    ) -> None:
+        self.prefix = os.fspath(prefix)
+        self.sequence_length = sequence_length
+        self._pad_id = pad_id
+        self._text = IndexedDataset(f"{self.prefix}_text_document")
+        self._mask = IndexedDataset(f"{self.prefix}_loss_mask")
+        self._check_masks()
+        self.plan = self._open_plan() if packed else _one_per_block(self._text.sequence_lengths, sequence_length)
+        """Which sequences stand in which block."""
+
+    def __len__(self) -> int:
+        """Give the number of blocks."""
+        return self.plan.num_blocks
+
+    def __getitem__(self, index: SupportsIndex) -> Block:
+        """Give one block.
+
+        Raises:
+            IndexError: If there is no such block.
+        """
+        number = index.__index__()
+        number += len(self) if number < 0 else 0
+        if not 0 <= number < len(self):
+            raise IndexError(f"{self.prefix}: expected a block in [0, {len(self)}), got {index}")
+        conversations = [(self._text[i], self._mask[i]) for i in self.plan.block(number).tolist()]
+        return assemble_block(conversations, sequence_length=self.sequence_length, pad_id=self._pad_id)
+
+    def _check_masks(self) -> None:
+        mask_path = f"{self.prefix}_loss_mask"
+        if self._mask.dtype != np.uint8:
+            raise FormatError(f"{mask_path}.idx: expected uint8 masks, got {self._mask.dtype}; build it again")
+        texts, masks = self._text.sequence_lengths, self._mask.sequence_lengths
+        if len(texts) != len(masks) or not np.array_equal(texts, masks):
+            raise FormatError(
+                f"{mask_path}.idx: expected the lengths of {self.prefix}_text_document.idx ({len(texts)} sequences), "
+                f"got others ({len(masks)} sequences); build both again"
+            )
+
+    def _open_plan(self) -> PackingPlan:
+        path = packing_prefix(self.prefix, self.sequence_length)
+        lengths = self._text.sequence_lengths
+        if not os.path.exists(f"{path}.idx"):
+            return plan_packing(lengths, sequence_length=self.sequence_length)
+        blocks = IndexedDataset(path)
+        starts = np.zeros(len(blocks) + 1, dtype=np.int64)
+        np.cumsum(blocks.sequence_lengths, out=starts[1:])
+        conversations, _ = blocks.take(np.arange(len(blocks)))
+        counts = np.bincount(conversations, minlength=len(lengths)) if self._are_ids(conversations) else np.zeros(0)
+        if len(counts) != len(lengths) or not (counts == 1).all():
+            raise FormatError(
+                f"{path}.bin: expected every one of {len(lengths)} sequences once, got another list; build it again"
+            )
+        tokens = np.zeros(len(conversations) + 1, dtype=np.int64)
+        np.cumsum(lengths[conversations], out=tokens[1:])
+        fullest = int(np.diff(tokens[starts]).max(initial=0))
+        if fullest > self.sequence_length:
+            raise FormatError(
+                f"{path}.bin: expected blocks of at most {self.sequence_length} tokens, got one of {fullest}; "
+                "build it again"
+            )
+        return PackingPlan(
+            sequence_length=self.sequence_length,
+            conversations=conversations.astype(np.int64),
+            block_starts=starts,
+            num_tokens=int(lengths.sum(dtype=np.int64)),
+        )
+
+    def _are_ids(self, conversations: NDArray[Any]) -> bool:
+        in_range = (conversations >= 0) & (conversations < len(self._text))
+        return conversations.dtype.kind in "iu" and bool(in_range.all())
+
+
+def packing_prefix(prefix: str, sequence_length: int) -> str:
+    """Give the path of a packing plan without `.bin` and `.idx`.
+
+    >>> packing_prefix("out/chat", 4096)
+    'out/chat_packing_4096'
+    """
+    return f"{prefix}_packing_{sequence_length}"
+
+
+def _one_per_block(lengths: NDArray[np.int32], sequence_length: int) -> PackingPlan:
+    if len(lengths) and lengths.max() > sequence_length:
+        raise ValueError(f"expected conversations of at most {sequence_length} tokens, got one of {lengths.max()}")
+    return PackingPlan(
+        sequence_length=sequence_length,
+        conversations=np.arange(len(lengths), dtype=np.int64),
+        block_starts=np.arange(len(lengths) + 1, dtype=np.int64),
+        num_tokens=int(lengths.sum(dtype=np.int64)),
+    )

@@ -1,0 +1,176 @@
+"""Open a JSONL file through its raw index and tokenize lines when they are asked for: Modalities' MemMapDataset."""
+
+from __future__ import annotations
+
+import operator
+import os
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
+
+from dsindex.errors import BadRecordError, InputError
+from dsindex.formats.raw_index import create_raw_index, raw_index_path, read_raw_index
+from dsindex.storage import read_into
+from dsindex.text.tokenizer import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class RawLines:
+    """The lines of a JSONL file as bytes, found through its raw index.
+
+    The index is built when it is missing; it appears whole, so several processes may open the file at once.
+
+    Args:
+        path: The JSONL file.
+        index_path: The raw index; beside the file, with the suffix `.idx`, if None.
+
+    Raises:
+        InputError: If the file cannot be read.
+        BadRecordError: If the index is missing and a line is faulty.
+        FormatError: If the index is damaged or belongs to another file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], index_path: str | os.PathLike[str] | None = None) -> None:
+        self.path = os.fspath(path)
+        self.index_path = raw_index_path(self.path) if index_path is None else os.fspath(index_path)
+        try:
+            size_bytes = os.path.getsize(self.path)
+        except OSError as error:
+            msg = f"{self.path}: expected a file that can be read, got {error.strerror!r}; check the path"
+            raise InputError(msg) from error
+        if not os.path.exists(self.index_path):
+            create_raw_index(self.path, self.index_path)
+        self._pairs = read_raw_index(self.index_path, size_bytes=size_bytes)
+
+    def __len__(self) -> int:
+        """Give the number of lines in the index."""
+        return len(self._pairs)
+
+    def offset(self, index: SupportsIndex) -> int:
+        """Give the byte of the file at which a line begins.
+
+        Raises:
+            IndexError: If there is no such line.
+        """
+        return int(self._pairs[_checked(index, len(self)), 0])
+
+    def __getitem__(self, index: SupportsIndex) -> bytes:
+        """Give a line without its newline.
+
+        Raises:
+            IndexError: If there is no such line.
+            InputError: If the file became shorter.
+        """
+        offset, length = self._pairs[_checked(index, len(self))].tolist()
+        line = bytearray(length)
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                read_into(file.fileno(), memoryview(line), offset)
+        except (OSError, EOFError) as error:
+            msg = f"{self.path}: expected a line of {length} bytes at byte {offset}, got none ({error}); index it again"
+            raise InputError(msg) from error
+        return bytes(line)
+
+
+class MemMapDataset:
+    """The tokens of each line of a JSONL file, made when they are asked for.
+
+    Pickles with its index; the jq program is compiled in each process.
+
+    Args:
+        path: The JSONL file.
+        tokenizer: A tokenizer, or the path of one.
+        index_path: The raw index; beside the file, with the suffix `.idx`, if None. Built when it is missing.
+        jq_pattern: What of a line is tokenized; its first result must be a string.
+        engine: `auto` takes gigatoken where it gives the same ids, which pays for long texts.
+        add_special_tokens: Run the tokenizer's post-processor, as Modalities does.
+
+    Raises:
+        InputError: If the file cannot be read.
+        BadRecordError: If the index is missing and a line is faulty.
+        FormatError: If the index is damaged or belongs to another file.
+        TokenizerError: If there is no tokenizer at the path.
+        ValueError: If `jq_pattern` is no jq program.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        tokenizer: Tokenizer | str | os.PathLike[str],
+        index_path: str | os.PathLike[str] | None = None,
+        jq_pattern: str = ".text",
+        engine: Literal["auto", "gigatoken", "tokenizers"] = "tokenizers",
+        add_special_tokens: bool = True,
+    ) -> None:
+        import jq
+
+        from dsindex.text.engines import choose_engine
+
+        self.jq_pattern = jq_pattern
+        self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(os.fspath(tokenizer))
+        self._engine = choose_engine(self.tokenizer, engine, add_special_tokens=add_special_tokens)
+        self._program = jq.compile(jq_pattern)
+        self.lines = RawLines(path, index_path)
+
+    def __len__(self) -> int:
+        """Give the number of lines in the index."""
+        return len(self.lines)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> NDArray[np.uint32]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[NDArray[np.uint32]]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> NDArray[np.uint32] | list[NDArray[np.uint32]]:
+        """Give the token ids of a line, shape [tokens], or a list of those of a slice.
+
+        Raises:
+            IndexError: If there is no such line.
+            BadRecordError: If the jq pattern gives no string for it.
+        """
+        import pyarrow as pa
+
+        from dsindex.text.encoders import encoder_for_thread
+
+        numbers = range(*index.indices(len(self))) if isinstance(index, slice) else [_checked(index, len(self))]
+        texts = pa.array([self.text(number) for number in numbers], pa.large_string())
+        batch = encoder_for_thread(self.tokenizer, self._engine).encode(texts)
+        ends = batch.lengths.cumsum()
+        tokens = [batch.tokens[end - length : end] for end, length in zip(ends, batch.lengths, strict=True)]
+        return tokens if isinstance(index, slice) else tokens[0]
+
+    def text(self, index: SupportsIndex) -> str:
+        """Give what the jq pattern finds in a line, before it is tokenized.
+
+        Raises:
+            IndexError: If there is no such line.
+            BadRecordError: If the line is not UTF-8, or the pattern gives no string for it.
+        """
+        try:
+            found = next(iter(self._program.input_text(self.lines[index].decode())), None)
+        except ValueError as error:  # UnicodeDecodeError is one
+            reason = f"expected JSON that the jq pattern {self.jq_pattern!r} can read ({error}); mend the line"
+            raise BadRecordError(self.lines.path, self.lines.offset(index), reason) from error
+        if not isinstance(found, str):
+            kind = "nothing" if found is None else type(found).__name__
+            reason = f"expected a string from the jq pattern {self.jq_pattern!r}, got {kind}; change the pattern"
+            raise BadRecordError(self.lines.path, self.lines.offset(index), reason)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_program"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        import jq
+
+        self.__dict__.update(state)
+        self._program = jq.compile(self.jq_pattern)
+
+
+def _checked(index: SupportsIndex, length: int) -> int:
+    number = operator.index(index)
+    if not -length <= number < length:
+        msg = f"expected a line from 0 to {length - 1}, got {number}"
+        raise IndexError(msg)
+    return number % length

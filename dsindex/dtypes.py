@@ -1,0 +1,85 @@
+"""Token types on disk: their codes, the type a vocabulary needs, and the one checked cast.
+
+The codes are those of MMIDIDX (`DType` in megatron.core.datasets.indexed_dataset).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TOKEN_DTYPES: dict[int, np.dtype[Any]] = {
+    1: np.dtype("<u1"),
+    2: np.dtype("<i1"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<i4"),
+    5: np.dtype("<i8"),
+    6: np.dtype("<f8"),
+    7: np.dtype("<f4"),
+    8: np.dtype("<u2"),
+}
+_CODES = {dtype: code for code, dtype in TOKEN_DTYPES.items()}
+
+UINT16_VOCABULARY_LIMIT = 65_500
+"""Megatron writes uint16 below this vocabulary size, int32 from it on (`DType.optimal_dtype`)."""
+
+
+def dtype_code(dtype: np.dtype[Any]) -> int:
+    """Give the MMIDIDX code of a token type.
+
+    Raises:
+        ValueError: If the format has no code for it.
+
+    >>> dtype_code(np.dtype("uint16"))
+    8
+    """
+    try:
+        return _CODES[dtype.newbyteorder("<")]
+    except KeyError:
+        supported = ", ".join(str(known) for known in _CODES)
+        msg = f"expected a token type that MMIDIDX has a code for ({supported}), got {dtype}"
+        raise ValueError(msg) from None
+
+
+def dtype_for_vocabulary(vocabulary_size: int) -> np.dtype[Any]:
+    """Give the token type that Megatron writes for a vocabulary of this size, added tokens included.
+
+    >>> dtype_for_vocabulary(50257), dtype_for_vocabulary(65500)
+    (dtype('uint16'), dtype('int32'))
+    """
+    if vocabulary_size < 1:
+        msg = f"expected a vocabulary of at least one token, got {vocabulary_size}"
+        raise ValueError(msg)
+    return np.dtype("<u2") if vocabulary_size < UINT16_VOCABULARY_LIMIT else np.dtype("<i4")
+
+
+def cast_tokens(tokens: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Narrow integer token ids to their type on disk: the only place where ids are narrowed.
+
+    Args:
+        tokens: Integer ids of any shape.
+        dtype: An integer type.
+
+    Returns:
+        The ids in `dtype`; the same array where it has that type already.
+
+    Raises:
+        OverflowError: If an id does not fit; ids never wrap.
+
+    >>> cast_tokens(np.array([1, 65535]), np.dtype("uint16"))
+    array([    1, 65535], dtype=uint16)
+    """
+    if tokens.dtype == dtype:
+        return tokens
+    if tokens.size:
+        limits = np.iinfo(dtype)
+        low, high = int(tokens.min()), int(tokens.max())
+        if low < limits.min or high > limits.max:
+            outside = low if low < limits.min else high
+            msg = f"token id {outside} does not fit {dtype}, which holds {limits.min} to {limits.max}"
+            raise OverflowError(msg)
+    return tokens.astype(dtype)

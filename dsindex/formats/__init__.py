@@ -1,0 +1,1 @@
+"""Bytes to arrays and back, nothing else: one file per format."""

@@ -1,0 +1,73 @@
+"""Which lines are JSON: the judgement of Python's `json.loads` on the line's bytes, at the speed of a scan.
+
+A compiled scanner accepts what is JSON by RFC 8259 beyond doubt and leaves every other line to `json.loads` itself,
+which also takes NaN, a BOM, UTF-16 or a lone surrogate. So the answer is json.loads' own for every line.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def find_faulty_lines(
+    data: bytearray, starts: NDArray[np.int64], ends: NDArray[np.int64], *, compiled: bool
+) -> NDArray[np.int64]:
+    """Give the numbers of the lines that json.loads refuses.
+
+    Args:
+        data: Lines, the last one ended by a newline or by the end of `data`.
+        starts: Index in `data` of each line's first byte.
+        ends: Index in `data` after each line's last byte, its newline not included.
+        compiled: Use the scanner; without it every line goes through json.loads.
+
+    Returns:
+        Ascending indices into `starts`.
+    """
+    if not compiled:
+        doubtful = np.arange(len(starts))
+    else:
+        from dsindex.formats.json_scanner import scan_lines  # numba takes a second to load
+
+        accepted = np.zeros(len(starts), dtype=np.bool_)
+        octets = np.frombuffer(data, dtype=np.uint8)
+        eights = np.ndarray(shape=(max(0, len(octets) - 7),), dtype="<u8", buffer=data, strides=(1,))
+        scan_lines(octets, eights, starts, ends, accepted)
+        doubtful = np.flatnonzero(~accepted)
+        if len(starts) and not data.isascii() and not _is_utf8(data, int(starts[0]), int(ends[-1])):
+            doubtful = np.arange(len(starts))
+    view = memoryview(data)
+    faulty = [number for number in doubtful.tolist() if not is_json(bytes(view[starts[number] : ends[number]]))]
+    return np.array(faulty, dtype=np.int64)
+
+
+def is_json(line: bytes) -> bool:
+    """Tell whether json.loads takes a line.
+
+    >>> is_json(b'{"a": NaN}'), is_json(b""), is_json(b"{'a': 1}")
+    (True, False, False)
+    """
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_utf8(data: bytearray, begin: int, end: int) -> bool:
+    """Check the whole at once, without the interpreter's lock."""
+    import pyarrow as pa  # 0.2 s to load, which a file of ASCII does not need
+
+    text = pa.py_buffer(memoryview(data)[begin:end])
+    offsets = pa.py_buffer(np.array([0, end - begin], dtype=np.int64))
+    array = pa.Array.from_buffers(pa.large_string(), 1, [None, offsets, text])
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True

@@ -1,0 +1,388 @@
+r"""The MMIDIDX format: `<prefix>.bin` holds tokens, `<prefix>.idx` says where each sequence and document begins.
+
+    bytes 0-8    magic "MMIDIDX\0\0"
+    9-16         version, 1                         <u8
+    17           token type code                    u1   (dsindex.dtypes)
+    18-25        number of sequences S              <u8
+    26-33        number of document boundaries D    <u8  (documents + 1)
+    34-          sequence lengths, tokens           <i4[S]
+                 sequence pointers, bytes in .bin   <i8[S]
+                 document indices                   <i8[D]  first sequence of each document, then S
+                 sequence modes, multimodal only    <i1[S]
+
+Written and read by Megatron-LM, NeMo, Curator and datatrove. Source: megatron.core.datasets.indexed_dataset.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.dtypes import TOKEN_DTYPES, dtype_code
+from dsindex.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from dsindex.storage import DigestingWriter
+
+MAGIC = b"MMIDIDX\x00\x00"
+VERSION = 1
+HEADER_BYTES = 34
+_HEADER = struct.Struct("<9sQBQQ")
+
+LENGTH = np.dtype("<i4")
+POINTER = np.dtype("<i8")
+BOUNDARY = np.dtype("<i8")
+MODE = np.dtype("<i1")
+
+CHUNK_ITEMS = 1 << 18
+"""Items of a section that are held in memory at once while an index is written or checked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexHeader:
+    """What the first 34 bytes of an `.idx` say, checked against the file's size."""
+
+    dtype: np.dtype[Any]
+    num_sequences: int
+    num_boundaries: int
+    """Documents + 1."""
+    has_modes: bool
+
+    @property
+    def num_documents(self) -> int:
+        """Number of documents, those without tokens included."""
+        return self.num_boundaries - 1
+
+    @property
+    def lengths_offset(self) -> int:
+        """Byte offset of the sequence lengths."""
+        return HEADER_BYTES
+
+    @property
+    def pointers_offset(self) -> int:
+        """Byte offset of the sequence pointers."""
+        return self.lengths_offset + LENGTH.itemsize * self.num_sequences
+
+    @property
+    def boundaries_offset(self) -> int:
+        """Byte offset of the document indices."""
+        return self.pointers_offset + POINTER.itemsize * self.num_sequences
+
+    @property
+    def modes_offset(self) -> int:
+        """Byte offset of the sequence modes; the end of the file where there are none."""
+        return self.boundaries_offset + BOUNDARY.itemsize * self.num_boundaries
+
+    @property
+    def size_bytes(self) -> int:
+        """Exact size of the `.idx`."""
+        return self.modes_offset + (MODE.itemsize * self.num_sequences if self.has_modes else 0)
+
+    def to_bytes(self) -> bytes:
+        """Give the first 34 bytes of the file."""
+        return _HEADER.pack(MAGIC, VERSION, dtype_code(self.dtype), self.num_sequences, self.num_boundaries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceIndex:
+    """An `.idx` as arrays over the mapped file."""
+
+    header: IndexHeader
+    sequence_lengths: NDArray[np.int32]
+    """Tokens of each sequence, shape [S]."""
+    sequence_pointers: NDArray[np.int64]
+    """Byte position in `.bin` of each sequence's first token, shape [S]."""
+    document_indices: NDArray[np.int64]
+    """First sequence of each document, then S; shape [documents + 1]."""
+    sequence_modes: NDArray[np.int8] | None
+    """Modality of each sequence (0 is text), or None in a file without modes."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The token type of the `.bin`."""
+        return self.header.dtype
+
+
+def read_header(idx_path: str) -> IndexHeader:
+    """Read and check the head of an `.idx` against the file's size.
+
+    Raises:
+        FormatError: If the file is missing, too short, not MMIDIDX, of another version, or not of the size that its
+            counts ask for.
+    """
+    try:
+        with open(idx_path, "rb") as file:
+            head = file.read(HEADER_BYTES)
+            size_bytes = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        msg = f"{idx_path}: cannot be read ({error.strerror})"
+        raise FormatError(msg) from error
+    if not head.startswith(MAGIC):
+        msg = f"{idx_path}: expected an MMIDIDX index, which begins with {MAGIC!r}, got {head[:9]!r}"
+        raise FormatError(msg)
+    if len(head) < HEADER_BYTES:
+        msg = f"{idx_path}: expected a header of {HEADER_BYTES} bytes, got {len(head)}; the file is cut off"
+        raise FormatError(msg)
+    _, version, code, num_sequences, num_boundaries = _HEADER.unpack(head)
+    if version != VERSION:
+        msg = f"{idx_path}: expected MMIDIDX version {VERSION}, got {version}"
+        raise FormatError(msg)
+    if code not in TOKEN_DTYPES:
+        msg = f"{idx_path}: expected a token type code from 1 to 8, got {code}"
+        raise FormatError(msg)
+    header = IndexHeader(
+        dtype=TOKEN_DTYPES[code], num_sequences=num_sequences, num_boundaries=num_boundaries, has_modes=False
+    )
+    if size_bytes == header.size_bytes:
+        return header
+    with_modes = IndexHeader(
+        dtype=TOKEN_DTYPES[code], num_sequences=num_sequences, num_boundaries=num_boundaries, has_modes=True
+    )
+    if size_bytes == with_modes.size_bytes:
+        return with_modes
+    msg = (
+        f"{idx_path}: expected {header.size_bytes} bytes (or {with_modes.size_bytes} with modes) for {num_sequences} "
+        f"sequences and {num_boundaries} document boundaries, got {size_bytes}; the file is damaged or cut off"
+    )
+    raise FormatError(msg)
+
+
+def read_index(idx_path: str) -> SequenceIndex:
+    """Map an `.idx`; costs the same for any size. `check_index` looks at what the arrays say.
+
+    Raises:
+        FormatError: As `read_header`.
+    """
+    header = read_header(idx_path)
+    buffer = np.memmap(idx_path, dtype=np.uint8, mode="r")
+    if len(buffer) != header.size_bytes:
+        msg = f"{idx_path}: changed its size while it was opened"
+        raise FormatError(msg)
+
+    def section(dtype: np.dtype[Any], offset: int, count: int) -> NDArray[Any]:
+        return np.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
+
+    sequences = header.num_sequences
+    return SequenceIndex(
+        header=header,
+        sequence_lengths=section(LENGTH, header.lengths_offset, sequences),
+        sequence_pointers=section(POINTER, header.pointers_offset, sequences),
+        document_indices=section(BOUNDARY, header.boundaries_offset, header.num_boundaries),
+        sequence_modes=section(MODE, header.modes_offset, sequences) if header.has_modes else None,
+    )
+
+
+def check_ends(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int) -> None:
+    """Check the first and last entries of an index against each other and the `.bin`, at the same cost for any size.
+
+    Raises:
+        FormatError: If the boundaries do not run from 0 to S, or the last sequence does not end where the `.bin` does.
+    """
+    _check_outer_boundaries(idx_path, index)
+    end = 0
+    if index.header.num_sequences:
+        if index.sequence_pointers[0] != 0:
+            msg = f"{idx_path}: expected sequence 0 to begin at byte 0 of the .bin, got {index.sequence_pointers[0]}"
+            raise FormatError(msg)
+        end = int(index.sequence_pointers[-1]) + int(index.sequence_lengths[-1]) * index.dtype.itemsize
+    _check_bin_size(idx_path, end, bin_size_bytes)
+
+
+def check_index(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int) -> None:
+    """Check every entry of an index: boundaries from 0 to S that never fall, pointers that are the running sum.
+
+    Args:
+        idx_path: For the message.
+        index: What `read_index` gave.
+        bin_size_bytes: Size of the `.bin` beside it.
+
+    Raises:
+        FormatError: At the first entry that is wrong, saying which.
+    """
+    _check_outer_boundaries(idx_path, index)
+    boundaries = index.document_indices
+    for begin in range(0, len(boundaries) - 1, CHUNK_ITEMS):
+        chunk = boundaries[begin : begin + CHUNK_ITEMS + 1]
+        falls = np.flatnonzero(chunk[1:] < chunk[:-1])
+        if len(falls):
+            document = begin + int(falls[0])
+            msg = f"{idx_path}: document {document} ends at sequence {chunk[falls[0] + 1]}, before it begins"
+            raise FormatError(msg)
+    _check_bin_size(idx_path, _check_pointers(idx_path, index), bin_size_bytes)
+
+
+def _check_outer_boundaries(idx_path: str, index: SequenceIndex) -> None:
+    boundaries, num_sequences = index.document_indices, index.header.num_sequences
+    if len(boundaries) == 0 or boundaries[0] != 0:
+        got = "none" if len(boundaries) == 0 else boundaries[0]
+        msg = f"{idx_path}: expected the first document boundary to be 0, got {got}"
+        raise FormatError(msg)
+    if boundaries[-1] != num_sequences:
+        msg = f"{idx_path}: expected the last document boundary to be {num_sequences}, got {boundaries[-1]}"
+        raise FormatError(msg)
+
+
+def _check_bin_size(idx_path: str, end: int, bin_size_bytes: int) -> None:
+    if end != bin_size_bytes:
+        msg = f"{idx_path}: expected a .bin of {end} bytes, got {bin_size_bytes}; they do not belong together"
+        raise FormatError(msg)
+
+
+def _check_pointers(idx_path: str, index: SequenceIndex) -> int:
+    """Compare the pointers with the running sum of lengths; give where the last sequence ends, in bytes."""
+    end = 0
+    for begin in range(0, index.header.num_sequences, CHUNK_ITEMS):
+        lengths = index.sequence_lengths[begin : begin + CHUNK_ITEMS].astype(np.int64)
+        if lengths.min() < 0:
+            sequence = begin + int(np.flatnonzero(lengths < 0)[0])
+            msg = f"{idx_path}: expected no length below 0, got {lengths[sequence - begin]} for sequence {sequence}"
+            raise FormatError(msg)
+        ends = end + np.cumsum(lengths * index.dtype.itemsize)
+        expected = np.concatenate(([end], ends[:-1]))
+        wrong = np.flatnonzero(index.sequence_pointers[begin : begin + CHUNK_ITEMS] != expected)
+        if len(wrong):
+            sequence = begin + int(wrong[0])
+            msg = (
+                f"{idx_path}: expected sequence {sequence} to begin at byte {expected[wrong[0]]} of the .bin, "
+                f"got {index.sequence_pointers[sequence]}"
+            )
+            raise FormatError(msg)
+        end = int(ends[-1])
+    return end
+
+
+def write_index(
+    file: DigestingWriter,
+    header: IndexHeader,
+    *,
+    lengths: Callable[[], Iterator[NDArray[np.int32]]],
+    boundaries: Callable[[], Iterator[NDArray[np.int64]]],
+    modes: Callable[[], Iterator[NDArray[np.int8]]] | None = None,
+) -> None:
+    """Write an `.idx` as a stream: one chunk in memory at a time, whatever the number of documents.
+
+    Args:
+        file: Where to write, from its current end on.
+        header: The counts, which must be those of the sections.
+        lengths: Opens the stream of sequence lengths; it is read twice, the second time for the pointers.
+        boundaries: Opens the stream of document indices, from the leading 0 to the closing S.
+        modes: Opens the stream of sequence modes; given if and only if the header has modes.
+
+    Raises:
+        ValueError: If a section is not as long as the header says.
+    """
+    start = file.size_bytes
+    file.write(header.to_bytes())
+    for chunk in lengths():
+        file.write(np.ascontiguousarray(chunk, dtype=LENGTH).data)
+    end = 0
+    for chunk in lengths():
+        ends = end + np.cumsum(chunk.astype(np.int64) * header.dtype.itemsize)
+        if len(ends):
+            file.write(np.concatenate(([end], ends[:-1])).astype(POINTER, copy=False).data)
+            end = int(ends[-1])
+    for boundary_chunk in boundaries():
+        file.write(np.ascontiguousarray(boundary_chunk, dtype=BOUNDARY).data)
+    if modes is not None:
+        for mode_chunk in modes():
+            file.write(np.ascontiguousarray(mode_chunk, dtype=MODE).data)
+    if file.size_bytes - start != header.size_bytes:
+        msg = f"the sections make {file.size_bytes - start} bytes where the header's counts make {header.size_bytes}"
+        raise ValueError(msg)
+
+
+class IndexBuilder:
+    """Collect the lengths and boundaries of a dataset that is being written, in bounded memory, then write its index.
+
+    Sections are spooled to unnamed temporary files, since their positions depend on counts known only at the end.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], *, folder: str, modes: bool = False) -> None:
+        self._dtype = dtype
+        self._lengths: IO[bytes] = _spool(folder)
+        self._boundaries: IO[bytes] = _spool(folder)
+        self._modes: IO[bytes] | None = _spool(folder) if modes else None
+        self.num_sequences = 0
+        self.num_documents = 0
+        self.num_tokens = 0
+        self._boundaries.write(bytes(BOUNDARY.itemsize))
+
+    def add_documents(
+        self,
+        sequence_lengths: NDArray[np.integer[Any]],
+        sequences_per_document: NDArray[np.integer[Any]],
+        *,
+        modes: NDArray[np.int8] | None = None,
+    ) -> None:
+        """Add documents at the end.
+
+        Args:
+            sequence_lengths: Tokens of each sequence, shape [sequences], each in [0, 2**31).
+            sequences_per_document: Shape [documents], summing to `sequences`; 0 for a document without tokens.
+            modes: Shape [sequences], if and only if the builder was made with modes.
+
+        Raises:
+            ValueError: If the shapes do not agree, or a length is below 0.
+            OverflowError: If a sequence is longer than the format can say.
+        """
+        if int(sequences_per_document.sum()) != len(sequence_lengths):
+            msg = f"documents claim {sequences_per_document.sum()} sequences, got {len(sequence_lengths)}"
+            raise ValueError(msg)
+        if (modes is None) != (self._modes is None) or (modes is not None and len(modes) != len(sequence_lengths)):
+            msg = f"expected a mode for each of {len(sequence_lengths)} sequences if and only if the dataset has modes"
+            raise ValueError(msg)
+        if len(sequence_lengths) and int(sequence_lengths.min()) < 0:
+            msg = f"expected no sequence of less than 0 tokens, got {sequence_lengths.min()}"
+            raise ValueError(msg)
+        if len(sequence_lengths) and int(sequence_lengths.max()) > np.iinfo(LENGTH).max:
+            msg = f"a sequence of {sequence_lengths.max()} tokens is longer than the 2**31 - 1 that MMIDIDX can say"
+            raise OverflowError(msg)
+        self._lengths.write(sequence_lengths.astype(LENGTH).data)
+        self._boundaries.write((self.num_sequences + np.cumsum(sequences_per_document)).astype(BOUNDARY).data)
+        if self._modes is not None and modes is not None:
+            self._modes.write(modes.astype(MODE).data)
+        self.num_sequences += len(sequence_lengths)
+        self.num_documents += len(sequences_per_document)
+        self.num_tokens += int(sequence_lengths.sum(dtype=np.int64))
+
+    def write(self, file: DigestingWriter) -> None:
+        """Write the index of all that was added."""
+        header = IndexHeader(
+            dtype=self._dtype,
+            num_sequences=self.num_sequences,
+            num_boundaries=self.num_documents + 1,
+            has_modes=self._modes is not None,
+        )
+        spooled_modes = self._modes
+        write_index(
+            file,
+            header,
+            lengths=lambda: _spooled(self._lengths, LENGTH),
+            boundaries=lambda: _spooled(self._boundaries, BOUNDARY),
+            modes=None if spooled_modes is None else lambda: _spooled(spooled_modes, MODE),
+        )
+
+    def close(self) -> None:
+        """Give the temporary files back."""
+        for spool in (self._lengths, self._boundaries, self._modes):
+            if spool is not None:
+                spool.close()
+
+
+def _spool(folder: str) -> IO[bytes]:
+    return tempfile.TemporaryFile(dir=folder)
+
+
+def _spooled(file: IO[bytes], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    file.seek(0)
+    while data := file.read(CHUNK_ITEMS * dtype.itemsize):
+        yield np.frombuffer(data, dtype=dtype)

@@ -1,0 +1,297 @@
+"""Packed data of Modalities: `.pbin` = header | tokens | pickled list of each document's (offset, length) in bytes.
+
+Four eras of the format are in use (formats.md §3); the era is told from the file. Documents lie one after the other
+without gaps. Offsets count from the file's start in the older eras and from the first token in the current one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.errors import FormatError, LimitError
+from dsindex.formats.safe_pickle import PairListWriter, read_pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from dsindex.storage import Bytes
+
+DATA_LENGTH_BYTES = 8
+TOKEN_SIZE_BYTES = 4
+TOKEN_SIZES = (1, 2, 4)
+PICKLE_START = b"\x80"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Era:
+    """A layout that Modalities has written."""
+
+    name: str
+    byte_order: str
+    """`<` or `>`, of the header and of the tokens."""
+    header_bytes: int
+    first_offset: int
+    """The offset that the index gives for the first token."""
+
+    @property
+    def names_token_size(self) -> bool:
+        """Whether the header says how large a token is; where it does not, a token has 4 bytes."""
+        return self.header_bytes > DATA_LENGTH_BYTES
+
+
+CURRENT_ERA = Era(name="current", byte_order="<", header_bytes=12, first_offset=0)
+ERAS = {
+    era.name: era
+    for era in (
+        Era(name="spec", byte_order=">", header_bytes=8, first_offset=8),
+        Era(name="2024-01-30", byte_order=">", header_bytes=12, first_offset=12),
+        Era(name="2024-04", byte_order="<", header_bytes=12, first_offset=12),
+        CURRENT_ERA,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedHeader:
+    """What lies before the tokens of a `.pbin`."""
+
+    era: Era
+    token_bytes: int
+    data_bytes: int
+    """Size of all tokens."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all documents."""
+        return self.data_bytes // self.token_bytes
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """How a token lies in the file: unsigned, in the era's byte order."""
+        return np.dtype(f"{self.era.byte_order}u{self.token_bytes}")
+
+    @property
+    def index_offset(self) -> int:
+        """Byte of the file at which the pickled index begins."""
+        return self.era.header_bytes + self.data_bytes
+
+    def to_bytes(self) -> bytes:
+        """Give the bytes before the first token.
+
+        Raises:
+            LimitError: If the era cannot hold tokens of this size.
+        """
+        if self.token_bytes not in TOKEN_SIZES or (not self.era.names_token_size and self.token_bytes != 4):
+            sizes = "1, 2 or 4" if self.era.names_token_size else "4"
+            msg = f"expected tokens of {sizes} bytes for a .pbin of the era {self.era.name}, got {self.token_bytes}"
+            raise LimitError(msg)
+        order = "little" if self.era.byte_order == "<" else "big"
+        head = self.data_bytes.to_bytes(DATA_LENGTH_BYTES, order)  # type: ignore[arg-type]
+        if self.era.names_token_size:
+            head += self.token_bytes.to_bytes(TOKEN_SIZE_BYTES, order)  # type: ignore[arg-type]
+        return head
+
+
+def token_bytes_for_vocabulary(vocabulary_size: int) -> int:
+    """Give the bytes that Modalities gives a token: ceil(log2(vocabulary) / 8), of which 3 becomes 4.
+
+    Args:
+        vocabulary_size: Without added tokens, as Modalities counts; whoever packs checks every id against the size.
+
+    Raises:
+        ValueError: If ids would need more than 4 bytes, or there are fewer than 2 tokens.
+
+    >>> [token_bytes_for_vocabulary(size) for size in (256, 257, 65536, 65537)]
+    [1, 2, 2, 4]
+    """
+    needed = -(-(vocabulary_size - 1).bit_length() // 8)
+    if vocabulary_size < 2 or needed > 4:
+        msg = f"expected a vocabulary of 2 to 2**32 tokens, got {vocabulary_size}"
+        raise ValueError(msg)
+    return 4 if needed == 3 else needed
+
+
+class PackedIndexWriter:
+    """Write the index of a `.pbin` as a stream: documents come in file order, a chunk at a time."""
+
+    def __init__(self, write: Callable[[Bytes], object], header: PackedHeader) -> None:
+        self._pairs = PairListWriter(write)
+        self._header = header
+        self._end = header.era.first_offset
+        self.num_documents = 0
+
+    def add(self, document_lengths: NDArray[np.integer[Any]]) -> None:
+        """Append documents.
+
+        Args:
+            document_lengths: Tokens of each document, shape [documents]; 0 for an empty one.
+        """
+        lengths = document_lengths.astype(np.int64) * self._header.token_bytes
+        ends = self._end + np.cumsum(lengths)
+        self._pairs.add(np.stack((ends - lengths, lengths), axis=1))
+        if len(ends):
+            self._end = int(ends[-1])
+        self.num_documents += len(lengths)
+
+    def close(self) -> None:
+        """Write the end of the index.
+
+        Raises:
+            ValueError: If the documents are not as long as the header says.
+        """
+        written = self._end - self._header.era.first_offset
+        if written != self._header.data_bytes:
+            msg = f"the documents make {written} bytes where the header says {self._header.data_bytes}"
+            raise ValueError(msg)
+        self._pairs.close()
+
+
+def read_packed_header(path: str, *, era: Era | None = None) -> PackedHeader:
+    """Tell the era of a `.pbin` from its header, from where its index begins, and from the first offset in it.
+
+    One era fits a whole file: the byte order of the token size or the first offset tells the later ones apart, and the
+    one without a token size has its index 4 bytes earlier. A little-endian file without documents is the same in both
+    later eras and counts as current.
+
+    Args:
+        path: The file; the time it takes does not depend on its size.
+        era: The era that it must have; told from the file if None.
+
+    Raises:
+        FormatError: If no era fits, or only another one than `era`.
+    """
+    fits = []
+    problem: FormatError | None = None
+    for header in _plausible_headers(path):
+        try:
+            first_offset = _first_offset(path, header)
+        except FormatError as error:
+            problem = error
+            continue
+        if first_offset in (None, header.era.first_offset):
+            fits.append(header)
+    for header in fits:
+        if header.era == era:
+            return header
+    fits = list({header.to_bytes(): header for header in fits}.values())
+    if not fits and problem is not None:
+        raise problem
+    names = " and ".join(header.era.name for header in fits) or "none"
+    if era is not None and fits:
+        msg = f"{path}: expected a .pbin of the era {era.name}, got one of the era {names}; leave --pbin-era out"
+        raise FormatError(msg)
+    if len(fits) != 1:
+        msg = (
+            f"{path}: expected a .pbin that fits one of the eras {', '.join(ERAS)}, got one that fits {names}; "
+            f"it is cut off or no .pbin, or else name its era with --pbin-era"
+        )
+        raise FormatError(msg)
+    return fits[0]
+
+
+def read_document_lengths(path: str, header: PackedHeader) -> Iterator[NDArray[np.int64]]:
+    """Read the index of a `.pbin` as a stream and check every entry against the tokens.
+
+    Args:
+        path: The file.
+        header: What `read_packed_header` gave.
+
+    Yields:
+        Tokens of the next documents, shape [n], in file order.
+
+    Raises:
+        FormatError: If the index is damaged, or its documents are not the tokens without gap or overlap.
+    """
+    end = header.era.first_offset
+    number = 0
+    for pairs in read_pairs(path, offset=header.index_offset):
+        if not len(pairs):
+            continue
+        offsets, lengths = pairs[:, 0], pairs[:, 1]
+        if int(lengths.max()) > header.data_bytes or np.any(lengths % header.token_bytes):
+            wrong = int(np.flatnonzero((lengths > header.data_bytes) | (lengths % header.token_bytes != 0))[0])
+            msg = (
+                f"{path}: expected document {number + wrong} to be whole tokens within {header.data_bytes} bytes, "
+                f"got {lengths[wrong]} bytes; the index is damaged"
+            )
+            raise FormatError(msg)
+        ends = end + np.cumsum(lengths)
+        expected = ends - lengths
+        gaps = np.flatnonzero(offsets != expected)
+        if len(gaps):
+            wrong = int(gaps[0])
+            msg = (
+                f"{path}: expected document {number + wrong} at offset {expected[wrong]}, got {offsets[wrong]}; "
+                f"if Modalities joined this file, `dsindex repair` mends it"
+            )
+            raise FormatError(msg)
+        end = int(ends[-1])
+        number += len(pairs)
+        yield lengths // header.token_bytes
+    if end - header.era.first_offset != header.data_bytes:
+        found = end - header.era.first_offset
+        msg = f"{path}: expected documents of {header.data_bytes} bytes, got {found}; the index is damaged"
+        raise FormatError(msg)
+
+
+def open_tokens(path: str, header: PackedHeader) -> NDArray[Any]:
+    """Map the tokens of a `.pbin`, shape [tokens], unsigned and in the file's byte order.
+
+    Raises:
+        FormatError: If the file became shorter.
+    """
+    if header.num_tokens == 0:
+        return np.empty(0, dtype=header.dtype)
+    try:
+        mapped = np.memmap(
+            path, dtype=header.dtype, mode="r", offset=header.era.header_bytes, shape=(header.num_tokens,)
+        )
+    except (OSError, ValueError) as error:
+        msg = f"{path}: cannot be mapped ({error}); it changed while it was opened"
+        raise FormatError(msg) from error
+    return np.asarray(mapped)
+
+
+def _plausible_headers(path: str) -> list[PackedHeader]:
+    """Give each reading of the header that leads to the beginning of a pickle."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(DATA_LENGTH_BYTES + TOKEN_SIZE_BYTES)
+            size_bytes = os.fstat(file.fileno()).st_size
+            headers = []
+            for era in ERAS.values():
+                header = _parse_header(head, era)
+                if header is None or header.index_offset >= size_bytes:
+                    continue
+                file.seek(header.index_offset)
+                if file.read(1) == PICKLE_START:
+                    headers.append(header)
+            return headers
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror})"
+        raise FormatError(msg) from error
+
+
+def _parse_header(head: bytes, era: Era) -> PackedHeader | None:
+    if len(head) < era.header_bytes:
+        return None
+    data_bytes = int(np.frombuffer(head, dtype=f"{era.byte_order}u8", count=1)[0])
+    token_bytes = TOKEN_SIZE_BYTES
+    if era.names_token_size:
+        token_bytes = int(np.frombuffer(head, dtype=f"{era.byte_order}u4", count=1, offset=DATA_LENGTH_BYTES)[0])
+    if token_bytes not in TOKEN_SIZES or data_bytes % token_bytes:
+        return None
+    return PackedHeader(era=era, token_bytes=token_bytes, data_bytes=data_bytes)
+
+
+def _first_offset(path: str, header: PackedHeader) -> int | None:
+    for pairs in read_pairs(path, offset=header.index_offset):
+        if len(pairs):
+            return int(pairs[0, 0])
+    return None

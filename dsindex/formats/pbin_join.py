@@ -1,0 +1,147 @@
+"""Join `.pbin` files with right offsets, and mend those that were joined with low ones.
+
+Modalities' own join leaves the offsets of file k (from 0) 12·k bytes low: it takes each file's header off once too
+often. The tokens themselves are whole, so the lengths tell the true offsets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.errors import FormatError
+from dsindex.formats.pbin import CURRENT_ERA, PackedHeader, PackedIndexWriter, read_document_lengths, read_packed_header
+from dsindex.formats.raw_index import run_in_threads
+from dsindex.formats.safe_pickle import read_pairs
+from dsindex.formats.token_copy import TokenRun, assemble
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dsindex.formats.pbin import Era
+    from dsindex.formats.raw_index import RunTasks
+    from dsindex.storage import DigestingWriter
+
+JOIN_SHORTFALL = 12
+"""Bytes that every file before makes the offsets of the next one too low."""
+
+
+def merge_packed(
+    paths: Sequence[str], output: str, *, era: Era = CURRENT_ERA, run_tasks: RunTasks = run_in_threads
+) -> PackedHeader:
+    """Write the documents of several `.pbin` files, of any eras, one file after the other.
+
+    Args:
+        paths: In output order.
+        output: The file to make; it must not exist.
+        era: Its era.
+        run_tasks: Runs the copies.
+
+    Returns:
+        The header of the new file.
+
+    Raises:
+        FormatError: If a file is damaged, or the files' tokens differ in size: they come from different vocabularies.
+        OutputError: If the output exists or cannot be written.
+        ValueError: If there are no files.
+    """
+    if not paths:
+        msg = "expected at least one .pbin to merge, got none"
+        raise ValueError(msg)
+    headers = [read_packed_header(path) for path in paths]
+    for path, header in zip(paths, headers, strict=True):
+        if header.token_bytes != headers[0].token_bytes:
+            msg = (
+                f"{path}: expected tokens of {headers[0].token_bytes} bytes as in {paths[0]}, "
+                f"got {header.token_bytes}; files of different vocabularies cannot be merged"
+            )
+            raise FormatError(msg)
+    merged = PackedHeader(
+        era=era, token_bytes=headers[0].token_bytes, data_bytes=sum(header.data_bytes for header in headers)
+    )
+
+    def write_index(file: DigestingWriter) -> None:
+        index = PackedIndexWriter(file.write, merged)
+        for path, header in zip(paths, headers, strict=True):
+            for lengths in read_document_lengths(path, header):
+                index.add(lengths)
+        index.close()
+
+    runs = [token_run(path, header) for path, header in zip(paths, headers, strict=True)]
+    assemble(output, runs, dtype=merged.dtype, head=merged.to_bytes(), write_tail=write_index, run_tasks=run_tasks)
+    return merged
+
+
+def repair_joined(path: str, output: str, *, run_tasks: RunTasks = run_in_threads) -> int:
+    """Write a whole copy of a `.pbin` that Modalities joined with low offsets.
+
+    The copy is made only where nothing else can be meant: the lengths add up to all tokens, the first document begins
+    where it must, and every offset that is low falls short by 12 bytes more per joint than the one before.
+
+    Args:
+        path: The file as it is; it is not changed.
+        output: The file to make; it must not exist.
+        run_tasks: Runs the copies.
+
+    Returns:
+        Joints that were mended; 0 for a file that is whole, and then no copy is made.
+
+    Raises:
+        FormatError: If the file is damaged in another way.
+        OutputError: If the output exists or cannot be written.
+    """
+    header = read_packed_header(path)
+    num_joints = _count_joints(path, header)
+    if num_joints == 0:
+        return 0
+
+    def write_index(file: DigestingWriter) -> None:
+        index = PackedIndexWriter(file.write, header)
+        for pairs in read_pairs(path, offset=header.index_offset):
+            index.add(pairs[:, 1] // header.token_bytes)
+        index.close()
+
+    assemble(
+        output,
+        [token_run(path, header)],
+        dtype=header.dtype,
+        head=header.to_bytes(),
+        write_tail=write_index,
+        run_tasks=run_tasks,
+    )
+    return num_joints
+
+
+def token_run(path: str, header: PackedHeader) -> TokenRun:
+    """Give all tokens of a `.pbin` as one run."""
+    return TokenRun(path=path, offset=header.era.header_bytes, dtype=header.dtype.str, num_tokens=header.num_tokens)
+
+
+def _count_joints(path: str, header: PackedHeader) -> int:
+    """Count the joints with low offsets, and make sure that nothing else is wrong."""
+    end = header.era.first_offset
+    shortfall = num_joints = 0
+    for pairs in read_pairs(path, offset=header.index_offset):
+        lengths = pairs[:, 1]
+        ends = end + np.cumsum(lengths)
+        missing = ends - lengths - pairs[:, 0]
+        steps = np.diff(missing, prepend=shortfall)
+        if (
+            np.any(lengths > header.data_bytes)
+            or np.any(lengths % header.token_bytes)
+            or np.any(steps < 0)
+            or np.any(steps % JOIN_SHORTFALL)
+        ):
+            msg = f"{path}: its offsets are wrong, and not as a join leaves them; it cannot be mended, pack it again"
+            raise FormatError(msg)
+        num_joints += int(np.count_nonzero(steps))
+        if len(pairs):
+            end, shortfall = int(ends[-1]), int(missing[-1])
+    if end - header.era.first_offset != header.data_bytes:
+        msg = (
+            f"{path}: expected documents of {header.data_bytes} bytes, got {end - header.era.first_offset}; "
+            f"it cannot be mended, pack it again"
+        )
+        raise FormatError(msg)
+    return num_joints

@@ -1,0 +1,169 @@
+"""Assemble a file from runs of tokens of other files, in ranges that any executor may copy, casting on the way.
+
+The file appears whole or not at all. A range is written at its own offset: a second attempt writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.dtypes import cast_tokens
+from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.storage import DigestingWriter, output_error, read_into, remove_if_present, sync_folder, write_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+    from dsindex.formats.raw_index import RunTasks
+
+RANGE_TOKENS = 16 << 20
+COPY_TOKENS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRun:
+    """Consecutive tokens of a file."""
+
+    path: str
+    offset: int
+    """Byte of the first token."""
+    dtype: str
+    """Integer type with its byte order, as numpy spells it."""
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRange:
+    """A run of tokens and where it goes."""
+
+    source: TokenRun
+    output: str
+    output_offset: int
+    dtype: str
+
+
+def copy_range(task: CopyRange) -> None:
+    """Copy one range of tokens and sync it to disk; memory does not depend on the range.
+
+    Raises:
+        FormatError: If an id does not fit the new type.
+        InputError: If the source is gone or shorter than planned.
+        OutputError: If the output cannot be written.
+    """
+    source, native = np.dtype(task.source.dtype), np.dtype(task.source.dtype).newbyteorder("=")
+    wanted = np.dtype(task.dtype)
+    buffer = np.empty(min(COPY_TOKENS, task.source.num_tokens), dtype=source)
+    with _opened(task.source.path) as descriptor:
+        output = _open_output(task.output)
+        try:
+            for begin in range(0, task.source.num_tokens, COPY_TOKENS):
+                tokens = buffer[: min(COPY_TOKENS, task.source.num_tokens - begin)]
+                _read_tokens(task.source, descriptor, tokens, begin)
+                try:
+                    cast = cast_tokens(tokens.astype(native, copy=False), wanted.newbyteorder("="))
+                except OverflowError as error:
+                    msg = f"{task.source.path}: {error}; choose a larger token type"
+                    raise FormatError(msg) from error
+                data = np.ascontiguousarray(cast.astype(wanted, copy=False))
+                write_at(output, data.view(np.uint8).data, task.output_offset + begin * wanted.itemsize)
+            os.fsync(output)
+        except OSError as error:
+            raise output_error(task.output, error) from error
+        finally:
+            os.close(output)
+
+
+def assemble(
+    path: str,
+    runs: Sequence[TokenRun],
+    *,
+    dtype: np.dtype[Any],
+    head: bytes = b"",
+    write_tail: Callable[[DigestingWriter], None] | None = None,
+    run_tasks: RunTasks,
+) -> None:
+    """Write `head`, the tokens of all runs in order, and a tail that is streamed; atomically.
+
+    Args:
+        path: The file to make; it must not exist.
+        runs: Where the tokens are.
+        dtype: The token type of the new file, with its byte order.
+        head: Bytes before the first token.
+        write_tail: Writes the bytes after the last token.
+        run_tasks: Runs `copy_range` on every task.
+
+    Raises:
+        OutputError: If the file exists or cannot be written.
+        FormatError: If an id does not fit `dtype`.
+        InputError: If a source is gone or shorter than planned.
+    """
+    if os.path.lexists(path):
+        msg = f"{path}: expected a file that does not exist yet; remove it or give another name"
+        raise OutputError(msg)
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+    data_bytes = sum(run.num_tokens for run in runs) * dtype.itemsize
+    try:
+        with open(temporary, "xb") as file:
+            file.write(head)
+            file.truncate(len(head) + data_bytes)
+            file.flush()
+            for _ in run_tasks(copy_range, list(_plan(temporary, runs, dtype, len(head)))):
+                pass
+            file.seek(0, os.SEEK_END)
+            if write_tail is not None:
+                write_tail(DigestingWriter(file))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(os.path.dirname(path))
+    except OSError as error:
+        raise output_error(path, error) from error
+    finally:
+        remove_if_present(temporary)
+
+
+def _plan(output: str, runs: Sequence[TokenRun], dtype: np.dtype[Any], offset: int) -> Iterator[CopyRange]:
+    """Cut the runs into ranges; `offset` is where the first token goes."""
+    for run in runs:
+        itemsize = np.dtype(run.dtype).itemsize
+        for begin in range(0, run.num_tokens, RANGE_TOKENS):
+            count = min(RANGE_TOKENS, run.num_tokens - begin)
+            source = TokenRun(path=run.path, offset=run.offset + begin * itemsize, dtype=run.dtype, num_tokens=count)
+            yield CopyRange(source=source, output=output, output_offset=offset, dtype=dtype.str)
+            offset += count * dtype.itemsize
+
+
+def _read_tokens(run: TokenRun, descriptor: int, tokens: np.ndarray[Any, Any], begin: int) -> None:
+    offset = run.offset + begin * tokens.dtype.itemsize
+    try:
+        read_into(descriptor, tokens.view(np.uint8).data, offset)
+    except EOFError as error:
+        msg = f"{run.path}: {error}; it changed meanwhile"
+        raise InputError(msg) from error
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror})"
+        raise InputError(msg) from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _open_output(path: str) -> int:
+    try:
+        return os.open(path, os.O_WRONLY)
+    except OSError as error:
+        raise output_error(path, error) from error

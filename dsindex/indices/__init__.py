@@ -1,0 +1,1 @@
+"""Index arithmetic: splits, epochs, document, sample and shuffle indices, blends. Pure: arrays in, arrays out."""

@@ -1,0 +1,83 @@
+"""The index files of BigScience's and OpenGPT-X's Megatron-DeepSpeed, which lie beside the data.
+
+    {prefix}_{split}_indexmap_{N}ns_{L}sl_{seed}s_{doc,sample,shuffle}_idx.npy
+
+The arrays are Megatron's; what differs is the split, rounded part by part, and the samples asked of a blend's datasets,
+rounded once. A sample always has L + 1 tokens; the order of a blend is not cached there.
+
+Source: formats.md §2; Megatron-DeepSpeed, megatron/data/gpt_dataset.py and dataset_utils.py
+(`get_train_valid_test_split_`, `get_datasets_weights_and_num_samples`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+from dsindex.indices.splits import SPLIT_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ARRAY_NAMES = {"document_index": "doc_idx", "sample_index": "sample_idx", "shuffle_index": "shuffle_idx"}
+
+SURPLUS = 1.005
+
+
+def index_path(
+    prefix: str, *, split: str, num_samples: int, sequence_length: int, seed: int, array: str = "document_index"
+) -> str:
+    """Name one array of one split.
+
+    >>> index_path("web_text_document", split="train", num_samples=900, sequence_length=2048, seed=1234)
+    'web_text_document_train_indexmap_900ns_2048sl_1234s_doc_idx.npy'
+    """
+    return f"{prefix}_{split}_indexmap_{num_samples}ns_{sequence_length}sl_{seed}s_{ARRAY_NAMES[array]}.npy"
+
+
+def split_bounds(text: str, num_sequences: int) -> list[tuple[int, int]]:
+    """Give the range of sequence ids of train, valid and test.
+
+    Args:
+        text: Up to three shares between commas, or else between slashes; more are dropped, as there.
+        num_sequences: Of the dataset.
+
+    Raises:
+        ValueError: If the shares are not numbers, or sum up to nothing.
+
+    >>> split_bounds("969, 30, 1", 50)
+    [(0, 48), (48, 50), (50, 50)]
+    >>> split_bounds("1,1,0", 5)
+    [(0, 3), (3, 5), (5, 5)]
+    """
+    separator = "," if "," in text else "/"
+    try:
+        shares = [float(share) for share in text.split(separator)]
+    except ValueError:
+        msg = f"expected a split such as '969, 30, 1', got {text!r}"
+        raise ValueError(msg) from None
+    shares = (shares + [0.0] * len(SPLIT_NAMES))[: len(SPLIT_NAMES)]
+    total = sum(shares)
+    if not total > 0 or min(shares) < 0:
+        msg = f"expected shares that are not negative and not all 0, got the split {text!r}"
+        raise ValueError(msg)
+    ends = [0]
+    for share in shares:
+        ends.append(ends[-1] + round(share / total * float(num_sequences)))
+    # The sum of the rounded parts may miss the number of sequences: all ends but the first 0 are shifted by that.
+    excess = ends[-1] - num_sequences
+    ends = [0, *(end - excess for end in ends[1:])]
+    return list(itertools.pairwise(ends))
+
+
+def samples_wanted(weights: Sequence[float], num_samples: int) -> list[int]:
+    """Share out the samples of a blend.
+
+    >>> samples_wanted([0.9, 0.1], 900)
+    [815, 91]
+    """
+    total = 0.0
+    for weight in weights:
+        total += weight
+    return [math.ceil(num_samples * (weight / total) * SURPLUS) for weight in weights]

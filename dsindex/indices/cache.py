@@ -1,0 +1,239 @@
+"""Index caches on disk: Megatron's description, its hash, its file names; and a record of ours beside them.
+
+    {md5}-GPTDataset-{split}-description.txt              {md5}-BlendedDataset-{split}-description.txt
+                            -document_index.npy                                       -dataset_index.npy
+                            -sample_index.npy                                         -dataset_sample_index.npy
+                            -shuffle_index.npy
+                            -dsindex.json   what Megatron's hash does not cover
+
+md5 is that of the description, which Megatron writes with json.dumps(indent=4); a job looks for exactly these names.
+Without the tokenizer's identifiers that hash cannot be known: then the dataset's name stands in its place.
+
+Source: formats.md §2; megatron.core.datasets, megatron_dataset.py, gpt_dataset.py and blended_dataset.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.errors import FormatError
+from dsindex.storage import atomic_writer, remove_if_present, write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from dsindex.indices.splits import SplitMatrix
+
+GPT_CLASS = "GPTDataset"
+BLENDED_CLASS = "BlendedDataset"
+GPT_ARRAYS = ("document_index", "sample_index", "shuffle_index")
+BLENDED_ARRAYS = ("dataset_index", "dataset_sample_index")
+RECORD_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GPTDescription:
+    """What identifies one split of one dataset to Megatron, in the order of the description's keys."""
+
+    dataset_path: str
+    """The prefix as the job types it."""
+    num_samples: int | None
+    index_split: str
+    random_seed: int
+    sequence_length: int
+    split: str | None
+    """As typed; None with a path for each split."""
+    split_matrix: SplitMatrix | None
+    tokenizer: Mapping[str, Any] | None
+    """The tokenizer's `unique_identifiers`; None if they are not known."""
+
+    def identifiers(self) -> dict[str, Any]:
+        """Give the description as the object that is written."""
+        matrix = None if self.split_matrix is None else [None if p is None else list(p) for p in self.split_matrix]
+        return {
+            "class": GPT_CLASS,
+            "dataset_path": self.dataset_path,
+            "num_samples": self.num_samples,
+            "index_split": self.index_split,
+            "random_seed": self.random_seed,
+            "sequence_length": self.sequence_length,
+            "split": self.split,
+            "split_matrix": matrix,
+            "tokenizer": None if self.tokenizer is None else dict(self.tokenizer),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlendedDescription:
+    """What identifies one split of a blend to Megatron."""
+
+    datasets: tuple[GPTDescription, ...]
+    split: str
+    weights: tuple[float, ...] | tuple[int, ...]
+    """Normalised twice; with size None the datasets' lengths."""
+    size: int | None
+
+    def identifiers(self) -> dict[str, Any]:
+        """Give the description as the object that is written."""
+        return {
+            "class": BLENDED_CLASS,
+            "datasets": [dataset.identifiers() for dataset in self.datasets],
+            "split": self.split,
+            "weights": list(self.weights),
+            "size": self.size,
+        }
+
+
+def description_text(identifiers: Mapping[str, Any]) -> str:
+    """Write a description as Megatron does."""
+    return json.dumps(identifiers, indent=4)
+
+
+def description_hash(text: str) -> str:
+    """Give the hash that begins the names of a cache's files."""
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheFiles:
+    """Where one cache is, or would be."""
+
+    stem: str
+    """Path without `-description.txt` and the like."""
+    arrays: tuple[str, ...]
+    """Names of the arrays, as in `document_index`."""
+    description: str
+    """Path of the description."""
+    record: str
+    """Path of our own file."""
+
+    def array(self, name: str) -> str:
+        """Give the path of an array.
+
+        Raises:
+            ValueError: If this kind of cache has no such array.
+        """
+        if name not in self.arrays:
+            msg = f"expected one of {', '.join(self.arrays)}, got {name!r}"
+            raise ValueError(msg)
+        return f"{self.stem}-{name}.npy"
+
+    def exist(self) -> bool:
+        """Tell whether Megatron would take the cache as built: it looks at nothing but the files' presence."""
+        return all(map(os.path.isfile, [self.description, *map(self.array, self.arrays)]))
+
+
+def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None = None) -> CacheFiles:
+    """Name the files of a cache.
+
+    Args:
+        folder: The cache folder (`--data-cache-path`).
+        identifiers: Of a GPTDescription or BlendedDescription, or read from a description.txt.
+        name: In the hash's place, for caches without a hash.
+
+    >>> identifiers = {"class": "GPTDataset", "index_split": "train"}
+    >>> cache_files("cache", identifiers).array("sample_index")
+    'cache/ea5bb378baa5a235645b597098926baf-GPTDataset-train-sample_index.npy'
+    """
+    kind = identifiers["class"]
+    split = identifiers["index_split"] if kind == GPT_CLASS else identifiers["split"]
+    begin = description_hash(description_text(identifiers)) if name is None else name
+    stem = os.path.join(folder, f"{begin}-{kind}-{split}")
+    return CacheFiles(
+        stem=stem,
+        arrays=GPT_ARRAYS if kind == GPT_CLASS else BLENDED_ARRAYS,
+        description=f"{stem}-description.txt",
+        record=f"{stem}-dsindex.json",
+    )
+
+
+def default_folder(prefix: str) -> str:
+    """Give the folder that Megatron uses for a dataset when the job names none. Blends are not cached then.
+
+    >>> default_folder("data/web_text_document")
+    'data/web_text_document/cache/GPTDataset_indices'
+    """
+    return os.path.join(prefix, "cache", f"{GPT_CLASS}_indices")
+
+
+def read_description(path: str) -> dict[str, Any]:
+    """Read a description.txt.
+
+    Raises:
+        FormatError: If it cannot be read or is not the description of a GPTDataset or a blend of them.
+    """
+    expected = f"the description of a {GPT_CLASS} or {BLENDED_CLASS}"
+    try:
+        with open(path, encoding="utf-8") as file:
+            identifiers = json.load(file)
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror})"
+        raise FormatError(msg) from error
+    except ValueError as error:
+        msg = f"{path}: expected {expected}, got a file that is not JSON ({error})"
+        raise FormatError(msg) from error
+    if not isinstance(identifiers, dict) or not _describes_cache(identifiers):
+        msg = f"{path}: expected {expected}, got another JSON value"
+        raise FormatError(msg)
+    return identifiers
+
+
+def _describes_cache(identifiers: Mapping[str, Any]) -> bool:
+    if identifiers.get("class") == GPT_CLASS:
+        return {"dataset_path", "index_split", "random_seed", "sequence_length", "tokenizer"} <= identifiers.keys()
+    datasets = identifiers.get("datasets")
+    return (
+        identifiers.get("class") == BLENDED_CLASS
+        and "split" in identifiers
+        and isinstance(datasets, list)
+        and len(datasets) > 0
+        and all(isinstance(dataset, dict) and _describes_cache(dataset) for dataset in datasets)
+    )
+
+
+def write_array(path: str, array: NDArray[Any]) -> None:
+    """Write an array as numpy.save does, but whole or not at all."""
+    head = BytesIO()
+    np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(array))
+    with atomic_writer(path) as file:
+        file.write(head.getvalue())
+        file.write(np.ascontiguousarray(array).data)
+
+
+def write_description(files: CacheFiles, text: str) -> None:
+    """Write the description: last, since a cache whose four files are there is complete."""
+    write_whole(files.description, text.encode())
+
+
+def array_bytes(count: int, dtype: np.dtype[Any]) -> int:
+    """Give the size on disk of an array of `count` items: numpy pads its header to 128 bytes."""
+    return 128 + count * dtype.itemsize
+
+
+def write_record(files: CacheFiles, record: Mapping[str, Any]) -> None:
+    """Write our own file beside a cache."""
+    write_whole(files.record, json.dumps({"version": RECORD_VERSION, **record}, indent=2).encode())
+
+
+def read_record(files: CacheFiles) -> dict[str, Any] | None:
+    """Read our own file beside a cache; None where there is none that this version can read."""
+    try:
+        with open(files.record, encoding="utf-8") as file:
+            record = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and record.get("version") == RECORD_VERSION else None
+
+
+def remove_record(files: CacheFiles) -> None:
+    """Remove our own file before arrays are replaced: it must never speak of other arrays than those it lies beside."""
+    remove_if_present(files.record)

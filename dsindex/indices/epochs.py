@@ -1,0 +1,203 @@
+"""How many epochs, samples and rows an index has: arithmetic on counts, before anything is built.
+
+    T  tokens of the part (of one epoch)
+    L  sequence length
+    x  extra token: 1, or 0 without it. A sample takes L + x tokens and the next begins L tokens later.
+
+Source: formats.md §2; megatron.core.datasets.gpt_dataset, `_get_num_epochs` and
+`_build_document_sample_shuffle_indices`; helpers.cpp, `build_sample_idx`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.errors import LimitError
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+FINAL_EPOCH_THRESHOLD = 0.80
+"""Of Megatron and BigScience; OpenGPT-X uses 0.95."""
+
+MAX_EPOCHS = np.iinfo(np.int32).max
+"""Megatron hands the number of epochs to C++ as int32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRule:
+    """How tokens are cut into samples."""
+
+    sequence_length: int
+    """L, at least 2."""
+    extra_token: bool = True
+    """x: whether a sample has L + 1 tokens, so that inputs and labels both have L."""
+    keep_partial: bool = False
+    """Whether the last, partial sample is kept (Megatron: validation only)."""
+    threshold: float = FINAL_EPOCH_THRESHOLD
+    """The final epoch is shuffled by itself if it gives less than this share of an epoch's samples."""
+
+    def __post_init__(self) -> None:
+        # Megatron's C++ counts L + 1 tokens in int32 and asserts L > 1.
+        if not 2 <= self.sequence_length <= np.iinfo(np.int32).max - 1:
+            msg = f"expected a sequence length from 2 to {np.iinfo(np.int32).max - 1}, got {self.sequence_length}"
+            raise LimitError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochPlan:
+    """The counts of one index."""
+
+    tokens_per_epoch: int
+    num_epochs: int
+    num_samples: int
+    """Samples in the index: at least those that were asked for."""
+    separate_final_epoch: bool
+    shuffled_together: int
+    """Samples [0, this) are permuted among themselves, then the rest. Equal to num_samples unless the final epoch is
+    separate."""
+
+
+def plan_epochs(tokens_per_epoch: int, num_samples: int | None, *, rule: SampleRule, place: str) -> EpochPlan:
+    """Count epochs and samples for a part, and decide whether its final epoch is shuffled by itself.
+
+    Args:
+        tokens_per_epoch: T.
+        num_samples: Samples wanted; None: one epoch.
+        rule: How tokens are cut into samples.
+        place: What the part is called in messages, as in `web_text_document, split valid`.
+
+    Raises:
+        LimitError: If the part cannot give that many samples, ever.
+
+    >>> plan_epochs(265, 20, rule=SampleRule(sequence_length=30), place="spec")  # doctest: +NORMALIZE_WHITESPACE
+    EpochPlan(tokens_per_epoch=265, num_epochs=3, num_samples=26, separate_final_epoch=True, shuffled_together=17)
+    """
+    if num_samples is not None and num_samples < 0:
+        msg = f"{place}: expected a number of samples of at least 0, got {num_samples}"
+        raise LimitError(msg)
+    extra = int(rule.extra_token)
+    num_epochs = _count_epochs(tokens_per_epoch, num_samples, rule, place)
+    sans_final = ((num_epochs - 1) * tokens_per_epoch - extra) // rule.sequence_length
+    per_epoch = (tokens_per_epoch - extra) // rule.sequence_length
+    separate = False
+    if num_samples is not None and num_epochs > 1:
+        separate = num_samples - sans_final < int(rule.threshold * per_epoch)
+    built = count_samples(num_epochs * tokens_per_epoch, rule=rule)
+    if num_samples is not None and built < num_samples:
+        # Only the float32 of a kept partial sample can do this, from 2**24 tokens on.
+        msg = (
+            f"{place}: Megatron counts {built} samples in float32 where {num_samples} were asked for, and would stop "
+            "there; drop the last partial sample, or ask for a few samples less"
+        )
+        raise LimitError(msg)
+    return EpochPlan(
+        tokens_per_epoch=tokens_per_epoch,
+        num_epochs=num_epochs,
+        num_samples=built,
+        separate_final_epoch=separate,
+        shuffled_together=sans_final if separate else built,
+    )
+
+
+def _count_epochs(tokens_per_epoch: int, num_samples: int | None, rule: SampleRule, place: str) -> int:
+    if num_samples is None:
+        return 1
+    wanted = num_samples * rule.sequence_length + int(rule.extra_token)
+    if wanted == 0:
+        return 1
+    if tokens_per_epoch == 0:
+        msg = (
+            f"{place}: {num_samples} samples were asked for, but the part has no tokens (Megatron would loop for "
+            "ever); give the split a larger share, or `none` samples"
+        )
+        raise LimitError(msg)
+    num_epochs = max(1, -(-wanted // tokens_per_epoch))
+    if num_epochs > MAX_EPOCHS:
+        msg = (
+            f"{place}: {num_samples} samples of {rule.sequence_length} tokens take {num_epochs} epochs of "
+            f"{tokens_per_epoch} tokens, more than the {MAX_EPOCHS} that Megatron can count; ask for fewer samples"
+        )
+        raise LimitError(msg)
+    return num_epochs
+
+
+def count_samples(num_tokens: int, *, rule: SampleRule) -> int:
+    """Count the samples that all epochs' tokens give.
+
+    Args:
+        num_tokens: E * T.
+        rule: With `keep_partial` the count is the ceiling of a float32 quotient, as in C++, though from 2**24 tokens on
+            float32 is not exact.
+
+    >>> count_samples(265, rule=SampleRule(sequence_length=30))
+    8
+    """
+    available = num_tokens - int(rule.extra_token)
+    if available <= 0:
+        return 0
+    if rule.keep_partial:
+        return math.ceil(np.float32(available) / np.float32(rule.sequence_length))
+    return available // rule.sequence_length
+
+
+def samples_for_epochs(epochs: Fraction, tokens_per_epoch: int, *, rule: SampleRule) -> int:
+    """Turn `--epochs E` into the number of samples: the full ones in the first floor(E * T) tokens.
+
+    Source: design.md, "Index caches".
+
+    >>> from fractions import Fraction
+    >>> samples_for_epochs(Fraction("2.5"), 1000, rule=SampleRule(sequence_length=10))
+    249
+    """
+    tokens = math.floor(epochs * tokens_per_epoch)
+    return max(0, (tokens - int(rule.extra_token)) // rule.sequence_length)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingLength:
+    """What a training job says of its length, in Megatron's flags."""
+
+    train_iters: int | None = None
+    train_samples: int | None = None
+    global_batch_size: int
+    eval_interval: int | None = None
+    eval_iters: int = 100
+    full_validation: bool = False
+
+
+def samples_for_training(length: TrainingLength) -> tuple[int, int | None, int]:
+    """Count the samples that a job asks of train, valid and test.
+
+    Returns:
+        Three counts; None for valid is one epoch.
+
+    Raises:
+        ValueError: If the length is not said, or not how often the job validates.
+
+    Source: megatron.training.training, `get_train_valid_test_num_samples`; iterations of a job that counts samples:
+    `update_train_iters`.
+
+    >>> samples_for_training(TrainingLength(train_iters=1000, global_batch_size=8, eval_interval=100, eval_iters=10))
+    (8000, 880, 80)
+    """
+    iterations, samples = length.train_iters, length.train_samples
+    if (iterations is None) == (samples is None):
+        msg = "expected either --train-iters or --train-samples"
+        raise ValueError(msg)
+    if samples is None:
+        samples = (iterations or 0) * length.global_batch_size
+    if iterations is None:
+        iterations = samples // length.global_batch_size
+    valid: int | None = None
+    if not length.full_validation:
+        if length.eval_interval is None:
+            msg = "expected --eval-interval beside --eval-iters: the number of validations decides valid's samples"
+            raise ValueError(msg)
+        validations = iterations // length.eval_interval + 1
+        valid = validations * length.eval_iters * length.global_batch_size
+    return samples, valid, length.eval_iters * length.global_batch_size

@@ -1,0 +1,186 @@
+"""Why a job would not find its cache: which settings differ, or what changed under a cache that it would find.
+
+Megatron looks for a file whose name is a hash, and builds everything again when it is not there. Here the descriptions
+that are there are compared with the one that is wanted, setting by setting.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dsindex.errors import FormatError
+from dsindex.indices.cache import BLENDED_CLASS, GPT_CLASS, CacheFiles, cache_files, read_description, read_record
+from dsindex.indices.source import source_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MEANINGS = {
+    "dataset_path": "the path as the job types it, letter by letter (--dataset-path-as)",
+    "num_samples": "the number of samples, from the job's iterations and batch size",
+    "random_seed": "--seed",
+    "sequence_length": "--seq-length",
+    "split": "--split, as typed: the hash knows spaces",
+    "split_matrix": "what --split amounts to",
+    "tokenizer": "the tokenizer's identifiers (--tokenizer-identifiers or --like); they change with Megatron's version",
+    "weights": "the blend's normalised weights",
+    "size": "the number of samples of the blend",
+}
+UNHASHED = {
+    "extra_token": "add_extra_token_to_sequence (--no-extra-token)",
+    "keep_partial": "whether the last partial validation sample is kept (--keep-partial-validation)",
+    "threshold": "the threshold below which the final epoch is shuffled by itself (--final-epoch-threshold)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What is to be said of one cache that a job would look for."""
+
+    name: str
+    """As in `web_text_document, split train, 5898ffc3…`."""
+    found: bool
+    """A job would take it."""
+    sound: bool
+    """Nothing is known against it."""
+    sentences: tuple[str, ...]
+
+
+def explain_cache(
+    wanted: Mapping[str, Any],
+    folder: str,
+    *,
+    prefix: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Finding:
+    """Say whether a job finds its cache in a folder, and if not, why.
+
+    Args:
+        wanted: The job's description.
+        folder: Where to look.
+        prefix: The dataset's files on this machine, to see whether they changed; None: not looked at.
+        settings: The job's options that the hash does not cover, as our record names them; None: not compared.
+    """
+    files = cache_files(folder, wanted)
+    what = wanted["dataset_path"] if wanted["class"] == GPT_CLASS else f"blend of {len(wanted['datasets'])}"
+    name = f"{what}, split {_split_of(wanted)}, {os.path.basename(files.stem)[:8]}…"
+    if not os.path.isdir(folder):
+        return Finding(name=name, found=False, sound=False, sentences=(f"there is no folder {folder}",))
+    if files.exist():
+        faults = _faults(files, wanted, prefix, settings)
+        said = faults or ["the job finds this cache and builds nothing"]
+        return Finding(name=name, found=True, sound=not faults, sentences=tuple(said))
+    missing = [path for path in (files.description, *map(files.array, files.arrays)) if not os.path.isfile(path)]
+    if len(missing) <= len(files.arrays):
+        names = ", ".join(os.path.basename(path) for path in missing)
+        said = [f"the cache is incomplete, so the job builds it again: {names} is missing"]
+    else:
+        said = _compare_with_nearest(wanted, folder)
+    return Finding(name=name, found=False, sound=False, sentences=tuple(said))
+
+
+def _faults(
+    files: CacheFiles, wanted: Mapping[str, Any], prefix: str | None, settings: Mapping[str, Any] | None
+) -> list[str]:
+    """Look for what Megatron's hash does not cover."""
+    if wanted["class"] != GPT_CLASS:
+        return []
+    record = read_record(files)
+    if record is None:
+        # Whoever built it left no record: all that can be seen is that the data are younger.
+        idx = f"{prefix}.idx"
+        if prefix is not None and os.path.isfile(idx) and os.path.getmtime(idx) > os.path.getmtime(files.description):
+            return [f"{idx} is younger than the cache, which was not built by dsindex and may not fit; build it again"]
+        return []
+    faults = []
+    for key, value in (settings or {}).items():
+        built = record.get("settings", {}).get(key)
+        if built != value:
+            faults.append(
+                f"the job finds this cache, but {UNHASHED.get(key, key)} was {built} when it was built and is {value} "
+                "now; the hash does not cover that: build it again, or change the job"
+            )
+    if prefix is not None and isinstance(record.get("source"), dict):
+        faults += source_changes(prefix, record["source"])
+    return faults
+
+
+def _compare_with_nearest(wanted: Mapping[str, Any], folder: str) -> list[str]:
+    """Name the settings in which the most similar description of the same kind differs."""
+    nearest: tuple[int, str, list[str]] | None = None
+    count = 0
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), f"*-{wanted['class']}-*-description.txt"))):
+        try:
+            there = read_description(path)
+        except FormatError:
+            continue
+        if _split_of(there) != _split_of(wanted):
+            continue
+        count += 1
+        differences = describe_differences(there, wanted)
+        if nearest is None or len(differences) < nearest[0]:
+            nearest = (len(differences), path, differences)
+    if nearest is None:
+        return [f"{folder} holds no cache of a {wanted['class']} for split {_split_of(wanted)}"]
+    _, path, differences = nearest
+    if not differences:
+        name = os.path.basename(path)
+        return [
+            f"{name} says the same, but its name is not its hash: it was renamed or edited, so the job builds again"
+        ]
+    nearby = f"the nearest of {count} differs" if count > 1 else "the only one there differs"
+    return [f"no cache with this hash; {nearby} ({os.path.basename(path)}):", *differences]
+
+
+def describe_differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Say in sentences which settings of two descriptions differ.
+
+    >>> describe_differences({"class": "GPTDataset", "split": "9,1"}, {"class": "GPTDataset", "split": "9, 1"})
+    ["split is '9,1' there and '9, 1' for the job: --split, as typed: the hash knows spaces"]
+    """
+    if wanted.get("class") == BLENDED_CLASS and there.get("class") == BLENDED_CLASS:
+        return _blend_differences(there, wanted)
+    keys = list(dict.fromkeys([*wanted, *there]))
+    sentences = []
+    for key in keys:
+        # Compared as written, since the hash tells 1 from 1.0 and knows the order of keys.
+        if key in there and key in wanted and json.dumps(there[key]) == json.dumps(wanted[key]):
+            continue
+        if key == "split_matrix" and there.get("split") != wanted.get("split"):
+            continue  # follows from split
+        meaning = f": {MEANINGS[key]}" if key in MEANINGS else ""
+        sentences.append(f"{key} is {_show(there, key)} there and {_show(wanted, key)} for the job{meaning}")
+    return sentences
+
+
+def _blend_differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    theirs, ours = there["datasets"], wanted["datasets"]
+    if len(theirs) != len(ours):
+        return [f"the blend there has {len(theirs)} datasets and the job's has {len(ours)}"]
+    sentences = [
+        f"{key} is {_show(there, key)} there and {_show(wanted, key)} for the job: {MEANINGS[key]}"
+        for key in ("weights", "size")
+        if there.get(key) != wanted.get(key)
+    ]
+    for number, (their, our) in enumerate(zip(theirs, ours, strict=True)):
+        sentences += [f"dataset {number}: {sentence}" for sentence in describe_differences(their, our)]
+    # A setting that all datasets share is said once.
+    shared = {sentence.partition(": ")[2] for sentence in sentences if sentence.startswith("dataset 0: ")}
+    for common in sorted(shared):
+        same = [f"dataset {number}: {common}" for number in range(len(ours))]
+        if len(same) > 1 and all(sentence in sentences for sentence in same):
+            sentences = [f"in every dataset, {common}", *(s for s in sentences if s not in same)]
+    return sentences
+
+
+def _split_of(identifiers: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever a file says
+    return identifiers.get("index_split") if identifiers["class"] == GPT_CLASS else identifiers.get("split")
+
+
+def _show(identifiers: Mapping[str, Any], key: str) -> str:
+    text = repr(identifiers[key]) if key in identifiers else "absent"
+    return text if len(text) <= 200 else text[:200] + "…"

@@ -1,0 +1,48 @@
+"""Compile index loops to machine code once per machine: numba, with its compile cache on wherever it can be written.
+
+Loops take only contiguous arrays and 64-bit integers, so that each is compiled for one or two combinations of types.
+They release the GIL and start no threads of their own: numba's thread pools must not be entered from several threads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numba
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def compiled(function: F) -> F:
+    """Compile at the first call, or load what an earlier process compiled.
+
+    Numba refuses to cache where neither the package's folder, NUMBA_CACHE_DIR nor the user's cache can be written (a
+    read-only container without a home): then every process compiles for itself, a second or so, instead of failing.
+    """
+    try:
+        result: F = numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:
+        result = numba.njit(nogil=True)(function)
+    return result
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(_context: Any, array: Any, index: Any) -> Any:  # noqa: ANN401 - numba's own types
+    """Ask the processor to fetch an item of a one-dimensional array, which will be written; only in compiled loops."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401 - as above
+        items = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(items, [arguments[1]]), ir.IntType(8).as_pointer())
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
+        instruction = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(instruction, [address, number(1), number(3), number(1)])  # for writing, to all caches, data
+        return context.get_dummy_value()
+
+    return numba.types.void(array, index), generate

@@ -1,0 +1,128 @@
+"""What an index is built from: the sequence lengths in an `.idx`, and a fingerprint that tells whether they changed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+from dsindex.errors import FormatError, InputError
+from dsindex.formats.mmididx import read_index
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+PIECE = 1 << 22
+"""Sequence lengths that are read at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFingerprint:
+    """The state of a dataset's files when an index was built from them."""
+
+    prefix: str
+    idx_bytes: int
+    idx_modified_ns: int
+    bin_bytes: int | None
+    """None where there was no `.bin` beside the `.idx`."""
+    bin_modified_ns: int | None
+    begin: int
+    """First sequence that the index draws from."""
+    end: int
+    """One past the last."""
+    lengths_digest: str
+    """XXH3-128 of those sequences' lengths, int32 little-endian: all that an index depends on."""
+
+    def as_record(self) -> dict[str, Any]:
+        """Give the fingerprint as JSON can hold it."""
+        return asdict(self)
+
+
+def read_lengths(prefix: str, begin: int, end: int) -> NDArray[np.int32]:
+    """Read the lengths of sequences [begin, end) into memory and check that none is negative.
+
+    Raises:
+        FormatError: If the `.idx` is not whole, has fewer sequences, or a negative length.
+    """
+    path = f"{prefix}.idx"
+    index = read_index(path)
+    if end > index.header.num_sequences:
+        msg = f"{path}: expected at least {end} sequences, got {index.header.num_sequences}; it changed, run again"
+        raise FormatError(msg)
+    lengths = np.array(index.sequence_lengths[begin:end], dtype=np.int32, order="C")
+    if len(lengths) and lengths.min() < 0:
+        sequence = begin + int(np.argmax(lengths < 0))
+        msg = f"{path}: expected no length below 0, got {lengths[sequence - begin]} for sequence {sequence}"
+        raise FormatError(msg)
+    return lengths
+
+
+def count_tokens(sequence_lengths: NDArray[np.int32]) -> int:
+    """Sum lengths in int64, in pieces, since a sum over a mapped file must not hold it.
+
+    >>> count_tokens(np.array([2**31 - 1, 2**31 - 1], np.int32))
+    4294967294
+    """
+    pieces = range(0, len(sequence_lengths), PIECE)
+    return sum(int(sequence_lengths[at : at + PIECE].sum(dtype=np.int64)) for at in pieces)
+
+
+def fingerprint(prefix: str, begin: int, end: int, lengths: NDArray[np.int32]) -> SourceFingerprint:
+    """Describe the files and the lengths that an index is built from.
+
+    Raises:
+        InputError: If the `.idx` is gone.
+    """
+    try:
+        idx = os.stat(f"{prefix}.idx")
+    except OSError as error:
+        msg = f"{prefix}.idx: cannot be read ({error.strerror})"
+        raise InputError(msg) from error
+    try:
+        tokens = os.stat(f"{prefix}.bin")
+    except OSError:
+        tokens = None
+    return SourceFingerprint(
+        prefix=os.path.abspath(prefix),
+        idx_bytes=idx.st_size,
+        idx_modified_ns=idx.st_mtime_ns,
+        bin_bytes=None if tokens is None else tokens.st_size,
+        bin_modified_ns=None if tokens is None else tokens.st_mtime_ns,
+        begin=begin,
+        end=end,
+        lengths_digest=xxhash.xxh3_128_hexdigest(lengths.astype("<i4", copy=False).data),
+    )
+
+
+def source_changes(prefix: str, recorded: Mapping[str, Any]) -> list[str]:
+    """Say in sentences how a dataset differs from what an index was built from; empty if it does not.
+
+    Lengths are only read where a size or a time differs: a copied or touched file with the same lengths still fits.
+    """
+    if not os.path.isfile(f"{prefix}.idx"):
+        return [f"{prefix}.idx is not there, so it cannot be told whether the cache still fits"]
+    begin, end = int(recorded["begin"]), int(recorded["end"])
+    idx = os.stat(f"{prefix}.idx")
+    changes = []
+    if (idx.st_size, idx.st_mtime_ns) != (recorded["idx_bytes"], recorded["idx_modified_ns"]):
+        try:
+            now = fingerprint(prefix, begin, end, read_lengths(prefix, begin, end))
+        except FormatError as error:
+            return [f"the cache was built from another {prefix}.idx ({error})"]
+        if now.lengths_digest != recorded["lengths_digest"]:
+            changes.append(f"its sequences {begin} to {end} have other lengths, so the cache leads to wrong tokens")
+        elif idx.st_size != recorded["idx_bytes"]:
+            changes.append(
+                f"it has {idx.st_size} bytes and had {recorded['idx_bytes']}: the split is cut elsewhere now"
+            )
+    sentences = [f"{prefix}.idx changed since the cache was built ({what}); build it again" for what in changes]
+    bin_bytes = os.path.getsize(f"{prefix}.bin") if os.path.isfile(f"{prefix}.bin") else None
+    if bin_bytes != recorded["bin_bytes"] and None not in (bin_bytes, recorded["bin_bytes"]):
+        was = recorded["bin_bytes"]
+        sentences.append(f"{prefix}.bin changed since the cache was built (it has {bin_bytes} bytes and had {was})")
+    return sentences

@@ -1,0 +1,292 @@
+"""The unit of work of an index job: build one cache, on any executor.
+
+Tasks are small and can be pickled; they name files and carry counts. Two tasks that build the same cache at the same
+time write the same bytes, each file whole or not at all, so neither disturbs the other nor a job that reads.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex import __version__
+from dsindex.errors import InputError
+from dsindex.formats.mmididx import read_index
+from dsindex.indices import bigscience
+from dsindex.indices.blend import check_draws
+from dsindex.indices.cache import (
+    CacheFiles,
+    array_bytes,
+    read_record,
+    remove_record,
+    write_array,
+    write_description,
+    write_record,
+)
+from dsindex.indices.dtypes import BLEND_DTYPES, DOCUMENT_DTYPE, sample_dtype, shuffle_dtype
+from dsindex.indices.memory import MemoryGate
+from dsindex.indices.plan import PartCounts
+from dsindex.indices.source import SourceFingerprint, count_tokens, fingerprint, read_lengths
+from dsindex.indices.splits import split_bounds
+from dsindex.storage import make_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from dsindex.indices.epochs import EpochPlan, SampleRule
+    from dsindex.indices.splits import Part
+
+_GATE = MemoryGate()
+
+LOOP_BYTES = 128 << 20
+"""What numba and its compiled loops take beside the arrays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartTask:
+    """Count the tokens of a dataset's parts in train, valid and test."""
+
+    prefix: str
+    parts: tuple[Part | None, ...]
+    """As shares; None where nobody asks."""
+    bigscience_split: str | None = None
+    """A split by BigScience's rule, in place of `parts`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GPTIndexTask:
+    """Build document, sample and shuffle index of one split of one dataset."""
+
+    name: str
+    """What people see."""
+    prefix: str
+    """Absolute: the task may run in another folder, on another machine."""
+    begin: int
+    end: int
+    seed: int
+    epochs: EpochPlan
+    rule: SampleRule
+    array_paths: tuple[str, str, str]
+    """Of the document, sample and shuffle index."""
+    files: CacheFiles | None
+    """Where description and record go; None in a layout without them."""
+    description: str | None
+    """Text of the description, if there is one."""
+    settings: Mapping[str, Any]
+    """What the record says of options that the hash does not cover."""
+    threads: int = 1
+
+    @property
+    def num_positions(self) -> int:
+        """Entries of the document index."""
+        return self.epochs.num_epochs * (self.end - self.begin)
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the arrays on disk."""
+        samples = self.epochs.num_samples
+        return (
+            array_bytes(self.num_positions, DOCUMENT_DTYPE)
+            + array_bytes(2 * (samples + 1), sample_dtype(self.num_positions))
+            + array_bytes(samples, shuffle_dtype(samples))
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        """Peak memory: the arrays, the lengths and one epoch of ids."""
+        return self.file_bytes + 2 * 4 * (self.end - self.begin) + LOOP_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlendIndexTask:
+    """Build dataset index and dataset sample index of one split of a blend."""
+
+    split: str
+    prefixes: tuple[str, ...]
+    lengths: tuple[int, ...]
+    """Samples of each dataset's index."""
+    weights: tuple[float, ...] | tuple[int, ...]
+    size: int | None
+    files: CacheFiles
+    description: str
+    surplus: float
+
+    @property
+    def name(self) -> str:
+        """What people see."""
+        return f"blend of {len(self.prefixes)}, split {self.split}"
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the blend."""
+        return int(sum(self.weights)) if self.size is None else self.size
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the arrays on disk."""
+        return sum(array_bytes(self.num_samples, dtype) for dtype in BLEND_DTYPES)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Peak memory: the arrays."""
+        return self.file_bytes + LOOP_BYTES
+
+
+IndexTask = GPTIndexTask | BlendIndexTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexResult:
+    """What one task did."""
+
+    name: str
+    paths: tuple[str, ...]
+    num_samples: int
+    num_epochs: int | None
+    """None for a blend."""
+    file_bytes: int
+    seconds: float
+    reused: bool
+    """The cache was there already, built from the same lengths with the same options."""
+
+
+def count_parts(task: PartTask) -> list[PartCounts | None]:
+    """Give the sequences and tokens of each part; None where nobody asks.
+
+    Raises:
+        InputError: If there is no such dataset.
+        FormatError: If the `.idx` is not whole.
+    """
+    if not os.path.isfile(f"{task.prefix}.idx"):
+        msg = f"{task.prefix}.idx: no such file; give the prefix of a .bin and .idx, without the suffix"
+        raise InputError(msg)
+    lengths = read_index(f"{task.prefix}.idx").sequence_lengths
+    bounds: list[tuple[int, int] | None]
+    if task.bigscience_split is None:
+        bounds = [None if part is None else split_bounds(part, len(lengths)) for part in task.parts]
+    else:
+        bounds = list(bigscience.split_bounds(task.bigscience_split, len(lengths)))
+    return [
+        None if pair is None else PartCounts(begin=pair[0], end=pair[1], tokens=count_tokens(lengths[slice(*pair)]))
+        for pair in bounds
+    ]
+
+
+def build_index_cache(task: IndexTask) -> IndexResult:
+    """Build one cache and write it, or leave it if it is there and still right.
+
+    Raises:
+        LimitError: If it takes more memory than there is.
+        FormatError: If the `.idx` is not what it was planned for.
+        OutputError: If the folder or the disk refuses.
+    """
+    started = time.monotonic()
+    with _GATE.reserve(task.memory_bytes, place=task.name, what="the index"):
+        if isinstance(task, BlendIndexTask):
+            return _build_blend(task, started)
+        return _build_dataset(task, started)
+
+
+def _build_dataset(task: GPTIndexTask, started: float) -> IndexResult:
+    lengths = read_lengths(task.prefix, task.begin, task.end)
+    source = fingerprint(task.prefix, task.begin, task.end, lengths)
+    reused = _is_current(task, source)
+    if not reused:
+        arrays = build_arrays(
+            lengths, task.epochs, begin=task.begin, rule=task.rule, seed=task.seed, threads=task.threads
+        )
+        for path in task.array_paths:
+            make_folder(os.path.dirname(path) or ".")
+        if task.files is not None:
+            remove_record(task.files)
+        for path, array in zip(task.array_paths, arrays, strict=True):
+            write_array(path, array)
+        if task.files is not None and task.description is not None:
+            write_description(task.files, task.description)
+            write_record(task.files, {**_record_settings(task), "source": source.as_record()})
+    described = () if task.files is None else (task.files.description, task.files.record)
+    return IndexResult(
+        name=task.name,
+        paths=(*described, *task.array_paths),
+        num_samples=task.epochs.num_samples,
+        num_epochs=task.epochs.num_epochs,
+        file_bytes=task.file_bytes,
+        seconds=time.monotonic() - started,
+        reused=reused,
+    )
+
+
+def build_arrays(
+    lengths: NDArray[np.int32], epochs: EpochPlan, *, begin: int, rule: SampleRule, seed: int, threads: int = 1
+) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
+    """Build document, sample and shuffle index of the sequences [begin, begin + len(lengths)).
+
+    Args:
+        lengths: Their tokens.
+        epochs: As `plan_epochs` gives for the sum of the lengths.
+        begin: The first sequence's id.
+        rule: How tokens are cut into samples.
+        seed: Of the job; one generator serves all three, in this order.
+        threads: For the sample index.
+    """
+    from dsindex.indices.document import build_document_index
+    from dsindex.indices.sample import build_sample_index
+    from dsindex.indices.shuffle import build_shuffle_index
+
+    rng = np.random.RandomState(seed)
+    documents = build_document_index(
+        begin, begin + len(lengths), epochs.num_epochs, rng=rng, separate_final_epoch=epochs.separate_final_epoch
+    )
+    samples = build_sample_index(lengths, documents, epochs.num_samples, rule=rule, begin=begin, threads=threads)
+    order = build_shuffle_index(epochs.num_samples, shuffled_together=epochs.shuffled_together, rng=rng)
+    return documents, samples, order
+
+
+def _record_settings(task: GPTIndexTask) -> dict[str, Any]:
+    return {"dsindex": __version__, "numpy": np.__version__, "settings": dict(task.settings)}
+
+
+def _is_current(task: GPTIndexTask, source: SourceFingerprint) -> bool:
+    """Tell whether the very cache is there: its files, their sizes, the lengths and the options it was built from."""
+    if task.files is None or not task.files.exist():
+        return False
+    record = read_record(task.files)
+    if record is None or record.get("settings") != dict(task.settings):
+        return False
+    recorded = record.get("source")
+    if not isinstance(recorded, dict) or recorded.get("lengths_digest") != source.lengths_digest:
+        return False
+    same_bounds = (recorded.get("begin"), recorded.get("end")) == (source.begin, source.end)
+    return same_bounds and sum(map(os.path.getsize, task.array_paths)) == task.file_bytes
+
+
+def _build_blend(task: BlendIndexTask, started: float) -> IndexResult:
+    from dsindex.indices.greedy import blend_by_weights, blend_exhaustively
+
+    if task.size is None:
+        datasets, samples = blend_exhaustively([int(length) for length in task.weights])
+    else:
+        datasets, samples = blend_by_weights(task.weights, task.size)
+    drawn = Counter(dict(enumerate(np.bincount(datasets, minlength=len(task.prefixes)).tolist())))
+    check_draws(drawn, task.lengths, task.prefixes, place=task.name, surplus=task.surplus)
+    make_folder(os.path.dirname(task.files.stem) or ".")
+    paths = [task.files.array(name) for name in task.files.arrays]
+    write_array(paths[0], datasets)
+    write_array(paths[1], samples)
+    write_description(task.files, task.description)
+    return IndexResult(
+        name=task.name,
+        paths=(task.files.description, *paths),
+        num_samples=len(datasets),
+        num_epochs=None,
+        file_bytes=task.file_bytes,
+        seconds=time.monotonic() - started,
+        reused=False,
+    )

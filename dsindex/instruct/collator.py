@@ -1,0 +1,170 @@
+"""Samples of an InstructionDataset -> a batch: assembled as the configuration says, padded or packed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from dsindex.errors import InputError
+from dsindex.instruct.blocks import Block, assemble_block
+from dsindex.instruct.construction import MessageConstruction
+from dsindex.instruct.packing import plan_packing
+from dsindex.instruct.records import RecordProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from dsindex.instruct.config import InstructionConfig
+    from dsindex.instruct.tokens import ChatTokenizer
+
+SPECIAL_TOKENS_KEY = "special_tokens"
+TOKENS_KEY = "tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetBatch:
+    """What a training step reads: numpy arrays, or torch tensors of the same shapes and types."""
+
+    tokens: Any
+    """int64, shape [rows, L]."""
+    targets: Any
+    """int64, shape [rows, L]: the next token of the same conversation, the pad id where there is none."""
+    loss_mask: Any
+    """float32, shape [rows, L]: 1 where the target is learnt."""
+    position_ids: Any
+    """int64, shape [rows, L]: from 0 in each conversation."""
+    attention_lengths: Any
+    """int32, shape [rows]: tokens of each row before its padding."""
+    sequence_boundaries: list[Any]
+    """int32 per row, shape [conversations + 1]: where each starts, and the end of the last; attention stays inside."""
+
+
+def stack_blocks(blocks: Sequence[Block], *, as_torch: bool = False) -> DatasetBatch:
+    """Make a batch of blocks of equal length.
+
+    Args:
+        blocks: At least one.
+        as_torch: Give torch tensors, which share memory with nothing.
+    """
+    ends = np.array([block.sequence_boundaries[-1] for block in blocks], dtype=np.int32)
+    convert = _to_torch if as_torch else _as_is
+    return DatasetBatch(
+        tokens=convert(np.stack([block.tokens for block in blocks])),
+        targets=convert(np.stack([block.targets for block in blocks])),
+        loss_mask=convert(np.stack([block.loss_mask for block in blocks])),
+        position_ids=convert(np.stack([block.position_ids for block in blocks])),
+        attention_lengths=convert(ends),
+        sequence_boundaries=[convert(block.sequence_boundaries) for block in blocks],
+    )
+
+
+class InstructionCollator:
+    """Assembles the samples of an InstructionDataset by `message_construction` and the masking patterns.
+
+    Args:
+        config: With `message_construction`.
+        tokenizer: The dataset's, for prefixes and separators.
+        layout: `padded`, one sample per row; or `packed`, as few rows as best fit finds.
+        sequence_length: L; for `padded` the longest sample of a batch where None.
+        pad_id: Fills rows; the id of `pad_token`, else of `eos_token`, where None.
+        as_torch: Give torch tensors instead of numpy arrays.
+
+    Raises:
+        InputError: If the configuration has no `message_construction`, or names no token to pad with.
+        TokenizerError: If a special token is not exactly one id.
+        ValueError: If `packed` is asked for without a length.
+    """
+
+    def __init__(
+        self,
+        config: InstructionConfig,
+        tokenizer: ChatTokenizer,
+        *,
+        layout: Literal["padded", "packed"] = "padded",
+        sequence_length: int | None = None,
+        pad_id: int | None = None,
+        as_torch: bool = False,
+    ) -> None:
+        if not config.message_construction:
+            raise InputError("InstructionCollator: expected message_construction in the configuration")
+        if layout == "packed" and sequence_length is None:
+            raise ValueError("expected a sequence_length for the packed layout")
+        special_ids = {name: tokenizer.special_id(name, text) for name, text in config.special_tokens.items()}
+        if pad_id is None:
+            pad_id = special_ids.get("pad_token", special_ids.get("eos_token"))
+        if pad_id is None:
+            raise InputError("InstructionCollator: expected a pad_token or eos_token in special_tokens, or a pad_id")
+        self._construction = MessageConstruction(config)
+        self._tokenizer = tokenizer
+        self._layout = layout
+        self._sequence_length = sequence_length
+        self._pad_id = pad_id
+        self._as_torch = as_torch
+
+    def __call__(self, samples: Sequence[Mapping[str, Any]]) -> DatasetBatch:
+        """Make one batch.
+
+        Args:
+            samples: At least one, as `InstructionDataset.__getitem__` gives them.
+
+        Raises:
+            RecordProblem: If a sample cannot be assembled, has nothing to learn, or is longer than a row.
+        """
+        conversations = [self.assemble(sample) for sample in samples]
+        lengths = [len(tokens) for tokens, _ in conversations]
+        limit = max(lengths) if self._sequence_length is None else self._sequence_length
+        if max(lengths) > limit:
+            raise RecordProblem("too-long", f"expected at most {limit} tokens in a sample, got {max(lengths)}")
+        rows = [[conversation] for conversation in conversations]
+        if self._layout == "packed":
+            plan = plan_packing(lengths, sequence_length=limit)
+            rows = [[conversations[number] for number in plan.block(row)] for row in range(plan.num_blocks)]
+        blocks = [assemble_block(row, sequence_length=limit, pad_id=self._pad_id) for row in rows]
+        return stack_blocks(blocks, as_torch=self._as_torch)
+
+    def assemble(self, sample: Mapping[str, Any]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
+        """Give tokens and mask (1 = learn) of one sample.
+
+        Raises:
+            RecordProblem: If the sample cannot be assembled, or has nothing to learn.
+        """
+        fields = {name: _without_tokens(value) for name, value in sample.items() if name != SPECIAL_TOKENS_KEY}
+        special_ids = sample[SPECIAL_TOKENS_KEY]
+        parts = self._construction.build_parts(fields)
+        tokens: list[NDArray[np.uint32]] = []
+        mask: list[NDArray[np.uint8]] = []
+        for piece in self._construction.assemble(parts):
+            if piece.special is not None:
+                ids = np.array([special_ids[piece.special]], dtype=np.uint32)
+            elif piece.place is not None:
+                name, number = piece.place
+                ids = (sample[name] if number is None else sample[name][number])[TOKENS_KEY]
+            else:
+                ids = self._tokenizer.encode(piece.text).ids
+            tokens.append(ids)
+            mask.append(np.full(len(ids), piece.learnt, dtype=np.uint8))
+        assembled = np.concatenate(mask)
+        if not assembled.any():
+            raise RecordProblem("nothing-learnt", "expected at least one token to learn, got a mask of zeros only")
+        return np.concatenate(tokens), assembled
+
+
+def _without_tokens(value: Any) -> Any:  # noqa: ANN401
+    """Give the JSON data of a field again, as masking patterns see it."""
+    if isinstance(value, list):
+        return [{key: item for key, item in message.items() if key != TOKENS_KEY} for message in value]
+    return value["value"]
+
+
+def _as_is(array: NDArray[Any]) -> NDArray[Any]:
+    return array
+
+
+def _to_torch(array: NDArray[Any]) -> Any:  # noqa: ANN401
+    import torch
+
+    return torch.from_numpy(array)

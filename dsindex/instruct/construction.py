@@ -1,0 +1,182 @@
+"""The spec's message construction: fields of a record, one after the other, and which of them are not learnt.
+
+`message_construction: [role, instruction, conversations]` gives the order. A field is a text, or a list of messages
+with `from` and `value` (or `role` and `content`). Texts are tokenized one by one and their tokens put together, so that
+a border between learnt and masked text is always a border between tokens. Masked is what a `loss_masking_jq_patterns`
+entry selects (`patterns.py`), prefixes, separators and the BOS. An EOS is learnt iff the part before it is: a model
+that learns a reply learns to end it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dsindex.errors import InputError
+from dsindex.instruct.patterns import MaskPattern, parse_field_patterns, parse_mask_pattern
+from dsindex.instruct.records import RecordProblem, map_role, message_role, message_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dsindex.instruct.config import InstructionConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One text of a prompt: a field, or a message of one."""
+
+    text: str
+    learnt: bool = True
+    prefix: str = ""
+    """Put before the text, never learnt."""
+    place: tuple[str, int | None]
+    """Field, and index of the message in it; None for a field that is a text."""
+
+    @property
+    def is_message(self) -> bool:
+        """Whether the part is a message of a list, rather than a field that stands for itself."""
+        return self.place[1] is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What stands in the token sequence: a part's text, a prefix or separator, or a special token."""
+
+    text: str
+    learnt: bool
+    place: tuple[str, int | None] | None = None
+    """Of a part's own text: where it comes from."""
+    special: str | None = None
+    """Name of a special token instead of a text."""
+
+
+class MessageConstruction:
+    """Compiled `message_construction` and `loss_masking_jq_patterns`.
+
+    Raises:
+        InputError: If a pattern is not allowed, or names a field that is not constructed.
+    """
+
+    def __init__(self, config: InstructionConfig) -> None:
+        names = config.message_construction
+        # Quoted, so that any key may be named: `.["my-field"]`.
+        patterns = config.jq_patterns or {name: f'.["{name}"]' for name in names}
+        self._fields = {field.name: field for field in parse_field_patterns(patterns)}
+        if missing := [name for name in names if name not in self._fields]:
+            raise InputError(f"message_construction: no jq pattern gives the field {missing[0]!r}")
+        self._masks = [parse_mask_pattern(pattern) for pattern in config.loss_masking_jq_patterns]
+        for mask in self._masks:
+            if mask.field not in names:
+                raise InputError(
+                    f"loss_masking_jq_patterns: {mask.pattern!r} masks the field {mask.field!r}, which is not one of "
+                    f"message_construction ({', '.join(names)})"
+                )
+        self._config = config
+
+    def read_fields(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Give the fields of a record by name, in the order of construction; optional ones where they are.
+
+        Raises:
+            RecordProblem: If a field is missing, or is neither a text nor a list of messages.
+        """
+        fields = {}
+        for name in self._config.message_construction:
+            value = self._fields[name].read(record)
+            if value is not None:
+                fields[name] = value
+            elif name not in self._config.optional_fields:
+                raise RecordProblem(
+                    "missing-field",
+                    f"field {name!r}: pattern `{self._fields[name].pattern}` matches nothing; "
+                    "name the field under `optional_fields` if records may lack it",
+                )
+        return fields
+
+    def build_parts(self, fields: Mapping[str, Any]) -> list[Part]:
+        """Put the parts of all fields in order, each with its mask.
+
+        Raises:
+            RecordProblem: If there is no turn, a role is unknown, a message lacks a key, a pattern fails or selects
+                nothing.
+        """
+        names = [name for name in self._config.message_construction if name in fields]
+        parts = [part for name in names for part in self._field_parts(name, fields[name])]
+        if not any(part.text for part in parts):
+            raise RecordProblem("no-turns", "expected at least one text, got none")
+        masked = self._select_masked(fields)
+        return [replace(part, learnt=part.place not in masked) for part in parts]
+
+    def assemble(self, parts: Sequence[Part]) -> list[Piece]:
+        """Lay out the pieces of one sequence: BOS, parts with prefixes and separators, EOS."""
+        config = self._config
+        has_bos, has_eos = "bos_token" in config.special_tokens, "eos_token" in config.special_tokens
+        pieces = [Piece(text="", learnt=False, special="bos_token")] if has_bos else []
+        for number, part in enumerate(parts):
+            if before := (config.separator if number else "") + part.prefix:
+                pieces.append(Piece(text=before, learnt=False))
+            pieces.append(Piece(text=part.text, learnt=part.learnt, place=part.place))
+            is_last = number == len(parts) - 1
+            ends_reply = config.eos_after == "reply" and part.is_message and part.learnt
+            if has_eos and (is_last or ends_reply):
+                pieces.append(Piece(text="", learnt=part.learnt, special="eos_token"))
+        return pieces
+
+    def _select_masked(self, fields: Mapping[str, Any]) -> set[tuple[str, int | None]]:
+        masked: set[tuple[str, int | None]] = set()
+        for mask in self._masks:
+            if mask.field not in fields:  # An optional field, else `read_fields` had complained.
+                continue
+            selected = mask.select(fields[mask.field])
+            if not any(selected) and self._config.unmatched_patterns == "refuse":
+                raise _no_match(mask)
+            is_list = isinstance(fields[mask.field], list)
+            masked.update((mask.field, i if is_list else None) for i, is_masked in enumerate(selected) if is_masked)
+        return masked
+
+    def _field_parts(self, name: str, value: object) -> list[Part]:
+        if isinstance(value, str):
+            return [Part(text=value, place=(name, None))]
+        if not isinstance(value, list):
+            raise RecordProblem("bad-field", f"field {name!r}: expected a text or a list of messages")
+        if not value:
+            raise RecordProblem("no-turns", f"field {name!r}: expected at least one message, got an empty list")
+        return [self._message_part(name, index, message) for index, message in enumerate(value)]
+
+    def _message_part(self, name: str, index: int, message: object) -> Part:
+        if not isinstance(message, dict):
+            raise RecordProblem("bad-field", f"field {name!r}, message {index + 1}: expected an object")
+        role = map_role(message_role(message, index + 1), self._config.role_mapping, index + 1)
+        return Part(
+            text=message_text(message, index + 1),
+            prefix=self._config.role_prefixes.get(role, ""),
+            place=(name, index),
+        )
+
+
+def group_exchanges(parts: Sequence[Part]) -> list[list[int]]:
+    """Cut a conversation between exchanges: before each masked message that follows a learnt one.
+
+    Args:
+        parts: Of one record.
+
+    Returns:
+        Positions of the messages of each exchange; parts that are no messages belong to none.
+    """
+    groups: list[list[int]] = []
+    answered = True
+    for number, part in enumerate(parts):
+        if not part.is_message:
+            continue
+        if (answered and not part.learnt) or not groups:
+            groups.append([])
+        groups[-1].append(number)
+        answered = part.learnt
+    return groups
+
+
+def _no_match(mask: MaskPattern) -> RecordProblem:
+    return RecordProblem(
+        "pattern-no-match",
+        f"pattern `{mask.pattern}` selects nothing; set `unmatched_patterns: allow` if that may be",
+    )

@@ -1,0 +1,280 @@
+"""One record -> tokens and mask. Pure: the same record, configuration and tokenizer give the same arrays.
+
+What is too long is refused, truncated or split, as `too_long` says. Split means: cut between exchanges, as many as fit
+into one sequence, each sequence with the whole prompt (fields that are texts, leading system messages).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.errors import InputError
+from dsindex.instruct.account import fingerprint_content
+from dsindex.instruct.construction import MessageConstruction, Piece, group_exchanges
+from dsindex.instruct.records import Message, RecordProblem, check_text, read_messages, strings_in
+from dsindex.instruct.tokens import ChatTokenizer, mask_between_markers, mask_from_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from dsindex.instruct.chat import ChatTemplate
+    from dsindex.instruct.config import InstructionConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedConversation:
+    """Tokens and mask of one record: a document of one or more sequences."""
+
+    tokens: NDArray[np.uint32]
+    mask: NDArray[np.uint8]
+    """1 = learn this token, 0 = do not; same shape as tokens."""
+    lengths: NDArray[np.int64]
+    """Tokens of each sequence; more than one only where a long conversation was split."""
+    fingerprint: bytes
+    """16 bytes of the content, for `split_by_hash`."""
+    cut: int
+    """Tokens of what was left out: the end of a truncated conversation, parts of a split one without a reply."""
+    special_in_text: bool
+    """Whether a special token's string stands in the record's own text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sequence:
+    tokens: NDArray[np.uint32]
+    mask: NDArray[np.uint8]
+
+
+class InstructionEncoder:
+    """Encodes records by message construction or by a chat template. Can be pickled; safe in threads.
+
+    Args:
+        config: What the records are and what is learnt.
+        tokenizer: The tokenizer, with its names of special tokens and its chat templates.
+
+    Raises:
+        TokenizerError: If a special token is not exactly one id.
+        InputError: If a pattern or the template cannot be used.
+    """
+
+    def __init__(self, config: InstructionConfig, tokenizer: ChatTokenizer) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self.special_ids = {name: tokenizer.special_id(name, text) for name, text in config.special_tokens.items()}
+        """Name -> id of the configured special tokens."""
+        self._construction = MessageConstruction(config) if config.message_construction else None
+        self._template = None if self._construction else _open_template(config, tokenizer)
+        self._markers = {
+            text: tokenizer.special_id(name, text)
+            for name, text in (
+                ("b_include_to_loss_token", config.b_include_to_loss_token),
+                ("e_include_to_loss_token", config.e_include_to_loss_token),
+            )
+            if text is not None
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._config, self._tokenizer)
+
+    def encode(self, record: Mapping[str, Any]) -> EncodedConversation:
+        """Encode one record.
+
+        Args:
+            record: A JSON object, as `json.loads` gives it.
+
+        Returns:
+            Tokens and mask of the same length, at least one token learnt in each sequence.
+
+        Raises:
+            RecordProblem: If the record does not become a conversation with something to learn.
+        """
+        if not isinstance(record, dict):
+            raise RecordProblem("bad-field", f"expected an object, got {type(record).__name__}")
+        try:
+            return self._encode_construction(record) if self._construction else self._encode_chat(record)
+        except RecursionError:
+            raise RecordProblem("bad-field", "expected a record of usual depth, got one nested too deep") from None
+
+    def _encode_construction(self, record: Mapping[str, Any]) -> EncodedConversation:
+        construction = self._construction
+        if construction is None:
+            raise TypeError("expected message_construction in the configuration")
+        for text in strings_in(record):
+            check_text(text)  # jq would speak of JSON escapes.
+        fields = construction.read_fields(record)
+        parts = construction.build_parts(fields)
+        has_special = self._check_texts([part.text for part in parts])
+
+        def encode(chosen: Sequence[int]) -> _Sequence:
+            wanted = set(chosen)
+            kept = [part for number, part in enumerate(parts) if not part.is_message or number in wanted]
+            return self._encode_pieces(construction.assemble(kept))
+
+        return self._finish(group_exchanges(parts), encode, content=fields, special_in_text=has_special)
+
+    def _encode_chat(self, record: Mapping[str, Any]) -> EncodedConversation:
+        config = self._config
+        messages = read_messages(record, record_format=config.record_format, roles=config.role_mapping)
+        variables = {key: record[key] for key in ("tools", "documents") if record.get(key) is not None}
+        content = {"messages": messages, **variables}
+        texts = list(strings_in(content))
+        for text in texts:
+            check_text(text)
+        has_special = self._check_texts(texts)
+        num_system = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
+
+        def encode(chosen: Sequence[int]) -> _Sequence:
+            return self._render([messages[number] for number in (*range(num_system), *chosen)], variables)
+
+        exchanges = _group_messages(messages, num_system, config.assistant_role)
+        return self._finish(exchanges, encode, content=content, special_in_text=has_special)
+
+    def _finish(
+        self,
+        exchanges: Sequence[Sequence[int]],
+        encode: Callable[[Sequence[int]], _Sequence],
+        *,
+        content: object,
+        special_in_text: bool,
+    ) -> EncodedConversation:
+        whole = encode([number for exchange in exchanges for number in exchange])
+        if not whole.mask.any():
+            raise RecordProblem("nothing-learnt", "expected at least one token to learn, got a mask of zeros only")
+        sequences, limit, cut = [whole], self._config.max_length, 0
+        if limit is not None and len(whole.tokens) > limit:
+            sequences, cut = self._shorten(whole, limit, exchanges, encode)
+        return EncodedConversation(
+            tokens=np.concatenate([sequence.tokens for sequence in sequences]),
+            mask=np.concatenate([sequence.mask for sequence in sequences]),
+            lengths=np.array([len(sequence.tokens) for sequence in sequences], dtype=np.int64),
+            fingerprint=fingerprint_content(content),
+            cut=cut,
+            special_in_text=special_in_text,
+        )
+
+    def _shorten(
+        self,
+        whole: _Sequence,
+        limit: int,
+        exchanges: Sequence[Sequence[int]],
+        encode: Callable[[Sequence[int]], _Sequence],
+    ) -> tuple[list[_Sequence], int]:
+        """Give sequences of at most `limit` tokens, and the number of tokens left out."""
+        if self._config.too_long == "refuse":
+            raise RecordProblem("too-long", f"expected at most {limit} tokens, got {len(whole.tokens)}; see `too_long`")
+        if self._config.too_long == "truncate":
+            first = _Sequence(tokens=whole.tokens[:limit], mask=whole.mask[:limit])
+            if not first.mask.any():
+                raise RecordProblem("nothing-learnt", f"nothing is learnt in the first {limit} tokens")
+            return [first], len(whole.tokens) - limit
+        sequences = _split_exchanges(limit, exchanges, encode)
+        kept = [sequence for sequence in sequences if sequence.mask.any()]
+        if not kept:
+            raise RecordProblem("nothing-learnt", "nothing is learnt in any of the parts")
+        return kept, sum(len(sequence.tokens) for sequence in sequences) - sum(len(kept_.tokens) for kept_ in kept)
+
+    def _encode_pieces(self, pieces: Sequence[Piece]) -> _Sequence:
+        tokens: list[NDArray[np.uint32]] = []
+        for piece in pieces:
+            if piece.special is not None:
+                tokens.append(np.array([self.special_ids[piece.special]], dtype=np.uint32))
+            else:
+                tokens.append(self._tokenizer.encode(piece.text).ids)
+        masks = [np.full(len(ids), piece.learnt, dtype=np.uint8) for ids, piece in zip(tokens, pieces, strict=True)]
+        return _Sequence(tokens=np.concatenate(tokens), mask=np.concatenate(masks))
+
+    def _render(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> _Sequence:
+        if self._template is None:
+            raise TypeError("expected a chat template in the configuration")
+        text, spans = self._template.render(messages, **variables)
+        encoded = self._tokenizer.encode(text)
+        if self._markers:
+            begin_id, end_id = self._markers.values()
+            mask = mask_between_markers(encoded.ids, begin_id=begin_id, end_id=end_id)
+        else:
+            mask = mask_from_spans(encoded.offsets, spans, num_characters=len(text))
+        return _Sequence(tokens=encoded.ids, mask=mask)
+
+    def _check_texts(self, texts: Sequence[str]) -> bool:
+        """Say whether a special token's string stands in one of the texts; refuse a marker's."""
+        found = {special for text in texts for special in self._tokenizer.special_tokens_in(text)}
+        for marker in self._markers:
+            if any(marker in text for text in texts):
+                raise RecordProblem(
+                    "marker-in-text", f"the marker {marker!r} stands in a text and would change the mask"
+                )
+        if found and self._config.special_tokens_in_text == "refuse":
+            raise RecordProblem("bad-text", f"expected no special token in a text, got {min(found)!r}")
+        return bool(found)
+
+
+def _open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTemplate:
+    from dsindex.instruct.chat import ChatTemplate
+
+    source = config.chat_template
+    if source is None:
+        source = tokenizer.chat_templates.get(config.chat_template_name)
+    if source is None:
+        known = ", ".join(sorted(tokenizer.chat_templates)) or "none"
+        raise InputError(
+            f"expected message_construction, a chat_template, or a tokenizer with a chat template "
+            f"{config.chat_template_name!r}; the tokenizer has {known}"
+        )
+    template = ChatTemplate(
+        source,
+        constants={
+            **tokenizer.special_tokens,
+            **config.special_tokens,
+            "chat_template_data": config.chat_template_data,
+        },
+        date=config.template_date,
+        join_lines=config.join_template_lines,
+    )
+    if not template.marks_generation and config.b_include_to_loss_token is None:
+        raise InputError(
+            "chat template: nothing says what is learnt; put what the model should learn between {% generation %} and "
+            "{% endgeneration %}, or name b_include_to_loss_token and e_include_to_loss_token"
+        )
+    return template
+
+
+def _group_messages(messages: Sequence[Message], num_system: int, assistant: str) -> list[list[int]]:
+    """Cut a conversation before each message that follows an assistant's and is not the assistant's or a tool's."""
+    groups: list[list[int]] = []
+    for number in range(num_system, len(messages)):
+        follows_reply = number > num_system and messages[number - 1]["role"] == assistant
+        if not groups or (follows_reply and messages[number]["role"] not in {assistant, "tool"}):
+            groups.append([])
+        groups[-1].append(number)
+    return groups
+
+
+def _split_exchanges(
+    limit: int, exchanges: Sequence[Sequence[int]], encode: Callable[[Sequence[int]], _Sequence]
+) -> list[_Sequence]:
+    """Cover the exchanges in order with sequences that each hold as many as fit."""
+    sequences: list[_Sequence] = []
+    first = 0
+    while first < len(exchanges):
+        best: _Sequence | None = None
+        last = first
+        while last < len(exchanges):
+            tried = encode([number for exchange in exchanges[first : last + 1] for number in exchange])
+            if len(tried.tokens) > limit:
+                break
+            best, last = tried, last + 1
+        if best is None and tried.mask.any():
+            raise RecordProblem(
+                "too-long",
+                f"exchange {first + 1} and its prompt: expected at most {limit} tokens, got {len(tried.tokens)}",
+            )
+        # One exchange without anything to learn may be too long: it is left out in any case.
+        sequences.append(tried if best is None else best)
+        first = max(last, first + 1)
+    if not sequences:
+        raise RecordProblem("too-long", f"expected at most {limit} tokens, and there is no exchange to split at")
+    return sequences

@@ -1,0 +1,78 @@
+"""The packing plan as a file: an MMIDIDX of int32 whose sequences are blocks and whose entries are sequence numbers.
+
+It is made from the lengths of all sequences in order, so it does not depend on how the job was cut into shards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsindex.attempt import Attempt, StoredFile
+from dsindex.errors import LimitError
+from dsindex.formats.mmididx import read_index
+from dsindex.instruct.packing import plan_packing
+
+PLAN_DTYPE = np.dtype("<i4")
+MAX_SEQUENCES = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackingTask:
+    """The sequences of one split, to be put into blocks."""
+
+    name: str
+    """Of the files that are written."""
+    idx_paths: tuple[str, ...]
+    """Partial `.idx` files of the tokens, in output order."""
+    sequence_length: int
+    """L: tokens of a block."""
+    work_dir: str
+    """The folder that attempts are written below."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackingResult:
+    """What one attempt wrote."""
+
+    num_blocks: int
+    num_sequences: int
+    """Of tokens, each of which stands in one block."""
+    num_tokens: int
+    bin: StoredFile
+    idx: StoredFile
+
+
+def write_packing(task: PackingTask) -> PackingResult:
+    """Plan blocks by best fit and write the plan. Memory: some 40 bytes per sequence.
+
+    Raises:
+        LimitError: If there are more sequences than int32 can number.
+        FormatError: If an index is gone or damaged.
+        OutputError: If the work folder cannot be written.
+    """
+    indices = [read_index(path) for path in task.idx_paths]
+    num_sequences = sum(index.header.num_sequences for index in indices)
+    if num_sequences > MAX_SEQUENCES:
+        raise LimitError(
+            f"{task.name}: expected at most {MAX_SEQUENCES:,} sequences to pack, got {num_sequences:,}; "
+            "build from fewer inputs at a time"
+        )
+    lengths = np.concatenate([index.sequence_lengths for index in indices])
+    plan = plan_packing(lengths, sequence_length=task.sequence_length)
+    with Attempt(task.work_dir, folder="shards/packing", name=task.name) as attempt:
+        with attempt.errors_named():
+            part = attempt.open_part("blocks", PLAN_DTYPE)
+            part.add(
+                plan.conversations.astype(PLAN_DTYPE), np.diff(plan.block_starts), np.ones(plan.num_blocks, np.int64)
+            )
+            bin_file, idx_file = part.finish()
+        attempt.commit()
+    return PackingResult(
+        num_blocks=plan.num_blocks,
+        num_sequences=num_sequences,
+        num_tokens=plan.num_tokens,
+        bin=bin_file,
+        idx=idx_file,
+    )

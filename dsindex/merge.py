@@ -1,0 +1,312 @@
+"""Make one dataset of many: the `.bin` in parallel by ranges of the output, the `.idx` as a stream.
+
+The plan is a pure function of the parts' sizes. A range of the output is assembled from the parts that overlap it and
+written at its offset, so that a second attempt writes the same bytes to the same place. No step holds all documents.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+from dsindex.errors import FormatError, InputError
+from dsindex.formats.mmididx import (
+    BOUNDARY,
+    CHUNK_ITEMS,
+    LENGTH,
+    MODE,
+    IndexHeader,
+    read_header,
+    write_index,
+)
+from dsindex.storage import DIGEST_BLOCK_BYTES, output_error, read_into, write_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from dsindex.storage import DigestingWriter
+
+MAX_RANGES = 9_000
+"""Fewer than the 10,000 parts that an S3 multipart upload may have."""
+
+COPY_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A run of bytes of a file that becomes part of the output."""
+
+    path: str
+    offset: int
+    size_bytes: int
+    swapped_bytes: int = 1
+    """Size of the items whose byte order is turned round on the way; 1: they stay as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One MMIDIDX dataset that is merged."""
+
+    bin_path: str
+    idx_path: str
+    bin_bytes: int
+    header: IndexHeader
+
+    @property
+    def piece(self) -> Piece:
+        """The whole `.bin`."""
+        return Piece(path=self.bin_path, offset=0, size_bytes=self.bin_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeRange:
+    """Bytes [begin, end) of the output and where they come from."""
+
+    number: int
+    begin: int
+    end: int
+    output: str
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeResult:
+    """What one attempt at a range wrote."""
+
+    number: int
+    block_digests: tuple[str, ...]
+    """XXH3-128 of each DIGEST_BLOCK_BYTES of the range, in hexadecimal."""
+
+
+def open_part(prefix: str) -> Part:
+    """Look at one dataset that is to be merged.
+
+    Args:
+        prefix: Path without `.bin` or `.idx`.
+
+    Raises:
+        FormatError: If its index is damaged or its `.bin` missing.
+    """
+    header = read_header(f"{prefix}.idx")
+    try:
+        bin_bytes = os.path.getsize(f"{prefix}.bin")
+    except OSError as error:
+        msg = f"{prefix}.bin: cannot be read ({error.strerror}); a dataset is a .bin and an .idx"
+        raise FormatError(msg) from error
+    return Part(bin_path=f"{prefix}.bin", idx_path=f"{prefix}.idx", bin_bytes=bin_bytes, header=header)
+
+
+def merged_header(parts: Sequence[Part]) -> IndexHeader:
+    """Give the header of the merged index.
+
+    Raises:
+        FormatError: If the parts disagree on the token type or on having modes, naming the first that does.
+        ValueError: If there are no parts.
+    """
+    if not parts:
+        msg = "expected at least one part to merge, got none"
+        raise ValueError(msg)
+    first = parts[0]
+    # Whether a dataset without sequences has modes cannot be seen from its file, nor does it matter.
+    filled = next((part for part in parts if part.header.num_sequences), first)
+    for part in parts:
+        if part.header.dtype != first.header.dtype:
+            msg = (
+                f"{part.idx_path}: expected tokens of type {first.header.dtype} as in {first.idx_path}, "
+                f"got {part.header.dtype}; datasets of different token types cannot be merged"
+            )
+            raise FormatError(msg)
+        if part.header.num_sequences and part.header.has_modes != filled.header.has_modes:
+            has, lacks = (part, filled) if part.header.has_modes else (filled, part)
+            msg = (
+                f"{lacks.idx_path}: expected sequence modes as in {has.idx_path}, got none; "
+                f"datasets with and without modes cannot be merged"
+            )
+            raise FormatError(msg)
+    return IndexHeader(
+        dtype=first.header.dtype,
+        num_sequences=sum(part.header.num_sequences for part in parts),
+        num_boundaries=sum(part.header.num_documents for part in parts) + 1,
+        has_modes=filled.header.has_modes,
+    )
+
+
+def range_bytes(total_bytes: int, *, minimum: int = DIGEST_BLOCK_BYTES) -> int:
+    """Give the size of an output range: at least `minimum`, at most MAX_RANGES of them, whole digest blocks.
+
+    >>> range_bytes(10 << 30) >> 20, range_bytes(10 << 40) >> 20
+    (64, 1216)
+    """
+    needed = -(-total_bytes // MAX_RANGES)
+    return max(minimum, -(-needed // DIGEST_BLOCK_BYTES) * DIGEST_BLOCK_BYTES)
+
+
+def plan_merge(pieces: Sequence[Piece], output: str) -> list[MergeRange]:
+    """Cut a file that is made of pieces into ranges and say which bytes of which pieces make each.
+
+    Args:
+        pieces: In output order; where the bytes of items are turned round, the sizes before are multiples of an item's.
+        output: The file that the ranges are written into, at their own offsets.
+    """
+    total = sum(piece.size_bytes for piece in pieces)
+    step = range_bytes(total)
+    starts = list(accumulate((piece.size_bytes for piece in pieces), initial=0))
+    ranges = []
+    first = 0  # the first piece that reaches into the current range
+    for number, begin in enumerate(range(0, total, step)):
+        end = min(begin + step, total)
+        while starts[first + 1] <= begin:
+            first += 1
+        inside = []
+        place = first
+        while place < len(pieces) and starts[place] < end:
+            low, high = max(begin, starts[place]), min(end, starts[place + 1])
+            if low < high:
+                offset = pieces[place].offset + low - starts[place]
+                inside.append(replace(pieces[place], offset=offset, size_bytes=high - low))
+            place += 1
+        ranges.append(MergeRange(number=number, begin=begin, end=end, output=output, pieces=tuple(inside)))
+    return ranges
+
+
+def merge_range(task: MergeRange) -> RangeResult:
+    """Assemble one range of the output at its offset, synced, and digest it on the way.
+
+    Raises:
+        InputError: If a part is gone or shorter than planned.
+        OutputError: If the output cannot be written.
+    """
+    try:
+        output = os.open(task.output, os.O_WRONLY)
+    except OSError as error:
+        raise output_error(task.output, error) from error
+    digests: list[str] = []
+    digest = xxhash.xxh3_128()
+    position = task.begin
+    try:
+        for chunk in _read_pieces(task):
+            write_at(output, chunk, position)
+            position += len(chunk)
+            digest.update(chunk)
+            if position % DIGEST_BLOCK_BYTES == 0 or position == task.end:
+                digests.append(digest.hexdigest())
+                digest.reset()
+        os.fsync(output)
+    except OSError as error:
+        raise output_error(task.output, error) from error
+    finally:
+        os.close(output)
+    return RangeResult(number=task.number, block_digests=tuple(digests))
+
+
+def _read_pieces(task: MergeRange) -> Iterator[memoryview]:
+    """Read a range's bytes in order; chunks end where digest blocks of the output end."""
+    buffer = memoryview(bytearray(COPY_BYTES))
+    filled = 0
+    for piece in task.pieces:
+        try:
+            descriptor = os.open(piece.path, os.O_RDONLY)
+        except OSError as error:
+            raise _unreadable(piece.path, error) from error
+        try:
+            offset, left = piece.offset, piece.size_bytes
+            while left:
+                count = min(left, COPY_BYTES - filled)
+                read_into(descriptor, buffer[filled : filled + count], offset)
+                if piece.swapped_bytes > 1:
+                    np.frombuffer(buffer[filled : filled + count], f"<u{piece.swapped_bytes}").byteswap(inplace=True)
+                offset, left, filled = offset + count, left - count, filled + count
+                if filled == COPY_BYTES:  # COPY_BYTES divides DIGEST_BLOCK_BYTES, and ranges begin at a block
+                    yield buffer
+                    filled = 0
+        except EOFError as error:
+            msg = f"{piece.path}: {error}; it changed since the merge was planned"
+            raise InputError(msg) from error
+        finally:
+            os.close(descriptor)
+    if filled:
+        yield buffer[:filled]
+
+
+def write_merged_index(file: DigestingWriter, parts: Sequence[Part]) -> None:
+    """Write the merged `.idx`: lengths as they are, pointers running on, each part's boundaries moved by its base.
+
+    Raises:
+        FormatError: If a part's boundaries do not run from 0 to its number of sequences, or its index does not belong
+            to its `.bin`.
+    """
+    header = merged_header(parts)
+    bases = list(accumulate((part.header.num_sequences for part in parts), initial=0))
+
+    def lengths() -> Iterator[NDArray[np.int32]]:
+        for part in parts:
+            tokens = 0
+            for chunk in _section(part.idx_path, LENGTH, part.header.lengths_offset, part.header.num_sequences):
+                if chunk.min() < 0:
+                    msg = f"{part.idx_path}: expected no length below 0, got {chunk.min()}; the index is damaged"
+                    raise FormatError(msg)
+                tokens += int(chunk.sum(dtype=np.int64))
+                yield chunk
+            if tokens * part.header.dtype.itemsize != part.bin_bytes:
+                msg = (
+                    f"{part.idx_path}: expected a .bin of {tokens * part.header.dtype.itemsize} bytes, "
+                    f"got {part.bin_bytes}; they do not belong together"
+                )
+                raise FormatError(msg)
+
+    def boundaries() -> Iterator[NDArray[np.int64]]:
+        yield np.zeros(1, BOUNDARY)
+        for part, base in zip(parts, bases[:-1], strict=True):
+            yield from _moved_boundaries(part, base)
+
+    def modes() -> Iterator[NDArray[np.int8]]:
+        for part in parts:
+            yield from _section(part.idx_path, MODE, part.header.modes_offset, part.header.num_sequences)
+
+    write_index(file, header, lengths=lengths, boundaries=boundaries, modes=modes if header.has_modes else None)
+
+
+def _moved_boundaries(part: Part, base: int) -> Iterator[NDArray[np.int64]]:
+    """Give a part's boundaries after its leading 0, counted from the merged dataset's first sequence."""
+    previous = 0
+    header = part.header
+    for number, chunk in enumerate(_section(part.idx_path, BOUNDARY, header.boundaries_offset, header.num_boundaries)):
+        if number == 0 and chunk[0] != 0:
+            msg = f"{part.idx_path}: expected the first document boundary to be 0, got {chunk[0]}"
+            raise FormatError(msg)
+        if chunk[0] < previous or np.any(chunk[1:] < chunk[:-1]):
+            msg = f"{part.idx_path}: expected document boundaries that never fall; the index is damaged"
+            raise FormatError(msg)
+        previous = int(chunk[-1])
+        yield (chunk[1:] if number == 0 else chunk) + base
+    if previous != header.num_sequences:
+        msg = f"{part.idx_path}: expected the last document boundary to be {header.num_sequences}, got {previous}"
+        raise FormatError(msg)
+
+
+def _section(path: str, dtype: np.dtype[Any], offset: int, count: int) -> Iterator[NDArray[Any]]:
+    """Read `count` items from a byte offset, a chunk at a time."""
+    try:
+        opened = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by the with below
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    with opened as file:
+        for begin, end in pairwise([*range(0, count, CHUNK_ITEMS), count]):
+            chunk = np.empty(end - begin, dtype)
+            try:
+                read_into(file.fileno(), chunk.data.cast("B"), offset + begin * dtype.itemsize)
+            except EOFError as error:
+                msg = f"{path}: {error}; it changed since the merge was planned"
+                raise InputError(msg) from error
+            yield chunk
+
+
+def _unreadable(path: str, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be read ({error.strerror}); run the same command again once that is mended")

@@ -1,0 +1,45 @@
+"""A dataset from the shards of a work folder: a merge of those that are whole, in plan order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsindex.merge import merged_header, write_merged_index
+from dsindex.repair.outputs import RepairAccount, Target, copy_bytes, write_dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dsindex.merge import Part
+    from dsindex.storage import DigestingWriter
+
+
+def repair_by_shards(parts: Sequence[Part], target: Target, *, lost: Sequence[str]) -> RepairAccount:
+    """Merge the shards that are whole.
+
+    Args:
+        parts: At least one, in plan order.
+        target: Where to write.
+        lost: What is said of the shards that are not there.
+
+    Raises:
+        FormatError: If a shard is damaged, or what came out is not what the target must be.
+        OutputError: If the output cannot be written.
+    """
+    header = merged_header(parts)
+
+    def tokens(file: DigestingWriter) -> None:
+        for part in parts:
+            copy_bytes(part.bin_path, part.bin_bytes, file)
+
+    write_dataset(target, tokens=tokens, index=lambda file: write_merged_index(file, parts))
+    return RepairAccount(
+        way="the shards of the work folder",
+        is_certain=True,
+        outputs=target.paths,
+        num_documents=header.num_documents,
+        num_sequences=header.num_sequences,
+        num_tokens=sum(part.bin_bytes for part in parts) // header.dtype.itemsize,
+        lost=tuple(lost),
+        notes=(),
+    )

@@ -1,0 +1,197 @@
+"""Comparing gigatoken with `tokenizers` on the build's own text: a sample before it starts, and excerpts while it runs.
+
+The excerpts are a function of the input alone. Every input is cut into strata of 8 MiB by byte offset, and a hash of
+(input, stratum) draws four byte positions in each. The record in whose text a position falls is audited there: the
+first position takes any text, the others only where a character outside ASCII or a special token is near. An excerpt
+has at most 512 bytes, so 64 MiB of input give at most 8 * 4 * 512 = 16 KiB for each key: 7 ms of `tokenizers`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import struct
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xxhash
+
+from dsindex.errors import TokenizerError
+from dsindex.text.encoders import encoder_for_thread, string_buffers
+from dsindex.text.tokenizer import shared_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from dsindex.text.encoders import Engine
+    from dsindex.text.tokenizer import Tokenizer
+
+STRATUM_BYTES = 8 * 1024**2
+POSITIONS_PER_STRATUM = 4
+EXCERPT_BYTES = 512
+SEARCHED_BYTES = 8 * 1024
+"""How far behind a position an unusual character is looked for."""
+
+SAMPLE_SHARE = 4000
+"""The sample before a build is this part of the input,"""
+SAMPLE_MAX_BYTES = 4 * 1024**2
+"""at most so much,"""
+SAMPLE_PIECE_BYTES = 16 * 1024
+"""in pieces of this size, and at least one."""
+
+
+def audit(tokenizer: Tokenizer, engine: Engine, texts: pa.LargeStringArray) -> None:
+    """Encode texts with both engines and compare; nothing to do where the engine is the reference.
+
+    Raises:
+        TokenizerError: At the first text that they encode differently.
+    """
+    if engine.name != "gigatoken" or len(texts) == 0:
+        return
+    batch = encoder_for_thread(tokenizer, engine).encode(texts)
+    ends = np.cumsum(batch.lengths)
+    listed = texts.to_pylist()
+    reference = shared_tokenizer(tokenizer).encode_batch_fast(listed, add_special_tokens=engine.add_special_tokens)
+    for text, encoding, end, length in zip(listed, reference, ends, batch.lengths, strict=True):
+        got, expected = batch.tokens[end - length : end].tolist(), encoding.ids
+        if got != expected:
+            msg = (
+                f"{tokenizer.name}: expected the same tokens from gigatoken and tokenizers, and they differ on "
+                f"{_difference(text, got, expected)}; use --engine tokenizers"
+            )
+            raise TokenizerError(msg)
+
+
+def choose_audit(
+    texts: pa.LargeStringArray,
+    offsets: NDArray[np.int64],
+    *,
+    input_number: int,
+    special_tokens: Sequence[str] = (),
+) -> pa.LargeStringArray:
+    """Choose what to audit of a block of whole records; the choice does not depend on how records came into blocks.
+
+    Args:
+        texts: Texts of one key, in file order; several of one record stand together.
+        offsets: Byte offset in the input of the record of each text, shape [D], ascending.
+        input_number: Which input it is, from 0.
+        special_tokens: Strings that become one token.
+
+    Returns:
+        Excerpts, cut at characters; few or none.
+    """
+    import pyarrow as pa
+
+    excerpts: list[str] = []
+    if len(texts):
+        ends, data = string_buffers(texts)
+        lengths = np.diff(ends)
+        begins = _text_positions(offsets, lengths)
+        positions, is_open = _drawn_positions(input_number, int(begins[0]), int(begins[-1] + lengths[-1]))
+        texts_hit = np.searchsorted(begins, positions, side="right") - 1
+        inside = (texts_hit >= 0) & (positions < begins[texts_hit] + lengths[texts_hit])
+        for position, index, plain in zip(positions[inside], texts_hit[inside], is_open[inside], strict=True):
+            text = data.data[ends[index] : ends[index + 1]]
+            begin = _unusual_place(text, int(position - begins[index]), tuple(special_tokens))
+            if begin is None and plain:
+                begin = int(position - begins[index])
+            if begin is not None:
+                excerpts.append(_cut_at_characters(text, begin))
+    return pa.array(excerpts, pa.large_string())
+
+
+def sample_offsets(sizes: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Spread the sample that is audited before a build evenly over the bytes of all inputs.
+
+    Args:
+        sizes: Of the inputs, in bytes.
+
+    Returns:
+        Byte ranges (input number, begin, end), ascending; a range stands for the lines that begin in it. Their texts
+        can be long: clip them.
+
+    >>> sample_offsets([0, 100])
+    [(1, 0, 100)]
+    >>> sample_offsets([600_000_000, 400_000_000])[-1]
+    (1, 337500000, 337516384)
+    """
+    total = sum(sizes)
+    if total == 0:
+        return []
+    budget = min(total // SAMPLE_SHARE, SAMPLE_MAX_BYTES)
+    num_pieces = max(1, -(-budget // SAMPLE_PIECE_BYTES))
+    bases = np.concatenate([[0], np.cumsum(np.array(sizes, np.int64))])
+    pieces = []
+    for piece in range(num_pieces):
+        position = total * piece // num_pieces
+        number = int(np.searchsorted(bases, position, side="right")) - 1
+        begin = position - int(bases[number])
+        pieces.append((number, begin, min(begin + SAMPLE_PIECE_BYTES, sizes[number])))
+    return pieces
+
+
+def clip_texts(texts: pa.LargeStringArray, *, text_bytes: int, total_bytes: int) -> pa.LargeStringArray:
+    """Shorten every text, and drop the last ones, until a sample has the size that was meant for it."""
+    import pyarrow as pa
+
+    ends, data = string_buffers(texts)
+    lengths = np.minimum(np.diff(ends), text_bytes)
+    num_texts = int(np.searchsorted(np.cumsum(lengths), total_bytes, side="right"))
+    view = data.data
+    clipped = [_cut_at_characters(view[ends[i] : ends[i + 1]], 0, text_bytes) for i in range(num_texts)]
+    return pa.array(clipped, pa.large_string())
+
+
+def _text_positions(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give each text a stretch of its record's line: behind each other, from the line's first byte.
+
+    JSON is never shorter than the UTF-8 that it stands for, so the stretches of different records do not meet.
+    """
+    before = np.cumsum(lengths) - lengths
+    is_first = np.diff(offsets, prepend=offsets[0] - 1) != 0
+    first = np.maximum.accumulate(np.where(is_first, np.arange(offsets.size), 0))
+    positions: NDArray[np.int64] = offsets + before - before[first]
+    return positions
+
+
+def _drawn_positions(input_number: int, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Draw the positions of every stratum that [begin, end) touches, ascending, and say which ones take any text."""
+    strata = range(begin // STRATUM_BYTES, (end - 1) // STRATUM_BYTES + 1)
+    drawn = sorted(
+        (stratum * STRATUM_BYTES + _hash(input_number, stratum, draw) % STRATUM_BYTES, draw == 0)
+        for stratum in strata
+        for draw in range(POSITIONS_PER_STRATUM)
+    )
+    return np.array([position for position, _ in drawn], np.int64), np.array([is_open for _, is_open in drawn])
+
+
+def _hash(input_number: int, stratum: int, draw: int) -> int:
+    return xxhash.xxh3_64_intdigest(struct.pack("<QQQ", input_number, stratum, draw))
+
+
+def _unusual_place(text: memoryview, begin: int, special_tokens: tuple[str, ...]) -> int | None:
+    """Find where an excerpt with something unusual should begin, near to `begin` and behind it."""
+    found = _unusual(special_tokens).search(text, begin, min(begin + SEARCHED_BYTES, len(text)))
+    return None if found is None else max(begin, found.start() - EXCERPT_BYTES // 4)
+
+
+@functools.lru_cache(maxsize=4)
+def _unusual(special_tokens: tuple[str, ...]) -> re.Pattern[bytes]:
+    return re.compile(b"|".join([rb"[\x80-\xff]", *(re.escape(token.encode()) for token in special_tokens if token)]))
+
+
+def _cut_at_characters(text: memoryview, begin: int, size: int = EXCERPT_BYTES) -> str:
+    """Cut whole characters out of UTF-8: what a cut leaves of a character at either end is dropped."""
+    return bytes(text[begin : begin + size]).decode("utf-8", errors="ignore")
+
+
+def _difference(text: str, got: list[int], expected: list[int]) -> str:
+    same = next(
+        (i for i, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b), min(len(got), len(expected))
+    )
+    begin = max(0, same - 2)
+    shown = repr(text) if len(text) <= 120 else f"{text[:60]!r} … {text[-60:]!r}"
+    return f"{shown} from token {begin}: gigatoken {got[begin : same + 4]}, tokenizers {expected[begin : same + 4]}"

@@ -1,0 +1,328 @@
+"""Index caches against the data: that they are what their descriptions say, and lead to tokens that are there.
+
+A document index must hold every sequence of its part once per epoch, a shuffle index be a permutation, a sample index
+walk the tokens in steps of the sequence length. Arrays are read in chunks; that two multisets are the same is told by
+the sums of a 64-bit mix of their items, which damage does not keep but by a chance of 1 in 2**64.
+
+Source of the rules: formats.md, section 2.
+"""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.datasets.index_files import open_index_array
+from dsindex.errors import FormatError, InputError
+from dsindex.formats.mmididx import read_index
+from dsindex.indices.cache import (
+    GPT_CLASS,
+    CacheFiles,
+    cache_files,
+    description_hash,
+    read_description,
+    read_record,
+)
+from dsindex.indices.source import count_tokens, source_changes
+from dsindex.indices.splits import SPLIT_NAMES, split_bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+CHUNK_ITEMS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheTask:
+    """One cache of a dataset, or of a blend that it is part of."""
+
+    description: str
+    """Path of the description.txt."""
+    prefix: str
+
+
+def find_caches(folder: str, prefix: str) -> list[CacheTask]:
+    """Find the caches of a dataset: those whose description names its path, or at least its last part.
+
+    Raises:
+        InputError: If there is no such folder.
+    """
+    if not os.path.isdir(folder):
+        msg = f"{folder}: expected a folder with index caches, and there is none; check --cache"
+        raise InputError(msg)
+    tasks = []
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*-description.txt"))):
+        try:
+            identifiers = read_description(path)
+        except FormatError:
+            identifiers = None  # verify_cache says what is wrong with it
+        if identifiers is None or _concerns(identifiers, prefix):
+            tasks.append(CacheTask(description=path, prefix=prefix))
+    return tasks
+
+
+def _concerns(identifiers: Mapping[str, Any], prefix: str) -> bool:
+    paths = [part.get("dataset_path") for part in identifiers.get("datasets", [identifiers])]
+    names = {os.path.basename(path) for path in paths if isinstance(path, str)}
+    return os.path.basename(prefix) in names
+
+
+def verify_cache(task: CacheTask) -> list[str]:
+    """Check one cache, whoever wrote it; each finding is a sentence."""
+    try:
+        return list(_findings(task))
+    except FormatError as error:
+        return [f"{error}; build the cache again with dsindex index"]
+
+
+def _findings(task: CacheTask) -> Iterator[str]:
+    identifiers = read_description(task.description)
+    files = _files_of(task.description, identifiers)
+    if not os.path.basename(files.stem).startswith(description_hash(_text_of(task.description))) and identifiers.get(
+        "tokenizer", True
+    ):
+        yield f"{task.description}: its name is not the hash of its content, so a job would not find it; build it again"
+    arrays = {name: _open(files, name) for name in files.arrays}
+    check = _check_dataset if identifiers["class"] == GPT_CLASS else _check_blend
+    for sentence in check(files, identifiers, arrays, task.prefix):
+        yield f"{files.stem}: {sentence}; build the cache again with dsindex index"
+
+
+def _text_of(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def _files_of(description: str, identifiers: Mapping[str, Any]) -> CacheFiles:
+    """Name the arrays beside a description, whatever its name begins with.
+
+    Raises:
+        FormatError: If the description lacks a key, or would lead to files of another name, or elsewhere.
+    """
+    folder, name = os.path.split(description)
+    try:
+        ending = cache_files("", identifiers, name="").description
+        files = cache_files(folder, identifiers, name=name.removesuffix(ending))
+    except (KeyError, TypeError) as error:
+        msg = f"{description}: expected the description of a cache, got one without {error}"
+        raise FormatError(msg) from error
+    if files.description != os.path.join(folder, name):
+        msg = f"{description}: expected the name of what it describes, {os.path.basename(files.description)!r}"
+        raise FormatError(msg)
+    return files
+
+
+def _open(files: CacheFiles, name: str) -> NDArray[Any]:
+    shape = (None, 2) if name == "sample_index" else (None,)
+    return open_index_array(files.array(name), what=f"a {name.replace('_', ' ')}", shape=shape)
+
+
+def _check_dataset(
+    files: CacheFiles, identifiers: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], prefix: str
+) -> Iterator[str]:
+    documents, samples, order = (arrays[name] for name in files.arrays)
+    if len(samples) != len(order) + 1:
+        shapes = ", ".join(str(array.shape) for array in arrays.values())
+        yield f"expected a document index, a row more than samples, and a shuffle index of samples, got shapes {shapes}"
+        return
+    index = read_index(f"{prefix}.idx")
+    begin, end = _part(identifiers, index.header.num_sequences, files.description)
+    length = identifiers["sequence_length"]
+    if not isinstance(length, int) or not 1 <= length < 2**31:
+        yield f"expected a sequence length from 1 to {2**31 - 1} in the description, got {length!r}"
+        return
+    found = False
+    for sentence in (*_check_documents(documents, begin, end), *_check_permutation(order)):
+        found = True
+        yield sentence
+    if not found:
+        yield from _check_samples(documents, samples, index.sequence_lengths, length)
+        tokens = count_tokens(index.sequence_lengths[begin:end])
+        yield from _check_counts(identifiers, len(documents) // max(1, end - begin), tokens, len(order), length)
+    record = read_record(files)
+    if record is not None and isinstance(record.get("source"), dict):
+        try:
+            yield from source_changes(prefix, record["source"])
+        except (KeyError, TypeError, ValueError) as error:
+            yield f"its record {files.record} is damaged ({error!r})"
+
+
+def _part(identifiers: Mapping[str, Any], num_sequences: int, description: str) -> tuple[int, int]:
+    """Give the sequences that a cache draws from: all where the job had a path for each split."""
+    matrix = identifiers.get("split_matrix")
+    if matrix is None:
+        return 0, num_sequences
+    try:
+        begin, end = matrix[SPLIT_NAMES.index(identifiers["index_split"])]
+        bounds = split_bounds((float(begin), float(end)), num_sequences)
+    except (TypeError, ValueError, LookupError, OverflowError) as error:
+        msg = f"{description}: expected a split_matrix with the part of {identifiers['index_split']!r}, got {matrix!r}"
+        raise FormatError(msg) from error
+    if not 0 <= bounds[0] <= bounds[1] <= num_sequences:
+        msg = f"{description}: expected a part between 0 and 1, got {begin} to {end}"
+        raise FormatError(msg)
+    return bounds
+
+
+def _check_documents(documents: NDArray[Any], begin: int, end: int) -> Iterator[str]:
+    """See that every sequence of the part is there once per epoch."""
+    if end == begin:
+        if len(documents):
+            yield f"expected an empty document index for a part without sequences, got {len(documents)} entries"
+        return
+    epochs, rest = divmod(len(documents), end - begin)
+    if rest or not epochs:
+        yield f"expected {end - begin} sequences once per epoch in the document index, got {len(documents)} entries"
+        return
+    total = 0
+    for chunk in _chunks(documents):
+        if int(chunk.min()) < begin or int(chunk.max()) >= end:
+            outside = chunk[(chunk < begin) | (chunk >= end)][0]
+            yield f"expected sequences from {begin} to {end - 1} in the document index, got {outside}"
+            return
+        total += _mixed_sum(chunk)
+    if total % 2**64 != epochs * _mixed_sum_of_range(begin, end) % 2**64:
+        yield "expected every sequence once per epoch in the document index, and some are missing or there too often"
+
+
+def _check_permutation(order: NDArray[Any]) -> Iterator[str]:
+    total = 0
+    for chunk in _chunks(order):
+        if int(chunk.min()) < 0 or int(chunk.max()) >= len(order):
+            yield f"expected samples below {len(order)} in the shuffle index, got {chunk.max()}"
+            return
+        total += _mixed_sum(chunk)
+    if total % 2**64 != _mixed_sum_of_range(0, len(order)):
+        yield "expected every sample once in the shuffle index, and some are missing or there twice"
+
+
+def _check_samples(
+    documents: NDArray[Any], samples: NDArray[Any], lengths: NDArray[np.int32], length: int
+) -> Iterator[str]:
+    """See that row k stands for token k * L of the documents, one after the other: then all samples are right.
+
+    The last row alone may stand short of that, where a partial sample was kept.
+    """
+    row = before = 0
+    for first in range(0, len(documents), CHUNK_ITEMS):
+        own = lengths[documents[first : first + CHUNK_ITEMS]].astype(np.int64)
+        ends = before + np.cumsum(own)
+        while row < len(samples):
+            rows = np.asarray(samples[row : row + CHUNK_ITEMS], np.int64)
+            inside = rows[: _leading(rows[:, 0] < first + len(own))]
+            positions, offsets = inside[:, 0] - first, inside[:, 1]
+            outside = (positions < 0) | (offsets < 0) | (offsets > own[np.maximum(positions, 0)])
+            if outside.any():
+                at = int(np.argmax(outside))
+                yield f"expected row {row + at} of the sample index inside a sequence, got {inside[at].tolist()}"
+                return
+            tokens = ends[positions] - own[positions] + offsets
+            wrong = tokens != (row + np.arange(len(inside))) * length
+            if len(inside) and row + len(inside) == len(samples):
+                # A kept partial sample ends where the tokens do, or one before, which inputs and labels share.
+                rest = (int(ends[-1]) - int(tokens[-1])) if first + len(own) == len(documents) else -1
+                wrong[-1] &= rest not in {0, 1} or tokens[-1] > (len(samples) - 1) * length
+            if wrong.any():
+                at = int(np.argmax(wrong))
+                expected = (row + at) * length
+                yield f"expected row {row + at} of the sample index at token {expected}, got {tokens[at]}"
+                return
+            row += len(inside)
+            if len(inside) < len(rows):
+                break
+        before = int(ends[-1])
+    if row < len(samples) and not (row == 0 and len(samples) == 1):
+        yield f"expected row {row} of the sample index inside the documents, got {samples[row].tolist()}"
+
+
+def _check_counts(identifiers: Mapping[str, Any], epochs: int, tokens: int, samples: int, length: int) -> Iterator[str]:
+    """Compare the number of samples with the tokens, by any of the rules that the description does not tell."""
+    possible = {max(0, (epochs * tokens - extra) // length) for extra in (0, 1)}
+    available = max(0, epochs * tokens - 1), epochs * tokens
+    possible |= {math.ceil(np.float32(count) / np.float32(length)) for count in available}
+    if samples not in possible:
+        yield f"expected {min(possible)} samples of {epochs} epochs of {tokens} tokens, got {samples}"
+    wanted = identifiers.get("num_samples")
+    if wanted is None and epochs > 1:
+        yield f"expected one epoch, since the description asks for no number of samples, got {epochs}"
+    elif isinstance(wanted, int) and samples < wanted:
+        yield f"expected at least the {wanted} samples of the description, got {samples}"
+    elif isinstance(wanted, int) and epochs > 1 and (epochs - 1) * tokens >= wanted * length + 1:
+        yield f"expected no more epochs than {wanted} samples take, got {epochs}"
+
+
+def _check_blend(
+    files: CacheFiles, identifiers: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], _prefix: str
+) -> Iterator[str]:
+    """See that a blend takes the samples of each dataset in order, from the first on, and none that is not there."""
+    datasets, samples = (arrays[name] for name in files.arrays)
+    if samples.shape != datasets.shape:
+        yield f"expected two indices of the same length, got shapes {datasets.shape} and {samples.shape}"
+        return
+    size, parts = identifiers.get("size"), identifiers["datasets"]
+    if isinstance(size, int) and len(datasets) < size:
+        yield f"expected at least the {size} samples of the description, got {len(datasets)}"
+    taken = np.zeros(len(parts), np.int64)
+    for begin in range(0, len(datasets), CHUNK_ITEMS):
+        chunk = np.asarray(datasets[begin : begin + CHUNK_ITEMS], np.int64)
+        if int(chunk.min()) < 0 or int(chunk.max()) >= len(parts):
+            yield f"expected datasets from 0 to {len(parts) - 1} in the dataset index, got {chunk.max()}"
+            return
+        by_dataset = np.argsort(chunk, kind="stable")
+        counts = np.bincount(chunk, minlength=len(parts))
+        ranks = np.arange(len(chunk)) - np.repeat(np.cumsum(counts) - counts, counts)
+        expected = taken[chunk[by_dataset]] + ranks
+        wrong = np.flatnonzero(np.asarray(samples[begin : begin + CHUNK_ITEMS])[by_dataset] != expected)
+        if len(wrong):
+            at = begin + int(by_dataset[wrong[0]])
+            yield f"expected sample {expected[wrong[0]]} of dataset {datasets[at]} at position {at}, got {samples[at]}"
+            return
+        taken += counts
+    yield from _check_taken(files, parts, taken)
+
+
+def _check_taken(files: CacheFiles, parts: list[Any], taken: NDArray[np.int64]) -> Iterator[str]:
+    """Compare what a blend takes of each dataset with that dataset's own cache, where it lies beside it."""
+    folder = os.path.dirname(files.stem)
+    for number, part in enumerate(parts):
+        own = cache_files(folder, part)
+        if part["index_split"] not in SPLIT_NAMES or not os.path.isfile(own.array(own.arrays[-1])):
+            continue
+        there = len(_open(own, own.arrays[-1]))
+        if taken[number] > there:
+            yield f"expected at most the {there} samples that dataset {number} has, got {taken[number]}"
+
+
+def _chunks(array: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
+    for begin in range(0, len(array), CHUNK_ITEMS):
+        yield np.asarray(array[begin : begin + CHUNK_ITEMS], np.int64)
+
+
+def _leading(flags: NDArray[np.bool_]) -> int:
+    """Count the flags that are set before the first that is not."""
+    return len(flags) if flags.all() else int(np.argmin(flags))
+
+
+def _mixed_sum(items: NDArray[np.int64]) -> int:
+    """Sum up a 64-bit mix of each item: the same for the same items in any order. Source of the mix: splitmix64."""
+    mixed = items.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64))
+
+
+def _mixed_sum_of_range(begin: int, end: int) -> int:
+    return (
+        sum(
+            _mixed_sum(np.arange(at, min(at + CHUNK_ITEMS, end), dtype=np.int64))
+            for at in range(begin, end, CHUNK_ITEMS)
+        )
+        % 2**64
+    )

@@ -1,0 +1,92 @@
+"""A provenance file: its form, one row per document, and rows that can be true of the inputs in the manifest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.errors import FormatError
+from dsindex.provenance import read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFacts:
+    """What the manifest says of one input."""
+
+    size_bytes: int
+    lines: int
+    kept: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPiece:
+    """Documents [begin, end) of a provenance file."""
+
+    path: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPieceResult:
+    """What one piece says, for adding up over all."""
+
+    rows_per_input: dict[int, int]
+    findings: tuple[str, ...]
+
+
+def verify_rows(piece: RowPiece, inputs: Sequence[InputFacts]) -> RowPieceResult:
+    """Check rows: inputs in order, offsets and lines that rise within an input and lie inside it."""
+    begin = max(0, piece.begin - 1)  # one row of the piece before, so that no neighbours go uncompared
+    try:
+        numbers, offsets, lines = read_rows(piece.path, begin, piece.end)
+    except FormatError as error:
+        return RowPieceResult(rows_per_input={}, findings=(f"{error}; restore it or build again",))
+    findings: list[str] = []
+
+    def check(wrong: NDArray[np.bool_], what: str) -> None:
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            findings.append(
+                f"{piece.path}: expected {what}, got input {numbers[row]}, offset {offsets[row]}, line {lines[row]} "
+                f"for document {begin + row}; restore it or build again"
+            )
+
+    check((numbers < 0) | (numbers >= len(inputs)), f"inputs from 0 to {len(inputs) - 1}")
+    if findings:
+        return RowPieceResult(rows_per_input={}, findings=tuple(findings))
+    sizes = np.array([facts.size_bytes for facts in inputs], np.int64)[numbers]
+    last_lines = np.array([facts.lines for facts in inputs], np.int64)[numbers]
+    check((offsets < 0) | (offsets >= sizes), "offsets inside the input")
+    # Every line before takes a newline at least, and line 1 is at byte 0.
+    check((lines < 1) | (lines > last_lines) | (lines - 1 > offsets), "lines that the input has at such an offset")
+    same = numbers[1:] == numbers[:-1]
+    falls = numbers[1:] < numbers[:-1]
+    stalls = same & ((offsets[1:] <= offsets[:-1]) | (lines[1:] <= lines[:-1]))
+    check(np.concatenate(([False], falls | stalls)), "documents in the order of their inputs and lines")
+    own = numbers[piece.begin - begin :]
+    found, counts = np.unique(own, return_counts=True)
+    return RowPieceResult(
+        rows_per_input=dict(zip(found.tolist(), counts.tolist(), strict=True)), findings=tuple(findings)
+    )
+
+
+def compare_row_counts(path: str, results: Sequence[RowPieceResult], inputs: Sequence[InputFacts]) -> list[str]:
+    """Compare the rows of each input with the records that the manifest says were kept of it."""
+    counts = [0] * len(inputs)
+    for result in results:
+        for number, count in result.rows_per_input.items():
+            counts[number] += count
+    return [
+        f"{path}: expected {facts.kept} documents from input {number} as in the manifest, got {count}; "
+        f"restore it or build again"
+        for number, (count, facts) in enumerate(zip(counts, inputs, strict=True))
+        if count != facts.kept
+    ][:3]

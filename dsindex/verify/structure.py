@@ -1,0 +1,124 @@
+"""The `.idx` against the `.bin`: every entry of the index, and EOD where documents end."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.errors import FormatError, InputError
+from dsindex.formats.mmididx import check_index, read_index
+from dsindex.storage import digest_file
+
+if TYPE_CHECKING:
+    from dsindex.formats.mmididx import SequenceIndex
+
+DOCUMENTS_PER_PIECE = 1 << 20
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentPiece:
+    """Documents [begin, end) of a dataset, whose last tokens must be EOD."""
+
+    prefix: str
+    begin: int
+    end: int
+    eod_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexCounts:
+    """What a whole index says, for comparing with a manifest."""
+
+    num_sequences: int
+    num_documents: int
+    num_tokens: int
+    num_empty_documents: int
+    token_dtype: str
+
+
+def verify_index(prefix: str) -> tuple[IndexCounts | None, list[str]]:
+    """Check every entry of an `.idx` against the `.bin` beside it.
+
+    Returns:
+        The counts (None for a file that is no whole index), and findings.
+    """
+    try:
+        bin_bytes = os.path.getsize(f"{prefix}.bin")
+    except OSError as error:
+        return None, [f"{prefix}.bin: cannot be read ({error.strerror}); restore it, or build the dataset again"]
+    try:
+        index = read_index(f"{prefix}.idx")
+        check_index(f"{prefix}.idx", index, bin_size_bytes=bin_bytes)
+    except FormatError as error:
+        return None, [f"{error}; try: dsindex repair {prefix} --output NEW_PREFIX"]
+    counts = IndexCounts(
+        num_sequences=index.header.num_sequences,
+        num_documents=index.header.num_documents,
+        num_tokens=bin_bytes // index.dtype.itemsize,
+        num_empty_documents=_count_empty(index),
+        token_dtype=str(index.dtype),
+    )
+    return counts, []
+
+
+def _count_empty(index: SequenceIndex) -> int:
+    empty = 0
+    for begin in range(0, index.header.num_documents, DOCUMENTS_PER_PIECE):
+        boundaries = index.document_indices[begin : begin + DOCUMENTS_PER_PIECE + 1]
+        empty += int(np.count_nonzero(boundaries[1:] == boundaries[:-1]))
+    return empty
+
+
+def verify_ends(piece: DocumentPiece) -> list[str]:
+    """Find documents that have tokens and do not end with EOD. The index must be whole."""
+    index = read_index(f"{piece.prefix}.idx")
+    if index.header.num_sequences == 0:
+        return []
+    boundaries = index.document_indices[piece.begin : piece.end + 1]
+    has_tokens = np.flatnonzero(boundaries[1:] > boundaries[:-1])
+    last = boundaries[1:][has_tokens] - 1
+    ends = index.sequence_pointers[last] // index.dtype.itemsize + index.sequence_lengths[last] - 1
+    # A document whose last sequence has no token cannot end with EOD; its end would lie in the document before.
+    hollow = index.sequence_lengths[last] == 0
+    if not os.path.getsize(f"{piece.prefix}.bin"):
+        values = np.full(len(ends), -1, np.int64)
+    else:
+        tokens = np.memmap(f"{piece.prefix}.bin", dtype=index.dtype, mode="r")
+        values = np.asarray(tokens[np.maximum(ends, 0)])
+    wrong = np.flatnonzero(hollow | (values != piece.eod_id))
+    return [
+        f"{piece.prefix}: expected document {piece.begin + has_tokens[at]} to end with EOD ({piece.eod_id}), "
+        f"got {'no token' if hollow[at] else values[at]}; its tokens or boundaries were changed, restore the files"
+        for at in wrong[:_SHOWN]
+    ]
+
+
+def verify_quarantine(path: str, expected: int) -> list[str]:
+    """Compare the lines of a quarantine file with the number of records that the manifest says were set aside."""
+    import pyarrow as pa
+
+    lines = 0
+    try:
+        with pa.input_stream(path, compression="zstd") as stream:
+            while chunk := stream.read(1 << 20):
+                lines += chunk.count(b"\n")
+    except (OSError, pa.ArrowException) as error:
+        return [f"{path}: cannot be read as a quarantine file ({error}); restore it or build again"]
+    if lines == expected:
+        return []
+    return [f"{path}: expected {expected} records set aside as in the manifest, got {lines}; restore it or build again"]
+
+
+def verify_digest(path: str, expected: str) -> list[str]:
+    """Compare a whole file with its digest."""
+    try:
+        got = digest_file(path)
+    except InputError as error:
+        return [str(error)]
+    if got == expected:
+        return []
+    return [f"{path}: expected the digest {expected}, got {got}; its content changed, restore or repair it"]

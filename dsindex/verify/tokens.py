@@ -1,0 +1,98 @@
+"""A `.bin` byte by byte: digests of its blocks, ids outside the vocabulary, the number of EOD tokens."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+from dsindex.storage import DIGEST_BLOCK_BYTES, read_into
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CHUNK_BYTES = 4 << 20
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPiece:
+    """Bytes [begin, end) of a `.bin`; begin is a multiple of DIGEST_BLOCK_BYTES."""
+
+    path: str
+    begin: int
+    end: int
+    dtype: str
+    vocabulary_size: int | None
+    """Ids must lie below it; None: not known."""
+    eod_id: int | None
+    """Counted; None: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPieceResult:
+    """What one piece of a `.bin` holds."""
+
+    block_digests: tuple[str, ...]
+    num_eod: int
+    findings: tuple[str, ...]
+
+
+def plan_token_pieces(
+    path: str, size_bytes: int, *, dtype: str, vocabulary_size: int | None, eod_id: int | None
+) -> list[TokenPiece]:
+    """Cut a `.bin` into pieces of one digest block."""
+    return [
+        TokenPiece(
+            path=path,
+            begin=begin,
+            end=min(begin + DIGEST_BLOCK_BYTES, size_bytes),
+            dtype=dtype,
+            vocabulary_size=vocabulary_size,
+            eod_id=eod_id,
+        )
+        for begin in range(0, size_bytes, DIGEST_BLOCK_BYTES)
+    ]
+
+
+def verify_tokens(piece: TokenPiece) -> TokenPieceResult:
+    """Digest a piece, find ids outside the vocabulary, and count EOD."""
+    digest = xxhash.xxh3_128()
+    findings: list[str] = []
+    num_eod = 0
+    dtype = np.dtype(piece.dtype)
+    buffer = memoryview(bytearray(min(CHUNK_BYTES, piece.end - piece.begin)))
+    try:
+        descriptor = os.open(piece.path, os.O_RDONLY)
+        try:
+            for begin in range(piece.begin, piece.end, CHUNK_BYTES):
+                chunk = buffer[: min(CHUNK_BYTES, piece.end - begin)]
+                read_into(descriptor, chunk, begin)
+                digest.update(chunk)
+                # The rest of a token at the end of a file that was cut off is the index's finding.
+                tokens = np.frombuffer(chunk, dtype, len(chunk) // dtype.itemsize)
+                if piece.eod_id is not None:
+                    num_eod += int(np.count_nonzero(tokens == piece.eod_id))
+                findings += _outside_vocabulary(piece, tokens, begin)
+        finally:
+            os.close(descriptor)
+    except (OSError, EOFError) as error:
+        findings.append(f"{piece.path}: cannot be read at bytes {piece.begin} to {piece.end} ({error}); restore it")
+    return TokenPieceResult(block_digests=(digest.hexdigest(),), num_eod=num_eod, findings=tuple(findings[:_SHOWN]))
+
+
+def _outside_vocabulary(piece: TokenPiece, tokens: NDArray[Any], begin: int) -> list[str]:
+    limit = piece.vocabulary_size
+    if limit is None or not tokens.size or (int(tokens.max()) < limit and int(tokens.min()) >= 0):
+        return []
+    first = int(np.flatnonzero((tokens >= limit) | (tokens < 0))[0])
+    place = begin + first * tokens.itemsize
+    return [
+        (
+            f"{piece.path}: expected token ids from 0 to {limit - 1}, got {tokens[first]} at byte {place}; "
+            f"its content changed, restore it or build it again"
+        )
+    ]

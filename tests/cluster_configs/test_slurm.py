@@ -1,0 +1,140 @@
+"""The Slurm script's exit status, with Slurm and Ray played by small scripts: it believes the manifest, not them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SCRIPT = Path(__file__).parents[2] / "cluster_configs" / "slurm.sbatch"
+
+SRUN = """#!/usr/bin/env bash
+# Plays srun: runs what it is given, as the only node.
+while [[ "$1" == --* ]]; do shift; done
+exec "$@"
+"""
+SCONTROL = """#!/usr/bin/env bash
+# Plays scontrol: names the nodes, and writes down what is queued again.
+case "$1" in
+show) echo node-1 && echo node-2 ;;
+requeue) echo "$2" >>"$RECORD" ;;
+esac
+"""
+HOSTNAME = "#!/usr/bin/env bash\necho 10.1.2.3 172.17.0.1\n"
+RAY = """#!/usr/bin/env bash
+# Plays ray symmetric-run: the arguments up to -- are Ray's.
+echo "$@" >"$ARGUMENTS"
+[[ "$PLAY" == never-started ]] && exit 0
+while [[ "$1" != -- ]]; do shift; done
+shift
+exec "$@"
+"""
+PYTHON = """#!/usr/bin/env bash
+# Plays the build, and leaves everything else to the real Python.
+[[ "$1 $2" == "-m workflows" ]] || exec "$REAL_PYTHON" "$@"
+case "$PLAY" in
+done) touch "$MANIFEST" ;;
+fails) exit 1 ;;
+terminated) exit 143 ;;
+slow) sleep 20 & wait $! ;;
+esac
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    binaries = tmp_path / ".venv" / "bin"
+    binaries.mkdir(parents=True)
+    played = {"srun": SRUN, "scontrol": SCONTROL, "hostname": HOSTNAME, "ray": RAY, "python": PYTHON}
+    for name, text in played.items():
+        (binaries / name).write_text(text)
+        (binaries / name).chmod(0o755)
+    (tmp_path / "build.yaml").write_text(f"output-prefix: {tmp_path}/out\njson_keys: [text, title]\n")
+    (tmp_path / "out_title_document.manifest.json").touch()
+    slurm = {"SLURM_JOB_ID": "71234", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NUM_NODES": "2"}
+    slurm |= {"SLURM_JOB_NODELIST": "node-[1-2]", "SLURM_CPUS_PER_TASK": "32", "REAL_PYTHON": sys.executable}
+    paths = {"RECORD": tmp_path / "queued", "ARGUMENTS": tmp_path / "arguments"}
+    paths["MANIFEST"] = tmp_path / "out_text_document.manifest.json"
+
+    started: list[subprocess.Popen[str]] = []
+
+    def run(play: str) -> subprocess.Popen[str]:
+        environment = {**os.environ, **slurm, **{name: str(path) for name, path in paths.items()}, "PLAY": play}
+        process = subprocess.Popen(
+            ["bash", str(SCRIPT), "build.yaml"],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("play", "code", "says"),
+    [
+        ("done", 0, ""),
+        ("fails", 1, "its exit code: 1"),
+        ("terminated", 143, "its exit code: 143"),
+        ("never-started", 1, "its exit code: none"),
+        ("does-nothing", 1, "out_text_document.manifest.json"),
+    ],
+)
+def test_exit_status_is_that_of_the_build_and_its_manifest(
+    start: Callable[[str], subprocess.Popen[str]], play: str, code: int, says: str
+) -> None:
+    process = start(play)
+    _, shown = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert says in shown
+
+
+def test_ray_that_never_started_is_a_failure_although_an_old_manifest_lies_there(
+    start: Callable[[str], subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "out_text_document.manifest.json").touch()
+    process = start("never-started")
+    process.communicate(timeout=30)
+    assert process.returncode == 1
+
+
+def test_ray_gets_the_heads_address_and_nothing_is_left(
+    start: Callable[[str], subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = start("done")
+    process.communicate(timeout=30)
+    arguments = (tmp_path / "arguments").read_text()
+    assert arguments.startswith("symmetric-run --address 10.1.2.3:21234 --min-nodes 2 --num-cpus=32 ")
+    assert not list(tmp_path.glob(".slurm-*"))
+
+
+def test_end_of_time_stops_the_build_and_queues_it_again(
+    start: Callable[[str], subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = start("slow")
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "arguments").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(10) == 0
+    assert (tmp_path / "queued").read_text() == "71234\n"

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset, SampleOptions
+from dsindex.errors import FormatError
+from tests.dsindex.golden import GoldenCache, golden_caches
+from tests.dsindex.written import write_dataset
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CACHES = golden_caches("BlendedDataset")
+
+
+def open_golden(cache: GoldenCache) -> BlendedDataset:
+    return BlendedDataset.open_cache(
+        cache.description_path, prefixes=cache.prefixes(), add_extra_token=cache.add_extra_token
+    )
+
+
+@pytest.mark.parametrize("cache", CACHES, ids=str)
+def test_golden_blend_draws_each_dataset_in_order(cache: GoldenCache) -> None:
+    blend = open_golden(cache)
+    assert len(blend) == cache.num_samples
+    drawn = dict.fromkeys(range(len(blend.datasets)), 0)
+    for index in range(len(blend)):
+        dataset_id = int(blend.dataset_index[index])
+        assert np.array_equal(blend.tokens(index), blend.datasets[dataset_id].tokens(drawn[dataset_id]))
+        assert blend.parts(index) == blend.datasets[dataset_id].parts(drawn[dataset_id])
+        drawn[dataset_id] += 1
+    every = range(len(blend))
+    assert np.array_equal(blend.batch(every), [blend.tokens(index) for index in every])
+
+
+@pytest.mark.parametrize("cache", [cache for cache in CACHES if cache.split == "train"], ids=str)
+def test_golden_samples_are_megatrons(cache: GoldenCache) -> None:
+    blend = open_golden(cache)
+    for index, (tokens, labels) in enumerate(zip(cache.case["first_tokens"], cache.case["first_labels"], strict=True)):
+        sample = blend[index]
+        assert sample["dataset_id"] == blend.dataset_index[index]
+        assert sample["dataset_id"].dtype == np.int16
+        assert sample["tokens"][: len(tokens)].tolist() == tokens
+        assert sample["labels"][-len(labels) :].tolist() == labels
+
+
+def part(folder: Path, name: str, tokens: list[int], **settings: Any) -> GPTDataset:
+    """Three samples of two tokens and a label."""
+    return GPTDataset(
+        IndexedDataset(write_dataset(folder / name, [[tokens]])),
+        np.array([0], np.int32),
+        np.array([[0, 0], [0, 2], [0, 4], [0, 6]], np.int32),
+        np.array([1, 0, 2], np.uint32),
+        **{"sequence_length": 2, **settings},
+    )
+
+
+def small(folder: Path, *, datasets: list[int] | None = None, samples: list[int] | None = None) -> BlendedDataset:
+    return BlendedDataset(
+        [part(folder, "a", list(range(10, 17))), part(folder, "b", list(range(20, 27)))],
+        np.array([0, 1, 1, 0] if datasets is None else datasets, np.int16),
+        np.array([0, 0, 1, 1] if samples is None else samples, np.int64),
+    )
+
+
+TOKENS = [[12, 13, 14], [22, 23, 24], [20, 21, 22], [10, 11, 12]]
+
+
+def test_blend_reads_by_number_from_either_end(tmp_path: Path) -> None:
+    blend = small(tmp_path)
+    assert [blend.tokens(index).tolist() for index in range(-4, 4)] == TOKENS + TOKENS
+    assert blend.batch([3, -2, 0, 3]).tolist() == [TOKENS[3], TOKENS[2], TOKENS[0], TOKENS[3]]
+    assert blend.batch([]).shape == (0, 3)
+    assert [int(sample["dataset_id"]) for sample in blend] == [0, 1, 1, 0]
+    assert [p.prefix for p in blend.parts(1)] == [str(tmp_path / "b")]
+    for index in (4, -5):
+        with pytest.raises(IndexError, match=f"expected a sample below 4, got {index}"):
+            blend[index]
+        with pytest.raises(IndexError, match=f"expected a sample below 4, got {index}"):
+            blend.batch([0, index])
+    for indices in ([0.0], [[0]]):
+        with pytest.raises(TypeError, match="expected sample numbers in one dimension"):
+            blend.batch(indices)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"datasets": [0, 2, 1, 0]}, {"datasets": [0, -1, 1, 0]}, {"samples": [0, 3, 1, 1]}, {"samples": [0, -1, 1, 1]}],
+    ids=str,
+)
+def test_blend_over_other_datasets_is_a_format_error(tmp_path: Path, changes: dict[str, list[int]]) -> None:
+    """Not an IndexError, which would end a loop over the blend in silence."""
+    blend = small(tmp_path, **changes)
+    assert blend.tokens(0).tolist() == TOKENS[0]
+    reads: list[Any] = [lambda: blend[1], lambda: blend.tokens(1), lambda: blend.parts(1), lambda: blend.batch([0, 1])]
+    for read in reads:
+        with pytest.raises(FormatError, match="expected a blend of samples that its 2 datasets have, got sample"):
+            read()
+
+
+def test_datasets_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
+    datasets = [part(tmp_path, "a", list(range(7))), part(tmp_path, "b", list(range(7)), sequence_length=3)]
+    with pytest.raises(ValueError, match=r"one sequence length to blend, got \[\(2, True\), \(3, True\)\]"):
+        BlendedDataset(datasets, np.zeros(1, np.int16), np.zeros(1, np.int64))
+    with pytest.raises(ValueError, match=r"one sequence length to blend, got \[\]"):
+        BlendedDataset([], np.zeros(1, np.int16), np.zeros(1, np.int64))
+    with pytest.raises(FormatError, match="sample index of 2 integers"):
+        BlendedDataset(datasets[:1], np.zeros(2, np.int16), np.zeros(1, np.int64))
+
+
+def test_pickled_blend_reads_the_same(tmp_path: Path) -> None:
+    np.save(tmp_path / "datasets.npy", np.array([0, 1, 1, 0], np.int16))
+    np.save(tmp_path / "samples.npy", np.array([0, 0, 1, 1], np.int64))
+    blend = BlendedDataset(small(tmp_path).datasets, tmp_path / "datasets.npy", tmp_path / "samples.npy")
+    again = pickle.loads(pickle.dumps(blend))  # noqa: S301
+    assert [again.tokens(index).tolist() for index in range(4)] == TOKENS
+
+
+@pytest.mark.parametrize("cache", CACHES[:1], ids=str)
+def test_cache_is_opened_with_its_options_or_refused(cache: GoldenCache) -> None:
+    options = SampleOptions(eod_token=0, reset_position_ids=True)
+    blend = BlendedDataset.open_cache(cache.description_path, prefixes=cache.prefixes(), options=options)
+    assert all(dataset.options == options for dataset in blend.datasets)
+    with pytest.raises(ValueError, match=f"expected {len(cache.prefixes())} prefixes, one for each dataset, got 1"):
+        BlendedDataset.open_cache(cache.description_path, prefixes=cache.prefixes()[:1])
+    alone = next(cache.description_path.parent.glob("*-GPTDataset-train-description.txt"))
+    with pytest.raises(FormatError, match="expected the description of a BlendedDataset, got a GPTDataset"):
+        BlendedDataset.open_cache(alone)

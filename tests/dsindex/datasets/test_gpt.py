@@ -1,0 +1,418 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsindex.datasets import GPTDataset, IndexedDataset, SampleOptions, SamplePart
+from dsindex.errors import FormatError
+from tests.dsindex.golden import GoldenCache, golden_caches
+from tests.dsindex.written import write_dataset
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+CACHES = golden_caches("GPTDataset")
+EOD = 9
+
+
+def open_golden(cache: GoldenCache, **options: Any) -> GPTDataset:
+    return GPTDataset.open_cache(
+        cache.description_path,
+        prefix=cache.prefixes()[0],
+        add_extra_token=cache.add_extra_token,
+        options=SampleOptions(**options),
+    )
+
+
+def reference_samples(dataset: GPTDataset, *, pad: int) -> list[list[int]]:
+    """All samples cut from one long run of tokens, without a look at the sample index."""
+    run = np.concatenate([dataset.dataset[sequence] for sequence in dataset.document_index]).tolist()
+    length, extra = dataset.sequence_length, int(dataset.add_extra_token)
+    samples = [run[row * length : row * length + length + extra] for row in dataset.shuffle_index.tolist()]
+    return [sample + [pad] * (length + extra - len(sample)) for sample in samples]
+
+
+@pytest.mark.parametrize("cache", CACHES, ids=str)
+def test_golden_cache_gives_the_samples_of_its_documents(cache: GoldenCache) -> None:
+    dataset = open_golden(cache)
+    assert len(dataset) == cache.num_samples
+    expected = reference_samples(dataset, pad=-1)
+    assert [dataset.tokens(index).tolist() for index in range(len(dataset))] == expected
+    assert dataset.batch(range(len(dataset))).tolist() == expected
+
+
+@pytest.mark.parametrize("cache", [cache for cache in CACHES if cache.split == "train"], ids=str)
+def test_golden_samples_are_megatrons(cache: GoldenCache) -> None:
+    dataset = open_golden(cache)
+    for index, (tokens, labels) in enumerate(zip(cache.case["first_tokens"], cache.case["first_labels"], strict=True)):
+        sample = dataset[index]
+        assert sample["tokens"][: len(tokens)].tolist() == tokens
+        assert sample["labels"][-len(labels) :].tolist() == labels
+
+
+@pytest.mark.parametrize("cache", CACHES, ids=str)
+def test_parts_lead_to_the_tokens_of_every_sample(cache: GoldenCache) -> None:
+    dataset = open_golden(cache)
+    for index in range(len(dataset)):
+        parts = dataset.parts(index)
+        found = np.concatenate([dataset.dataset.get(p.sequence, p.offset, p.num_tokens) for p in parts])
+        tokens = dataset.tokens(index)
+        assert np.array_equal(found, tokens[: len(found)])
+        assert (tokens[len(found) :] == -1).all()
+        assert all(part.num_tokens for part in parts)
+
+
+# Five sequences in the order 2, 0, 1, 3, 4, one of them without tokens: 4 5 6 9 | 1 2 9 | | 3 9 | 7 8 9
+SEQUENCES = [[1, 2, EOD], [], [4, 5, 6, EOD], [3, EOD], [7, 8, EOD]]
+DOCUMENT_INDEX = np.array([2, 0, 1, 3, 4], np.int32)
+
+
+def small(folder: Path, *, options: SampleOptions | None = None, dtype: Any = np.uint16, **changes: Any) -> GPTDataset:
+    """Twelve tokens: samples 4 5 6 9 1, 1 2 9 3 9, and 9 7 8 9 with one token missing, in the order 2, 0, 1."""
+    settings: dict[str, Any] = {
+        "document_index": DOCUMENT_INDEX,
+        "sample_index": np.array([[0, 0], [1, 0], [3, 1], [4, 2]], np.int32),
+        "shuffle_index": np.array([2, 0, 1], np.uint32),
+        "sequence_length": 4,
+        "options": options or SampleOptions(),
+    }
+    prefix = write_dataset(folder / "d", [[sequence] for sequence in SEQUENCES], dtype=dtype)
+    return GPTDataset(IndexedDataset(prefix), **{**settings, **changes})
+
+
+def test_partial_last_sample_is_padded_without_loss(tmp_path: Path) -> None:
+    dataset = small(tmp_path)
+    assert dataset.tokens(0).tolist() == [9, 7, 8, 9, -1]
+    sample = dataset[0]
+    assert {name: values.tolist() for name, values in sample.items()} == {
+        "tokens": [9, 7, 8, 9],
+        "labels": [7, 8, 9, 0],
+        "loss_mask": [1, 1, 1, 0],
+        "position_ids": [0, 1, 2, 3],
+    }
+    assert {name: values.dtype.name for name, values in sample.items()} == {
+        "tokens": "int64",
+        "labels": "int64",
+        "loss_mask": "float32",
+        "position_ids": "int64",
+    }
+
+
+def test_samples_are_fresh_arrays_that_may_be_written_to(tmp_path: Path) -> None:
+    dataset = small(tmp_path)
+    for values in dataset[1].values():
+        values[:] = 77
+    assert dataset[1]["tokens"].tolist() == [4, 5, 6, 9]
+    assert dataset[1]["loss_mask"].tolist() == [1, 1, 1, 1]
+    assert dataset[1]["position_ids"].tolist() == [0, 1, 2, 3]
+
+
+def test_numbers_count_from_either_end_and_none_fills_a_batch(tmp_path: Path) -> None:
+    dataset = small(tmp_path)
+    assert dataset.tokens(-1).tolist() == dataset.tokens(np.uint8(2)).tolist() == [1, 2, 9, 3, 9]
+    assert dataset.batch([-1, 1]).tolist() == [[1, 2, 9, 3, 9], [4, 5, 6, 9, 1]]
+    assert dataset.batch([]).shape == (0, 5)
+    filler = dataset[None]
+    assert filler["tokens"].tolist() == dataset[0]["tokens"].tolist()
+    assert not filler["loss_mask"].any()
+    for read in (dataset.__getitem__, dataset.tokens, dataset.parts):
+        for index in (3, -4):
+            with pytest.raises(IndexError, match=f"expected a sample below 3, got {index}"):
+                read(index)
+    with pytest.raises(IndexError, match="expected a sample below 3, got 3"):
+        dataset.batch([0, 3])
+    with pytest.raises(TypeError, match="expected sample numbers in one dimension, got float64"):
+        dataset.batch([0.5])
+    assert len(list(dataset)) == 3
+
+
+def test_parts_name_sequences_and_offsets(tmp_path: Path) -> None:
+    dataset = small(tmp_path)
+    prefix = str(tmp_path / "d")
+    assert dataset.parts(2) == [
+        SamplePart(prefix=prefix, sequence=0, offset=0, num_tokens=3),
+        SamplePart(prefix=prefix, sequence=3, offset=0, num_tokens=2),
+    ]
+    assert [(p.sequence, p.offset, p.num_tokens) for p in dataset.parts(0)] == [(3, 1, 1), (4, 0, 3)]
+
+
+def test_without_extra_token_the_last_label_has_no_loss(tmp_path: Path) -> None:
+    sample_index = np.array([[0, 0], [1, 0], [3, 1], [4, 3]], np.int64)
+    sample = small(tmp_path, sample_index=sample_index, add_extra_token=False)[1]
+    assert sample["tokens"].tolist() == [4, 5, 6, 9]
+    assert sample["labels"].tolist() == [5, 6, 9, 0]
+    assert sample["loss_mask"].tolist() == [1, 1, 1, 0]
+
+
+def test_pad_token_in_the_data_is_taken_for_padding(tmp_path: Path) -> None:
+    """As in Megatron, whose tokenizer's pad token must not occur in the data."""
+    sample = small(tmp_path, options=SampleOptions(pad_token=5))[1]
+    assert sample["tokens"].tolist() == [4, 0, 6, 9]
+    assert sample["labels"].tolist() == [0, 6, 9, 1]
+    assert sample["loss_mask"].tolist() == [0, 1, 1, 1]
+
+
+def reference_resets(tokens: list[int]) -> tuple[list[int], list[list[bool]]]:
+    """Positions and forbidden attention, token by token."""
+    document, positions, documents = 0, [], []
+    for place, token in enumerate(tokens):
+        positions.append(0 if place == 0 or tokens[place - 1] == EOD else positions[-1] + 1)
+        documents.append(document)
+        document += token == EOD
+    places = range(len(tokens))
+    return positions, [[column > row or documents[column] < documents[row] for column in places] for row in places]
+
+
+@settings(max_examples=100, deadline=None)
+@given(tokens=st.lists(st.sampled_from([1, 2, EOD]), min_size=1, max_size=12))
+def test_resets_at_eod_follow_the_slow_reference(tmp_path_factory: pytest.TempPathFactory, tokens: list[int]) -> None:
+    dataset = dataset_of(tokens, tmp_path_factory)
+    sample = dataset[0]
+    positions, forbidden = reference_resets(tokens)
+    assert sample["position_ids"].tolist() == positions
+    assert sample["attention_mask"].tolist() == [forbidden]
+    assert sample["attention_mask"].dtype == np.bool_
+    assert sample["loss_mask"].tolist() == [float(token != EOD) for token in tokens]
+
+
+def dataset_of(tokens: list[int], folders: pytest.TempPathFactory) -> GPTDataset:
+    """One sample of these tokens and one more, cut from a dataset of all of them, written once."""
+    prefix = folders.getbasetemp() / f"eod-{'-'.join(map(str, tokens))}"
+    if not prefix.with_suffix(".idx").exists():
+        write_dataset(prefix, [[[*tokens, 1]]])
+    return GPTDataset(
+        IndexedDataset(prefix),
+        np.array([0], np.int32),
+        np.array([[0, 0], [0, len(tokens)]], np.int32),
+        np.array([0], np.uint32),
+        sequence_length=len(tokens),
+        options=SampleOptions(
+            eod_token=EOD,
+            reset_position_ids=True,
+            reset_attention_mask=True,
+            eod_mask_loss=True,
+            create_attention_mask=True,
+        ),
+    )
+
+
+def test_attention_mask_without_resets_is_causal(tmp_path: Path) -> None:
+    dataset = small(tmp_path, options=SampleOptions(create_attention_mask=True))
+    assert np.array_equal(dataset[1]["attention_mask"], ~np.tri(4, dtype=bool)[np.newaxis])
+    assert "attention_mask" not in small(tmp_path)[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reset_position_ids": True}, "need an eod_token, got None"),
+        ({"eod_mask_loss": True}, "need an eod_token, got None"),
+        ({"eod_token": 1, "reset_attention_mask": True}, "without create_attention_mask would change nothing"),
+        ({"eod_token": 1, "pad_token": 1}, "pad_token 1 is the eod_token"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SampleOptions(**options)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sample_dtype"),
+    [*[(dtype, np.int32) for dtype in ("u1", "i1", "i2", "u2", "i4", "i8")], ("u2", np.int64)],
+)
+def test_every_integer_type_makes_the_same_samples(tmp_path: Path, dtype: str, sample_dtype: Any) -> None:
+    sample_index = np.array([[0, 0], [1, 0], [3, 1], [4, 2]], sample_dtype)
+    dataset = small(tmp_path, dtype=np.dtype(f"<{dtype}"), sample_index=sample_index)
+    assert dataset.batch([0, 1, 2]).tolist() == [[9, 7, 8, 9, -1], [4, 5, 6, 9, 1], [1, 2, 9, 3, 9]]
+    assert dataset[0]["labels"].tolist() == [7, 8, 9, 0]
+
+
+def test_floats_make_no_samples(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected integer tokens, got float32"):
+        small(tmp_path, dtype=np.float32)
+
+
+def test_sequence_length_below_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="sequence length of at least 1, got 0"):
+        small(tmp_path, sequence_length=0)
+
+
+LARGEST = (1 << 63) - 1
+DAMAGED = [
+    ("sequence-too-large", {"document_index": np.array([5, 0, 1, 3, 4], np.int32)}),
+    ("sequence-below-0", {"document_index": np.array([-1, 0, 1, 3, 4], np.int32)}),
+    ("position-too-large", {"sample_index": np.array([[0, 0], [5, 0], [3, 1], [4, 2]])}),
+    ("position-below-0", {"sample_index": np.array([[-1, 0], [1, 0], [3, 1], [4, 2]])}),
+    ("positions-fall", {"sample_index": np.array([[2, 0], [1, 0], [3, 1], [4, 2]])}),
+    ("offset-too-large", {"sample_index": np.array([[0, 5], [1, 0], [3, 1], [4, 2]])}),
+    ("offset-below-0", {"sample_index": np.array([[0, -1], [0, 1], [3, 1], [4, 2]])}),
+    ("end-too-large", {"sample_index": np.array([[0, 0], [1, 3], [3, 1], [4, 2]])}),
+    ("end-that-wraps", {"sample_index": np.array([[0, 0], [1, LARGEST], [3, 1], [4, 2]])}),
+    ("end-before-begin", {"sample_index": np.array([[0, 3], [0, 1], [3, 1], [4, 2]])}),
+    ("sample-too-long", {"sample_index": np.array([[0, 0], [1, 1], [3, 1], [4, 2]])}),
+    ("row-too-large", {"shuffle_index": np.array([2, 3, 1], np.uint32)}),
+    ("row-below-0", {"shuffle_index": np.array([2, -1, 1], np.int64)}),
+]
+
+
+@pytest.mark.parametrize("changes", [case[1] for case in DAMAGED], ids=[case[0] for case in DAMAGED])
+def test_indices_that_point_elsewhere_are_a_format_error(tmp_path: Path, changes: dict[str, Any]) -> None:
+    dataset = small(tmp_path, **changes)
+    reads: list[Any] = [
+        lambda: dataset.tokens(1),
+        lambda: dataset[1],
+        lambda: dataset.batch([1]),
+        lambda: dataset.parts(1),
+    ]
+    for read in reads:
+        with pytest.raises(FormatError, match="expected at most 5 tokens of the dataset for sample 1"):
+            read()
+
+
+@pytest.mark.parametrize("pointer", [-2, 22, 1 << 62, (1 << 63) - 2])
+def test_damaged_pointer_is_a_format_error(tmp_path: Path, pointer: int) -> None:
+    write_dataset(tmp_path / "d", [[sequence] for sequence in SEQUENCES])
+    content = bytearray((tmp_path / "d.idx").read_bytes())
+    content[34 + 20 + 16 : 34 + 20 + 24] = pointer.to_bytes(8, "little", signed=True)
+    (tmp_path / "d.idx").write_bytes(content)
+    dataset = GPTDataset(
+        IndexedDataset(tmp_path / "d", check=False),
+        DOCUMENT_INDEX,
+        np.array([[0, 0], [1, 0]]),
+        np.array([0], np.uint32),
+        sequence_length=4,
+    )
+    with pytest.raises(FormatError, match="for sample 0"):
+        dataset.tokens(0)
+
+
+WRONG_ARRAYS: list[tuple[str, str, NDArray[Any], str]] = [
+    ("floats", "document_index", np.zeros(5), "expected a document index of any integers, got float64"),
+    ("flat", "sample_index", np.zeros(8, np.int32), "expected a sample index of any x 2 integers"),
+    ("columns", "sample_index", np.zeros((4, 3), np.int32), r"any x 2 integers, got int32 of shape \(4, 3\)"),
+    ("short", "shuffle_index", np.zeros(2, np.uint32), r"shuffle index of 3 integers, got uint32 of shape \(2,\)"),
+]
+
+
+@pytest.mark.parametrize("as_file", [True, False], ids=["file", "array"])
+@pytest.mark.parametrize(
+    ("name", "array", "message"), [case[1:] for case in WRONG_ARRAYS], ids=[case[0] for case in WRONG_ARRAYS]
+)
+def test_index_of_another_form_is_refused(
+    tmp_path: Path, name: str, array: NDArray[Any], message: str, as_file: bool
+) -> None:
+    np.save(tmp_path / "wrong.npy", array)
+    with pytest.raises(FormatError, match=message):
+        small(tmp_path, **{name: tmp_path / "wrong.npy" if as_file else array})
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"not an array", pickle.dumps([1])], ids=repr)
+def test_file_that_is_no_array_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "wrong.npy").write_bytes(content)
+    with pytest.raises(FormatError, match=r"wrong\.npy: cannot be read as a document index"):
+        small(tmp_path, document_index=tmp_path / "wrong.npy")
+    with pytest.raises(FormatError, match=r"gone\.npy: cannot be read as a document index"):
+        small(tmp_path, document_index=tmp_path / "gone.npy")
+
+
+def test_array_cut_off_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "whole.npy", np.zeros(1000, np.int32))
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "whole.npy").read_bytes()[:-4])
+    with pytest.raises(FormatError, match=r"cut\.npy: cannot be read as a document index"):
+        small(tmp_path, document_index=tmp_path / "cut.npy")
+
+
+def test_no_samples_are_an_empty_dataset(tmp_path: Path) -> None:
+    np.save(tmp_path / "shuffle.npy", np.zeros(0, np.uint32))
+    dataset = small(
+        tmp_path, sample_index=np.zeros((1, 2), np.int32), shuffle_index=tmp_path / "shuffle.npy", sequence_length=99
+    )
+    assert len(dataset) == 0
+    assert list(dataset) == []
+    with pytest.raises(IndexError, match="expected a sample below 0, got 0"):
+        dataset.tokens(0)
+
+
+DESCRIPTION = {
+    "class": "GPTDataset",
+    "dataset_path": "d",
+    "index_split": "train",
+    "random_seed": 1,
+    "sequence_length": 4,
+    "tokenizer": {},
+}
+
+
+def cache_of(folder: Path, description: dict[str, Any]) -> Path:
+    small(folder)
+    text = json.dumps(description, indent=4)
+    base = f"{hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()}-GPTDataset-train"
+    (folder / f"{base}-description.txt").write_text(text)
+    np.save(folder / f"{base}-document_index.npy", DOCUMENT_INDEX)
+    np.save(folder / f"{base}-sample_index.npy", np.array([[0, 0], [1, 0], [3, 1], [4, 2]], np.int32))
+    np.save(folder / f"{base}-shuffle_index.npy", np.array([2, 0, 1], np.uint32))
+    return folder / f"{base}-description.txt"
+
+
+def test_cache_opens_by_its_description(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = cache_of(tmp_path, DESCRIPTION)
+    monkeypatch.chdir(tmp_path)
+    assert GPTDataset.open_cache(path).tokens(1).tolist() == [4, 5, 6, 9, 1]
+    monkeypatch.chdir(tmp_path.parent)
+    with pytest.raises(FormatError, match=r"d\.idx: cannot be read"):
+        GPTDataset.open_cache(path)
+    dataset = GPTDataset.open_cache(path, prefix=tmp_path / "d")
+    assert dataset.tokens(1).tolist() == [4, 5, 6, 9, 1]
+    assert isinstance(dataset.document_index.base, np.memmap)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"class": "BERTDataset"}, "expected the description of a GPTDataset"),
+        ({"sequence_length": "4"}, "with its dataset_path and sequence_length, got a GPTDataset with 'd' and '4'"),
+        ({"dataset_path": 1}, "with its dataset_path and sequence_length, got a GPTDataset with 1 and 4"),
+        ({"class": "BlendedDataset", "split": "train", "datasets": [DESCRIPTION]}, "got a BlendedDataset with"),
+    ],
+    ids=["class", "length", "path", "blend"],
+)
+def test_other_descriptions_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        GPTDataset.open_cache(cache_of(tmp_path, {**DESCRIPTION, **changes}))
+
+
+def read_all(dataset: GPTDataset) -> list[list[int]]:
+    return [sample["tokens"].tolist() for sample in dataset]
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_worker_processes_read_the_same(tmp_path: Path, method: str) -> None:
+    path = cache_of(tmp_path, DESCRIPTION)
+    dataset = GPTDataset.open_cache(path, prefix=tmp_path / "d", options=SampleOptions(eod_token=EOD))
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.apply_async(read_all, (dataset,)).get(60) == [[9, 7, 8, 9], [4, 5, 6, 9], [1, 2, 9, 3]]
+
+
+def test_pickle_holds_paths_and_settings(tmp_path: Path) -> None:
+    path = cache_of(tmp_path, DESCRIPTION)
+    options = SampleOptions(eod_token=EOD, reset_position_ids=True)
+    pickled = pickle.dumps(GPTDataset.open_cache(path, prefix=tmp_path / "d", options=options))
+    assert b"description" not in pickled
+    assert len(pickled) < 1500
+    again = pickle.loads(pickled)  # noqa: S301
+    assert again.options == options
+    assert again[1]["position_ids"].tolist() == [0, 1, 2, 3]
+    from_arrays = pickle.loads(pickle.dumps(small(tmp_path)))  # noqa: S301
+    assert from_arrays.tokens(1).tolist() == [4, 5, 6, 9, 1]

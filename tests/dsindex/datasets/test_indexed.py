@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import dsindex.datasets
+from dsindex.datasets import IndexedDataset
+from dsindex.dtypes import TOKEN_DTYPES
+from dsindex.errors import FormatError
+from tests.dsindex.golden import DATASETS, dataset_name
+from tests.dsindex.written import write_dataset
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DOCUMENTS = [[[1, 2, 3]], [], [[4, 5, 6, 7], [8, 9]], [[10]]]
+SEQUENCES = [sequence for document in DOCUMENTS for sequence in document]
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> str:
+    return write_dataset(tmp_path / "d", DOCUMENTS)
+
+
+@pytest.fixture
+def dataset(prefix: str) -> IndexedDataset:
+    return IndexedDataset(prefix)
+
+
+@pytest.mark.parametrize("dtype", TOKEN_DTYPES.values(), ids=str)
+@pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
+def test_every_dtype_is_read(tmp_path: Path, dtype: np.dtype[Any], check: bool) -> None:
+    dataset = IndexedDataset(write_dataset(tmp_path / "d", DOCUMENTS, dtype=dtype), check=check)
+    assert [sequence.tolist() for sequence in dataset] == SEQUENCES
+    assert dataset.dtype == dataset[0].dtype == dtype
+    assert (len(dataset), dataset.num_documents, dataset.num_tokens) == (4, 4, 10)
+    values, offsets = dataset.take([3, 1])
+    assert (values.tolist(), offsets.tolist(), values.dtype) == ([10, 4, 5, 6, 7], [0, 1, 5], dtype)
+
+
+def test_sequence_is_the_same_by_any_integer(dataset: IndexedDataset) -> None:
+    for index in (2, -2, np.int64(2), np.uint8(2), np.int32(-2)):
+        assert dataset[index].tolist() == [8, 9]
+        assert dataset.get(index).tolist() == [8, 9]
+        assert dataset.take([index])[0].tolist() == [8, 9]
+
+
+def test_arrays_cannot_be_written_to(dataset: IndexedDataset) -> None:
+    for array in (dataset[0], dataset[0:2][1], dataset.get(0, 1), dataset.document(2), dataset.sequence_lengths):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+@pytest.mark.parametrize(
+    "part",
+    [slice(None), slice(1, 3), slice(-2, None), slice(2, 1), slice(9, 12), slice(None, None, -1), slice(0, 9, 2)],
+    ids=str,
+)
+def test_slices_are_those_of_a_list(dataset: IndexedDataset, part: slice) -> None:
+    assert [sequence.tolist() for sequence in dataset[part]] == SEQUENCES[part]
+
+
+def test_get_gives_every_part_that_exists_and_no_other(dataset: IndexedDataset) -> None:
+    for index, sequence in enumerate(SEQUENCES):
+        for offset in range(len(sequence) + 1):
+            assert dataset.get(index, offset).tolist() == sequence[offset:]
+            for length in range(len(sequence) - offset + 1):
+                assert dataset.get(index, offset, length).tolist() == sequence[offset : offset + length]
+            with pytest.raises(IndexError, match=f"got offset {offset}, length {len(sequence) - offset + 1}"):
+                dataset.get(index, offset, len(sequence) - offset + 1)
+    for offset, length in ((-1, 1), (0, -1), (4, None)):
+        with pytest.raises(IndexError, match="expected a part of sequence 0, which has 3 tokens"):
+            dataset.get(0, offset, length)
+
+
+def test_documents_are_runs_of_sequences(dataset: IndexedDataset) -> None:
+    assert [dataset.document(number).tolist() for number in range(4)] == [[1, 2, 3], [], [4, 5, 6, 7, 8, 9], [10]]
+    assert dataset.document(-2).tolist() == [4, 5, 6, 7, 8, 9]
+    assert list(dataset.document_sequences(np.int64(2))) == [1, 2]
+    assert [dataset.document_of(index) for index in range(4)] == [0, 2, 2, 3]
+    assert dataset.document_of(-1) == 3
+    assert dataset.document_indices.tolist() == [0, 1, 1, 3, 4]
+
+
+@pytest.mark.parametrize("index", [4, -5, 1 << 70])
+def test_index_out_of_range_is_named(dataset: IndexedDataset, index: int) -> None:
+    for read in (dataset.__getitem__, dataset.get, dataset.document_of):
+        with pytest.raises(IndexError, match=f"d: expected a sequence below 4, got {index}"):
+            read(index)
+    with pytest.raises(IndexError, match=f"expected a document below 4, got {index}"):
+        dataset.document(index)
+    if index < 1 << 63:
+        with pytest.raises(IndexError, match=f"expected a sequence below 4, got {index}"):
+            dataset.take([0, index])
+
+
+@pytest.mark.parametrize("index", ["0", 1.0, None, (0, 1)], ids=repr)
+def test_index_of_another_type_is_refused(dataset: IndexedDataset, index: Any) -> None:
+    with pytest.raises(TypeError, match=f"expected an integer or a slice as index, got {type(index).__name__}"):
+        dataset[index]
+
+
+@pytest.mark.parametrize("indices", [[[0]], [0.5], 0], ids=repr)
+def test_take_refuses_what_is_no_list_of_integers(dataset: IndexedDataset, indices: Any) -> None:
+    with pytest.raises(TypeError, match="expected sequence numbers in one dimension"):
+        dataset.take(indices)
+
+
+def test_modes_stand_beside_the_sequences(tmp_path: Path) -> None:
+    dataset = IndexedDataset(write_dataset(tmp_path / "d", DOCUMENTS, modes=[0, 1, 0, 2]))
+    assert dataset.sequence_modes is not None
+    assert dataset.sequence_modes.tolist() == [0, 1, 0, 2]
+    assert dataset[1].tolist() == [4, 5, 6, 7]
+    assert IndexedDataset(write_dataset(tmp_path / "e", DOCUMENTS)).sequence_modes is None
+
+
+@pytest.mark.parametrize("documents", [[], [[], []], [[[]], [[], []]]], ids=["none", "empty", "of-empty-sequences"])
+@pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
+def test_bin_of_no_bytes_opens(tmp_path: Path, documents: Any, check: bool) -> None:
+    dataset = IndexedDataset(write_dataset(tmp_path / "d", documents), check=check)
+    assert (dataset.num_tokens, dataset.num_documents) == (0, len(documents))
+    assert [sequence.tolist() for sequence in dataset[:]] == [[] for document in documents for _ in document]
+    assert [dataset.document(number).tolist() for number in range(len(documents))] == [[] for _ in documents]
+    values, offsets = dataset.take(range(len(dataset)))
+    assert len(values) == 0
+    assert offsets.tolist() == [0] * (len(dataset) + 1)
+
+
+@pytest.mark.parametrize("prefix", DATASETS, ids=dataset_name)
+def test_golden_dataset_reads_the_same_every_way(prefix: Path) -> None:
+    dataset = IndexedDataset(prefix)
+    tokens = np.fromfile(f"{prefix}.bin", dataset.dtype)
+    assert np.array_equal(np.concatenate([np.empty(0, dataset.dtype), *dataset]), tokens)
+    assert np.array_equal(np.concatenate(dataset[:]), tokens)
+    assert np.array_equal(np.concatenate([dataset.document(j) for j in range(dataset.num_documents)]), tokens)
+    order = np.random.default_rng(0).permutation(len(dataset))
+    values, offsets = dataset.take(order)
+    assert np.array_equal(values, np.concatenate([dataset[index] for index in order]))
+    assert np.array_equal(np.diff(offsets), dataset.sequence_lengths[order])
+
+
+def test_missing_or_foreign_files_are_named(tmp_path: Path, prefix: str) -> None:
+    with pytest.raises(FormatError, match=r"gone\.idx: cannot be read"):
+        IndexedDataset(tmp_path / "gone")
+    (tmp_path / "d.bin").write_bytes(b"\0" * 19)
+    for check in (True, False):
+        with pytest.raises(FormatError, match=r"d\.idx: expected a \.bin of 20 bytes, got 19"):
+            IndexedDataset(prefix, check=check)
+    (tmp_path / "d.bin").unlink()
+    with pytest.raises(FormatError, match=r"d\.bin: cannot be read"):
+        IndexedDataset(prefix)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_unchecked_reader_of_a_damaged_index_never_leaves_the_bin(tmp_path: Path, data: st.DataObject) -> None:
+    if not (tmp_path / "sound.idx").exists():
+        write_dataset(tmp_path / "sound", DOCUMENTS)
+        (tmp_path / "sound.bin").rename(tmp_path / "d.bin")
+    damaged = bytearray((tmp_path / "sound.idx").read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(34, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    (tmp_path / "d.idx").write_bytes(damaged)
+    index = data.draw(st.integers(0, 3))
+    ways: list[Any] = [
+        lambda dataset: [dataset[index]],
+        lambda dataset: [dataset.get(index, data.draw(st.integers(0, 2)))],
+        lambda dataset: dataset[index:],
+        lambda dataset: [dataset.document(index)],
+        lambda dataset: [dataset.take([index, 0])[0]],
+    ]
+    try:
+        dataset = IndexedDataset(tmp_path / "d", check=False)
+        for array in data.draw(st.sampled_from(ways))(dataset):
+            assert set(array.tolist()) <= set(range(1, 11))
+    except (FormatError, IndexError):
+        pass
+
+
+def damaged_dataset(tmp_path: Path, *, pointer: int, length: int) -> IndexedDataset:
+    """Four sequences, the second of which lies about where it is; its ends are sound."""
+    prefix = write_dataset(tmp_path / "d", DOCUMENTS)
+    content = bytearray((tmp_path / "d.idx").read_bytes())
+    content[34 + 4 : 34 + 8] = length.to_bytes(4, "little", signed=True)
+    content[34 + 16 + 8 : 34 + 16 + 16] = pointer.to_bytes(8, "little", signed=True)
+    (tmp_path / "d.idx").write_bytes(content)
+    return IndexedDataset(prefix, check=False)
+
+
+@pytest.mark.parametrize(
+    ("pointer", "length"),
+    [(6, 8), (6, 1 << 30), (6, -1), (-2, 1), (-2, 0), (1 << 62, 1), ((1 << 63) - 2, 4), (-(1 << 63), 1)],
+)
+def test_sequence_outside_the_bin_is_a_format_error(tmp_path: Path, pointer: int, length: int) -> None:
+    dataset = damaged_dataset(tmp_path, pointer=pointer, length=length)
+    reads: list[Any] = [
+        lambda: dataset[1],
+        lambda: dataset[-3],
+        lambda: dataset[1:2],
+        lambda: dataset.take([0, 1]),
+        lambda: dataset.document(2),
+    ]
+    if length >= 0:
+        reads.append(lambda: dataset.get(1))
+    for read in reads:
+        with pytest.raises(FormatError, match=r"d\.idx: sequence -?[13] does not lie inside the \.bin"):
+            read()
+    assert dataset[0].tolist() == [1, 2, 3]
+
+
+def test_close_lets_go_but_not_of_what_was_handed_out(prefix: str) -> None:
+    with IndexedDataset(prefix) as dataset:
+        kept = dataset[1]
+        assert not dataset.closed
+    assert dataset.closed
+    assert kept.tolist() == [4, 5, 6, 7]
+    reads: list[Any] = [
+        lambda: dataset[0],
+        lambda: dataset[0:1],
+        lambda: dataset.get(0),
+        lambda: dataset.take([0]),
+        lambda: dataset.document(0),
+        lambda: dataset.sequence_lengths,
+    ]
+    for read in reads:
+        with pytest.raises(ValueError, match="d: the dataset is closed"):
+            read()
+
+
+def read_all(dataset: IndexedDataset) -> list[list[int]]:
+    return [sequence.tolist() for sequence in dataset]
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.usefixtures("prefix")
+def test_worker_processes_read_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    dataset = IndexedDataset("d")
+    # The worker runs in another folder, where this relative path leads nowhere.
+    with multiprocessing.get_context(method).Pool(1, os.chdir, (tmp_path.parent,)) as pool:
+        assert pool.apply_async(read_all, (dataset,)).get(60) == SEQUENCES
+
+
+def test_pickle_holds_a_path_and_no_tokens(tmp_path: Path) -> None:
+    dataset = IndexedDataset(write_dataset(tmp_path / "d", [[list(range(5000))]]))
+    pickled = pickle.dumps(dataset)
+    assert len(pickled) < 500
+    assert np.array_equal(pickle.loads(pickled)[0], dataset[0])  # noqa: S301
+
+
+def test_package_offers_its_classes_when_asked() -> None:
+    assert set(dsindex.datasets.__all__) >= {"IndexedDataset", "GPTDataset", "BlendedDataset"}
+    for name in dsindex.datasets.__all__:
+        assert getattr(dsindex.datasets, name).__name__ == name
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        dsindex.datasets.Nothing  # noqa: B018

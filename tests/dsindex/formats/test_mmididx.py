@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dsindex.dtypes import TOKEN_DTYPES
+from dsindex.errors import FormatError
+from dsindex.formats.mmididx import (
+    HEADER_BYTES,
+    IndexBuilder,
+    IndexHeader,
+    check_ends,
+    check_index,
+    read_header,
+    read_index,
+    write_index,
+)
+from dsindex.storage import atomic_writer
+from tests.dsindex.golden import DATASETS, dataset_name
+from tests.dsindex.written import write_dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+DOCUMENTS = [[[1, 2, 3]], [], [[4, 5, 6, 7], [8, 9]], [[10]]]
+LENGTHS, BOUNDARIES = [3, 4, 2, 1], [0, 1, 1, 3, 4]
+
+
+def index_bytes(
+    *,
+    lengths: list[int] = LENGTHS,
+    pointers: list[int] | None = None,
+    boundaries: list[int] = BOUNDARIES,
+    modes: list[int] | None = None,
+    code: int = 8,
+    magic: bytes = b"MMIDIDX\0\0",
+    version: int = 1,
+    counts: tuple[int, int] | None = None,
+) -> bytes:
+    """The format spelled out, independently of the code under test."""
+    item = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 4, 8: 2}.get(code, 1)
+    if pointers is None:
+        pointers = [item * sum(lengths[:k]) for k in range(len(lengths))]
+    num_sequences, num_boundaries = counts or (len(lengths), len(boundaries))
+    return b"".join(
+        (
+            magic,
+            struct.pack("<Q", version),
+            struct.pack("<B", code),
+            struct.pack("<QQ", num_sequences, num_boundaries),
+            struct.pack(f"<{len(lengths)}i", *lengths),
+            struct.pack(f"<{len(pointers)}q", *pointers),
+            struct.pack(f"<{len(boundaries)}q", *boundaries),
+            struct.pack(f"<{len(modes)}b", *modes) if modes is not None else b"",
+        )
+    )
+
+
+@pytest.mark.parametrize("code", TOKEN_DTYPES, ids=lambda code: TOKEN_DTYPES[code].name)
+@pytest.mark.parametrize("modes", [None, [0, 1, 0, -3]], ids=["plain", "modes"])
+def test_writer_gives_the_bytes_of_the_format(tmp_path: Path, code: int, modes: list[int] | None) -> None:
+    prefix = write_dataset(tmp_path / "d", DOCUMENTS, dtype=TOKEN_DTYPES[code], modes=modes)
+    assert (tmp_path / "d.idx").read_bytes() == index_bytes(code=code, modes=modes)
+    index = read_index(f"{prefix}.idx")
+    assert index.dtype == TOKEN_DTYPES[code]
+    assert index.sequence_lengths.tolist() == LENGTHS
+    assert index.document_indices.tolist() == BOUNDARIES
+    assert (index.sequence_modes is None) == (modes is None)
+    assert modes is None or (index.sequence_modes is not None and index.sequence_modes.tolist() == modes)
+    assert index.header.num_documents == len(DOCUMENTS)
+    check_index("d.idx", index, bin_size_bytes=(tmp_path / "d.bin").stat().st_size)
+
+
+@pytest.mark.parametrize("prefix", DATASETS, ids=dataset_name)
+def test_golden_index_is_rewritten_byte_for_byte(tmp_path: Path, prefix: Path) -> None:
+    index = read_index(f"{prefix}.idx")
+    check_index(f"{prefix}.idx", index, bin_size_bytes=prefix.with_suffix(".bin").stat().st_size)
+    builder = IndexBuilder(index.dtype, folder=str(tmp_path), modes=index.sequence_modes is not None)
+    # In two runs, so that the second one's boundaries have to be moved.
+    half = index.header.num_documents // 2
+    for begin, end in ((0, half), (half, index.header.num_documents)):
+        boundaries = index.document_indices[begin : end + 1]
+        builder.add_documents(
+            index.sequence_lengths[boundaries[0] : boundaries[-1]],
+            np.diff(boundaries),
+            modes=None if index.sequence_modes is None else index.sequence_modes[boundaries[0] : boundaries[-1]],
+        )
+    with atomic_writer(str(tmp_path / "again.idx")) as file:
+        builder.write(file)
+    builder.close()
+    assert (tmp_path / "again.idx").read_bytes() == prefix.with_suffix(".idx").read_bytes()
+
+
+def test_index_of_nothing_is_a_header_and_one_boundary(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "d", [])
+    assert (tmp_path / "d.idx").read_bytes() == index_bytes(lengths=[], boundaries=[0])
+    check_index("d.idx", read_index(str(tmp_path / "d.idx")), bin_size_bytes=0)
+
+
+BAD_FILES = [
+    ("no-magic", b"", "expected an MMIDIDX index"),
+    ("other-magic", index_bytes(magic=b"TNTIDX\0\0\0"), "begins with b'MMIDIDX"),
+    ("half-a-header", index_bytes()[:20], "expected a header of 34 bytes, got 20"),
+    ("version", index_bytes(version=2), "expected MMIDIDX version 1, got 2"),
+    ("code-0", index_bytes(code=0), "token type code from 1 to 8, got 0"),
+    ("code-9", index_bytes(code=9), "token type code from 1 to 8, got 9"),
+    ("cut-off", index_bytes()[:-1], "the file is damaged or cut off"),
+    ("too-long", index_bytes() + b"\0\0", "the file is damaged or cut off"),
+    ("counts-of-2**63", index_bytes(counts=(1 << 63, 1 << 63)), "the file is damaged or cut off"),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), [case[1:] for case in BAD_FILES], ids=[case[0] for case in BAD_FILES])
+def test_read_header_refuses_what_is_no_index(tmp_path: Path, data: bytes, message: str) -> None:
+    path = tmp_path / "d.idx"
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match=message.replace("**", r"\*\*")) as caught:
+        read_header(str(path))
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_read_index_says_which_file_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"gone\.idx: cannot be read \(No such file or directory\)"):
+        read_index(str(tmp_path / "gone.idx"))
+
+
+WRONG_INDICES = [
+    ("no-boundary", {"boundaries": []}, True, "first document boundary to be 0, got none"),
+    ("first-boundary", {"boundaries": [1, 1, 1, 3, 4]}, True, "first document boundary to be 0, got 1"),
+    ("last-boundary", {"boundaries": [0, 1, 1, 3, 5]}, True, "last document boundary to be 4, got 5"),
+    ("falling-boundary", {"boundaries": [0, 3, 1, 3, 4]}, False, "document 1 ends at sequence 1, before it begins"),
+    ("negative-length", {"lengths": [3, -4, 10, 1]}, False, "no length below 0, got -4 for sequence 1"),
+    ("first-pointer", {"pointers": [2, 6, 14, 18]}, True, "sequence 0 to begin at byte 0 of the .bin, got 2"),
+    ("pointer", {"pointers": [0, 6, 12, 18]}, False, "sequence 2 to begin at byte 14 of the .bin, got 12"),
+    ("longer-bin", {"lengths": [3, 4, 2, 2]}, True, "expected a .bin of 22 bytes, got 20"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "at_the_ends", "message"), [case[1:] for case in WRONG_INDICES], ids=[case[0] for case in WRONG_INDICES]
+)
+def test_check_names_the_wrong_entry(tmp_path: Path, changes: dict[str, Any], at_the_ends: bool, message: str) -> None:
+    path = tmp_path / "d.idx"
+    path.write_bytes(index_bytes(**changes))
+    with pytest.raises(FormatError, match=message):
+        check_index(str(path), read_index(str(path)), bin_size_bytes=20)
+    if at_the_ends:
+        with pytest.raises(FormatError, match=message):
+            check_ends(str(path), read_index(str(path)), bin_size_bytes=20)
+
+
+def test_check_finds_a_fault_beyond_the_first_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsindex.formats.mmididx.CHUNK_ITEMS", 2)
+    path = tmp_path / "d.idx"
+    path.write_bytes(index_bytes())
+    check_index(str(path), read_index(str(path)), bin_size_bytes=20)
+    path.write_bytes(index_bytes(pointers=[0, 6, 14, 17]))
+    with pytest.raises(FormatError, match="sequence 3 to begin at byte 18 "):
+        check_index(str(path), read_index(str(path)), bin_size_bytes=20)
+    path.write_bytes(index_bytes(boundaries=[0, 1, 3, 2, 4]))
+    with pytest.raises(FormatError, match="document 2 ends at sequence 2"):
+        check_index(str(path), read_index(str(path)), bin_size_bytes=20)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damaged_index_is_a_format_error_and_nothing_else(tmp_path: Path, data: st.DataObject) -> None:
+    sound = bytearray(index_bytes(modes=data.draw(st.sampled_from([None, [0, 1, 2, 3]]))))
+    size = data.draw(st.integers(0, len(sound) + 8))
+    damaged = (sound + bytes(8))[:size]
+    for _ in range(data.draw(st.integers(0, 4))):
+        if damaged:
+            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path / "d.idx"
+    path.write_bytes(damaged)
+    tracemalloc.start()
+    try:
+        index = read_index(str(path))
+        check_index(str(path), index, bin_size_bytes=20)
+    except FormatError:
+        pass
+    else:
+        assert index.sequence_lengths.sum() * index.dtype.itemsize == 20
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_crash_in_the_middle_leaves_no_index(tmp_path: Path) -> None:
+    header = IndexHeader(dtype=np.dtype("<u2"), num_sequences=3, num_boundaries=4, has_modes=False)
+
+    def crashing() -> Iterator[NDArray[np.int64]]:
+        yield np.array([0, 1], np.int64)
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"), atomic_writer(str(tmp_path / "d.idx")) as file:
+        write_index(file, header, lengths=lambda: iter([np.array([1, 2, 3], np.int32)]), boundaries=crashing)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_write_index_refuses_sections_that_do_not_fit_the_header(tmp_path: Path) -> None:
+    header = IndexHeader(dtype=np.dtype("<u2"), num_sequences=3, num_boundaries=4, has_modes=False)
+    with (
+        pytest.raises(ValueError, match="the sections make 90 bytes where the header's counts make 102"),
+        atomic_writer(str(tmp_path / "d.idx")) as file,
+    ):
+        write_index(
+            file,
+            header,
+            lengths=lambda: iter([np.array([1, 2], np.int32)]),
+            boundaries=lambda: iter([np.array([0, 1, 2, 3], np.int64)]),
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+WRONG_DOCUMENTS = [
+    ("counts", ([3, 4], [1], None), ValueError, "documents claim 1 sequences, got 2"),
+    ("modes-unasked", ([3], [1], [0]), ValueError, "if and only if the dataset has modes"),
+    ("below-0", ([3, -1], [2], None), ValueError, "no sequence of less than 0 tokens, got -1"),
+    ("too-long", ([3, 1 << 31], [2], None), OverflowError, "a sequence of 2147483648 tokens is longer"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"), [case[1:] for case in WRONG_DOCUMENTS], ids=[case[0] for case in WRONG_DOCUMENTS]
+)
+def test_builder_refuses(tmp_path: Path, arguments: Any, error: type[Exception], message: str) -> None:
+    lengths, documents, modes = arguments
+    builder = IndexBuilder(np.dtype("<u2"), folder=str(tmp_path))
+    with pytest.raises(error, match=message):
+        builder.add_documents(
+            np.array(lengths, np.int64), np.array(documents), modes=None if modes is None else np.array(modes, np.int8)
+        )
+    builder.close()
+
+
+def test_pointers_pass_2_gib_and_2_to_the_31_tokens(tmp_path: Path) -> None:
+    builder = IndexBuilder(np.dtype("<i4"), folder=str(tmp_path))
+    longest = (1 << 31) - 1
+    builder.add_documents(np.array([longest, longest, 5], np.int32), np.array([1, 1, 1]))
+    with atomic_writer(str(tmp_path / "d.idx")) as file:
+        builder.write(file)
+    builder.close()
+    index = read_index(str(tmp_path / "d.idx"))
+    assert index.sequence_pointers.tolist() == [0, 4 * longest, 8 * longest]
+    assert builder.num_tokens == 2 * longest + 5
+    check_index("d.idx", index, bin_size_bytes=8 * longest + 20)
+
+
+def test_writer_memory_does_not_grow_with_documents(tmp_path: Path) -> None:
+    def peak_of(batches: int) -> int:
+        lengths, documents = np.full(1 << 16, 7, np.int32), np.ones(1 << 16, np.int64)
+        tracemalloc.start()
+        builder = IndexBuilder(np.dtype("<u2"), folder=str(tmp_path))
+        for _ in range(batches):
+            builder.add_documents(lengths, documents)
+        with atomic_writer(str(tmp_path / "d.idx")) as file:
+            builder.write(file)
+        builder.close()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert read_header(str(tmp_path / "d.idx")).num_sequences == batches << 16
+        return peak
+
+    few, many = peak_of(8), peak_of(48)
+    assert many < 1.1 * few + (1 << 20)
+    assert (tmp_path / "d.idx").stat().st_size == HEADER_BYTES + 20 * (48 << 16) + 8

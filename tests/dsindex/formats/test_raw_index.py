@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
+from dsindex.formats import raw_index
+from dsindex.formats.raw_index import create_raw_index, read_raw_index, run_in_threads
+
+SHARED = Path(__file__).parents[4] / "shared" / "golden" / "modalities"
+
+
+def reference(data: bytes) -> list[tuple[int, int]]:
+    """What Modalities writes with faulty entries dropped."""
+    pairs, offset = [], 0
+    lines = data.split(b"\n")
+    for line in lines if lines[-1] else lines[:-1]:
+        try:
+            json.loads(line)
+            pairs.append((offset, len(line)))
+        except ValueError:
+            pass
+        offset += len(line) + 1
+    return pairs
+
+
+def index_of(tmp_path: Path, data: bytes, *, range_bytes: int = 1 << 20, drop: bool = False) -> bytes:
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(data)
+    create_raw_index(str(path), drop_faulty_entries=drop, range_bytes=range_bytes)
+    return (tmp_path / "lines.idx").read_bytes()
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no golden files of Modalities beside the checkout")
+@pytest.mark.parametrize("range_bytes", [1000, 65537, 1 << 20])
+def test_create_raw_index_gives_the_bytes_of_modalities(tmp_path: Path, range_bytes: int) -> None:
+    target = tmp_path / "x.idx"
+    account = create_raw_index(str(SHARED / "nonempty.jsonl"), str(target), range_bytes=range_bytes)
+    assert target.read_bytes() == (SHARED / "nonempty.idx").read_bytes()
+    assert (account.num_entries, account.num_dropped) == (216, 0)
+
+
+@pytest.mark.parametrize("range_bytes", [1, 2, 7, 1000])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"a": 1}\n{"b": 2}\n',
+        b'{"a": 1}\n[1]',
+        b'{"a": 1}\r\n{}\r\n',
+        b"\xef\xbb\xbf{}\n1\n",
+        b"NaN\n",
+        b'"' + b"x" * 300 + b'"\n1',
+    ],
+    ids=repr,
+)
+def test_create_raw_index_does_not_depend_on_ranges(tmp_path: Path, data: bytes, range_bytes: int) -> None:
+    assert index_of(tmp_path, data, range_bytes=range_bytes) == pickle.dumps(reference(data), protocol=4)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from([b"{}", b"", b" ", b"{", b'{"a": "\xff"}', b"\r", b'{"text": "x"}'])),
+    st.booleans(),
+    st.integers(1, 9),
+)
+def test_create_raw_index_drops_what_modalities_drops(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], newline: bool, range_bytes: int
+) -> None:
+    data = b"\n".join(lines) + (b"\n" if newline and lines else b"")
+    index = index_of(tmp_path_factory.getbasetemp(), data, range_bytes=range_bytes, drop=True)
+    assert index == pickle.dumps(reference(data), protocol=4)
+
+
+def test_large_files_are_checked_by_the_scanner_with_the_same_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = b'{"a": [1, "\\u00e9"]}\n{"a": }\n{"b": NaN}\n\n{"c": "\xff"}\n{"d": "\xc3\xa9"}' * 50
+    expected = index_of(tmp_path, data, drop=True)
+    monkeypatch.setattr(raw_index, "COMPILED_FROM_BYTES", 1)
+    assert index_of(tmp_path, data, drop=True, range_bytes=333) == expected
+
+
+@pytest.mark.parametrize("range_bytes", [1, 5, 1000])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"{}\n{\n[\n", "lines.jsonl, line 2: expected JSON, got something else; mend it, .* --drop-faulty-entries"),
+        (b"{}\n\n{}\n", "lines.jsonl, line 2: expected JSON, got a blank line"),
+        (b"{}\n{}\n\r\n", "lines.jsonl, line 3: expected JSON, got a blank line"),
+        (b"\n", "lines.jsonl, line 1: expected JSON, got a blank line"),
+    ],
+)
+def test_the_first_faulty_line_is_an_error_and_nothing_is_left(
+    tmp_path: Path, data: bytes, message: str, range_bytes: int
+) -> None:
+    with pytest.raises(BadRecordError, match=message):
+        index_of(tmp_path, data, range_bytes=range_bytes)
+    assert [file.name for file in tmp_path.iterdir()] == ["lines.jsonl"]
+
+
+def test_dropped_lines_are_counted_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"{}\n" + b"{\n" * 30 + b"{}\n")
+    account = create_raw_index(str(path), drop_faulty_entries=True, range_bytes=10)
+    assert (account.num_entries, account.num_dropped) == (2, 30)
+    assert account.dropped == tuple((2 + line, 3 + 2 * line) for line in range(10))
+
+
+def test_an_empty_file_is_refused_unless_lines_may_be_dropped(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least one line, got an empty file"):
+        index_of(tmp_path, b"")
+    assert index_of(tmp_path, b"", drop=True) == pickle.dumps([], protocol=4)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected a file that can be read"):
+        create_raw_index(str(tmp_path / "none.jsonl"))
+
+
+def test_only_a_raw_index_is_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "lines.idx"
+    target.write_bytes(b"MMIDIDX\0\0")
+    with pytest.raises(OutputError, match=r"lines\.idx: exists and is no raw index"):
+        index_of(tmp_path, b"{}\n")
+    assert target.read_bytes() == b"MMIDIDX\0\0"
+    target.write_bytes(pickle.dumps([(0, 1)], protocol=4))
+    assert index_of(tmp_path, b"{}\n") == pickle.dumps([(0, 2)], protocol=4)
+    with pytest.raises(OutputError, match="other than the file itself"):
+        create_raw_index(str(tmp_path / "lines.jsonl"), str(tmp_path / "lines.jsonl"))
+
+
+def test_read_raw_index_gives_what_was_written(tmp_path: Path) -> None:
+    index_of(tmp_path, b"{}\n[1]\n")
+    assert read_raw_index(str(tmp_path / "lines.idx"), size_bytes=7).tolist() == [[0, 2], [3, 3]]
+
+
+@pytest.mark.parametrize("pair", [(0, 8), (8, 0), (7, 1), (2**62, 2**63 - 1), (1, 2**63 - 1)])
+def test_read_raw_index_refuses_lines_outside_of_the_file(tmp_path: Path, pair: tuple[int, int]) -> None:
+    path = tmp_path / "x.idx"
+    path.write_bytes(pickle.dumps([(0, 7), pair], protocol=4))
+    with pytest.raises(FormatError, match="expected lines inside of the file's 7 bytes, got entry 1 at byte"):
+        read_raw_index(str(path), size_bytes=7)
+
+
+def test_run_in_threads_keeps_order_and_raises_the_first_error() -> None:
+    assert list(run_in_threads(lambda number: number * 2, range(50), workers=4)) == [2 * n for n in range(50)]
+    results = run_in_threads(lambda number: 10 // (3 - number), range(9), workers=2)
+    assert [next(results) for _ in range(3)] == [3, 5, 10]
+    with pytest.raises(ZeroDivisionError):
+        next(results)

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import os
+import pickle
+from collections import namedtuple
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dsindex.errors import FormatError
+from dsindex.formats import safe_pickle
+from dsindex.formats.pickle_machine import run_pickle
+from dsindex.formats.safe_pickle import PairListWriter, read_pairs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EDGES = [0, 1, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32, 2**39 - 1, 2**39, 2**47, 2**55, 2**62, 2**63 - 1]
+ENDING = 0x9486
+"""Spelled 86 94: what also ends a tuple."""
+
+
+def written(pairs: np.ndarray, *, step: int | None = None) -> bytes:
+    parts: list[bytes] = []
+    writer = PairListWriter(lambda data: parts.append(bytes(data)))
+    for begin in range(0, len(pairs), step or max(1, len(pairs))):
+        writer.add(pairs[begin : begin + (step or len(pairs))])
+    writer.close()
+    return b"".join(parts)
+
+
+def read(data: bytes, tmp_path: Path, *, offset: int = 0) -> np.ndarray:
+    path = tmp_path / "list.pickle"
+    path.write_bytes(data)
+    return np.concatenate([np.empty((0, 2), np.int64), *read_pairs(str(path), offset=offset)])
+
+
+def pickled(pairs: np.ndarray, protocol: int = 4) -> bytes:
+    return pickle.dumps([tuple(pair) for pair in pairs.tolist()], protocol=protocol)
+
+
+def make_pairs(count: int, kind: str) -> np.ndarray:
+    rng = np.random.default_rng(count)
+    if kind == "edges":
+        return rng.choice(np.array(EDGES), (count, 2))
+    if kind == "endings":  # every number holds the bytes that end a tuple, at any place
+        return (ENDING << rng.integers(0, 40, (count, 2))).astype(np.int64)
+    lengths = rng.integers(20, 5000, count)
+    return np.stack((np.cumsum(lengths) - lengths, lengths), axis=1)
+
+
+@pytest.mark.parametrize("kind", ["edges", "endings", "lines"])
+@pytest.mark.parametrize("count", [0, 1, 2, 999, 1000, 1001, 2000, 31_999, 32_000, 32_001, 70_000])
+def test_writer_gives_the_bytes_of_pickle(tmp_path: Path, count: int, kind: str) -> None:
+    pairs = make_pairs(count, kind)
+    expected = pickled(pairs)
+    assert written(pairs) == expected
+    assert written(pairs, step=777) == expected
+    assert np.array_equal(read(expected, tmp_path), pairs)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(*[st.sampled_from(EDGES) | st.integers(0, 2**63 - 1)] * 2)), st.integers(1, 5))
+def test_writer_gives_the_bytes_of_pickle_for_any_list(pairs: list[tuple[int, int]], step: int) -> None:
+    array = np.array(pairs, np.int64).reshape(-1, 2)
+    assert written(array, step=step) == pickled(array)
+
+
+def test_writer_refuses_negative_numbers() -> None:
+    with pytest.raises(ValueError, match="at least 0, got -1"):
+        written(np.array([[0, -1]]))
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("count", [0, 1, 2, 1001])
+def test_reader_reads_every_binary_protocol(tmp_path: Path, protocol: int, count: int) -> None:
+    pairs = make_pairs(count, "edges")
+    assert np.array_equal(read(b"before" + pickled(pairs, protocol), tmp_path, offset=6), pairs)
+
+
+@pytest.mark.parametrize("read_bytes", [30, 1000, 1 << 20])
+def test_reader_gives_the_same_wherever_reads_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_bytes: int
+) -> None:
+    monkeypatch.setattr(safe_pickle, "READ_BYTES", read_bytes)
+    for kind in ("edges", "endings"):
+        pairs = make_pairs(3000, kind)
+        assert np.array_equal(read(pickled(pairs), tmp_path), pairs)
+
+
+def test_reader_takes_a_pair_that_stands_twice(tmp_path: Path) -> None:
+    """One object twice is a reference into the memo, which only the machine follows; what came before counts once."""
+    pairs: list[Any] = [(number, 7) for number in range(50_000)]
+    assert read(pickle.dumps([*pairs, pairs[3]], protocol=4), tmp_path).tolist() == [*map(list, pairs), [3, 7]]
+
+
+class Malicious:
+    def __reduce__(self) -> Any:
+        return os.system, ("echo this must never run > malicious",)
+
+
+Point = namedtuple("Point", "x y")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([(0, 1), Malicious()], "got (SHORT_BINUNICODE|GLOBAL|BINUNICODE) at byte"),
+        ([Point(0, 1)], "got (SHORT_BINUNICODE|GLOBAL|BINUNICODE) at byte"),
+        ([("a", 1)], "got (SHORT_BINUNICODE|BINUNICODE) at byte"),
+        ([(0, 1.5)], "got BINFLOAT at byte"),
+        ([(0, True)], "got NEWTRUE at byte"),
+        ([{}], "got EMPTY_DICT at byte"),
+        ((0, 1), "got tuple"),
+        ([(0, 1, 2)], "expected entry 0 to be an"),
+        ([(0, 1), 5], "expected entry 1 to be an"),
+        ([(0, -1)], "expected entry 0 to be an"),
+        ([(0, 2**63)], "expected entry 0 to be an"),
+        ([*[(0, 1)] * 5, (2**80, 2**80)], "expected entry 5 to be an"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_reader_refuses_all_else_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: object, message: str, protocol: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FormatError, match=message):
+        read(pickle.dumps(value, protocol=protocol), tmp_path)
+    assert not (tmp_path / "malicious").exists()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x80",
+        b"\x80\x04",
+        b"\x80\x04.",
+        b"\x80\x04]",
+        b"\x80\x00].",
+        b"\x80\x04]e.",
+        b"\x80\x04h\x00.",
+        b"\x80\x02](.",
+        b"\x80\x04a.",
+        b"\x80\x04]K\x01K\x02\x86",
+        b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\xff].",
+        b"\x80\x04]..",
+        b"].",
+    ],
+    ids=repr,
+)
+def test_reader_refuses_damage(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(FormatError, match=r"list\.pickle: expected a pickled list of \(offset, length\)"):
+        read(data, tmp_path)
+
+
+def test_reader_refuses_a_cut_file_everywhere(tmp_path: Path) -> None:
+    data = pickled(make_pairs(40, "edges"))
+    for end in range(len(data)):
+        with pytest.raises(FormatError):
+            read(data[:end], tmp_path)
+
+
+def test_reader_refuses_a_missing_file() -> None:
+    with pytest.raises(FormatError, match="nowhere: cannot be read"):
+        list(read_pairs("nowhere"))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_reader_and_machine_agree_on_mutated_pickles(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Whatever is changed: both give the same pairs, or both a FormatError."""
+    pickle_bytes = bytearray(pickled(make_pairs(data.draw(st.sampled_from([1, 3, 40, 1003])), "lines")))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(pickle_bytes) - 1))
+        pickle_bytes[place : place + data.draw(st.integers(0, 2))] = data.draw(
+            st.sampled_from([b"", b"K", b"M", b"J", b"\x8a", b"\x86\x94", b"e(", b"h\x01", b".", b"\x95"])
+            | st.binary(max_size=2)
+        )
+    mutated = bytes(pickle_bytes)
+    try:
+        expected = run_pickle("it", mutated)
+    except FormatError:
+        expected = None
+    try:
+        got = read(mutated, tmp_path_factory.getbasetemp())
+    except FormatError:
+        got = None
+    assert (got is None) == (expected is None)
+    if got is not None and expected is not None:
+        assert np.array_equal(got, expected)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60))
+@example(b"\x80\x04]\x94(K\x01K\x02\x86\x94e.")
+def test_machine_gives_pairs_or_format_error(data: bytes) -> None:
+    try:
+        pairs = run_pickle("it", b"\x80\x04" + data)
+    except FormatError:
+        return
+    assert pairs.shape[1] == 2

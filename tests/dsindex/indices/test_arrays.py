@@ -1,0 +1,203 @@
+"""Document, sample and shuffle index against slow, obvious references, and one pinned order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsindex.errors import LimitError
+from dsindex.indices import sample
+from dsindex.indices.document import build_document_index
+from dsindex.indices.epochs import SampleRule, plan_epochs
+from dsindex.indices.mersenne import shuffle_in_place
+from dsindex.indices.sample import build_sample_index
+from dsindex.indices.shuffle import build_shuffle_index
+from dsindex.indices.task import build_arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def slow_sample_rows(lengths: list[int], documents: list[int], rule: SampleRule) -> Iterator[list[int]]:
+    """Lay all tokens end to end, each named by its position and offset; take L + x, step back x, and so on."""
+    extra = int(rule.extra_token)
+    tokens = [(position, offset) for position, d in enumerate(documents) for offset in range(lengths[d])]
+    yield [0, 0]
+    begin = 0
+    while begin + rule.sequence_length + extra <= len(tokens):
+        # The next sample begins x tokens before where this one ends; its place is told from the last token taken.
+        position, offset = tokens[begin + rule.sequence_length + extra - 1]
+        yield [position, offset + 1 - extra]
+        begin += rule.sequence_length
+    if rule.keep_partial and begin + extra < len(tokens):
+        yield [len(documents) - 1, lengths[documents[-1]] - extra]
+
+
+def slow_shuffled(ids: list[int], rng: np.random.RandomState) -> list[int]:
+    array = np.array(ids, np.int32)
+    rng.shuffle(array)
+    return array.tolist()
+
+
+LENGTHS = st.lists(st.one_of(st.integers(0, 9), st.sampled_from([0, 0, 40, 300])), min_size=1, max_size=30)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    lengths=LENGTHS,
+    length=st.integers(2, 40),
+    num_samples=st.one_of(st.none(), st.integers(0, 60)),
+    extra=st.booleans(),
+    keep_partial=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+    begin=st.integers(0, 1000),
+    threshold=st.sampled_from([0.8, 0.95]),
+    block=st.integers(1, 7),
+)
+def test_arrays_equal_the_slow_reference(
+    lengths: list[int],
+    length: int,
+    num_samples: int | None,
+    extra: bool,
+    keep_partial: bool,
+    seed: int,
+    begin: int,
+    threshold: float,
+    block: int,
+) -> None:
+    rule = SampleRule(sequence_length=length, extra_token=extra, keep_partial=keep_partial, threshold=threshold)
+    if not sum(lengths):
+        num_samples = None
+    plan = plan_epochs(sum(lengths), num_samples, rule=rule, place="p")
+    rng = np.random.RandomState(seed)
+    ids = list(range(begin, begin + len(lengths)))
+    if plan.separate_final_epoch:
+        documents = slow_shuffled(ids * (plan.num_epochs - 1), rng) + slow_shuffled(ids, rng)
+    else:
+        documents = slow_shuffled(ids * plan.num_epochs, rng)
+    rows = list(slow_sample_rows(lengths, [d - begin for d in documents], rule))
+    order = slow_shuffled(list(range(plan.shuffled_together)), rng)
+    order += slow_shuffled(list(range(plan.shuffled_together, len(rows) - 1)), rng)
+
+    array = np.array(lengths, np.int32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample, "BLOCK_POSITIONS", block)
+        if rows[-1][1] < 0:
+            with pytest.raises(LimitError, match="the sequence drawn last is empty"):
+                build_arrays(array, plan, begin=begin, rule=rule, seed=seed)
+            return
+        ours = build_arrays(array, plan, begin=begin, rule=rule, seed=seed, threads=2)
+    assert ours[0].tolist() == documents
+    assert ours[1].tolist() == rows
+    assert ours[2].tolist() == order
+    assert [a.dtype for a in ours] == [np.int32, np.int32, np.uint32]
+
+
+def test_spec_example_gives_its_nine_rows() -> None:
+    lengths = np.array([20, 50, 60, 30, 100, 5], np.int32)
+    rows = build_sample_index(lengths, np.arange(6, dtype=np.int32), 8, rule=SampleRule(sequence_length=30))
+    assert rows.tolist() == [[0, 0], [1, 10], [1, 40], [2, 20], [2, 50], [3, 20], [4, 20], [4, 50], [4, 80]]
+
+
+def test_pinned_order_of_seed_1234() -> None:
+    """A change here breaks every cache ever built: training jobs would resume on other samples."""
+    lengths = np.array([20, 50, 60, 30, 100, 5], np.int32)
+    rule = SampleRule(sequence_length=30)
+    plan = plan_epochs(265, 20, rule=rule, place="p")
+    documents, rows, order = build_arrays(lengths, plan, begin=0, rule=rule, seed=1234)
+    assert (plan.num_epochs, plan.separate_final_epoch) == (3, True)
+    assert documents.tolist() == PINNED_DOCUMENTS
+    assert rows.tolist() == PINNED_ROWS
+    assert order.tolist() == PINNED_ORDER
+
+
+PINNED_DOCUMENTS = [1, 2, 5, 2, 3, 4, 1, 0, 4, 5, 0, 3, 1, 0, 3, 2, 5, 4]
+PINNED_ROWS = [
+    [0, 0],
+    [0, 30],
+    [1, 10],
+    [1, 40],
+    [3, 5],
+    [3, 35],
+    [4, 5],
+    [5, 5],
+    [5, 35],
+    [5, 65],
+    [5, 95],
+    [6, 25],
+    [7, 5],
+    [8, 15],
+    [8, 45],
+    [8, 75],
+    [10, 0],
+    [11, 10],
+    [12, 10],
+    [12, 40],
+    [14, 0],
+    [15, 0],
+    [15, 30],
+    [16, 0],
+    [17, 25],
+    [17, 55],
+    [17, 85],
+]
+PINNED_ORDER = [8, 1, 15, 4, 3, 7, 11, 10, 14, 13, 2, 6, 9, 0, 5, 12, 16, 25, 22, 23, 18, 21, 24, 19, 20, 17]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "extra", "rows"),
+    [
+        ([10, 10, 10], True, [[0, 0], [1, 0], [2, 0]]),
+        ([11, 9, 10], True, [[0, 0], [0, 10], [2, 0]]),
+        ([10, 10, 10], False, [[0, 0], [0, 10], [1, 10], [2, 10]]),
+        ([0, 0, 21, 0], True, [[0, 0], [2, 10], [2, 20]]),
+        ([10, 0, 0, 1], True, [[0, 0], [3, 0]]),
+        ([2**31 - 1, 2**31 - 1], True, None),
+    ],
+    ids=["boundary-at-begin", "boundary-token-needed-again", "no-extra-token", "empty", "empty-between", "longest"],
+)
+def test_boundaries(lengths: list[int], extra: bool, rows: list[list[int]] | None) -> None:
+    rule = SampleRule(sequence_length=10 if rows else 2**30, extra_token=extra)
+    plan = plan_epochs(sum(lengths), None, rule=rule, place="p")
+    documents = np.arange(len(lengths), dtype=np.int32)
+    built = build_sample_index(np.array(lengths, np.int32), documents, plan.num_samples, rule=rule)
+    assert built.tolist() == (rows or [[0, 0], [0, 2**30], [1, 1], [1, 2**30 + 1]])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64])
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 623, 624, 625, 4096, 4097, 4098, 70_000])
+def test_shuffle_is_numpys_and_so_is_the_state_after(dtype: type, size: int) -> None:
+    ours, numpys = np.random.RandomState(size), np.random.RandomState(size)
+    for _ in range(3):
+        expected = np.arange(size, dtype=dtype)
+        array = expected.copy()
+        numpys.shuffle(expected)
+        shuffle_in_place(array, rng=ours)
+        assert np.array_equal(array, expected)
+    theirs, state = numpys.get_state(legacy=False), ours.get_state(legacy=False)
+    assert state["state"]["pos"] == theirs["state"]["pos"]
+    assert np.array_equal(state["state"]["key"], theirs["state"]["key"])
+
+
+def test_document_ids_beyond_int32_are_refused_before_anything_is_allocated() -> None:
+    with pytest.raises(LimitError, match=r"below 2\*\*31"):
+        build_document_index(0, 2**31, 1, rng=np.random.RandomState(1), separate_final_epoch=False)
+
+
+def test_sample_index_is_int64_for_positions_beyond_int32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "sample_dtype", lambda _: np.dtype("<i8"))
+    rows = build_sample_index(
+        np.array([25], np.int32), np.zeros(2, np.int32), 4, rule=SampleRule(sequence_length=10), threads=2
+    )
+    assert rows.dtype == np.int64
+    assert rows.tolist() == [[0, 0], [0, 10], [0, 20], [1, 5], [1, 15]]
+
+
+def test_shuffle_index_permutes_its_two_parts_by_themselves() -> None:
+    order = build_shuffle_index(100, shuffled_together=60, rng=np.random.RandomState(5))
+    assert sorted(order[:60]) == list(range(60))
+    assert sorted(order[60:]) == list(range(60, 100))

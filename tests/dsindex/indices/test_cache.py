@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsindex.errors import FormatError
+from dsindex.indices.cache import (
+    cache_files,
+    description_hash,
+    description_text,
+    read_description,
+    read_record,
+    write_array,
+    write_record,
+)
+from tests.dsindex.golden import golden_caches
+
+GOLDEN_CACHES = golden_caches("GPTDataset") + golden_caches("BlendedDataset")
+
+
+@pytest.mark.parametrize("path", [cache.description_path for cache in GOLDEN_CACHES], ids=lambda path: path.name[:12])
+def test_golden_description_hashes_to_its_own_name(path: Path) -> None:
+    identifiers = read_description(str(path))
+    assert description_text(identifiers).encode() == path.read_bytes()
+    files = cache_files(str(path.parent), identifiers)
+    assert files.description == str(path)
+    assert files.exist()
+
+
+def test_description_is_ascii_whatever_the_settings_say() -> None:
+    text = description_text({"split": None, "tokenizer": {"path": "größer", "x": 1e-5}})
+    lines = [
+        "{",
+        '    "split": null,',
+        '    "tokenizer": {',
+        '        "path": "gr\\u00f6\\u00dfer",',
+        '        "x": 1e-05',
+    ]
+    assert text.splitlines() == [*lines, "    }", "}"]
+    assert description_hash(text) == description_hash(text.encode().decode("ascii"))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(7, dtype=np.int32),
+        np.zeros((1, 2), np.int32),
+        np.arange(12, dtype=np.int64).reshape(6, 2),
+        np.zeros(0, np.uint32),
+        np.arange(3, dtype=np.int16),
+        np.arange(10, dtype=np.uint32)[::2],
+    ],
+    ids=["int32", "one-row", "rows", "empty", "int16", "strided"],
+)
+def test_array_is_written_as_numpy_saves_it(array: np.ndarray, tmp_path: Path) -> None:
+    np.save(tmp_path / "numpy.npy", array, allow_pickle=True)
+    write_array(str(tmp_path / "ours.npy"), array)
+    assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
+    assert len(list(tmp_path.iterdir())) == 2, "no temporary file is left"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x93NUMPY", "not JSON"),
+        (b"[]", "another JSON value"),
+        (b'{"class": "T5Dataset"}', "another JSON value"),
+        (b'{"class": "GPTDataset"}', "another JSON value"),
+        (b'{"class": "BlendedDataset", "datasets": [], "split": "train"}', "another JSON value"),
+        (b'{"class": "BlendedDataset", "datasets": [3], "split": "train"}', "another JSON value"),
+    ],
+)
+def test_file_that_is_no_description_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "description.txt"
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=rf"^{path}: expected the description of a GPTDataset or Blended.*{message}"):
+        read_description(str(path))
+
+
+def test_missing_description_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="cannot be read"):
+        read_description(str(tmp_path / "none.txt"))
+
+
+def test_unknown_array_is_misuse() -> None:
+    files = cache_files("cache", {"class": "GPTDataset", "index_split": "train"})
+    with pytest.raises(ValueError, match="expected one of document_index, sample_index, shuffle_index, got 'dataset_"):
+        files.array("dataset_index")
+
+
+def test_record_of_another_version_or_damaged_counts_as_none(tmp_path: Path) -> None:
+    files = cache_files(str(tmp_path), {"class": "GPTDataset", "index_split": "train"})
+    assert read_record(files) is None
+    write_record(files, {"settings": {"extra_token": True}})
+    assert read_record(files) == {"version": 1, "settings": {"extra_token": True}}
+    Path(files.record).write_text(json.dumps({"version": 99}))
+    assert read_record(files) is None
+    Path(files.record).write_text("{")
+    assert read_record(files) is None

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from dsindex.errors import LimitError
+from dsindex.indices.epochs import (
+    SampleRule,
+    TrainingLength,
+    count_samples,
+    plan_epochs,
+    samples_for_epochs,
+    samples_for_training,
+)
+
+RULE = SampleRule(sequence_length=10)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "num_samples", "epochs"),
+    [(101, 10, 1), (100, 10, 2), (100, 0, 1), (1, 0, 1), (1, 1, 11), (1000, None, 1)],
+    ids=["just-enough", "one-token-short", "nothing-wanted", "one-token", "eleven-times-one-token", "one-epoch"],
+)
+def test_epochs_are_the_least_that_give_the_samples(tokens: int, num_samples: int | None, epochs: int) -> None:
+    assert plan_epochs(tokens, num_samples, rule=RULE, place="p").num_epochs == epochs
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "threshold", "separate"),
+    [
+        (178, 0.80, False),
+        (177, 0.80, True),
+        (177, 0.75, False),
+        (193, 0.95, False),
+        (192, 0.95, True),
+        (99, 0.95, False),
+    ],
+)
+def test_final_epoch_is_separate_below_the_threshold(num_samples: int, threshold: float, separate: bool) -> None:
+    # 1000 tokens: 99 samples come before the second epoch; 80 % of an epoch's 99 is 79.2, cut to 79; 95 % is 94.
+    rule = SampleRule(sequence_length=10, threshold=threshold)
+    plan = plan_epochs(1000, num_samples, rule=rule, place="p")
+    assert plan.separate_final_epoch == separate
+    assert plan.shuffled_together == (99 if separate else plan.num_samples)
+    assert plan.num_samples == (99 if num_samples == 99 else 199)
+
+
+def test_part_without_tokens_is_refused_where_megatron_loops_for_ever() -> None:
+    with pytest.raises(
+        LimitError, match=r"^web, split test: 5 samples were asked for, but the part has no tokens \(Meg"
+    ):
+        plan_epochs(0, 5, rule=RULE, place="web, split test")
+    with pytest.raises(LimitError, match="for ever"):
+        plan_epochs(0, 0, rule=RULE, place="p")  # the extra token alone
+    assert plan_epochs(0, 0, rule=SampleRule(sequence_length=10, extra_token=False), place="p").num_samples == 0
+    assert plan_epochs(0, None, rule=RULE, place="p").num_samples == 0
+
+
+def test_too_many_epochs_are_refused() -> None:
+    with pytest.raises(LimitError, match="take 3000000001 epochs of 10 tokens, more than the 2147483647"):
+        plan_epochs(10, 3_000_000_000, rule=RULE, place="p")
+    with pytest.raises(LimitError, match="at least 0, got -1"):
+        plan_epochs(10, -1, rule=RULE, place="p")
+
+
+@pytest.mark.parametrize("length", [1, 0, -5, 2**31 - 1])
+def test_sequence_length_that_overflows_or_asserts_in_megatron_is_refused(length: int) -> None:
+    with pytest.raises(LimitError, match=f"sequence length from 2 to 2147483646, got {length}"):
+        SampleRule(sequence_length=length)
+
+
+def test_kept_partial_sample_is_counted_in_float32() -> None:
+    rule = SampleRule(sequence_length=2, extra_token=False, keep_partial=True)
+    assert count_samples(7, rule=rule) == 4
+    assert count_samples(2**24 + 3, rule=rule) == 2**23 + 2
+    assert count_samples(2**25 + 1, rule=rule) == 2**24, "exact would be one more"
+    with pytest.raises(LimitError, match="Megatron counts 16777216 samples in float32 where 16777217 were asked for"):
+        plan_epochs(2**25 + 2, 2**24 + 1, rule=rule, place="p")
+
+
+@pytest.mark.parametrize(("epochs", "samples"), [("1", 99), ("2.5", 249), ("0.5", 49), ("0.001", 0), ("1/3", 33)])
+def test_epochs_become_samples(epochs: str, samples: int) -> None:
+    assert samples_for_epochs(Fraction(epochs), 1000, rule=RULE) == samples
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [
+        ({"train_iters": 1000, "eval_interval": 100, "eval_iters": 10}, (8000, 880, 80)),
+        ({"train_iters": 1000, "eval_interval": 3000, "eval_iters": 10}, (8000, 80, 80)),
+        ({"train_samples": 8007, "eval_interval": 100, "eval_iters": 10}, (8007, 880, 80)),
+        ({"train_iters": 5, "eval_iters": 0, "full_validation": True}, (40, None, 0)),
+    ],
+)
+def test_samples_of_a_job_follow_megatrons_rule(length: dict[str, int], expected: tuple[int, int | None, int]) -> None:
+    assert samples_for_training(TrainingLength(global_batch_size=8, **length)) == expected
+
+
+@pytest.mark.parametrize(
+    ("length", "message"),
+    [({}, "either"), ({"train_iters": 1, "train_samples": 1}, "either"), ({"train_iters": 1}, "--eval-interval")],
+)
+def test_incomplete_length_is_misuse(length: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        samples_for_training(TrainingLength(global_batch_size=8, **length))

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from dsindex.errors import LimitError
+from dsindex.indices import jit, memory
+from dsindex.indices.memory import MemoryGate, available_memory, check_memory
+
+
+def test_available_memory_is_that_of_the_tighter_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = available_memory()
+    assert machine is not None
+    assert machine > 1 << 20
+    numbers = {"limit": 5000, "usage": 2000}
+    monkeypatch.setattr(memory, "_CGROUP_FILES", (("limit", "usage"),))
+    monkeypatch.setattr(memory, "_read_number", numbers.__getitem__)
+    assert available_memory() == 3000
+
+
+def test_work_that_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_memory", lambda: 3 << 30)
+    check_memory(3 << 30, place="web", what="the index")
+    with pytest.raises(
+        LimitError, match=r"^web: the index takes 3\.5 GiB of memory and 3\.0 GiB can be had here; use a"
+    ):
+        check_memory(7 << 29, place="web", what="the index")
+    with pytest.raises(LimitError, match="takes"), MemoryGate().reserve(7 << 29, place="web", what="the index"):
+        pass
+
+
+def test_tasks_that_do_not_fit_together_run_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_memory", lambda: 100)
+    gate, running, most, lock = MemoryGate(), [0], [0], threading.Lock()
+
+    def work() -> None:
+        with gate.reserve(40, place="p", what="w"):
+            with lock:
+                running[0] += 1
+                most[0] = max(most[0], running[0])
+            threading.Event().wait(0.02)
+            with lock:
+                running[0] -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most[0] == 2, "two of 40 fit into 100, three do not"
+
+
+def test_loops_are_compiled_where_nothing_can_be_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = jit.numba.njit
+
+    def njit(**options: bool) -> object:
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available for file")
+        return real(**options)
+
+    monkeypatch.setattr(jit.numba, "njit", njit)
+
+    @jit.compiled
+    def double(number: int) -> int:
+        return 2 * number
+
+    assert double(21) == 42

@@ -1,0 +1,58 @@
+"""Three kinds of tokenizer, trained on a few lines of several scripts: byte-level BPE, WordPiece, Unigram."""
+
+from __future__ import annotations
+
+import functools
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from dsindex.instruct.tokens import ChatTokenizer
+
+SPECIAL = ["<s>", "</s>", "<pad>", "<|im_start|>", "<|im_end|>", "[UNK]"]
+LINES = [
+    "What is up? Hello! How can I help you today?  Who are you?\nYou can call me Vicuna.",
+    "Goodbye! If you have any more questions in the future, don't hesitate to ask.",
+    "Les élèves français étudient l'été où il fait déjà chaud.",
+    "Привет, как дела? Всё хорошо, спасибо большое.",
+    "日本語の文章はこうです。漢字とかなが混ざります。",
+    "مرحبا كيف حالك اليوم",
+    "नमस्ते दुनिया कैसे हो",
+    "🎉🎈 emoji 👩‍👩‍👧 family and e\u0301 combining",
+]
+KINDS = ("bytes", "wordpiece", "unigram")
+
+
+@functools.cache
+def train(kind: str) -> ChatTokenizer:
+    """Give the tokenizer of a kind, with the special tokens above."""
+    if kind == "bytes":
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        # Trims blanks from offsets, as GPT-2's does: ChatTokenizer has to undo it.
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=420,
+            special_tokens=SPECIAL,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+    elif kind == "wordpiece":
+        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        # Adds tokens of its own, which must not stand in a conversation.
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+        )
+        trainer = trainers.WordPieceTrainer(vocab_size=400, special_tokens=SPECIAL, show_progress=False)
+    else:
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.normalizer = normalizers.NFKC()
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(
+            vocab_size=300, special_tokens=SPECIAL, unk_token="[UNK]", show_progress=False
+        )
+    tokenizer.train_from_iterator(LINES, trainer)
+    return ChatTokenizer(tokenizer.to_str(), special_tokens={"bos_token": "<s>", "eos_token": "</s>"})

@@ -1,0 +1,379 @@
+"""Trust no file: damaged files of every kind give our own errors only, at once, and cost no memory that they claim."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import time
+import tracemalloc
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import xxhash
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.errors import DsindexError
+from dsindex.formats.mmididx import check_index, read_index
+from dsindex.merge import open_part, write_merged_index
+from dsindex.provenance import count_rows, read_rows
+from dsindex.storage import DigestingWriter
+from dsindex.verify.caches import CacheTask, find_caches, verify_cache
+from tests.golden_files import OWN
+from workflows.build import run_build
+from workflows.config import BuildConfig
+from workflows.executors import make_executor
+from workflows.index import run_index
+from workflows.index_config import IndexConfig
+from workflows.ledger import Ledger, read_committed_shards
+from workflows.lock import hold_lock
+from workflows.manifest import files_have_recorded_sizes, read_manifest
+from workflows.plan import InputFile
+from workflows.progress import Reporter
+from workflows.repair import RepairConfig, run_repair
+from workflows.repair_shards import find_shards
+from workflows.verify import VerifyConfig, run_verify
+from workflows.workfolder import Plan, describe_changes, read_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CASES = int(os.environ.get("DSINDEX_FUZZ_CASES", "25"))
+"""Damaged files of each kind; the long form has 10,000."""
+SECONDS = 20.0
+ALLOWANCE_BYTES = 12 << 20
+"""Buffers of a fixed size, at most two of 4 MiB at a time, and what libraries keep."""
+
+TEXTS = ["one text", "", "and another, a little longer", "three", "four <|endoftext|> five", "six seven eight"]
+
+
+class Sample:
+    """A small dataset with all that belongs to it, and a place for one damaged copy."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        source = folder / "docs.jsonl"
+        source.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS * 2))
+        self.prefix = str(folder / "whole" / "docs_text_document")
+        self.executor = make_executor(VerifyConfig(executor="local", workers=1))
+        self.reporter = Reporter()
+        run_build(self.config("whole"), reporter=self.reporter)
+        index = IndexConfig(
+            data_path=(self.prefix,),
+            seq_length=8,
+            epochs="2",
+            split="90,10,0",
+            data_cache_path=str(folder / "whole" / "cache"),
+            executor="local",
+        )
+        run_index(index, executor=self.executor)
+        inputs = tuple(InputFile(path=p, absolute_path=p, size_bytes=size, version=v) for p, size, v in self._plan())
+        self.plan = Plan(settings={"shard-size": 1, "tokenizer": "t"}, inputs=inputs)
+        self.copy = folder / "copy"
+        self.again()
+
+    def config(self, place: str) -> BuildConfig:
+        return BuildConfig(
+            input=(str(self.folder / "docs.jsonl"),),
+            tokenizer_model=str(OWN.plain_tokenizer),
+            append_eod=True,
+            output_prefix=str(self.folder / place / "docs"),
+            executor="local",
+            workers=1,
+            shard_size=200,
+            keep_shards=True,
+        )
+
+    def _plan(self) -> list[Any]:
+        return json.loads((self.folder / "whole" / "docs.build" / "plan.json").read_text())["inputs"]
+
+    def again(self) -> None:
+        """Make the copy whole again."""
+        shutil.rmtree(self.copy, ignore_errors=True)
+        shutil.copytree(self.folder / "whole", self.copy)
+
+    @property
+    def damaged(self) -> str:
+        return str(self.copy / "docs_text_document")
+
+    def files(self, kind: str) -> list[Path]:
+        return sorted(path for path in self.copy.glob(PATTERNS[kind]) if path.is_file())
+
+
+PATTERNS = {
+    "idx": "*.idx",
+    "bin": "*.bin",
+    "manifest": "*.manifest.json",
+    "provenance": "*.provenance.parquet",
+    "cache": "cache/*",
+    "ledger": "docs.build/ledger.jsonl",
+    "plan": "docs.build/plan.json",
+    "shard": "docs.build/shards/*/*",
+    "owner": "docs.build/owner.json",
+}
+
+
+def read_dataset(sample: Sample, _path: Path) -> None:
+    for check in (True, False):
+        with suppress(DsindexError), IndexedDataset(sample.damaged, check=check) as dataset:
+            for number in range(min(len(dataset), 50)):
+                with suppress(DsindexError):
+                    dataset[number].sum()
+            with suppress(DsindexError):
+                dataset[0:50]
+            for document in range(min(len(dataset.document_indices) - 1, 50)):
+                with suppress(DsindexError):
+                    dataset.document(document).sum()
+    with suppress(DsindexError):
+        index = read_index(f"{sample.damaged}.idx")
+        check_index(f"{sample.damaged}.idx", index, bin_size_bytes=Path(f"{sample.damaged}.bin").stat().st_size)
+    with suppress(DsindexError):
+        part = open_part(sample.damaged)
+        write_merged_index(DigestingWriter(BytesIO()), [part, part])
+    for task in find_caches(str(sample.copy / "cache"), sample.damaged):
+        with suppress(DsindexError):
+            verify_cache(task)
+    repair(sample, guess=True)
+
+
+def verify(sample: Sample, _path: Path) -> None:
+    config = VerifyConfig(executor="local", workers=1, cache=str(sample.copy / "cache"))
+    run_verify(sample.damaged, config, reporter=sample.reporter)  # damage is a finding, never an error
+
+
+def repair(sample: Sample, *, guess: bool, work_dir: str | None = None) -> None:
+    output = sample.folder / "repaired"
+    options = {"way": "shards", "work_dir": work_dir} if work_dir else {"guess": guess}
+    config = RepairConfig(output=str(output), executor="local", workers=1, **options)
+    with suppress(DsindexError):
+        run_repair(sample.damaged, config, reporter=sample.reporter)
+    for path in sample.folder.glob("repaired*"):
+        path.unlink()
+
+
+def read_manifests(sample: Sample, path: Path) -> None:
+    with suppress(DsindexError):
+        manifest = read_manifest(sample.damaged)
+        if manifest is not None:
+            describe_changes(manifest["run"].get("plan", {}), sample.plan)
+            files_have_recorded_sizes(sample.damaged, manifest)
+    verify(sample, path)
+    repair(sample, guess=False)
+
+
+def read_provenance(sample: Sample, path: Path) -> None:
+    with suppress(DsindexError):
+        read_rows(str(path), 0, min(count_rows(str(path)), 100))
+    verify(sample, path)
+
+
+def read_work_folder(sample: Sample, path: Path) -> None:
+    folder = sample.copy / "docs.build"
+    with suppress(DsindexError):
+        Ledger(str(folder / "ledger.jsonl")).close()
+    with suppress(DsindexError):
+        for result in read_committed_shards(str(folder / "ledger.jsonl")).values():
+            for key in result.keys:
+                assert (folder / key.bin.name).resolve().is_relative_to(folder.resolve())
+    plan = read_plan(str(folder))
+    if plan is not None:
+        describe_changes(plan, sample.plan)
+    with suppress(DsindexError):
+        find_shards(str(folder), sample.damaged, executor=sample.executor, reporter=sample.reporter)
+    repair(sample, guess=False, work_dir=str(folder))
+    if path.name == "owner.json":
+        with suppress(DsindexError), hold_lock(str(path)):
+            pass
+
+
+def check_caches(sample: Sample, _path: Path) -> None:
+    for task in find_caches(str(sample.copy / "cache"), sample.prefix):
+        verify_cache(CacheTask(description=task.description, prefix=sample.prefix))
+
+
+READERS: dict[str, list[Callable[[Sample, Path], None]]] = {
+    "idx": [read_dataset, verify],
+    "bin": [read_dataset, verify],
+    "manifest": [read_manifests],
+    "provenance": [read_provenance],
+    "cache": [check_caches],
+    "ledger": [read_work_folder],
+    "plan": [read_work_folder],
+    "shard": [read_work_folder],
+    "owner": [read_work_folder],
+}
+NUMBERS = [0, 1, 2, 7, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**63, 2**64 - 1]
+VALUES: list[Any] = [
+    None, True, 0, -1, 1, 2**31, 2**63, 2**64 - 1, 0.5, 1e308, "", "x", "\0", "/etc/passwd", "../../../etc/passwd",
+    "shards/../../x", [], {}, [[]], [None], {"a": {}}, ["a", 1, "b"], [["a", "b", 1]], "9" * 5000, [0] * 300,
+]  # fmt: skip
+
+
+def damage_bytes(data: bytes, rng: random.Random) -> bytes:
+    """Flip, overwrite, cut off, lengthen, repeat or drop bytes, one to four times."""
+    mutated = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(mutated) + 1)
+        how = rng.randrange(7)
+        if how == 0 and at < len(mutated):
+            mutated[at] ^= 1 << rng.randrange(8)
+        elif how == 1:
+            mutated[at : at + 8] = rng.choice(NUMBERS).to_bytes(8, "little")
+        elif how == 2:
+            mutated[at : at + 4] = (rng.choice(NUMBERS) % 2**32).to_bytes(4, "little")
+        elif how == 3:
+            del mutated[at:]
+        elif how == 4:
+            mutated += rng.randbytes(rng.choice([1, 2, 8, 100]))
+        elif how == 5:
+            mutated[at:at] = mutated[at : at + rng.randrange(40)]
+        else:
+            del mutated[at : at + rng.randrange(40)]
+    return bytes(mutated)
+
+
+def damage_json(value: Any, rng: random.Random) -> Any:
+    """Replace, drop or repeat a value somewhere in a JSON document."""
+    if isinstance(value, dict | list) and value and rng.random() < 0.9:
+        key = rng.choice(list(value)) if isinstance(value, dict) else rng.randrange(len(value))
+        how = rng.random()
+        if how < 0.1:
+            del value[key]
+        elif how < 0.15 and isinstance(value, list):
+            value.append(value[key])
+        else:
+            value[key] = damage_json(value[key], rng)
+        return value
+    return rng.choice(VALUES)
+
+
+def with_checksum(body: bytes) -> bytes:
+    return xxhash.xxh3_64_hexdigest(body).encode() + b" " + body + b"\n"
+
+
+def damage(data: bytes, kind: str, rng: random.Random) -> bytes:
+    """Damage a file as bytes, or as the JSON that it holds, with a checksum that is right."""
+    if rng.random() < 0.6:
+        if kind in {"manifest", "plan", "owner"}:
+            return json.dumps(damage_json(json.loads(data), rng)).encode()
+        if kind == "ledger":
+            lines = data.splitlines()
+            at = rng.randrange(len(lines))
+            entry = damage_json(json.loads(lines[at].partition(b" ")[2]), rng)
+            return b"".join(
+                with_checksum(json.dumps(entry).encode()) if number == at else line + b"\n"
+                for number, line in enumerate(lines)
+            )
+        if kind == "cache" and data.startswith(b"{"):
+            return json.dumps(damage_json(json.loads(data), rng), indent=4).encode()
+    return damage_bytes(data, rng)
+
+
+def run_case(sample: Sample, kind: str, seed: int) -> None:
+    """Damage one file, let every reader of it loose on the copy, and look at time and memory."""
+    rng = random.Random(f"{kind} {seed}")
+    path = rng.choice(sample.files(kind)) if kind != "owner" else sample.copy / "docs.build" / "owner.json"
+    original = path.read_bytes() if kind != "owner" else OWNER
+    content = damage(original, kind, rng)
+    path.write_bytes(content)
+    folder_bytes = sum(file.stat().st_size for file in sample.copy.rglob("*") if file.is_file())
+    try:
+        tracemalloc.start()
+        began = time.monotonic()
+        for reader in READERS[kind]:
+            reader(sample, path)
+        took, peak = time.monotonic() - began, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        path.write_bytes(original)
+        if kind == "owner":
+            path.unlink()
+    assert took < SECONDS, f"{kind} {seed}: took {took:.1f} s"
+    assert peak <= 2 * folder_bytes + ALLOWANCE_BYTES, f"{kind} {seed}: {peak} bytes for {folder_bytes}"
+
+
+OWNER = b'{"host": "here", "boot": "b", "pid": 1, "started": "5", "token": "t"}'
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """What is written is not kept: thousands of syncs would be most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda _descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
+    return Sample(tmp_path_factory.mktemp("fuzz"))
+
+
+@pytest.mark.parametrize("kind", PATTERNS)
+def test_damaged_file_gives_own_errors_only(kind: str, sample: Sample) -> None:
+    @settings(
+        max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
+    )
+    @given(seed=st.integers(0, 2**32))
+    def check(seed: int) -> None:
+        run_case(sample, kind, seed)
+
+    for reader in READERS[kind]:  # once undamaged: imports and caches do not count
+        reader(sample, sample.copy / "none")
+    check()
+
+
+def test_damage_is_noticed(sample: Sample) -> None:
+    """The cases above mean nothing if the damage never reaches a reader."""
+    path = Path(f"{sample.damaged}.idx")
+    original = path.read_bytes()
+    noticed = 0
+    for seed in range(30):
+        path.write_bytes(damage_bytes(original, random.Random(seed)))
+        with suppress(DsindexError):
+            IndexedDataset(sample.damaged).close()
+            continue
+        noticed += 1
+    path.write_bytes(original)
+    assert noticed > 20
+
+
+@pytest.mark.parametrize("kind", ["ledger", "shard", "plan", "manifest"])
+@pytest.mark.parametrize("seed", range(3))
+def test_build_resumes_from_damaged_files_to_the_same_bytes(kind: str, seed: int, sample: Sample) -> None:
+    """A driver that finds its own work folder damaged makes again what is damaged, or says why it cannot."""
+    folder = sample.folder / "resumed"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    run_build(sample.config("resumed"), reporter=sample.reporter)
+    for suffix in ("manifest.json", "idx") if kind != "manifest" else ("idx",):
+        (folder / f"docs_text_document.{suffix}").unlink()
+    rng = random.Random(seed)
+    path = rng.choice(sorted(folder.glob(PATTERNS[kind])))
+    path.write_bytes(damage_bytes(path.read_bytes(), rng))
+    with suppress(DsindexError):
+        run_build(sample.config("resumed"), reporter=sample.reporter)
+        for suffix in ("bin", "idx", "provenance.parquet"):
+            whole = Path(f"{sample.prefix}.{suffix}").read_bytes()
+            assert (folder / f"docs_text_document.{suffix}").read_bytes() == whole
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../../secret", "shards/../../secret", "shards/a/../../../b", ""])
+def test_ledger_leads_to_no_file_outside_the_work_folder(name: str, sample: Sample, tmp_path: Path) -> None:
+    lines = (sample.copy / "docs.build" / "ledger.jsonl").read_bytes().splitlines()
+    entries = [json.loads(line.partition(b" ")[2]) for line in lines]
+    shards = [entry for entry in entries if entry["kind"] == "shard"]
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(with_checksum(json.dumps(shards[0]).encode()))
+    assert len(read_committed_shards(str(path))) == 1  # the same entry is taken before it is changed
+    for place in ("provenance", "bin", "idx"):
+        entry = json.loads(json.dumps(shards[0]))
+        named = entry["result"]["provenance"] if place == "provenance" else entry["result"]["keys"][0][place]
+        named["name"] = name
+        path.write_bytes(with_checksum(json.dumps(entry).encode()))
+        assert read_committed_shards(str(path)) == {}

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsindex.documents import lay_out_documents
+from dsindex.errors import BadRecordError, TokenizerError
+from dsindex.shards import ShardSettings, ShardTask, tokenize_shard
+from dsindex.text import audit
+from dsindex.text.encoders import TokenBatch
+from dsindex.text.engines import choose_engine
+from dsindex.text.tokenizer import load_tokenizer
+from tests.golden_files import OWN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EOD = 7
+documents_strategy = st.lists(st.lists(st.lists(st.integers(0, 60_000), max_size=5), max_size=4), max_size=12)
+
+
+def reference(documents: list[list[list[int]]], eod: int | None) -> tuple[list[int], list[int], list[int]]:
+    """Megatron's rule, one document at a time."""
+    tokens: list[int] = []
+    lengths: list[int] = []
+    per_document: list[int] = []
+    for texts in documents:
+        sequences = [list(text) for text in texts if text]
+        if sequences and eod is not None:
+            sequences[-1].append(eod)
+        per_document.append(len(sequences))
+        for sequence in sequences:
+            tokens += sequence
+            lengths.append(len(sequence))
+    return tokens, lengths, per_document
+
+
+def batch_of(texts: list[list[int]]) -> TokenBatch:
+    flat = [token for text in texts for token in text]
+    return TokenBatch(tokens=np.array(flat, np.uint32), lengths=np.array([len(text) for text in texts], np.int64))
+
+
+@given(documents=documents_strategy, eod=st.sampled_from([None, EOD]))
+def test_lay_out_documents_equals_reference_for_lists_of_texts(
+    documents: list[list[list[int]]], eod: int | None
+) -> None:
+    batch = batch_of([text for texts in documents for text in texts])
+    per_record = np.array([len(texts) for texts in documents], np.int64)
+    got = lay_out_documents(batch, per_record, dtype=np.dtype("<u2"), eod_id=eod)
+    tokens, lengths, per_document = reference(documents, eod)
+    assert got.tokens.tolist() == tokens
+    assert got.sequence_lengths.tolist() == lengths
+    assert got.sequences_per_document.tolist() == per_document
+    if eod is not None:
+        assert got.eod_in_text == sum(token == eod for texts in documents for text in texts for token in text)
+
+
+@given(texts=st.lists(st.lists(st.integers(0, 60_000), max_size=5), max_size=12), eod=st.sampled_from([None, EOD]))
+def test_lay_out_documents_equals_reference_for_one_text_each(texts: list[list[int]], eod: int | None) -> None:
+    got = lay_out_documents(batch_of(texts), None, dtype=np.dtype("<i4"), eod_id=eod)
+    tokens, lengths, per_document = reference([[text] for text in texts], eod)
+    assert (got.tokens.tolist(), got.sequence_lengths.tolist()) == (tokens, lengths)
+    assert got.sequences_per_document.tolist() == per_document
+    assert got.tokens.dtype == np.dtype("<i4")
+
+
+def test_lay_out_documents_never_wraps_a_token() -> None:
+    with pytest.raises(OverflowError, match="70000 does not fit uint16"):
+        lay_out_documents(batch_of([[1, 70_000]]), None, dtype=np.dtype("<u2"), eod_id=None)
+
+
+@pytest.mark.parametrize("last", ['{"text": "good"}', "{bad"], ids=["whole", "bad at the end"])
+def test_shard_is_audited_before_it_counts_and_before_what_lies_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    path = tmp_path / "text.jsonl"
+    path.write_text("\n".join([*['{"text": "a text of many, with é"}'] * 400_000, last]), encoding="utf-8")
+    audited: list[str] = []
+
+    def differ(_tokenizer: object, _engine: object, texts: object) -> None:
+        audited.extend(texts.to_pylist())  # type: ignore[attr-defined]
+        msg = "they differ"
+        raise TokenizerError(msg)
+
+    monkeypatch.setattr(audit, "audit", differ)
+    with pytest.raises(TokenizerError, match="they differ"):
+        tokenize_shard(task_of(path), settings_in(tmp_path))
+    assert (
+        2 <= len(audited) <= 8
+    )  # those of four positions in each 8 MiB that fall into a text, over all blocks at once
+    assert not [file for file in tmp_path.rglob("*") if file.is_file() and file != path]
+    monkeypatch.setattr(audit, "audit", lambda *_: None)
+    if last == "{bad":
+        with pytest.raises(BadRecordError):
+            tokenize_shard(task_of(path), settings_in(tmp_path))
+
+
+def task_of(path: Path) -> ShardTask:
+    size, version = path.stat().st_size, str(path.stat().st_mtime_ns)
+    return ShardTask(shard=0, input=0, path=str(path), begin=0, end=size, input_size_bytes=size, input_version=version)
+
+
+def settings_in(folder: Path) -> ShardSettings:
+    tokenizer = load_tokenizer(str(OWN.plain_tokenizer))
+    return ShardSettings(
+        tokenizer=tokenizer,
+        engine=choose_engine(tokenizer, "gigatoken", add_special_tokens=True),
+        keys=("text",),
+        dtype="<u2",
+        eod_id=None,
+        layout="megatron",
+        quarantine=False,
+        max_record_bytes=None,
+        provenance=False,
+        work_dir=str(folder),
+    )

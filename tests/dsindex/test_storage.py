@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsindex import storage
+from dsindex.errors import InputError, OutputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def digest_by_definition(data: bytes, block_bytes: int) -> str:
+    blocks = [data[begin : begin + block_bytes] for begin in range(0, len(data), block_bytes)]
+    return xxhash.xxh3_128_hexdigest(b"".join(xxhash.xxh3_128_digest(block) for block in blocks))
+
+
+@given(data=st.binary(max_size=60), cuts=st.lists(st.integers(0, 60)))
+def test_digest_depends_on_bytes_not_on_writes(data: bytes, cuts: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "DIGEST_BLOCK_BYTES", 16)
+        digester = storage.BlockDigester()
+        edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+        for begin, end in itertools.pairwise(edges):
+            digester.update(data[begin:end])
+        assert digester.hexdigest() == digest_by_definition(data, 16)
+        assert len(digester.blocks()) == -(-len(data) // 16)
+
+
+def test_digest_of_known_bytes_is_pinned() -> None:
+    """Changing it would make every manifest ever written a lie."""
+    digester = storage.BlockDigester()
+    digester.update(b"abc")
+    assert digester.hexdigest() == digest_by_definition(b"abc", 64 << 20)
+    assert digester.hexdigest() == xxhash.xxh3_128_hexdigest(xxhash.xxh3_128_digest(b"abc"))
+    assert storage.combine_digests([]) == "99aa06d3014798d86001c324468d497f"
+
+
+def test_digest_file_equals_the_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "DIGEST_BLOCK_BYTES", 1000)
+    path, data = str(tmp_path / "f"), os.urandom(2500)
+    with storage.atomic_writer(path) as file:
+        file.write(data[:1])
+        file.write(memoryview(data)[1:])
+    assert file.size_bytes == 2500
+    assert file.hexdigest() == storage.digest_file(path, chunk_bytes=7) == digest_by_definition(data, 1000)
+
+
+def test_digest_file_names_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"gone: cannot be read \(No such file or directory\)"):
+        storage.digest_file(str(tmp_path / "gone"))
+
+
+def test_atomic_writer_replaces_whole(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    with storage.atomic_writer(str(path)) as file:
+        file.write(b"new and longer")
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new and longer"
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_atomic_writer_leaves_nothing_after_a_crash(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        with storage.atomic_writer(str(tmp_path / "f")) as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert os.listdir(tmp_path) == []
+
+
+def test_atomic_writer_leaves_the_old_file_when_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match=r"f: cannot be written \(No space left on device\); make room"):
+        storage.write_whole(str(path), b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_writing_into_no_folder_names_the_path(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"no/f: cannot be written \(No such file or directory\)"):
+        storage.write_whole(str(tmp_path / "no" / "f"), b"")
+
+
+def test_put_if_absent_has_one_winner(tmp_path: Path) -> None:
+    path, won = str(tmp_path / "f"), []
+    start = threading.Barrier(8)
+
+    def put(number: int) -> None:
+        start.wait()
+        if storage.put_if_absent(path, b"%d" % number):
+            won.append(number)
+
+    threads = [threading.Thread(target=put, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert (tmp_path / "f").read_bytes() == b"%d" % won[0]
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_short_writes_and_reads_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pwrite, preadv = os.pwrite, os.preadv
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: pwrite(fd, data[:3], offset))
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: preadv(fd, [buffers[0][:2]], offset))
+    descriptor = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
+    try:
+        storage.write_at(descriptor, b"0123456789", 5)
+        buffer = bytearray(10)
+        storage.read_into(descriptor, memoryview(buffer), 5)
+        assert bytes(buffer) == b"0123456789"
+        with pytest.raises(EOFError, match="ends at byte 15, 1 bytes too early"):
+            storage.read_into(descriptor, memoryview(bytearray(3)), 13)
+    finally:
+        os.close(descriptor)
+
+
+REMEDIES = [
+    (errno.ENOSPC, "make room", False),
+    (errno.EDQUOT, "make room", False),
+    (errno.EACCES, "give a place that you may write to", False),
+    (errno.EROFS, "give a place that you may write to", False),
+    (errno.EIO, "run the same command again", True),
+]
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy", "transient"), REMEDIES, ids=[errno.errorcode[case[0]] for case in REMEDIES]
+)
+def test_output_error_says_what_to_do(number: int, remedy: str, transient: bool) -> None:
+    error = storage.output_error("out.bin", OSError(number, os.strerror(number)))
+    assert str(error).startswith(f"out.bin: cannot be written ({os.strerror(number)}); ")
+    assert remedy in str(error)
+    assert error.transient is transient
+
+
+def test_folders_and_removal(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    assert storage.free_bytes(str(folder / "not yet")) > 0
+    storage.make_folder(str(folder))
+    storage.make_folder(str(folder))
+    (folder / "f").write_bytes(b"")
+    storage.remove_if_present(str(folder / "f"))
+    storage.remove_if_present(str(folder / "f"))
+    assert list(folder.iterdir()) == []
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OutputError, match="file: cannot be written"):
+        storage.make_folder(str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EIO], ids=["EINVAL", "ENOTSUP", "EIO"])
+def test_sync_folder_forgives_only_what_the_file_system_cannot_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    if number == errno.EIO:
+        with pytest.raises(OSError, match="Input/output error"):
+            storage.sync_folder(str(tmp_path))
+    else:
+        storage.sync_folder(str(tmp_path))

@@ -1,0 +1,223 @@
+"""Loading: what a tokenizer says about itself, and one clear sentence for everything that is not one."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import hashlib
+import json
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken
+
+from dsindex.errors import TokenizerError
+from dsindex.text.tokenizer import decode, load_tokenizer, require_eod, shared_tokenizer
+from tests.dsindex.text import trained
+
+SHARED = Path(__file__).parents[3] / "../shared/corpus"
+
+
+def folder(path: Path, content: bytes, **others: Any) -> str:
+    path.mkdir(exist_ok=True)
+    (path / "tokenizer.json").write_bytes(content)
+    for name, value in others.items():
+        (path / f"{name}.json").write_text(json.dumps(value))
+    return str(path)
+
+
+def test_file_describes_itself(tmp_path: Path) -> None:
+    content = trained.byte_level()
+    (tmp_path / "mine.json").write_bytes(content)
+    tokenizer = load_tokenizer(str(tmp_path / "mine.json"))
+    assert (tokenizer.name, tokenizer.json) == ("mine.json", content)
+    assert tokenizer.sha256 == hashlib.sha256(content).hexdigest()
+    assert tokenizer.special_tokens == ("<|eot|>", "<|bos|>")
+    assert (tokenizer.eod_id, tokenizer.eod_token) == (None, None)
+    assert copy.deepcopy(tokenizer) == tokenizer
+    assert pickle.dumps(tokenizer)
+
+
+def test_vocabulary_size_counts_added_tokens(tmp_path: Path) -> None:
+    plain = load_tokenizer(folder(tmp_path / "a", trained.byte_level()))
+    more = load_tokenizer(
+        folder(tmp_path / "b", trained.with_added(AddedToken("<x>"), AddedToken("<y>", special=True)))
+    )
+    assert more.vocabulary_size == plain.vocabulary_size + 2
+    assert more.special_tokens == ("<|eot|>", "<|bos|>", "<y>")
+
+
+@pytest.mark.parametrize(
+    ("others", "argument", "expected"),
+    [
+        ({}, None, (None, None)),
+        ({}, "<|bos|>", (1, "<|bos|>")),
+        ({"tokenizer_config": {"eos_token": "<|eot|>"}}, None, (0, "<|eot|>")),
+        ({"tokenizer_config": {"eos_token": {"content": "<|bos|>", "special": True}}}, None, (1, "<|bos|>")),
+        ({"special_tokens_map": {"eos_token": "<|bos|>"}}, None, (1, "<|bos|>")),
+        (
+            {"special_tokens_map": {"eos_token": "<|bos|>"}, "tokenizer_config": {"eos_token": "<|eot|>"}},
+            None,
+            (0, "<|eot|>"),
+        ),
+        (
+            {"special_tokens_map": {"eos_token": "<|bos|>"}, "tokenizer_config": {"eos_token": None}},
+            None,
+            (1, "<|bos|>"),
+        ),
+        ({"tokenizer_config": {"eos_token": "<|eot|>"}}, "a", (65, "a")),
+    ],
+    ids=[
+        "none",
+        "argument",
+        "config",
+        "object",
+        "map",
+        "config-before-map",
+        "null-in-config",
+        "argument-before-config",
+    ],
+)
+def test_eod_is_the_argument_or_the_folders(tmp_path: Path, others: Any, argument: str | None, expected: Any) -> None:
+    tokenizer = load_tokenizer(folder(tmp_path / "t", trained.byte_level(), **others), eod_token=argument)
+    if argument == "a":
+        expected = (shared_tokenizer(tokenizer).token_to_id("a"), "a")
+    assert (tokenizer.eod_id, tokenizer.eod_token) == expected
+
+
+def test_require_eod_names_the_flag(tmp_path: Path) -> None:
+    path = folder(tmp_path / "t", trained.byte_level())
+    with pytest.raises(TokenizerError, match=r"t: expected an eos_token.*'<\|eot\|>', '<\|bos\|>'.*--eod-token"):
+        require_eod(load_tokenizer(path))
+    assert require_eod(load_tokenizer(path, eod_token="<|eot|>")) == 0
+
+
+def test_unknown_eod_suggests_close_ones(tmp_path: Path) -> None:
+    path = folder(tmp_path / "t", trained.byte_level())
+    with pytest.raises(TokenizerError, match=r"EOD token '<eot>' in the vocabulary.*near it: '<\|eot\|>'.*--eod-token"):
+        load_tokenizer(path, eod_token="<eot>")
+
+
+def test_decode_shows_special_tokens(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(folder(tmp_path / "t", trained.byte_level()))
+    ids = shared_tokenizer(tokenizer).encode("Mühle 水車\0<|eot|>").ids
+    assert decode(tokenizer, ids) == "Mühle 水車\0<|eot|>"
+    assert decode(tokenizer, []) == ""
+
+
+SENTENCEPIECE = b"\n\x0e\n\x05<unk>\x15" + struct.pack("<f", 0) + b"\x18\x02" + b"\n\x0c\n\x03<s>\x15\0\0\0\0\x18\x03"
+TIKTOKEN = b"".join(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte in range(256))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.model", SENTENCEPIECE, r"got a SentencePiece file; convert .*AutoTokenizer.from_pretrained"),
+        ("spm", SENTENCEPIECE, "got a SentencePiece file"),
+        ("tokenizer.model", TIKTOKEN, r"got a tiktoken file; convert .*convert_tiktoken_to_fast"),
+        ("o200k.tiktoken", TIKTOKEN, "got a tiktoken file"),
+        ("x.json", b'{"version": "1.0", ', r"expected JSON, and it cannot be read \(.*line 1 column 20"),
+        ("x.json", b"", "expected JSON"),
+        ("x.json", b"[1]", "expected a JSON object, got list"),
+        ("x.json", b"\xff\xfe", "expected JSON"),
+        ("x.json", b"[" * 100_000, "expected JSON"),
+        ("x.json", b'{"text": "a document"}', "got JSON without a model"),
+        ("x.json", trained.byte_level_document(version="2.0"), "version '1.0', got '2.0'"),
+        ("x.json", trained.byte_level_document(model={"type": "Foo"}), "tokenizers library reads, and it says"),
+    ],
+    ids=[
+        "spm",
+        "spm-content",
+        "tiktoken-model",
+        "tiktoken",
+        "cut",
+        "empty",
+        "list",
+        "binary",
+        "deep",
+        "jsonl",
+        "v2",
+        "model",
+    ],
+)
+def test_other_files_are_refused_by_name(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TokenizerError, match=message) as caught:
+        load_tokenizer(str(tmp_path / name))
+    assert str(caught.value).startswith(f"{tmp_path / name}: expected ")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "got one with nothing"),
+        ({"README.md": b"x", "a.bin": b"y"}, r"got one with README.md, a.bin; give the folder"),
+        ({"tokenizer.model": SENTENCEPIECE}, r"tokenizer.model is a SentencePiece file: convert"),
+        ({"tokenizer.model": TIKTOKEN}, r"tokenizer.model is a tiktoken file: convert"),
+        ({"vocab.json": b"{}", "merges.txt": b""}, r"save_pretrained\(NEW_FOLDER\)"),
+    ],
+    ids=["empty", "other", "spm", "tiktoken", "slow"],
+)
+def test_folder_without_tokenizer_json_names_what_is_there(
+    tmp_path: Path, files: dict[str, bytes], message: str
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(TokenizerError, match=message):
+        load_tokenizer(str(tmp_path))
+
+
+def test_missing_path_says_that_nothing_is_downloaded(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match="nothing is there; give a local path"):
+        load_tokenizer(str(tmp_path / "openai-community/gpt2"))
+
+
+def test_input_given_as_tokenizer_is_not_read(tmp_path: Path) -> None:
+    with open(tmp_path / "huge", "wb") as stream:
+        stream.write(b'{"text": "')
+        stream.truncate(1 << 40)
+    with pytest.raises(TokenizerError, match="give the tokenizer, not the input"):
+        load_tokenizer(str(tmp_path / "huge"))
+
+
+def test_dropout_is_refused(tmp_path: Path) -> None:
+    document = json.loads(trained.byte_level())
+    document["model"]["dropout"] = 0.1
+    with pytest.raises(TokenizerError, match=r"one result for one text, got BPE dropout 0\.1"):
+        load_tokenizer(folder(tmp_path / "t", json.dumps(document).encode()))
+
+
+@pytest.mark.parametrize(
+    ("content", "config", "message"),
+    [
+        (trained.byte_level(), {"pad_token": "<pad>"}, "'<pad>' is not"),
+        (trained.byte_level(), {"added_tokens_decoder": {"7": {"content": "<new>"}}}, "'<new>' is not"),
+        (trained.byte_level(), {"additional_special_tokens": ["<a>"]}, "'<a>' is not"),
+        (trained.byte_level(), {"add_bos_token": True, "bos_token": "<|bos|>"}, "disagree on the tokens around"),
+        (trained.with_template("<|bos|> $A"), {"add_bos_token": False, "bos_token": "<|bos|>"}, "disagree"),
+        (trained.with_template("$A <|eot|>"), {"add_bos_token": False, "eos_token": "<|eot|>"}, "disagree"),
+        (trained.with_template("<|bos|> $A"), {"add_bos_token": True, "bos_token": "<|bos|>"}, None),
+        (trained.byte_level(), {"add_bos_token": False, "bos_token": "<|bos|>", "chat_template": "x"}, None),
+        (trained.with_template("<|bos|> $A"), {"bos_token": "<|bos|>"}, None),
+    ],
+)
+def test_folder_whose_files_disagree_is_refused(
+    tmp_path: Path, content: bytes, config: Any, message: str | None
+) -> None:
+    path = folder(tmp_path / "t", content, tokenizer_config=config)
+    if message is None:
+        load_tokenizer(path)
+    else:
+        with pytest.raises(TokenizerError, match=message):
+            load_tokenizer(path)
+    load_tokenizer(f"{path}/tokenizer.json")
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no shared corpus")
+@pytest.mark.parametrize(("name", "size", "eod"), [("gpt2", 50257, 50256), ("bos8k", 8000, 1)])
+def test_shared_tokenizers(name: str, size: int, eod: int) -> None:
+    tokenizer = load_tokenizer(str(SHARED / name))
+    assert (tokenizer.vocabulary_size, tokenizer.eod_id) == (size, eod)

@@ -1,0 +1,72 @@
+"""Small inputs for builds that are disturbed, and what a folder of outputs holds."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from typing import TYPE_CHECKING
+
+from tests.golden_files import OWN
+from workflows.ledger import Ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
+
+BROKEN = {
+    "not JSON": b'{"text": "x",}',
+    "cut off": b'{"text": "x',
+    "two objects": b'{"text": "a", "title": "b"} {"text": "c", "title": "d"}',
+    "not an object": b"[1, 2]",
+    "a number": b"17",
+    "no text": b'{"title": "x"}',
+    "wrong type": b'{"text": 5, "title": "x"}',
+    "null": b'{"text": null, "title": "x"}',
+    "invalid UTF-8": b'{"text": "\xff\xfe", "title": "x"}',
+    "lone surrogate": b'{"text": "\\ud800", "title": "x"}',
+    "mixed list": b'{"text": ["a", 1], "title": "x"}',
+    "control character": b'{"text": "a\x01b", "title": "x"}',
+    "not JSON at all": b"ein Satz, kein Datensatz",
+    "NUL": b"\x00\x00\x00",
+}
+"""Every way in which a line is no record with a text and a title."""
+
+
+def write_corpus(path: Path, *, num_lines: int, broken: dict[int, bytes], seed: int = 7) -> None:
+    """Write records with a text and a title; `broken` gives the lines (0-based) that are none, some lines are blank."""
+    rng = random.Random(seed)
+    words = (OWN.docs).read_text(encoding="utf-8").split()
+    with path.open("wb") as file:
+        for number in range(num_lines):
+            if number in broken:
+                file.write(broken[number] + b"\n")
+            elif number % 37 == 5:
+                file.write(b" \n")
+            else:
+                text = " ".join(rng.choices(words, k=rng.randrange(40)))
+                record = {"title": f"document {number}", "text": text}
+                file.write(json.dumps(record, ensure_ascii=number % 2 == 0).encode() + b"\n")
+
+
+def published(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder; of manifests, the part that is under the one law."""
+    files = {}
+    for path in sorted(folder.iterdir()):
+        if path.name.endswith("manifest.json"):
+            files[path.name] = json.dumps(json.loads(path.read_bytes())["content"]).encode()
+        elif path.is_file():
+            files[path.name] = path.read_bytes()
+    return files
+
+
+def committed_shards(work_dir: Path, scratch: Path) -> set[str]:
+    """Shards that a ledger has: path and first byte."""
+    if not (work_dir / "ledger.jsonl").exists() or not (work_dir / "plan.json").exists():
+        return set()
+    shutil.copyfile(work_dir / "ledger.jsonl", scratch)
+    ledger = Ledger(str(scratch))
+    ledger.close()
+    keys = [key.split("\0") for key in ledger._shards]
+    return {f"{path} {begin}" for path, _size, _version, begin, _end in keys}

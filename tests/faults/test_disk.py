@@ -1,0 +1,197 @@
+"""Disks that are full, broken, read-only or gone, and inputs that change under way: a clean stop, then success."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults.corpus import TOKENIZER, committed_shards, published, write_corpus
+from tests.faults.zygote import Strike
+from tests.golden_files import OWN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.faults.zygote import Ended, Zygote
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("corpus") / "in.jsonl"
+    write_corpus(path, num_lines=300, broken={})
+    return path
+
+
+def command(corpus: Path, out: Path, *more: str) -> list[str]:
+    return [
+        "build",
+        "--input",
+        str(corpus),
+        *TOKENIZER,
+        "--output-prefix",
+        str(out / "x"),
+        "--shard-size",
+        "6KiB",
+        *more,
+    ]
+
+
+@pytest.fixture(scope="module")
+def expected(corpus: Path, zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    out = tmp_path_factory.mktemp("whole")
+    assert zygote.run(out / "run", command(corpus, out)).code == 0
+    return published(out)
+
+
+def assert_clean_stop(ended: Ended, *parts: str) -> None:
+    assert ended.code == 1, ended.errors
+    assert "Traceback" not in ended.errors
+    assert "a fault of dsindex itself" not in ended.errors
+    last = ended.errors.strip().splitlines()[-1]
+    assert [part for part in parts if part not in last] == [], last
+
+
+def assert_continues(
+    zygote: Zygote, arguments: list[str], out: Path, scratch: Path, expected: dict[str, bytes]
+) -> None:
+    committed = committed_shards(out / "x.build", scratch / "ledger")
+    assert committed
+    again = zygote.run(scratch / "run", arguments)
+    assert again.code == 0, again.errors
+    assert published(out) == expected
+    assert not committed & set(again.tokenized)
+
+
+PLACES = {"a shard": (".build/shards", 30), "the ledger": ("ledger.jsonl", 4), "the output": ("x_text_document.bin", 2)}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("what", ["ENOSPC", "EDQUOT", "EROFS", "EACCES"])
+def test_disk_that_refuses_stops_the_build(
+    what: str, place: str, corpus: Path, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    where, at = PLACES[place]
+    ended = zygote.run(tmp_path / "run", command(corpus, out), Strike(at=at, what=what, place=where, lasts=True))
+    remedy = "make room" if what in {"ENOSPC", "EDQUOT"} else "give a place that you may write to"
+    assert_clean_stop(ended, str(out), "cannot be written", remedy)
+    assert not list(out.glob("*.idx"))
+    assert_continues(zygote, command(corpus, out), out, tmp_path, expected)
+
+
+@pytest.mark.parametrize("what", ["EIO", "ESTALE"])
+def test_one_io_error_is_tried_again(
+    what: str, corpus: Path, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    strike = Strike(at=30, what=what, place=".build/shards")
+    ended = zygote.run(tmp_path / "run", command(corpus, out, "--workers", "1"), strike)
+    assert ended.code == 0, ended.errors
+    assert published(out) == expected
+    assert len(ended.tokenized) == len(set(ended.tokenized)) + 1
+
+
+def test_network_folder_that_stays_away_stops_the_build(
+    corpus: Path, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    strike = Strike(at=30, what="EIO", place=".build/shards", lasts=True)
+    ended = zygote.run(tmp_path / "run", command(corpus, out, "--workers", "1"), strike)
+    assert_clean_stop(
+        ended, "tokenize[", "given up after 4 attempts", "Input/output error", "run the same command again"
+    )
+    assert_continues(zygote, command(corpus, out), out, tmp_path, expected)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 2 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize(("room", "when"), [(150, "before"), (300, "tokenizing"), (400, "merging")], ids=str)
+def test_full_disk_stops_and_continues_after_it_is_enlarged(
+    room: int, when: str, corpus: Path, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path, small_disk: Path
+) -> None:
+    """Of `room` KiB: 21 shards take about 340 KiB in pages of 4 KiB, which an estimate cannot know."""
+    (small_disk / "ballast").write_bytes(bytes((2048 - room) << 10))
+    ended = zygote.run(tmp_path / "run", command(corpus, small_disk))
+    assert_clean_stop(ended, str(small_disk), "make room")
+    assert not list(small_disk.glob("*.idx"))
+    assert ("are needed for shards and output" in ended.errors) == (when == "before")
+    assert ("tokenize: done" in ended.errors) == (when == "merging")
+    committed = committed_shards(small_disk / "x.build", tmp_path / "ledger")
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    again = zygote.run(tmp_path / "run", command(corpus, small_disk))
+    assert again.code == 0, again.errors
+    assert not committed & set(again.tokenized)
+    (small_disk / "ballast").unlink()
+    assert published(small_disk) == expected
+
+
+def test_vanished_work_folder_stops_the_build(
+    corpus: Path, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    (out / "x.build").mkdir(parents=True)
+    strike = Strike(at=40, what="vanish", target=str(out / "x.build"))
+    ended = zygote.run(tmp_path / "run", command(corpus, out), strike)
+    assert_clean_stop(ended, "x.build", "run the same command again")
+    assert not list(out.glob("*.idx"))
+    again = zygote.run(tmp_path / "run", command(corpus, out))
+    assert again.code == 0, again.errors
+    assert published(out) == expected
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [("vanish", " read"), ("grow", " bytes"), ("cut", " bytes")],
+)
+def test_input_that_changes_under_way_stops_the_build(
+    what: str, said: str, corpus: Path, zygote: Zygote, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    copy = tmp_path / "copy.jsonl"
+    shutil.copyfile(corpus, copy)
+    strike = Strike(at=40, what=what, target=str(copy))
+    assert_clean_stop(zygote.run(tmp_path / "run", command(copy, out), strike), "copy.jsonl", said)
+    assert not list(out.glob("*.idx"))
+    # What became of the input is another plan, and that is said by name.
+    again = zygote.run(tmp_path / "run", command(copy, out))
+    changed = ("another plan", "the input", "copy.jsonl", "--fresh")
+    assert_clean_stop(again, *(("copy.jsonl", " read") if what == "vanish" else changed))
+
+
+@pytest.mark.parametrize(
+    ("more", "changed"),
+    [
+        (["--tokenizer-model", str(OWN.bos_tokenizer)], "tokenizer was "),
+        (["--shard-size", "9KiB"], "shard-size was 6144 and is 9216"),
+        (["--json-keys", "title"], 'json-keys was ["text"] and is ["title"]'),
+    ],
+    ids=["tokenizer", "shard size", "keys"],
+)
+def test_unfinished_build_of_another_plan_is_refused_by_name(
+    more: list[str], changed: str, corpus: Path, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    assert zygote.run(tmp_path / "run", command(corpus, out), Strike(at=90)).code == -9
+    assert_clean_stop(zygote.run(tmp_path / "run", command(corpus, out, *more)), "another plan", changed, "--fresh")
+    assert_continues(zygote, command(corpus, out), out, tmp_path, expected)

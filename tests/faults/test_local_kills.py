@@ -1,0 +1,254 @@
+"""A local driver killed at any point: the same command again ends with the same bytes and does nothing twice."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults.corpus import BROKEN, TOKENIZER, committed_shards, published, write_corpus
+from tests.faults.zygote import Strike
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.faults.zygote import Ended, Zygote
+
+pytestmark = pytest.mark.timeout(1800)
+"""The long form's, on a busy machine."""
+
+SHORT = {"build": 12, "fresh": 7, "grown": 6, "merge": 5}
+LONG = {"build": 80, "fresh": 50, "grown": 40, "merge": 30}
+"""Points per scenario, 30 and 200, besides the 10 of the renames."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A command, what stands in the output folder before it, and what stands there after it."""
+
+    prepared: Path
+    arguments: list[str]
+    """With `{out}` for the output folder."""
+    expected: dict[str, bytes] = field(default_factory=dict)
+    num_calls: int = 0
+
+    def command(self, out: Path) -> list[str]:
+        return [argument.format(out=out) for argument in self.arguments]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("inputs")
+    kinds = list(BROKEN.values())
+    for number, name in enumerate("abc"):
+        broken = dict(zip(range(9 + number, 120, 11), kinds[number * 4 :], strict=False))
+        write_corpus(folder / f"{name}.jsonl", num_lines=120, broken=broken, seed=number)
+    return [str(folder / f"{name}.jsonl") for name in "abc"]
+
+
+@pytest.fixture(scope="module")
+def scenarios(tmp_path_factory: pytest.TempPathFactory, inputs: list[str], zygote: Zygote) -> dict[str, Scenario]:
+    base = tmp_path_factory.mktemp("scenarios")
+    build = ["build", *TOKENIZER, "--json-keys", "text", "title", "--on-bad-record", "quarantine", "--workers", "2"]
+    build += ["--shard-size", "6KiB", "--output-prefix", "{out}/x"]
+
+    def prepare(name: str, *arguments: str) -> Path:
+        folder = base / name
+        folder.mkdir()
+        if arguments:
+            assert zygote.run(base / "run", [argument.format(out=folder) for argument in arguments]).code == 0
+        return folder
+
+    def merge_parts() -> Path:
+        folder = prepare("merge")
+        for name, path in zip("abc", inputs, strict=True):
+            part = [*build[:-1], str(base / "parts" / name), "--input", path]
+            assert zygote.run(base / "run", part).code == 0
+        return folder
+
+    parts = [str(base / "parts" / f"{name}_text_document") for name in "abc"]
+    given = {
+        "build": Scenario(prepared=prepare("build"), arguments=[*build, "--input", *inputs]),
+        "fresh": Scenario(
+            prepared=prepare("fresh", *build, "--keep-shards", "--input", inputs[0]),
+            arguments=[*build, "--fresh", "--input", inputs[1]],
+        ),
+        "grown": Scenario(
+            prepared=prepare("grown", *build, "--keep-shards", "--input", *inputs[1:]),
+            arguments=[*build, "--input", *inputs],
+        ),
+        "merge": Scenario(
+            prepared=merge_parts(),
+            arguments=["merge", "--input", *parts, "--output-prefix", "{out}/x_text_document", "--workers", "2"],
+        ),
+    }
+    return {name: undisturbed(scenario, base / f"{name}-whole", zygote) for name, scenario in given.items()}
+
+
+def undisturbed(scenario: Scenario, out: Path, zygote: Zygote) -> Scenario:
+    """Find out how a command ends that nothing disturbs, and how many points there are."""
+    copy_prepared(scenario, out)
+    ended = zygote.run(out.parent / "run", scenario.command(out))
+    assert ended.code == 0, ended.errors
+    assert ended.calls
+    assert ended.tokenized or scenario.arguments[0] == "merge"
+    return Scenario(
+        prepared=scenario.prepared,
+        arguments=scenario.arguments,
+        expected=published(out),
+        num_calls=len(ended.calls),
+    )
+
+
+def copy_prepared(scenario: Scenario, out: Path) -> None:
+    """Copy what stands before the command; plans name their output, and those of the copy are to name the copy."""
+    shutil.copytree(scenario.prepared, out)
+    for path in [*out.glob("*.manifest.json"), *out.glob("*.build/plan.json")]:
+        path.write_text(path.read_text().replace(str(scenario.prepared), str(out)))
+
+
+def points(num_calls: int, count: int) -> list[int]:
+    """Spread `count` points over all calls, the first and the last among them."""
+    return sorted({round(number * (num_calls - 1) / (count - 1)) for number in range(count)})
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_killed_driver_continues(
+    name: str, scenarios: dict[str, Scenario], zygote: Zygote, tmp_path: Path, is_long: bool
+) -> None:
+    scenario = scenarios[name]
+    wanted = points(scenario.num_calls, (LONG if is_long else SHORT)[name])
+    num_killed = 0
+    for number, at in enumerate(wanted):
+        out = tmp_path / str(at)
+        copy_prepared(scenario, out)
+        before = published(out)
+        strike = Strike(at=at, what="tear" if number % 2 else "kill")
+        killed = zygote.run(tmp_path / "run", scenario.command(out), strike)
+        num_killed += killed.code == -9
+        assert killed.code in {0, -9}, killed.errors  # threads may save a few calls: the last point may not be reached
+        what_stands_is_whole(out, before, scenario.expected)
+        committed = committed_shards(out / "x.build", tmp_path / "ledger")
+        again = zygote.run(tmp_path / "run", scenario.command(out))
+        assert_continued(again, scenario, out, committed if "--fresh" not in scenario.arguments else set())
+        shutil.rmtree(out)
+    assert num_killed >= 0.8 * len(wanted)
+
+
+def test_killed_before_every_rename_of_publishing(
+    scenarios: dict[str, Scenario], zygote: Zygote, tmp_path: Path
+) -> None:
+    """An older output stands where the new one goes: no moment mixes the two."""
+    scenario = scenarios["grown"]
+    num_renames = 10  # .bin, provenance, quarantine, .idx and manifest, of two keys
+    copy_prepared(scenario, tmp_path / "counted")
+    renames = Strike(place="_document.", name="replace")
+    whole = zygote.run(tmp_path / "run", scenario.command(tmp_path / "counted"), renames)
+    for at in range(len(whole.calls) - num_renames, len(whole.calls)):
+        out = tmp_path / str(at)
+        copy_prepared(scenario, out)
+        before = published(out)
+        assert zygote.run(tmp_path / "run", scenario.command(out), replace(renames, at=at)).code == -9
+        what_stands_is_whole(out, before, scenario.expected)
+        again = zygote.run(tmp_path / "run", scenario.command(out))
+        assert_continued(again, scenario, out, set())
+        assert again.tokenized == []
+        shutil.rmtree(out)
+
+
+def assert_continued(again: Ended, scenario: Scenario, out: Path, committed: set[str]) -> None:
+    assert again.code == 0, again.errors
+    assert published(out) == scenario.expected
+    assert [path.name for path in out.iterdir() if path.is_dir()] == []
+    assert sorted(committed & set(again.tokenized)) == []
+
+
+def what_stands_is_whole(out: Path, before: dict[str, bytes], after: dict[str, bytes]) -> None:
+    """An .idx stands only beside its own whole .bin; a manifest only beside all of its files."""
+    stands = published(out)
+    for key in ("text", "title"):
+        pair = [f"x_{key}_document.{suffix}" for suffix in ("bin", "idx")]
+        if pair[1] in stands:
+            assert [stands.get(name) for name in pair] in (
+                [before.get(name) for name in pair],
+                [after[n] for n in pair],
+            )
+        manifest = f"x_{key}_document.manifest.json"
+        if manifest in stands:
+            source = before if stands[manifest] == before.get(manifest) else after
+            own = [name for name in source if name.startswith(f"x_{key}_document.")]
+            assert [name for name in own if stands.get(name) != source[name]] == []
+
+
+def test_killed_again_and_again(scenarios: dict[str, Scenario], zygote: Zygote, tmp_path: Path) -> None:
+    """A run of kills, each a little after the start: no work is lost, so it ends."""
+    scenario = scenarios["build"]
+    out = tmp_path / "out"
+    out.mkdir()
+    committed: set[str] = set()
+    for _ in range(60):
+        ended = zygote.run(tmp_path / "run", scenario.command(out), Strike(at=72))
+        assert not committed & set(ended.tokenized)
+        committed = committed_shards(out / "x.build", tmp_path / "ledger")
+        if ended.code == 0:
+            break
+    assert ended.code == 0
+    assert published(out) == scenario.expected
+
+
+def test_partial_file_that_somebody_removed_is_made_anew_as_a_whole(
+    scenarios: dict[str, Scenario], zygote: Zygote, tmp_path: Path
+) -> None:
+    """Ranges that the ledger has of the removed file must not count for the new one, which a kill leaves empty."""
+    scenario = scenarios["build"]
+    counted, out = tmp_path / "counted", tmp_path / "out"
+    counted.mkdir()
+    out.mkdir()
+    whole = zygote.run(tmp_path / "run", scenario.command(counted), Strike(place="ledger.jsonl"))
+    # The ledger's last calls are for what is assembled; before them come the ranges.
+    in_the_ranges = Strike(at=len(whole.calls) - 8, place="ledger.jsonl")
+    assert zygote.run(tmp_path / "run", scenario.command(out), in_the_ranges).code == -9
+    assert (out / "x.build" / "ledger.jsonl").read_text().count('"kind":"range"') >= 3
+    for path in out.glob("x_*_document.bin.*.partial"):
+        path.unlink()
+    allocated = Strike(at=3, place="_document.bin.")
+    assert zygote.run(tmp_path / "run", scenario.command(out), allocated).code == -9
+    committed = committed_shards(out / "x.build", tmp_path / "ledger")
+    again = zygote.run(tmp_path / "run", scenario.command(out))
+    assert_continued(again, scenario, out, committed)
+
+
+def test_killed_while_indices_are_built(inputs: list[str], zygote: Zygote, tmp_path: Path, is_long: bool) -> None:
+    """The last stage of a build: no index is taken for whole that is not, and nothing is tokenized for it again."""
+    command = ["build", *TOKENIZER, "--on-bad-record", "quarantine", "--shard-size", "6KiB", "--input", *inputs]
+    command += [
+        "--seq-length",
+        "16",
+        "--epochs",
+        "2.5",
+        "--output-prefix",
+        "{out}/x",
+        "--data-cache-path",
+        "{out}/cache",
+    ]
+
+    def run(out: Path, strike: Strike | None) -> Ended:
+        return zygote.run(tmp_path / "run", [word.format(out=out) for word in command], *([strike] if strike else []))
+
+    def indices(out: Path) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in sorted((out / "cache").glob("*.npy"))}
+
+    whole = run(tmp_path / "whole", Strike(place="/cache/"))
+    expected = indices(tmp_path / "whole")
+    assert whole.code == 0, whole.errors
+    assert len(expected) == 9
+    for number, at in enumerate(points(len(whole.calls), 20 if is_long else 4)):
+        out = tmp_path / str(at)
+        killed = run(out, Strike(at=at, what="tear" if number % 2 else "kill", place="/cache/"))
+        assert killed.code == -9, killed.errors
+        again = run(out, None)
+        assert again.code == 0, again.errors
+        assert not again.tokenized
+        assert indices(out) == expected

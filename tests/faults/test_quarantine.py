@@ -1,0 +1,174 @@
+"""Bad records: exactly those are set aside, every line is accounted for, whatever the cut and the executor."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from dsindex.errors import BadRecordError, InputError
+from dsindex.storage import digest_file
+from tests.faults.corpus import BROKEN, published, write_corpus
+from tests.golden_files import OWN
+from workflows.build import run_build
+from workflows.config import BuildConfig
+from workflows.progress import Reporter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUM_LINES = 1400
+
+
+@pytest.fixture(scope="module")
+def broken() -> dict[int, bytes]:
+    """One line in a hundred, every kind among them."""
+    lines = sorted(random.Random(3).sample(range(NUM_LINES), NUM_LINES // 100))
+    return dict(zip(lines, BROKEN.values(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, broken: dict[int, bytes]) -> Path:
+    path = tmp_path_factory.mktemp("corpus") / "in.jsonl"
+    write_corpus(path, num_lines=NUM_LINES, broken=broken)
+    return path
+
+
+def build(corpus: Path, out: Path, **options: Any) -> Any:
+    defaults: dict[str, Any] = {
+        "input": (str(corpus),),
+        "json_keys": ("text", "title"),
+        "tokenizer_model": str(OWN.plain_tokenizer),
+        "append_eod": True,
+        "output_prefix": str(out / "x"),
+        "on_bad_record": "quarantine",
+        "shard_size": "32KiB",
+        "executor": "local",
+        "workers": 2,
+    }
+    return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
+
+
+def read_quarantine(path: Path) -> list[dict[str, Any]]:
+    with pa.CompressedInputStream(pa.OSFile(str(path)), "zstd") as stream:
+        return [json.loads(line) for line in stream.read().decode().splitlines()]
+
+
+WAYS = [
+    {"shard_size": "64MiB", "workers": 1},
+    {"shard_size": "1KiB", "workers": 3, "engine": "tokenizers"},
+    {"shard_size": "100KiB", "executor": "processes"},
+]
+
+
+@pytest.fixture(scope="module")
+def built(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    out = tmp_path_factory.mktemp("built")
+    return build(corpus, out), out
+
+
+def test_quarantine_holds_exactly_the_broken_lines(
+    built: tuple[Any, Path], corpus: Path, broken: dict[int, bytes]
+) -> None:
+    _, out = built
+    entries = read_quarantine(out / "x_text_document.quarantine.jsonl.zst")
+    raw = [
+        entry["raw"].encode() if "raw" in entry else base64.b64decode(entry["raw_base64"], validate=True)
+        for entry in entries
+    ]
+    assert raw == list(broken.values())
+    assert [entry["line"] for entry in entries] == [number + 1 for number in broken]
+    assert {entry["file"] for entry in entries} == {str(corpus)}
+    assert all(entry["reason"] for entry in entries)
+    data = corpus.read_bytes()
+    for entry, line in zip(entries, raw, strict=True):
+        assert data[entry["offset"] :].startswith(line + b"\n")
+        assert entry["offset"] == 0 or data[entry["offset"] - 1 : entry["offset"]] == b"\n"
+
+
+def test_account_and_manifest_know_every_line(built: tuple[Any, Path]) -> None:
+    report, out = built
+    blank = sum(number % 37 == 5 for number in range(NUM_LINES))
+    blank -= sum(read["line"] % 37 == 6 for read in read_quarantine(out / "x_title_document.quarantine.jsonl.zst"))
+    assert report.account == {
+        "lines": NUM_LINES,
+        "blank": blank,
+        "records": NUM_LINES - blank,
+        "kept": NUM_LINES - blank - len(BROKEN),
+        "quarantined": len(BROKEN),
+    }
+    for key in ("text", "title"):
+        content = json.loads((out / f"x_{key}_document.manifest.json").read_bytes())["content"]
+        path = out / f"x_{key}_document.quarantine.jsonl.zst"
+        recorded = content["digests"]["quarantine.jsonl.zst"]
+        assert recorded == {"size_bytes": path.stat().st_size, "xxh3_128": digest_file(str(path))}
+        assert content["inputs"][0]["quarantined"] == len(BROKEN)
+        assert content["documents"] == report.account["kept"]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
+def test_quarantine_is_the_same_for_any_cut_and_executor(
+    way: dict[str, Any], built: tuple[Any, Path], corpus: Path, tmp_path: Path
+) -> None:
+    build(corpus, tmp_path, **way)
+    assert published(tmp_path) == published(built[1])
+
+
+def test_fail_names_the_first_and_quarantine_goes_on_from_there(
+    corpus: Path, broken: dict[int, bytes], built: tuple[Any, Path], tmp_path: Path
+) -> None:
+    first = min(broken)
+    for size in ("1KiB", "32KiB"):
+        with pytest.raises(BadRecordError, match=rf"in\.jsonl, line {first + 1}: "):
+            build(corpus, tmp_path / size, on_bad_record="fail", shard_size=size, workers=3)
+    # What was made until then is kept when the user decides for quarantine.
+    assert os.path.exists(tmp_path / "32KiB" / "x.build" / "ledger.jsonl")
+    build(corpus, tmp_path / "32KiB")
+    assert published(tmp_path / "32KiB") == published(built[1])
+
+
+def test_quarantine_is_not_taken_back_without_a_word(corpus: Path, tmp_path: Path) -> None:
+    build(corpus, tmp_path)
+    with pytest.raises(InputError.__base__, match='on-bad-record was "quarantine" and is "fail"'):  # type: ignore[arg-type]
+        build(corpus, tmp_path, on_bad_record="fail")
+
+
+@pytest.mark.parametrize("limit", ["13", "0.9%", "0"])
+def test_more_bad_records_than_allowed_stop_the_build(limit: str, corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"more than the {limit} of --max-bad-records.*raise the limit"):
+        build(corpus, tmp_path, max_bad_records=limit)
+    assert [name for name in os.listdir(tmp_path) if name != "x.build"] == []
+    # The limit is no part of the plan: raising it continues.
+    report = build(corpus, tmp_path, max_bad_records="14")
+    assert report.account["quarantined"] == 14
+
+
+@pytest.mark.parametrize("limit", ["14", "1.1%", None])
+def test_as_many_bad_records_as_allowed_are_fine(limit: str | None, corpus: Path, tmp_path: Path) -> None:
+    assert build(corpus, tmp_path, max_bad_records=limit, json_keys=("text",)).account["quarantined"] == 14
+
+
+def test_nothing_set_aside_is_no_file_and_removes_an_old_one(corpus: Path, tmp_path: Path) -> None:
+    build(corpus, tmp_path, json_keys=("text",))
+    name = "x_text_document.quarantine.jsonl.zst"
+    assert name in os.listdir(tmp_path)
+    build(OWN.docs, tmp_path, json_keys=("text",), fresh=True)
+    assert name not in os.listdir(tmp_path)
+
+
+def test_longer_lines_than_allowed_are_bad_records(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": "a" * size}).encode() for size in (10, 400, 90_000, 20)]
+    (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    for number, size in enumerate(("2KiB", "64MiB")):
+        out = tmp_path / str(number)
+        build(tmp_path / "in.jsonl", out, json_keys=("text",), max_record_size="300B", shard_size=size)
+        entries = read_quarantine(out / "x_text_document.quarantine.jsonl.zst")
+        assert [(entry["line"], len(entry["raw"])) for entry in entries] == [(2, 300), (3, 300)]
+        assert "300" in entries[0]["reason"]
+    with pytest.raises(BadRecordError, match="line 2: "):
+        build(tmp_path / "in.jsonl", tmp_path / "f", json_keys=("text",), max_record_size="300B", on_bad_record="fail")

@@ -1,0 +1,245 @@
+"""A Ray cluster that loses workers, nodes and drivers: the output is that of a build that nothing disturbed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.faults.corpus import TOKENIZER, committed_shards, published, write_corpus
+from tests.faults.zygote import Strike
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.faults.zygote import Ended, Zygote
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+
+SYSTEM_CONFIG = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head with one CPU, in folders of its own; tests add nodes."""
+    from ray.cluster_utils import Cluster
+
+    folder = tempfile.mkdtemp(prefix="rk", dir="/tmp")  # sockets have short names only
+    head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": folder, "_system_config": SYSTEM_CONFIG}
+    made = Cluster(initialize_head=True, head_node_args={**head, "object_store_memory": 80 << 20})
+    yield made
+    made.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def node(cluster: Any) -> Any:
+    """A second node with one CPU; that of the test before, if it is still there."""
+    return next(iter(cluster.worker_nodes), None) or cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("corpus") / "in.jsonl"
+    write_corpus(path, num_lines=160, broken={})
+    return str(path)
+
+
+def command(corpus: str, out: Path, *more: str) -> list[str]:
+    build = ["build", "--input", corpus, *TOKENIZER, "--json-keys", "text", "title", "--output-prefix", str(out / "x")]
+    return [*build, "--shard-size", "8KiB", *more]
+
+
+@pytest.fixture
+def on_ray(cluster: Any) -> list[str]:
+    return ["--executor", "ray", "--address", cluster.address, "--installed"]
+
+
+@pytest.fixture(scope="module")
+def expected(corpus: str, zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a local build makes: Ray's must be the same."""
+    out = tmp_path_factory.mktemp("whole")
+    assert zygote.run(out / "run", command(corpus, out)).code == 0
+    return same_ranges(published(out))
+
+
+def same_ranges(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Leave out the digest of `.bin`: local forks cut outputs into small ranges, Ray's workers do not."""
+    for name, data in files.items():
+        if name.endswith("manifest.json"):
+            content = json.loads(data)
+            del content["digests"]["bin"]["xxh3_128"]
+            files[name] = json.dumps(content).encode()
+    return files
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(path.parent.name))
+    return found
+
+
+def raylet(node: Any) -> int:
+    [process] = node.all_processes["raylet"]
+    return int(process.process.pid)
+
+
+class Running:
+    """A build on Ray whose shards wait, all but the first two."""
+
+    def __init__(self, zygote: Zygote, arguments: list[str], folder: Path) -> None:
+        self.waiting = folder / "waiting"
+        self.waiting.mkdir()
+        self._pool = ThreadPoolExecutor(1)
+        self._ended = self._pool.submit(zygote.run, folder / "run", arguments, waiting=self.waiting)
+
+    def workers(self) -> dict[int, int]:
+        """Shards that wait, by worker."""
+        names = [path.name.split(".") for path in self.waiting.iterdir() if path.name != "go"]
+        return {int(pid): int(shard) for shard, pid in names}
+
+    def go_on(self) -> None:
+        (self.waiting / "go").touch()
+
+    def end(self) -> Ended:
+        ended = self._ended.result(300)
+        self._pool.shutdown()
+        return ended
+
+
+def run_of(out: Path) -> dict[str, Any]:
+    run: dict[str, Any] = json.loads((out / "x_text_document.manifest.json").read_bytes())["run"]
+    return run
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+@pytest.mark.usefixtures("node")
+def test_killed_worker_is_replaced(
+    corpus: str, expected: dict[str, bytes], on_ray: list[str], zygote: Zygote, tmp_path: Path, out: Path
+) -> None:
+    running = Running(zygote, command(corpus, out, *on_ray), tmp_path)
+    wait_until(lambda: len(running.workers()) >= 2)
+    os.kill(next(iter(running.workers())), signal.SIGKILL)
+    running.go_on()
+    ended = running.end()
+    assert ended.code == 0, ended.errors
+    assert same_ranges(published(out)) == expected
+    assert run_of(out)["lost_workers"] == 1
+
+
+@pytest.mark.usefixtures("node")
+def test_killed_driver_continues(
+    corpus: str, expected: dict[str, bytes], on_ray: list[str], zygote: Zygote, tmp_path: Path, is_long: bool
+) -> None:
+    """Struck after the third shard and while publishing; the long form strikes at 20 points over all stages."""
+    strikes = [Strike(at=3, what="tear", place="ledger.jsonl"), Strike(at=1, place="x_text_document.idx")]
+    if is_long:
+        (tmp_path / "counted").mkdir()
+        whole = zygote.run(tmp_path / "run", command(corpus, tmp_path / "counted", *on_ray), Strike(place="counted/x"))
+        assert same_ranges(published(tmp_path / "counted")) == expected
+        # Some calls come by the clock, so that a run may have fewer; the last ones, of publishing, are struck by name.
+        ats = [number * len(whole.calls) * 17 // 20 // 17 for number in range(18)]
+        strikes = [Strike(at=at, what="tear" if at % 2 else "kill", place="/x") for at in ats]
+        strikes += [Strike(at=1, place="x_text_document.idx"), Strike(at=0, place="x_text_document.manifest.json")]
+    for number, strike in enumerate(strikes):
+        out = tmp_path / str(number)
+        out.mkdir()
+        killed = zygote.run(tmp_path / f"run{number}", command(corpus, out, *on_ray), strike)
+        assert killed.code == -9, killed.errors
+        committed = committed_shards(out / "x.build", tmp_path / "ledger")
+        # The same work folder, now on the local executor, which says what it tokenizes.
+        again = zygote.run(tmp_path / "run", command(corpus, out, *(["--workers", "2"] if number % 2 else on_ray)))
+        assert again.code == 0, again.errors
+        assert same_ranges(published(out)) == expected
+        assert not committed & set(again.tokenized)
+
+
+def test_removed_node_takes_nothing_with_it(
+    corpus: str, expected: dict[str, bytes], on_ray: list[str], zygote: Zygote, tmp_path: Path, out: Path,
+    cluster: Any, node: Any,
+) -> None:  # fmt: skip
+    running = Running(zygote, command(corpus, out, *on_ray), tmp_path)
+    wait_until(lambda: bool(set(running.workers()) & set(children(raylet(node)))))
+    cluster.remove_node(node, allow_graceful=False)
+    running.go_on()
+    ended = running.end()
+    assert ended.code == 0, ended.errors
+    assert same_ranges(published(out)) == expected
+    assert run_of(out)["lost_workers"] >= 1
+
+
+@pytest.fixture
+def late_node(cluster: Any, is_long: bool) -> Iterator[Any]:
+    """A node that is frozen and then removed."""
+    if not is_long:
+        pytest.skip("long: --long-faults")
+    added = cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+    yield added
+    cluster.remove_node(added, allow_graceful=False)
+
+
+@pytest.mark.parametrize("thawed", ["while the build runs", "after its end"])
+def test_frozen_node_is_done_without_and_its_late_commits_are_harmless(
+    thawed: str, corpus: str, expected: dict[str, bytes], on_ray: list[str], zygote: Zygote, tmp_path: Path, out: Path,
+    late_node: Any,
+) -> None:  # fmt: skip
+    running = Running(zygote, command(corpus, out, *on_ray, "--shard-deadline", "3"), tmp_path)
+    wait_until(lambda: bool(set(running.workers()) & set(children(raylet(late_node)))))
+    frozen = [raylet(late_node), *children(raylet(late_node))]
+    send_to_all(frozen, signal.SIGSTOP)
+    try:
+        if thawed == "while the build runs":
+            time.sleep(5)
+            running.go_on()
+            time.sleep(1)
+            send_to_all(frozen, signal.SIGCONT)
+        running.go_on()
+        ended = running.end()
+    finally:
+        send_to_all(frozen, signal.SIGCONT)
+    assert ended.code == 0, ended.errors
+    assert same_ranges(published(out)) == expected
+    assert run_of(out)["stragglers"] + run_of(out)["lost_workers"] >= 1
+    time.sleep(3)  # what was thawed writes, and finds no work folder
+    assert same_ranges(published(out)) == expected
+    assert not (out / "x.build").exists()
+    again = zygote.run(tmp_path / "run", command(corpus, out))
+    assert "already complete" in again.output
+
+
+def send_to_all(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

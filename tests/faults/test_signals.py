@@ -1,0 +1,184 @@
+"""Ctrl-C and SIGTERM: a clean stop that says what is kept, no process left over, and the same command continues."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults.corpus import TOKENIZER, committed_shards, published, write_corpus
+from tests.faults.zygote import Strike
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.faults.zygote import Zygote
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("corpus") / "in.jsonl"
+    write_corpus(path, num_lines=300, broken={})
+    return str(path)
+
+
+def command(corpus: str, out: Path, *more: str) -> list[str]:
+    return ["build", "--input", corpus, *TOKENIZER, "--output-prefix", str(out / "x"), "--shard-size", "6KiB", *more]
+
+
+@pytest.fixture(scope="module")
+def expected(corpus: str, zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    out = tmp_path_factory.mktemp("whole")
+    assert zygote.run(out / "run", command(corpus, out)).code == 0
+    return published(out)
+
+
+@pytest.mark.parametrize("at", [3, 40, 90])
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_signal_stops_cleanly_and_the_same_command_continues(
+    name: str, code: int, said: str, at: int, corpus: str, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    stopped = zygote.run(tmp_path / "run", command(corpus, out), Strike(at=at, what=name))
+    assert stopped.code == code, stopped.errors
+    last = stopped.errors.strip().splitlines()[-1]
+    assert last.startswith(f"dsindex build: {said}; ")
+    assert "run the same command again to continue" in last
+    assert "Traceback" not in stopped.errors
+    assert "stopping; once more stops at once" in stopped.errors
+    assert not [path.name for path in out.glob("*.idx")]
+    assert not (out / "x.build" / "owner.json").exists()
+    committed = committed_shards(out / "x.build", tmp_path / "ledger")
+    if at == 90:
+        assert f"{len(committed)} of " in last
+        assert committed
+    again = zygote.run(tmp_path / "run", command(corpus, out))
+    assert again.code == 0, again.errors
+    assert published(out) == expected
+    assert not committed & set(again.tokenized)
+
+
+SLOW = """\
+import os, sys, time
+from dataclasses import replace
+from workflows.cli import main
+from workflows.executors import ProcessExecutor, ThreadExecutor
+
+def run(function, task, *rest):
+    if task.shard > 2:
+        open(sys.argv[1], "a").write(f"{os.getpid()}\\n")
+        time.sleep(3600)
+    return function(task, *rest)
+
+def slowed(start):
+    def started(executor, call, **options):
+        if call.name.startswith("tokenize["):
+            call = replace(call, function=run, arguments=(call.function, *call.arguments))
+        return start(executor, call, **options)
+    return started
+
+if __name__ == "__main__":
+    for kind in (ProcessExecutor, ThreadExecutor):
+        kind.start = slowed(kind.start)
+    sys.exit(main(sys.argv[2:]))
+"""
+"""Shards after the third hang, so that a signal surely meets work that runs."""
+
+
+def start_slow(folder: Path, arguments: Sequence[str]) -> subprocess.Popen[str]:
+    (folder / "slow.py").write_text(SLOW)
+    return subprocess.Popen(
+        [sys.executable, str(folder / "slow.py"), str(folder / "pids"), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def hanging(folder: Path) -> list[int]:
+    path = folder / "pids"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM", "SIGKILL"])
+def test_no_worker_outlives_its_driver(
+    how: str, corpus: str, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    driver = start_slow(tmp_path, command(corpus, out, "--executor", "processes", "--workers", "2"))
+    wait_until(lambda: len(hanging(tmp_path)) >= 2)
+    workers = hanging(tmp_path)
+    assert all(map(is_running, workers))
+    assert driver.pid not in workers
+    began = time.monotonic()
+    if how == "Ctrl-C":
+        os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    else:
+        driver.send_signal(signal.SIGTERM if how == "SIGTERM" else signal.SIGKILL)
+    errors = driver.communicate(timeout=30)[1]
+    assert driver.returncode == {"Ctrl-C": 130, "SIGTERM": 143, "SIGKILL": -9}[how], errors
+    assert time.monotonic() - began < 10
+    wait_until(lambda: not any(map(is_running, workers)), seconds=10)
+    assert "Traceback" not in errors
+    if how != "SIGKILL":
+        assert "3 of " in errors
+        assert "shards are finished and kept" in errors
+    committed = committed_shards(out / "x.build", tmp_path / "ledger")
+    assert len(committed) == 3
+    again = zygote.run(tmp_path / "run", command(corpus, out))
+    assert again.code == 0, again.errors
+    assert not committed & set(again.tokenized)
+    assert published(out) == expected
+
+
+def test_second_interrupt_stops_at_once(
+    corpus: str, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path
+) -> None:
+    """Threads end the shard they are at; whoever does not want to wait says it again."""
+    out = tmp_path / "out"
+    out.mkdir()
+    driver = start_slow(tmp_path, command(corpus, out, "--workers", "1"))
+    wait_until(lambda: len(hanging(tmp_path)) >= 1)
+    driver.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert driver.poll() is None
+    driver.send_signal(signal.SIGINT)
+    errors = driver.communicate(timeout=10)[1]
+    assert driver.returncode == 130
+    assert "stopped at once; run the same command again to continue" in errors
+    committed = committed_shards(out / "x.build", tmp_path / "ledger")
+    assert len(committed) == 3
+    again = zygote.run(tmp_path / "run", command(corpus, out))
+    assert again.code == 0, again.errors
+    assert not committed & set(again.tokenized)
+    assert published(out) == expected

@@ -1,0 +1,291 @@
+"""Runs `dsindex` commands in forks of one warm process, and strikes them at chosen points.
+
+`python -m tests.faults.zygote` imports everything, starts no thread, and forks a child per line of its input. In the
+child the calls that change anything on disk are counted; at the chosen one the process kills itself, stops the
+machine's disk, or does whatever else `Strike` says. The product knows nothing of this.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.faults.waiting import install
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+ROOT = Path(__file__).parents[2]
+
+SEAMS = ("replace", "rename", "link", "unlink", "rmdir", "mkdir", "ftruncate", "fsync", "write", "pwrite", "utime")
+"""Functions of `os` that change something, but for `open`, which is counted where it may write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """What happens at one counted call."""
+
+    at: int | None = None
+    """The call's number from 0; None: nothing happens, calls are only counted."""
+    what: str = "kill"
+    """`kill`: SIGKILL before the call; `tear`: after half of what it writes; a signal's name; an errno's name; or
+    something that is done to `target`."""
+    place: str = ""
+    """Only calls whose arguments name a path with this in it are counted, and those on descriptors only without it."""
+    name: str = ""
+    """Only calls of this function are counted."""
+    lasts: bool = False
+    """An errno is raised by all later calls too."""
+    target: str = ""
+    """What `vanish` removes, `grow` adds a record to, and `cut` takes the last bytes from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    """Exit code, or minus the signal."""
+    output: str
+    errors: str
+    calls: list[str]
+    """Names of the counted calls, where nothing struck."""
+    tokenized: list[str]
+    """Shards that were begun: path and first byte."""
+    seconds: float
+
+
+class Zygote:
+    """The warm process, from outside."""
+
+    def __enter__(self) -> Zygote:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.zygote"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            text=True,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.stdin.close()  # type: ignore[union-attr]
+        self._process.stdout.close()  # type: ignore[union-attr]
+        self._process.wait(30)
+
+    def run(
+        self, folder: Path, arguments: Sequence[str], strike: Strike | None = None, *, waiting: Path | None = None
+    ) -> Ended:
+        """Run one command to its end; `folder` gets its output; see tests.faults.waiting."""
+        order = {
+            "folder": str(folder),
+            "arguments": [*map(str, arguments)],
+            "strike": asdict(strike or Strike()),
+            "waiting": None if waiting is None else str(waiting),
+        }
+        began = time.monotonic()
+        self._process.stdin.write(json.dumps(order) + "\n")  # type: ignore[union-attr]
+        self._process.stdin.flush()  # type: ignore[union-attr]
+        code = json.loads(self._process.stdout.readline())  # type: ignore[union-attr]
+        return Ended(
+            code=code,
+            output=(folder / "stdout").read_text(),
+            errors=(folder / "stderr").read_text(),
+            calls=_lines(folder / "calls"),
+            tokenized=_lines(folder / "tokenized"),
+            seconds=time.monotonic() - began,
+        )
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def serve() -> None:
+    """Fork a child per order."""
+    import_everything()
+    while line := sys.stdin.readline():
+        order = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            run_child(Path(order["folder"]), order["arguments"], Strike(**order["strike"]), order["waiting"])
+        _, status = os.waitpid(child, 0)
+        sys.stdout.write(json.dumps(os.waitstatus_to_exitcode(status)) + "\n")
+        sys.stdout.flush()
+
+
+def import_everything() -> None:
+    """Load what a build loads, and start nothing: a fork has one thread only."""
+    import awkward
+    import gigatoken
+    import pyarrow.json
+    import pyarrow.parquet
+    import tokenizers
+
+    import dsindex.text.audit
+    import dsindex.text.encoders
+    import dsindex.text.records
+    import workflows.cli
+    import workflows.commands.build
+    import workflows.commands.merge
+
+    workflows.cli.make_parser("build").format_usage()
+    loaded = (awkward, gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.audit, dsindex.text.records)
+    loaded += (dsindex.text.encoders, workflows.cli, workflows.commands.build, workflows.commands.merge)
+    if threading.active_count() != 1 or not all(loaded):
+        sys.exit("expected one thread after the imports")
+
+
+def run_child(folder: Path, arguments: list[str], strike: Strike, waiting: str | None) -> None:
+    """Be the command; never returns."""
+    from workflows.cli import main
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("calls", "tokenized"):
+        (folder / name).unlink(missing_ok=True)
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        opened = os.open(folder / name, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(devnull, 0)
+    sys.stdout = io.TextIOWrapper(open(1, "wb", closefd=False), line_buffering=True)  # noqa: SIM115
+    sys.stderr = io.TextIOWrapper(open(2, "wb", closefd=False), line_buffering=True)  # noqa: SIM115
+    code = 99
+    try:
+        use_small_ranges()
+        record_tokenizing(folder / "tokenized")
+        if waiting is not None:
+            install(waiting)
+        counter = Counter(strike)
+        counter.install()
+        code = main(arguments)
+        (folder / "calls").write_text("".join(f"{name}\n" for name in counter.calls))
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else 98
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def use_small_ranges() -> None:
+    """Cut outputs into ranges of 8 KiB, so that a small build has many."""
+    import dsindex.merge
+
+    dsindex.merge.range_bytes = lambda _total: 8 << 10
+
+
+def record_tokenizing(path: Path) -> None:
+    """Note every shard that a thread of this process begins."""
+    from workflows.executors import ThreadExecutor
+
+    start, write = ThreadExecutor.start, os.write
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+
+    def recorded(executor: Any, call: Any, **options: Any) -> int:
+        def run(task: Any, *rest: Any) -> Any:
+            write(descriptor, f"{task.path} {task.begin}\n".encode())
+            return call.function(task, *rest)
+
+        return start(executor, replace(call, function=run) if call.name.startswith("tokenize[") else call, **options)
+
+    ThreadExecutor.start = recorded  # type: ignore[method-assign]
+
+
+class Counter:
+    """Counts the calls and strikes at one of them."""
+
+    def __init__(self, strike: Strike) -> None:
+        self._strike = strike
+        self._numbers = itertools.count()
+        self.calls: list[str] = []
+
+    def install(self) -> None:
+        for name in SEAMS:
+            setattr(os, name, self._counted(name, getattr(os, name)))
+        really_open, really_os_open = builtins.open, os.open
+
+        def open_file(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+            if isinstance(file, str) and set(mode) & set("wxa+"):
+                self._meet("open", (file,))
+            return really_open(file, mode, *arguments, **options)
+
+        def open_descriptor(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+            if flags & (os.O_WRONLY | os.O_RDWR):
+                self._meet("os.open", (path,))
+            return really_os_open(path, flags, *arguments, **options)
+
+        builtins.open = open_file  # type: ignore[assignment]
+        os.open = open_descriptor
+
+    def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self._meet(name, arguments, function)
+            return function(*arguments, **options)
+
+        return counted
+
+    def _meet(self, name: str, arguments: tuple[Any, ...], function: Callable[..., Any] | None = None) -> None:
+        strike = self._strike
+        if strike.name not in {"", name} or (strike.place and strike.place not in _path_of(arguments)):
+            return
+        number = next(self._numbers)
+        if strike.at is None:
+            self.calls.append(name)
+        elif number == strike.at or (strike.lasts and number > strike.at):
+            self._act(name, arguments, function)
+
+    def _act(self, name: str, arguments: tuple[Any, ...], function: Callable[..., Any] | None) -> None:
+        what = self._strike.what
+        if what.startswith("E"):
+            code = getattr(errno, what)
+            raise OSError(code, os.strerror(code))
+        if what.startswith("SIG"):
+            os.kill(os.getpid(), getattr(signal, what))
+            return
+        if what in {"vanish", "grow", "cut"}:
+            strike_file(what, Path(self._strike.target))
+            return
+        if what == "tear" and name in {"write", "pwrite"} and function is not None:
+            data = memoryview(arguments[1]).cast("B")
+            function(arguments[0], data[: len(data) // 2], *arguments[2:])
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+
+def strike_file(what: str, path: Path) -> None:
+    """Do from within what another process may do at any time."""
+    if what == "vanish":
+        gone = f"{path}.gone"  # moved away first: a folder that others write into cannot be removed at once
+        subprocess.run(["mv", str(path), gone], check=True)
+        subprocess.run(["rm", "-rf", gone], check=True)
+    else:
+        data = path.read_bytes()
+        path.write_bytes(data + b'{"text": "more"}\n' if what == "grow" else data[:-100])
+
+
+def _path_of(arguments: tuple[Any, ...]) -> str:
+    if isinstance(arguments[0], int):
+        try:
+            return os.readlink(f"/proc/self/fd/{arguments[0]}")
+        except OSError:
+            return ""
+    return " ".join(os.fspath(argument) for argument in arguments if isinstance(argument, (str, os.PathLike)))
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,262 @@
+"""Make the golden files of this folder with the real programs. README.md has the environment and the command.
+
+docs.jsonl and sentences.jsonl are the sources. Everything else here is written by `tokenizers`, by Megatron-LM's
+preprocess_data.py and merge_datasets.py, and by megatron-core; nothing of dsindex takes part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, ClassVar
+
+HERE = Path(__file__).parent
+TIMEOUT_SECONDS = 600
+NUMBERS_BY_THREE = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# Output prefix, input, tokenizer, further options of preprocess_data.py.
+RUNS = [
+    ("eod", "docs.jsonl", "plain", ["--append-eod"]),
+    ("noeod", "docs.jsonl", "plain", []),
+    ("keys", "docs.jsonl", "plain", ["--json-keys", "text", "title", "--append-eod"]),
+    ("sentences", "sentences.jsonl", "plain", ["--append-eod"]),
+    ("bos", "docs.jsonl", "bos", ["--append-eod"]),
+    ("nobos", "docs.jsonl", "bos", ["--append-eod", "--tokenizer-hf-no-include-special-tokens"]),
+    ("bossentences", "sentences.jsonl", "bos", ["--append-eod"]),
+]
+MERGED = ["eod_text_document", "keys_title_document", "sentences_text_document"]
+EOD, NOEOD, TITLES = "eod_text_document", "noeod_text_document", "keys_title_document"
+CASES: list[dict[str, Any]] = [
+    {
+        "name": "one_epoch",
+        "prefixes": [EOD],
+        "split": "1",
+        "num_samples": [None] * 3,
+        "seed": 1234,
+        "sequence_length": 64,
+    },
+    {
+        "name": "multi_epoch_separate",
+        "prefixes": [EOD],
+        "split": "1",
+        "num_samples": [1200, 0, 0],
+        "seed": 1234,
+        "sequence_length": 64,
+    },
+    {
+        "name": "multi_epoch_whole",
+        "prefixes": [EOD],
+        "split": "1",
+        "num_samples": [1550, 0, 0],
+        "seed": 7,
+        "sequence_length": 64,
+    },
+    {
+        "name": "splits",
+        "prefixes": [EOD],
+        "split": "90,8,2",
+        "num_samples": [1500, 90, 30],
+        "seed": 42,
+        "sequence_length": 32,
+    },
+    {
+        "name": "no_extra_token",
+        "prefixes": [EOD],
+        "split": "90,10",
+        "num_samples": [600, 40, 0],
+        "seed": 42,
+        "sequence_length": 128,
+        "add_extra_token": False,
+    },
+    {
+        "name": "keep_partial_validation",
+        "prefixes": [EOD],
+        "split": "80,20,0",
+        "num_samples": [500, 100, 0],
+        "seed": 3,
+        "sequence_length": 100,
+        "drop_last_partial_validation_sequence": False,
+    },
+    {
+        "name": "sentences",
+        "prefixes": ["sentences_text_document"],
+        "split": "95,5",
+        "num_samples": [700, 9, 0],
+        "seed": 9,
+        "sequence_length": 48,
+    },
+    {
+        "name": "blend",
+        "prefixes": [EOD, TITLES],
+        "weights": [0.9, 0.1],
+        "split": "100,0,0",
+        "num_samples": [900, 0, 0],
+        "seed": 11,
+        "sequence_length": 64,
+    },
+    {
+        "name": "blend_three_splits",
+        "prefixes": [EOD, NOEOD, TITLES],
+        "weights": [5, 3, 2],
+        "split": "70,20,10",
+        "num_samples": [300, 60, 20],
+        "seed": 5,
+        "sequence_length": 16,
+    },
+    {
+        "name": "blend_unweighted",
+        "prefixes": [EOD, TITLES],
+        "split": "100,0,0",
+        "num_samples": [None] * 3,
+        "seed": 11,
+        "sequence_length": 32,
+    },
+    {
+        "name": "blend_unweighted_sized",
+        "prefixes": [EOD, NOEOD, TITLES],
+        "split": "100,0,0",
+        "num_samples": [400, 0, 0],
+        "seed": 21,
+        "sequence_length": 32,
+    },
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--megatron", type=Path, required=True, help="checkout of Megatron-LM")
+    megatron = parser.parse_args().megatron.resolve()
+    train_tokenizer("plain", None, "<|endoftext|>", ["<|endoftext|>", "<|pad|>"], vocabulary_size=800)
+    train_tokenizer("bos", NUMBERS_BY_THREE, "<|eos|>", ["<|bos|>", "<|eos|>"], vocabulary_size=700)
+    for prefix, source, tokenizer, options in RUNS:
+        run_program(
+            megatron / "tools" / "preprocess_data.py",
+            ["--input", str(HERE / source), "--output-prefix", str(HERE / prefix), "--workers", "2"],
+            ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", str(HERE / "tokenizers" / tokenizer)],
+            options,
+        )
+    merge(megatron)
+    shutil.rmtree(HERE / "cache", ignore_errors=True)
+    os.chdir(HERE)  # the description files hold the prefixes as they were given: relative
+    write_cases([build_case(case) for case in CASES], Path("gpt_index_cases.json"))
+
+
+def train_tokenizer(name: str, pattern: str | None, eos: str, special: list[str], *, vocabulary_size: int) -> None:
+    """Train a byte-level BPE on both text files; one with a `<|bos|>` puts it before every text.
+
+    Without a pattern, words are cut as for GPT-2.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None)
+    tokenizer.pre_tokenizer = byte_level
+    if pattern is not None:
+        split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    lines = [line for file in ("docs.jsonl", "sentences.jsonl") for line in (HERE / file).open(encoding="utf-8")]
+    texts = [json.loads(line)["text"] for line in lines]
+    tokenizer.train_from_iterator(
+        (sentence for text in texts for sentence in ([text] if isinstance(text, str) else text)), trainer=trainer
+    )
+    config = {"eos_token": eos, "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1_000_000}
+    if "<|bos|>" in special:
+        config["bos_token"] = "<|bos|>"
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<|bos|> $A", pair="<|bos|> $A <|bos|> $B", special_tokens=[("<|bos|>", special.index("<|bos|>"))]
+        )
+    folder = HERE / "tokenizers" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def run_program(program: Path, *arguments: list[str]) -> None:
+    """Run one of Megatron-LM's tools with its own checkout ahead of an installed megatron-core."""
+    environment = {**os.environ, "PYTHONPATH": str(program.parent.parent), "TOKENIZERS_PARALLELISM": "false"}
+    command = [sys.executable, str(program), *(argument for part in arguments for argument in part)]
+    subprocess.run(command, env=environment, check=True, timeout=TIMEOUT_SECONDS)
+
+
+def merge(megatron: Path) -> None:
+    """Merge three outputs; merge_datasets.py takes all pairs of a folder by name, so it gets links in a folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        for prefix in MERGED:
+            for suffix in (".bin", ".idx"):
+                (Path(folder) / (prefix + suffix)).symlink_to(HERE / (prefix + suffix))
+        run_program(
+            megatron / "tools" / "merge_datasets.py", ["--input", folder, "--output-prefix", str(HERE / "merged")]
+        )
+
+
+class ExampleTokenizer:
+    """What a GPTDataset asks of a tokenizer: identifiers for the description, and ids that no token has."""
+
+    unique_identifiers: ClassVar = OrderedDict(
+        [("class", "example.Tokenizer"), ("tokenizer_path", ["plain"]), ("option", "1")]
+    )
+    vocab_size = 800
+    pad = -1
+    eod = -2
+
+
+def build_case(case: dict[str, Any]) -> dict[str, Any]:
+    """Build one case's datasets with megatron-core, which writes its caches, and say what came out.
+
+    The first tokens and the last labels are of the first five samples of the first split that has any.
+    """
+    import torch
+    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    config = GPTDatasetConfig(
+        random_seed=case["seed"],
+        sequence_length=case["sequence_length"],
+        blend=(case["prefixes"], case.get("weights")),
+        split=case["split"],
+        path_to_cache=f"cache/{case['name']}",
+        tokenizer=ExampleTokenizer(),
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+        add_extra_token_to_sequence=case.get("add_extra_token", True),
+        drop_last_partial_validation_sequence=case.get("drop_last_partial_validation_sequence", True),
+    )
+    datasets = BlendedMegatronDatasetBuilder(GPTDataset, case["num_samples"], lambda: True, config).build()
+    first = next(dataset for dataset in datasets if dataset is not None)
+    samples = [first[i] for i in range(5)]
+    return {
+        **case,
+        "lengths": [None if dataset is None else len(dataset) for dataset in datasets],
+        "first_tokens": [sample["tokens"][:8].tolist() for sample in samples],
+        "first_labels": [sample["labels"][-4:].tolist() for sample in samples],
+        "files": sorted(path.name for path in Path("cache", case["name"]).iterdir()),
+    }
+
+
+def write_cases(cases: list[dict[str, Any]], path: Path) -> None:
+    """Write one case per line: a changed case is a changed line."""
+    path.write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
+
+
+if __name__ == "__main__":
+    main()

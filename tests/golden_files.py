@@ -1,0 +1,189 @@
+"""Where the golden files lie: outputs of Megatron-LM's own programs, to compare with byte for byte.
+
+`GOLDEN_SETS` has the project's own set (tests/golden/, always there) and a second, larger one where a folder `shared`
+lies beside the checkout. Tests parametrize over `golden_runs()`, `GOLDEN_SETS` or `golden_index_cases()`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenRun:
+    """One run of preprocess_data.py and the pairs that it wrote, `<folder>/<name>_<key>_document.{bin,idx}`."""
+
+    name: str
+    folder: Path
+    input: Path
+    tokenizer: Path
+    """A folder with tokenizer.json and tokenizer_config.json."""
+    json_keys: tuple[str, ...] = ("text",)
+    append_eod: bool = True
+    add_special_tokens: bool = True
+    """Whether the tokenizer's post-processor ran: False for `--tokenizer-hf-no-include-special-tokens`."""
+
+    @property
+    def prefixes(self) -> dict[str, Path]:
+        """Each key's expected pair, without suffix."""
+        return {key: self.folder / f"{self.name}_{key}_document" for key in self.json_keys}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenIndexCase:
+    """One case of gpt_index_cases.json: a GPTDataset or BlendedDataset built by megatron-core 0.16.1."""
+
+    name: str
+    folder: Path
+    """What `prefixes` and the `dataset_path` of the descriptions are relative to."""
+    prefixes: tuple[str, ...]
+    weights: tuple[float, ...] | None
+    split: str
+    num_samples: tuple[int | None, int | None, int | None]
+    seed: int
+    sequence_length: int
+    add_extra_token: bool
+    drop_last_partial_validation_sequence: bool
+    lengths: tuple[int | None, int | None, int | None]
+    """Samples of the train, valid and test split; None where there is no such split."""
+    first_tokens: tuple[tuple[int, ...], ...]
+    """The first eight tokens of each of the first five samples of the first split that there is."""
+    first_labels: tuple[tuple[int, ...], ...]
+    """The last four labels of the same samples."""
+    files: tuple[str, ...]
+
+    @property
+    def cache(self) -> Path:
+        """The folder with `files`."""
+        return self.folder / "cache" / self.name
+
+    @property
+    def is_blend(self) -> bool:
+        """Whether the cache holds BlendedDataset indices."""
+        return any("-BlendedDataset-" in file for file in self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenSet:
+    """One folder of golden files."""
+
+    name: str
+    docs: Path
+    sentences: Path
+    plain_tokenizer: Path
+    bos_tokenizer: Path
+    runs: tuple[GoldenRun, ...]
+    merged: Path
+    """Prefix of what merge_datasets.py wrote."""
+    merge_inputs: tuple[Path, ...]
+    """Prefixes in the order in which they were merged."""
+    index_cases: tuple[GoldenIndexCase, ...]
+
+    def run(self, name: str) -> GoldenRun:
+        return next(run for run in self.runs if run.name == name)
+
+    def index_case(self, name: str) -> GoldenIndexCase:
+        return next(case for case in self.index_cases if case.name == name)
+
+
+def load_golden_set(
+    name: str, *, texts: Path, outputs: Path, plain: Path, bos: Path, has_bos_sentences: bool
+) -> GoldenSet:
+    """Describe one set.
+
+    Args:
+        name: For test ids.
+        texts: Folder of docs.jsonl and sentences.jsonl.
+        outputs: Folder of the pairs, the caches and gpt_index_cases.json.
+        plain: Folder of the tokenizer that adds no token to a text.
+        bos: Folder of the tokenizer whose post-processor adds a BOS.
+        has_bos_sentences: Whether the set has sentences with a BOS each.
+    """
+    docs, sentences = texts / "docs.jsonl", texts / "sentences.jsonl"
+    runs = [
+        GoldenRun(name="eod", folder=outputs, input=docs, tokenizer=plain),
+        GoldenRun(name="noeod", folder=outputs, input=docs, tokenizer=plain, append_eod=False),
+        GoldenRun(name="keys", folder=outputs, input=docs, tokenizer=plain, json_keys=("text", "title")),
+        GoldenRun(name="sentences", folder=outputs, input=sentences, tokenizer=plain),
+        GoldenRun(name="bos", folder=outputs, input=docs, tokenizer=bos),
+        GoldenRun(name="nobos", folder=outputs, input=docs, tokenizer=bos, add_special_tokens=False),
+    ]
+    if has_bos_sentences:
+        runs.append(GoldenRun(name="bossentences", folder=outputs, input=sentences, tokenizer=bos))
+    merge_order = ("eod_text_document", "keys_title_document", "sentences_text_document")
+    cases = json.loads((outputs / "gpt_index_cases.json").read_text())
+    return GoldenSet(
+        name=name,
+        docs=docs,
+        sentences=sentences,
+        plain_tokenizer=plain,
+        bos_tokenizer=bos,
+        runs=tuple(runs),
+        merged=outputs / "merged",
+        merge_inputs=tuple(outputs / prefix for prefix in merge_order),
+        index_cases=tuple(_index_case(outputs, case) for case in cases),
+    )
+
+
+def _index_case(folder: Path, case: dict[str, Any]) -> GoldenIndexCase:
+    return GoldenIndexCase(
+        name=case["name"],
+        folder=folder,
+        prefixes=tuple(case["prefixes"]),
+        weights=tuple(case["weights"]) if "weights" in case else None,
+        split=case["split"],
+        num_samples=tuple(case["num_samples"]),
+        seed=case["seed"],
+        sequence_length=case["sequence_length"],
+        add_extra_token=case.get("add_extra_token", True),
+        drop_last_partial_validation_sequence=case.get("drop_last_partial_validation_sequence", True),
+        lengths=tuple(case["lengths"]),
+        first_tokens=tuple(map(tuple, case["first_tokens"])),
+        first_labels=tuple(map(tuple, case["first_labels"])),
+        files=tuple(case["files"]),
+    )
+
+
+def _find_golden_sets() -> tuple[GoldenSet, ...]:
+    own, shared = ROOT / "tests" / "golden", ROOT.parent / "shared"
+    sets = [
+        load_golden_set(
+            "own",
+            texts=own,
+            outputs=own,
+            plain=own / "tokenizers" / "plain",
+            bos=own / "tokenizers" / "bos",
+            has_bos_sentences=True,
+        )
+    ]
+    if (shared / "golden").is_dir():
+        sets.append(
+            load_golden_set(
+                "shared",
+                texts=shared / "golden",
+                outputs=shared / "golden" / "megatron",
+                plain=shared / "corpus" / "gpt2",
+                bos=shared / "corpus" / "bos8k",
+                has_bos_sentences=False,
+            )
+        )
+    return tuple(sets)
+
+
+GOLDEN_SETS = _find_golden_sets()
+OWN = GOLDEN_SETS[0]
+
+
+def golden_runs() -> dict[str, GoldenRun]:
+    """All runs of all sets by a test id: `own-eod`, …, `shared-nobos`."""
+    return {f"{golden.name}-{run.name}": run for golden in GOLDEN_SETS for run in golden.runs}
+
+
+def golden_index_cases() -> dict[str, GoldenIndexCase]:
+    """All index cases of all sets by a test id: `own-one_epoch`, …."""
+    return {f"{golden.name}-{case.name}": case for golden in GOLDEN_SETS for case in golden.index_cases}

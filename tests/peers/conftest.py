@@ -1,0 +1,30 @@
+"""Tests against the real readers: `pytest -o addopts= tests/peers` in an environment with the extra `peers`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+HAS_MEGATRON = find_spec("megatron") is not None and find_spec("torch") is not None
+
+if HAS_MEGATRON:
+    # It measures nothing here, and says much while it is imported.
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import megatron.core.datasets.blended_megatron_dataset_builder
+        import megatron.core.datasets.gpt_dataset  # noqa: F401 - imported once, without its warnings
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.filterwarnings("ignore"))
+            item.add_marker(
+                pytest.mark.skipif(not HAS_MEGATRON, reason="megatron-core is not installed: extra `peers`")
+            )

@@ -1,0 +1,153 @@
+"""megatron-core's own datasets, started on the golden caches, give the samples that ours give, in the same order."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset, SampleOptions
+from tests.dsindex.golden import GoldenCache, golden_caches
+from tests.dsindex.written import write_dataset
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CACHES = golden_caches("GPTDataset") + golden_caches("BlendedDataset")
+OPTIONS: dict[str, dict[str, bool]] = {
+    "plain": {},
+    "resets": {"reset_position_ids": True, "reset_attention_mask": True, "create_attention_mask": True},
+    "no-loss-on-eod": {"eod_mask_loss": True, "create_attention_mask": True},
+    "positions": {"reset_position_ids": True},
+}
+EOD = 13
+"""Any token that is frequent in the golden texts will do."""
+
+
+class Tokenizer:
+    """What GPTDataset asks of a tokenizer."""
+
+    vocab_size = None
+    eod = EOD
+
+    def __init__(self, unique_identifiers: dict[str, Any], pad: int | None = None) -> None:
+        self.unique_identifiers = unique_identifiers
+        if pad is not None:
+            self.pad = pad
+
+
+def megatron_config(case: dict[str, Any], tokenizer: Tokenizer, cache: Path | None, options: dict[str, bool]) -> Any:
+    from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
+
+    defaults = dict.fromkeys(
+        ["reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask"], False
+    )
+    return GPTDatasetConfig(
+        random_seed=case["seed"],
+        sequence_length=case["sequence_length"],
+        blend=(case["prefixes"], case.get("weights")),
+        split=case["split"],
+        path_to_cache=None if cache is None else str(cache),
+        tokenizer=tokenizer,
+        mid_level_dataset_surplus=0.005,
+        add_extra_token_to_sequence=case.get("add_extra_token", True),
+        drop_last_partial_validation_sequence=case.get("drop_last_partial_validation_sequence", True),
+        **{**defaults, **options},
+    )
+
+
+def assert_same_samples(ours: Any, theirs: Any) -> None:
+    assert len(ours) == len(theirs)
+    # Reset masks are square: some samples from either end say as much as all.
+    for index in [*range(min(len(ours), 40)), *range(-min(len(ours), 10), 0)]:
+        expected, sample = theirs[index], ours[index]
+        assert sample.keys() == expected.keys()
+        for name, values in expected.items():
+            numbers = values if name == "dataset_id" else values.numpy()
+            assert sample[name].dtype == numbers.dtype
+            assert np.array_equal(sample[name], numbers), (index, name)
+
+
+@pytest.mark.parametrize("cache", CACHES, ids=str)
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_golden_cache_is_a_hit_and_gives_the_same_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: GoldenCache, options: dict[str, bool]
+) -> None:
+    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+    from megatron.core.datasets.gpt_dataset import GPTDataset as MegatronGPTDataset
+
+    monkeypatch.chdir(cache.folder)
+    shutil.copytree(cache.description_path.parent, tmp_path / "cache")
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()}
+    description = json.loads(cache.description_path.read_bytes())
+    tokenizer = Tokenizer((description["datasets"][0] if "datasets" in description else description)["tokenizer"])
+    config = megatron_config(cache.case, tokenizer, tmp_path / "cache", options)
+    splits = BlendedMegatronDatasetBuilder(
+        MegatronGPTDataset, list(cache.case["num_samples"]), lambda: True, config
+    ).build()
+    theirs = splits[["train", "valid", "test"].index(cache.split)]
+    opener = BlendedDataset if "datasets" in description else GPTDataset
+    ours = opener.open_cache(
+        tmp_path / "cache" / cache.description_path.name,
+        add_extra_token=cache.add_extra_token,
+        options=SampleOptions(eod_token=EOD, **options),
+    )
+    assert_same_samples(ours, theirs)
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()} == before
+
+
+@pytest.mark.parametrize("extra", [True, False], ids=["extra-token", "no-extra-token"])
+@pytest.mark.parametrize("keep_partial", [True, False], ids=["partial", "whole"])
+@pytest.mark.parametrize("pad", [None, 3], ids=["no-pad", "pad"])
+@pytest.mark.parametrize("seed", range(6))
+def test_random_documents_give_the_same_samples(
+    tmp_path: Path, extra: bool, keep_partial: bool, pad: int | None, seed: int
+) -> None:
+    """Documents without tokens, one-token documents, long ones; several epochs; indices that megatron-core builds."""
+    from megatron.core.datasets.gpt_dataset import GPTDataset as MegatronGPTDataset
+    from megatron.core.datasets.indexed_dataset import IndexedDataset as MegatronDataset
+    from megatron.core.datasets.utils import Split
+
+    rng = np.random.default_rng(seed)
+    # Megatron's own assertion fails where it keeps a partial sample and the last document drawn has no tokens.
+    lengths = rng.choice([1 if keep_partial else 0, 1, 2, 5, 17, 60], 30)
+    prefix = write_dataset(tmp_path / "d", [[rng.integers(0, 20, length).tolist()] for length in lengths])
+    case = {
+        "seed": seed,
+        "sequence_length": int(rng.integers(1, 12)),
+        "prefixes": [prefix],
+        "split": "0,1,0",
+        "add_extra_token": extra,
+        "drop_last_partial_validation_sequence": not keep_partial,
+    }
+    options = OPTIONS["resets"] | OPTIONS["no-loss-on-eod"]
+    config = megatron_config(case, Tokenizer({}, pad), None, options)
+    config.path_to_cache = str(tmp_path / "cache")
+    num_samples = int(rng.integers(1, 3 * lengths.sum() // case["sequence_length"]))
+    theirs = MegatronGPTDataset(
+        MegatronDataset(prefix), prefix, np.arange(len(lengths)), num_samples, Split.valid, config
+    )
+    ours = GPTDataset(
+        IndexedDataset(prefix),
+        theirs.document_index,
+        theirs.sample_index,
+        theirs.shuffle_index,
+        sequence_length=case["sequence_length"],
+        add_extra_token=extra,
+        options=SampleOptions(eod_token=EOD, pad_token=pad, **options),
+    )
+    assert_same_samples(ours, theirs)
+    filler = theirs[None]
+    for name, values in ours[None].items():
+        assert np.array_equal(values, filler[name].numpy())
+    for index in range(len(ours)):
+        text, sequences = theirs._query_document_sample_shuffle_indices(index)[:2]
+        parts = ours.parts(index)
+        found = [ours.dataset.get(part.sequence, part.offset, part.num_tokens) for part in parts]
+        assert np.concatenate([*found, text[sum(map(len, found)) :]]).tolist() == text.tolist()
+        # Megatron names sequences too that give no token.
+        visited = iter(sequences.tolist())
+        assert all(part.sequence in visited for part in parts)

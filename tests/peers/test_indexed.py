@@ -1,0 +1,76 @@
+"""megatron-core's IndexedDataset opens what we write, and writes what we write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from dsindex.datasets import IndexedDataset
+from dsindex.dtypes import TOKEN_DTYPES
+from tests.dsindex.golden import DATASETS, dataset_name
+from tests.dsindex.written import write_dataset
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DOCUMENTS = [[[1, 2, 3]], [], [[4, 5, 6, 7], [8, 9], []], [[10]]]
+MODES = [0, 1, 0, 2, 1]
+
+
+def megatron_dataset(prefix: str, *, multimodal: bool = False) -> Any:
+    from megatron.core.datasets.indexed_dataset import IndexedDataset as MegatronDataset
+
+    return MegatronDataset(prefix, multimodal=multimodal)
+
+
+def assert_same(prefix: str, *, multimodal: bool = False) -> None:
+    theirs, ours = megatron_dataset(prefix, multimodal=multimodal), IndexedDataset(prefix)
+    assert len(ours) == len(theirs)
+    assert np.array_equal(ours.document_indices, theirs.document_indices)
+    assert np.array_equal(ours.sequence_lengths, theirs.sequence_lengths)
+    for index in range(len(ours)):
+        expected = theirs[index]
+        if multimodal:
+            expected, mode = expected
+            assert ours.sequence_modes is not None
+            assert ours.sequence_modes[index] == mode
+        assert ours[index].dtype == expected.dtype
+        assert np.array_equal(ours[index], expected)
+        half = len(expected) // 2
+        part = theirs.get(index, offset=half)
+        assert np.array_equal(ours.get(index, half), part[0] if multimodal else part)
+    slices = theirs[1 : len(theirs)]
+    for our, their in zip(ours[1:], slices[0] if multimodal else slices, strict=True):
+        assert np.array_equal(our, their)
+
+
+@pytest.mark.parametrize("dtype", TOKEN_DTYPES.values(), ids=str)
+@pytest.mark.parametrize("modes", [None, MODES], ids=["plain", "modes"])
+def test_megatron_reads_what_we_write(tmp_path: Path, dtype: np.dtype[Any], modes: list[int] | None) -> None:
+    assert_same(write_dataset(tmp_path / "d", DOCUMENTS, dtype=dtype, modes=modes), multimodal=modes is not None)
+
+
+@pytest.mark.parametrize("dtype", TOKEN_DTYPES.values(), ids=str)
+@pytest.mark.parametrize("modes", [None, MODES], ids=["plain", "modes"])
+def test_megatron_writes_the_same_bytes(tmp_path: Path, dtype: np.dtype[Any], modes: list[int] | None) -> None:
+    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+    builder = IndexedDatasetBuilder(str(tmp_path / "m.bin"), dtype=dtype.type, multimodal=modes is not None)
+    begin = 0
+    for document in DOCUMENTS:
+        tokens = [token for sequence in document for token in sequence]
+        end = begin + len(document)
+        document_modes = None if modes is None else modes[begin:end]
+        builder.add_document(np.array(tokens), [len(sequence) for sequence in document], document_modes)
+        begin = end
+    builder.finalize(str(tmp_path / "m.idx"))
+    write_dataset(tmp_path / "d", DOCUMENTS, dtype=dtype, modes=modes)
+    for suffix in ("bin", "idx"):
+        assert (tmp_path / f"d.{suffix}").read_bytes() == (tmp_path / f"m.{suffix}").read_bytes()
+
+
+@pytest.mark.parametrize("prefix", DATASETS, ids=dataset_name)
+def test_golden_datasets_read_equal(prefix: Path) -> None:
+    assert_same(str(prefix))

@@ -1,0 +1,267 @@
+"""Index caches against megatron-core itself: the same files for any job, and a cache hit for a job started on ours.
+
+`pytest -o addopts= tests/peers/test_indices.py` in an environment with the extra `peers`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from dsindex.errors import LimitError
+from dsindex.formats.mmididx import IndexBuilder
+from dsindex.storage import atomic_writer
+from tests.dsindex.written import write_dataset
+from workflows.executors import ThreadExecutor
+from workflows.index import IndexReport, run_index
+from workflows.index_config import IndexConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CASES = int(os.environ.get("DSINDEX_PEER_CASES", "600"))
+SPLITS = ("train", "valid", "test")
+IDENTIFIERS = {"class": "tests.Tokenizer", "tokenizer_path": ["größer"], "option": 1.5, "nested": {"b": 1, "a": None}}
+ENDLESS = "(Megatron would loop for ever)"
+CAPPED = "so the job would run out of data"
+
+
+class Tokenizer:
+    """What GPTDataset asks of a tokenizer."""
+
+    vocab_size = None
+    eod = 0
+    unique_identifiers = IDENTIFIERS
+
+
+@pytest.fixture(scope="module")
+def _distributed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A BlendedDataset builds its indices only where torch.distributed was started."""
+    import torch
+
+    store = tmp_path_factory.mktemp("gloo") / "store"
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def write_lengths(prefix: Path, lengths: list[int]) -> None:
+    """Write an index whose `.bin` holds nothing of what it says: no token is read to build indices."""
+    builder = IndexBuilder(np.dtype("<u2"), folder=str(prefix.parent))
+    builder.add_documents(np.array(lengths, np.int64), np.ones(len(lengths), np.int64))
+    with atomic_writer(f"{prefix}.idx") as file:
+        builder.write(file)
+    builder.close()
+    Path(f"{prefix}.bin").write_bytes(b"\0\0")
+
+
+def build_with_megatron(case: dict[str, Any], cache: Path | None) -> list[Any]:
+    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+    from megatron.core.datasets.utils import get_blend_from_list
+
+    per_split = case["per_split"]
+    config = GPTDatasetConfig(
+        random_seed=case["seed"],
+        sequence_length=case["sequence_length"],
+        blend=None if per_split else get_blend_from_list(case["paths"][0]),
+        blend_per_split=[get_blend_from_list(words) for words in case["paths"]] if per_split else None,
+        split=None if per_split else case["split"],
+        path_to_cache=None if cache is None else str(cache),
+        tokenizer=Tokenizer(),
+        mid_level_dataset_surplus=case["surplus"],
+        add_extra_token_to_sequence=case["extra_token"],
+        drop_last_partial_validation_sequence=not case["keep_partial"],
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+    )
+    return list(BlendedMegatronDatasetBuilder(GPTDataset, list(case["sizes"]), lambda: True, config).build())
+
+
+def build_with_dsindex(case: dict[str, Any], cache: Path, folder: Path) -> IndexReport:
+    (folder / "identifiers.json").write_text(json.dumps(IDENTIFIERS))
+    names = [f"{split}_data_path" for split in SPLITS] if case["per_split"] else ["data_path"]
+    executor = ThreadExecutor(2)
+    try:
+        return run_index(
+            IndexConfig(
+                **dict(zip(names, case["paths"], strict=case["per_split"])),
+                seq_length=case["sequence_length"],
+                num_samples=["none" if size is None else size for size in case["sizes"]],
+                split=None if case["per_split"] else case["split"],
+                seed=case["seed"],
+                data_cache_path=str(cache),
+                tokenizer_identifiers=str(folder / "identifiers.json"),
+                no_extra_token=not case["extra_token"],
+                keep_partial_validation=case["keep_partial"],
+                mid_level_dataset_surplus=case["surplus"],
+            ),
+            executor=executor,
+        )
+    finally:
+        executor.close()
+
+
+LENGTHS = st.lists(st.one_of(st.integers(0, 40), st.sampled_from([0, 0, 1, 7, 300, 5000])), min_size=1, max_size=60)
+SPLIT_TEXTS = st.one_of(
+    st.sampled_from(
+        ["969, 30, 1", "1", "80,20", "90,8,2", "1/1/1", "0,1,0", "0.5, .25, .25", "99.9,0.05,0.05", "0,0,3"]
+    ),
+    st.tuples(*[st.integers(0, 100)] * 3).filter(any).map(lambda shares: ",".join(map(str, shares))),
+)
+WEIGHTS = st.one_of(st.floats(0.01, 100), st.integers(1, 9), st.sampled_from(["0.1", "1e-3", "7"]))
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> dict[str, Any]:
+    datasets = draw(st.lists(LENGTHS, min_size=1, max_size=4))
+    weighted = draw(st.booleans())
+    per_split = draw(st.integers(0, 3)) == 0
+
+    def draw_path() -> list[str]:
+        chosen = draw(st.lists(st.sampled_from(range(len(datasets))), min_size=1, max_size=4, unique=True))
+        return [word for n in chosen for word in ([str(draw(WEIGHTS))] if weighted else []) + [f"d{n}"]]
+
+    wanted = st.integers(0, 400) if weighted else st.one_of(st.none(), st.integers(0, 400))
+    return {
+        "datasets": datasets,
+        "per_split": per_split,
+        "paths": [draw_path() for _ in range(3 if per_split else 1)],
+        "sizes": [draw(wanted) for _ in SPLITS],
+        "split": draw(SPLIT_TEXTS),
+        "seed": draw(st.integers(0, 2**32 - 1)),
+        "sequence_length": draw(st.one_of(st.integers(2, 64), st.integers(2, 4096))),
+        "extra_token": draw(st.integers(0, 3)) > 0,
+        "keep_partial": draw(st.booleans()),
+        "surplus": draw(st.sampled_from([0.005, 0.005, 0.0, 0.3])),
+    }
+
+
+def few_epochs(case: dict[str, Any]) -> bool:
+    """Keep cases small: a few tokens and a long sequence would take thousands of epochs, one by one in Python."""
+    smallest = min(max(1, sum(lengths)) for lengths in case["datasets"])
+    return max(size or 0 for size in case["sizes"]) * case["sequence_length"] <= 300 * smallest
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("_distributed")
+@settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(case=jobs().filter(few_epochs))
+def test_any_job_gets_the_files_that_megatron_writes(
+    case: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("job")
+    before = Path.cwd()
+    os.chdir(folder)  # so that paths are the same words for both
+    try:
+        for number, lengths in enumerate(case["datasets"]):
+            write_lengths(folder / f"d{number}", lengths)
+        compare(case, folder)
+    finally:
+        os.chdir(before)
+        shutil.rmtree(folder)
+
+
+def cap_sizes(case: dict[str, Any], folder: Path) -> list[int | None]:
+    """Ask of each split what there is: Megatron caps without a word, and the hash knows the capped size only."""
+    capped: list[int | None] = []
+    for split, size in enumerate(case["sizes"]):
+        alone = {**case, "sizes": [size if n == split else None for n in range(3)]}
+        try:
+            build_with_dsindex(alone, folder / "probe", folder)
+        except LimitError as refusal:
+            found = re.search(r"the datasets have (\d+)", str(refusal))
+            capped.append(int(found[1]) if found else size)
+        else:
+            capped.append(size)
+    return capped
+
+
+def compare(case: dict[str, Any], folder: Path, *, as_asked: dict[str, Any] | None = None) -> None:
+    theirs, ours = folder / "theirs", folder / "ours"
+    try:
+        build_with_dsindex(case, ours, folder)
+    except LimitError as refusal:
+        if ENDLESS in str(refusal):
+            event("refused: endless")
+            return
+        if CAPPED in str(refusal):
+            event("asked for less: the blend is smaller")
+            compare({**case, "sizes": cap_sizes(case, folder)}, folder, as_asked=case)
+            return
+        event("refused: megatron fails")
+        with pytest.raises((AssertionError, IndexError, ValueError)):
+            build_with_megatron(as_asked or case, theirs)
+        return
+    build_with_megatron(as_asked or case, theirs)
+    event("compared")
+    expected = {path.name: path.read_bytes() for path in theirs.iterdir()}
+    written = {path.name: path.read_bytes() for path in ours.iterdir() if not path.name.endswith("-dsindex.json")}
+    assert sorted(written) == sorted(expected)
+    for name, content in expected.items():
+        assert written[name] == content, name
+
+
+@pytest.mark.usefixtures("_distributed")
+@pytest.mark.parametrize("weighted", [True, False], ids=["weighted", "by-length"])
+@pytest.mark.parametrize("datasets", [1, 3])
+def test_megatron_started_on_our_cache_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weighted: bool, datasets: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(datasets)
+    for number in range(datasets):
+        documents = [[rng.integers(1, 1000, length).tolist()] for length in rng.integers(0, 90, 200)]
+        write_dataset(tmp_path / f"d{number}", documents)
+    words = [word for n in range(datasets) for word in ([str(0.7 + n)] if weighted else []) + [f"d{n}"]]
+    case = {
+        "per_split": False,
+        "paths": [words],
+        "sizes": [900, 50, 9] if weighted or datasets == 1 else [300, 20, 3],
+        "split": "90, 8, 2",
+        "seed": 1234,
+        "sequence_length": 24,
+        "extra_token": True,
+        "keep_partial": True,
+        "surplus": 0.3,
+    }
+    cache = tmp_path / "cache"
+    build_with_dsindex(case, cache, tmp_path)
+    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in cache.iterdir()}
+    hits = build_with_megatron(case, cache)
+    assert {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in cache.iterdir()} == before
+    built = build_with_megatron(case, tmp_path / "theirs")
+    for hit, fresh in zip(hits, built, strict=True):
+        assert len(hit) == len(fresh) > 0
+        for sample in range(len(hit)):
+            assert np.array_equal(hit[sample]["tokens"].numpy(), fresh[sample]["tokens"].numpy())
+            assert np.array_equal(hit[sample]["labels"].numpy(), fresh[sample]["labels"].numpy())
+
+
+@given(
+    total=st.integers(2**24 - 3, 2**24 + 2**20),
+    length=st.integers(2, 50),
+    extra=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_kept_partial_samples_are_counted_in_float32(total: int, length: int, extra: bool) -> None:
+    from megatron.core.datasets.helpers import build_sample_idx
+
+    from dsindex.indices.epochs import SampleRule, count_samples
+    from dsindex.indices.sample import build_sample_index
+
+    lengths, documents = np.array([total - 5, 5], np.int32), np.arange(2, dtype=np.int32)
+    rule = SampleRule(sequence_length=length, extra_token=extra, keep_partial=True)
+    expected = build_sample_idx(lengths, documents, length, 1, total, False, extra)
+    assert np.array_equal(build_sample_index(lengths, documents, count_samples(total, rule=rule), rule=rule), expected)

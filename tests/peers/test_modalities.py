@@ -1,0 +1,161 @@
+"""Modalities' own classes open our files, and ours open its. Needs `modalities` and what it imports."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsindex.convert import convert_to_packed
+from dsindex.datasets.packed import PackedMemMapDatasetContinuous
+from dsindex.errors import FormatError
+from dsindex.formats.pbin import open_tokens, read_document_lengths, read_packed_header
+from dsindex.formats.pbin_join import merge_packed, repair_joined
+from dsindex.formats.raw_index import create_raw_index, read_raw_index
+from tests.dsindex.formats.pbin_files import pbin_bytes, write_pbin
+from tests.dsindex.written import write_dataset
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pytest.importorskip("modalities")
+    create_index: Any = pytest.importorskip("modalities.dataloader.create_index", exc_type=ImportError)
+    packed_data: Any = pytest.importorskip("modalities.dataloader.create_packed_data", exc_type=ImportError)
+    peer: Any = pytest.importorskip("modalities.dataloader.dataset", exc_type=ImportError)
+    lines_reader: Any = pytest.importorskip("modalities.dataloader.large_file_lines_reader", exc_type=ImportError)
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+DOCUMENTS = [[5, 6, 7, 8], [9] * 30, [1, 2], [44, 3]]
+LINES = [
+    b'{"text": "x"}',
+    b"",
+    b" ",
+    b"\r",
+    b"[1]\r",
+    b"{",
+    b"NaN",
+    b"-Infinity",
+    b"Inf",
+    b'"\\ud800"',
+    b'"\xff"',
+    b'"\xc3\xa9"',
+    b"\xef\xbb\xbf{}",
+    b"{} {}",
+    b"1",
+    b'{"a": 1, "a": 2}',
+    b'"a\tb"',
+    b"[" * 70 + b"]" * 70,
+    b'"\xed\xa0\x80"',
+    b"1e400",
+    b"01",
+]
+
+
+@pytest.mark.parametrize("tail", [b"", b"\n"], ids=["no newline at the end", "newline at the end"])
+@pytest.mark.parametrize("lines", [LINES, [b"{}", b"1"], [b"{}", b""], [b"{"]], ids=["odd", "good", "blank", "bad"])
+def test_raw_index_is_the_same_file(tmp_path: Path, lines: list[bytes], tail: bytes) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"\n".join(lines) + tail)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        create_index.IndexGenerator(path, drop_faulty_entries=True).create_index(tmp_path / "theirs.idx")
+    create_raw_index(str(path), str(tmp_path / "ours.idx"), drop_faulty_entries=True, range_bytes=11)
+    assert (tmp_path / "ours.idx").read_bytes() == (tmp_path / "theirs.idx").read_bytes()
+
+
+@pytest.mark.parametrize("line", LINES, ids=repr)
+def test_the_same_lines_are_errors(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"{}\n" + line + b"\n{}\n")
+    outcomes = []
+    for build in (
+        lambda: create_index.IndexGenerator(path).create_index(tmp_path / "theirs.idx"),
+        lambda: create_raw_index(str(path), str(tmp_path / "ours.idx")),
+    ):
+        try:
+            build()
+            outcomes.append("done")
+        except Exception:  # noqa: BLE001 - theirs raises anything
+            outcomes.append("error")
+    assert outcomes[0] == outcomes[1]
+
+
+def test_its_reader_opens_our_index(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes('{"a": "é"}\n[1]\r\n3'.encode())
+    create_raw_index(str(path))
+    reader = lines_reader.LargeFileLinesReader(path)
+    assert [reader[number] for number in range(len(reader))] == ['{"a": "é"}', "[1]\r", "3"]
+    reader.close()
+    assert len(read_raw_index(str(tmp_path / "x.idx"), size_bytes=path.stat().st_size)) == 3
+
+
+def documents_of(dataset: Any) -> list[list[int]]:
+    return [dataset[number]["tokens"].tolist() for number in range(len(dataset))]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32"])
+def test_its_datasets_open_our_files(tmp_path: Path, dtype: str) -> None:
+    source = write_dataset(tmp_path / "x", [[document] for document in DOCUMENTS], dtype=dtype)
+    path = tmp_path / "x.pbin"
+    convert_to_packed(source, str(path))
+    assert documents_of(peer.PackedMemMapDatasetBase(path, "tokens")) == DOCUMENTS
+    for block_size in (2, 3, 7, 38):
+        for reuse in (True, False):
+            theirs = peer.PackedMemMapDatasetContinuous(path, "tokens", block_size, reuse)
+            ours = PackedMemMapDatasetContinuous(path, block_size, reuse)
+            assert len(ours) == len(theirs)
+            for number in range(len(ours)):
+                assert np.array_equal(ours[number], theirs[number]["tokens"])
+                assert ours[number].dtype == theirs[number]["tokens"].dtype
+
+
+def test_our_reader_opens_its_files(tmp_path: Path) -> None:
+    """Packed by its own generator, line by line, with a tokenizer of bytes."""
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("abc", "déf", "<", "g")))
+    create_raw_index(str(path))
+
+    class Bytes:
+        vocab_size = 256
+
+        def get_token_id(self, _: str) -> int:
+            return 0
+
+        def tokenize(self, text: str) -> list[int]:
+            return [*text.encode(), 0] if text == "<" else list(text.encode())
+
+    generator = packed_data.PackedDataGenerator(path, Bytes(), "eod", 1, ".text", 2, 9, 9)
+    reader = [generator._process_line(line, 0) for line in (path.read_text().splitlines())]
+    target = tmp_path / "x.pbin"
+    index = []
+    with target.open("wb") as file:  # as its writer process does
+        file.write(bytes(8) + generator._token_size_in_bytes.to_bytes(4, "little"))
+        for tokens in reader:
+            index.append((file.tell() - 12, len(tokens)))
+            file.write(tokens)
+        file.write(packed_data.pickle.dumps(index))
+    packed_data.update_data_length_in_pre_allocated_header(target, index)
+    header = read_packed_header(str(target))
+    lengths = np.concatenate(list(read_document_lengths(str(target), header)))
+    assert lengths.tolist() == [4, 5, 2, 2]  # EOD is not appended where it is last already
+    assert open_tokens(str(target), header).tobytes() == "abc\0déf\0<\0g\0".encode()
+
+
+def test_its_join_is_detected_and_mended_and_its_reader_opens_ours(tmp_path: Path) -> None:
+    parts = [write_pbin(tmp_path / f"{number}.pbin", DOCUMENTS) for number in range(3)]
+    streams = [packed_data.EmbeddedStreamData(Path(part)) for part in parts]
+    packed_data.join_embedded_stream_data(streams, tmp_path / "theirs.pbin")
+    header = read_packed_header(str(tmp_path / "theirs.pbin"))
+    with pytest.raises(FormatError, match="if Modalities joined this file"):
+        list(read_document_lengths(str(tmp_path / "theirs.pbin"), header))
+    assert repair_joined(str(tmp_path / "theirs.pbin"), str(tmp_path / "mended.pbin")) == 2
+    merge_packed(parts, str(tmp_path / "ours.pbin"))
+    expected = pbin_bytes(DOCUMENTS * 3, era="current")
+    assert (tmp_path / "mended.pbin").read_bytes() == expected
+    assert (tmp_path / "ours.pbin").read_bytes() == expected
+    assert documents_of(peer.PackedMemMapDatasetBase(tmp_path / "ours.pbin", "tokens")) == DOCUMENTS * 3

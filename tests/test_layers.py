@@ -1,0 +1,85 @@
+"""Imports run one way only: errors, dtypes -> storage -> formats, text, indices -> datasets, ... -> workflows."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LAYERS = [
+    {"dsindex", "dsindex.errors", "dsindex.dtypes"},
+    {"dsindex.storage"},
+    {"dsindex.formats", "dsindex.text", "dsindex.documents", "dsindex.indices", "dsindex.instruct"},
+    {
+        "dsindex.instruct.shards",
+        "dsindex.instruct.packed_blocks",
+        "dsindex.datasets",
+        "dsindex.attempt",
+        "dsindex.shards",
+        "dsindex.merge",
+        "dsindex.provenance",
+        "dsindex.quarantine",
+    },
+    {"dsindex.verify", "dsindex.repair", "dsindex.convert"},
+    {"workflows"},
+]
+
+
+def layer_of(module: str) -> int:
+    """The level of the longest name in LAYERS that the module's begins with; `dsindex` itself is no beginning."""
+    levels = {member: level for level, members in enumerate(LAYERS) for member in members}
+    parts = module.split(".")
+    for length in range(len(parts), 0, -1):
+        name = ".".join(parts[:length])
+        if name in levels and (name == module or name != "dsindex"):
+            return levels[name]
+    raise AssertionError(f"{module} has no layer: add it to LAYERS")
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_modules(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+            if node.module in {"dsindex", "workflows"}:
+                found.update(f"{node.module}.{alias.name}" for alias in node.names if alias.name[0].islower())
+    return found
+
+
+SOURCES = sorted([*ROOT.glob("dsindex/**/*.py"), *ROOT.glob("workflows/**/*.py")])
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_name)
+def test_imports_run_downwards(path: Path) -> None:
+    own = layer_of(module_name(path))
+    for name in imported_modules(path):
+        if name.split(".")[0] in {"dsindex", "workflows"} and name != "dsindex":
+            assert layer_of(name) <= own, f"{module_name(path)} imports {name}, which lies above it"
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.is_relative_to(ROOT / "dsindex")], ids=module_name)
+def test_library_knows_neither_ray_nor_command_line(path: Path) -> None:
+    roots = {name.split(".")[0] for name in imported_modules(path)}
+    assert not roots & {"ray", "argparse", "rich", "rich_argparse", "workflows"}
+
+
+def test_library_imports_nothing_heavy() -> None:
+    """`import dsindex` and its formats stay cheap: what is slow to import loads when it is used."""
+    code = (
+        "import sys, dsindex, dsindex.formats.mmididx, dsindex.shards, dsindex.merge, workflows.cli;"
+        "print(sorted({'ray','awkward','numba','pyarrow.json','gigatoken','jinja2','torch'} & set(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.golden_files import OWN
+from workflows.config import BuildConfig
+from workflows.displays import PlainDisplay
+from workflows.progress import Reporter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def ray_instance() -> Iterator[None]:
+    """One private Ray instance for all tests that want the Ray executor; it finds the connection and uses it."""
+    import ray
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def quiet() -> Reporter:
+    """A reporter that writes a line only at the end of a stage."""
+    return Reporter(PlainDisplay(seconds=1e9))
+
+
+@pytest.fixture
+def make_config(tmp_path: Path) -> Callable[..., BuildConfig]:
+    """A build of the project's own golden text into a folder of the test."""
+
+    def make(**options: object) -> BuildConfig:
+        defaults: dict[str, object] = {
+            "input": (str(OWN.docs),),
+            "tokenizer_model": str(OWN.plain_tokenizer),
+            "append_eod": True,
+            "output_prefix": str(tmp_path / "out" / "docs"),
+            "executor": "local",
+            "workers": 2,
+            "shard_size": "8KiB",
+        }
+        return BuildConfig(**{**defaults, **options})
+
+    return make

@@ -1,0 +1,182 @@
+"""A build on a real cluster of several raylets: stopped, continued, one node lost and one added, followed to its end.
+
+cluster_configs/local.sh has token authentication on, so every step here is with tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.golden_files import OWN
+from workflows.build import run_build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from workflows.config import BuildConfig
+    from workflows.progress import Reporter
+
+ROOT = Path(__file__).parents[2]
+SHARDS = 1500
+"""Enough that many are left when the nodes are frozen, on a fast machine too."""
+
+
+@dataclass
+class LocalCluster:
+    """cluster_configs/local.sh in a folder of its own."""
+
+    environment: dict[str, str]
+
+    def script(self, *words: str) -> str:
+        """Run local.sh and give what it printed."""
+        command = ["bash", str(ROOT / "cluster_configs" / "local.sh"), *words]
+        # Into a file: the daemons that it leaves running would hold a pipe open.
+        with tempfile.TemporaryFile("w+") as out:
+            ended = subprocess.run(command, env=self.environment, stdout=out, stderr=out, timeout=120, check=False)
+            out.seek(0)
+            shown = out.read()
+        assert ended.returncode == 0, shown
+        return shown
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to all processes of a node: what is frozen finishes no shard, however fast the machine is."""
+        node = (Path(self.environment["DSINDEX_CLUSTER_DIR"]) / f"{name}.pid").read_text()
+        os.killpg(int(node), number)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Begin a dsindex command."""
+        command = [sys.executable, "-m", "workflows", *words]
+        return subprocess.Popen(
+            command, env=self.environment, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+
+    def run(self, *words: str) -> tuple[int, str]:
+        """Run a dsindex command and give its exit code and output."""
+        with self.start(*words) as process:
+            shown, _ = process.communicate(timeout=120)
+        return process.returncode, shown
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with tempfile.TemporaryDirectory(prefix="dsc", dir="/tmp") as folder:  # Ray's sockets need a short path.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        environment |= {"HOME": folder, "DSINDEX_CLUSTER_DIR": f"{folder}/c", "DSINDEX_CLUSTER_CPUS": "1"}
+        cluster = LocalCluster(environment)
+        shown = cluster.script("start", "2")
+        try:
+            environment |= dict(word.split("=", 1) for word in shlex.split(shown) if "=" in word)
+            yield cluster
+        finally:
+            cluster.script("stop")
+
+
+def wait_for_shards(work_dir: Path, number: int, process: subprocess.Popen[str] | None = None) -> int:
+    """Wait until progress.json says that so many shards are done, and give how many are."""
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        try:
+            state = json.loads((work_dir / "progress.json").read_bytes())
+        except FileNotFoundError:
+            state = {}
+        stage = state.get("stage") or {}
+        if state.get("state") == "running" and stage.get("stage") == "tokenize" and stage["tasks_done"] >= number:
+            return int(stage["tasks_done"])
+        if process is not None and process.poll() is not None:
+            break
+        time.sleep(0.05)
+    raise AssertionError(f"{number} shards were never done: {state} {process.stdout.read() if process else ''}")
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(300)
+def test_build_survives_being_stopped_and_losing_a_node(
+    cluster: LocalCluster, tmp_path: Path, make_config: Callable[..., BuildConfig], quiet: Reporter
+) -> None:
+    text = tmp_path / "docs.jsonl"
+    text.write_bytes((OWN.docs.read_bytes() + b"\n") * -(-12_000_000 // OWN.docs.stat().st_size))
+    config = tmp_path / "build.yaml"
+    prefix, work_dir = tmp_path / "out" / "x", tmp_path / "out" / "x.build"
+    options = {
+        "input": [str(text)],
+        "tokenizer_model": str(OWN.plain_tokenizer),
+        "append_eod": True,
+        "engine": "tokenizers",
+        "shard_size": text.stat().st_size // SHARDS + 1,
+        "output_prefix": str(prefix),
+    }
+    config.write_text(json.dumps(options))  # JSON is YAML
+
+    # One job that fails, detached, and looked at in the end.
+    missing = str(tmp_path / "missing.jsonl")
+    code, shown = cluster.run("submit", "--no-wait", "--", "build", "--config", str(config), "--input", missing)
+    assert code == 0, shown
+    failing = next(line for line in shown.splitlines() if line.startswith("raysubmit_") and ":" not in line)
+
+    # One that is stopped.
+    code, shown = cluster.run("submit", "--no-wait", "--", "build", "--config", str(config))
+    assert code == 0, shown
+    stopped = next(line for line in shown.splitlines() if line.startswith("raysubmit_") and ":" not in line)
+    wait_for_shards(work_dir, 20)
+    for name in ("worker-0", "worker-1"):
+        cluster.signal(name, signal.SIGSTOP)
+    kept = wait_for_shards(work_dir, 20)
+    assert kept < SHARDS - 100
+    code, shown = cluster.run("stop", stopped)
+    for name in ("worker-0", "worker-1"):
+        cluster.signal(name, signal.SIGCONT)
+    assert code == 0
+    assert f"{stopped}: stopped; what it has done is kept in the work folder" in shown
+    assert cluster.run("status", stopped)[0] == 143
+    assert not list((tmp_path / "out").glob("*.idx"))
+
+    # The same again, followed: it continues, loses a node, gets another.
+    follower = cluster.start("submit", "--", "build", "--config", str(config))
+    wait_for_shards(work_dir, kept + 20, follower)
+    cluster.signal("worker-0", signal.SIGSTOP)
+    cluster.script("remove", "worker-0")
+    cluster.script("add", "1")
+    shown, _ = follower.communicate(timeout=150)
+    assert follower.returncode == 0, shown
+    assert "check: done" in shown  # what the stopped job had made was verified
+    assert ": succeeded" in shown
+    run = json.loads((tmp_path / "out" / "x_text_document.manifest.json").read_bytes())["run"]
+    assert run["executor"] == "ray"
+    assert run["shards"] == SHARDS
+    assert run["lost_workers"] >= 1
+    assert not work_dir.exists()
+
+    code, shown = cluster.run("logs", "--follow", failing)
+    assert code == 1
+    assert f"dsindex build: {missing}: cannot be read (No such file or directory); check --input" in shown
+    assert f"{failing}: failed, exit code 1" in shown
+
+    local = make_config(input=(str(text),), output_prefix=str(tmp_path / "local" / "x"), shard_size="64MiB")
+    run_build(local, reporter=quiet)
+    for suffix in ("bin", "idx", "provenance.parquet"):
+        name = f"x_text_document.{suffix}"
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(180)
+def test_check_asks_every_node(cluster: LocalCluster, tmp_path: Path) -> None:
+    words = ["--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
+    code, shown = cluster.run("build", "--check", *words, "--output-prefix", str(tmp_path / "out" / "x"))
+    assert code == 0, shown
+    rows = [line for line in shown.splitlines() if "1 of 1" in line]
+    assert len(rows) == 2  # the head has no CPUs and runs no tasks; the removed worker's place was taken
+    assert all(row.endswith("audited") for row in rows)
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsindex.attempt import StoredFile
+from dsindex.merge import RangeResult
+from dsindex.shards import KeyResult, ShardResult, ShardTask
+from workflows.ledger import Ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = StoredFile(name="shards/0000/00000000.x.0.bin", size_bytes=2, digest="ab")
+TASK = ShardTask(shard=0, input=0, path="/in", begin=0, end=10, input_size_bytes=20, input_version="5")
+
+
+def result_of(shard: int) -> ShardResult:
+    key = KeyResult(
+        key="text",
+        num_sequences=1,
+        num_documents=2,
+        num_tokens=3,
+        num_empty_documents=1,
+        eod_in_text=0,
+        bin=FILE,
+        idx=FILE,
+    )
+    return ShardResult(
+        shard=shard,
+        num_lines=2,
+        num_blank=0,
+        num_records=2,
+        num_quarantined=0,
+        keys=(key,),
+        provenance=FILE,
+        quarantine=None,
+        input_fingerprint="f",
+    )
+
+
+def task_of(shard: int) -> ShardTask:
+    return replace(TASK, shard=shard, begin=shard * 10, end=shard * 10 + 10)
+
+
+def written(path: Path, *, num_shards: int = 3) -> None:
+    ledger = Ledger(str(path))
+    for shard in range(num_shards):
+        ledger.record_shard(task_of(shard), result_of(shard))
+    ledger.record_range("merge", RangeResult(number=4, block_digests=("aa", "bb")))
+    ledger.record_assembled("merge", {"bin": {"size_bytes": 1, "digest": "cc"}})
+    ledger.close()
+
+
+def test_ledger_gives_back_what_was_recorded(tmp_path: Path) -> None:
+    written(tmp_path / "ledger")
+    ledger = Ledger(str(tmp_path / "ledger"))
+    assert [ledger.shard(task_of(n)) for n in range(4)] == [result_of(0), result_of(1), result_of(2), None]
+    assert ledger.range("merge", 4) == RangeResult(number=4, block_digests=("aa", "bb"))
+    assert ledger.range("other", 4) is None
+    assert ledger.assembled("merge") == {"bin": {"size_bytes": 1, "digest": "cc"}}
+    ledger.close()
+
+
+def test_ledger_finds_a_shard_whose_number_moved(tmp_path: Path) -> None:
+    """Added inputs move the numbers of later shards; what a shard reads is what it is known by."""
+    written(tmp_path / "ledger")
+    ledger = Ledger(str(tmp_path / "ledger"))
+    assert ledger.shard(replace(task_of(1), shard=99, input=7)) == result_of(1)
+    assert ledger.shard(replace(task_of(1), input_version="6")) is None
+    ledger.close()
+
+
+@pytest.mark.parametrize("lost", [1, 10, 100, 300])
+def test_ledger_forgets_only_a_torn_line(tmp_path: Path, lost: int) -> None:
+    written(tmp_path / "ledger")
+    data = (tmp_path / "ledger").read_bytes()
+    (tmp_path / "ledger").write_bytes(data[:-lost])
+    ledger = Ledger(str(tmp_path / "ledger"))
+    assert ledger.shard(task_of(0)) == result_of(0)
+    ledger.record_shard(task_of(9), result_of(9))
+    ledger.close()
+    again = Ledger(str(tmp_path / "ledger"))
+    assert again.shard(task_of(9)) == result_of(9)
+    again.close()
+
+
+@given(place=st.integers(0, 10**6), value=st.integers(0, 255))
+def test_damaged_line_is_as_if_never_written(tmp_path_factory: pytest.TempPathFactory, place: int, value: int) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger"
+    written(path)
+    data = bytearray(path.read_bytes())
+    data[place % len(data)] = value
+    path.write_bytes(data)
+    ledger = Ledger(str(path))
+    for shard in range(3):
+        assert ledger.shard(task_of(shard)) in {None, result_of(shard)}
+    ledger.close()

@@ -1,0 +1,229 @@
+"""What a person sees: one sentence, the right exit code, nothing under a final name."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dsindex.errors import OutputError
+from tests.golden_files import OWN
+from workflows.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer))
+
+
+def write(path: Path, data: bytes) -> str:
+    path.write_bytes(data)
+    return str(path)
+
+
+GOOD = b'{"text": "good"}\n'
+
+BAD_INPUT: dict[str, tuple[bytes, str]] = {
+    "not JSON": (GOOD + b'{"text": "x" y}\n', r"in\.jsonl, line 2: .*column 14"),
+    "not an object": (GOOD * 3 + b"[1]\n", r"in\.jsonl, line 4: .*object"),
+    "key missing": (GOOD + b'{"body": "x"}\n', r"in\.jsonl, line 2: .*'text'.*body"),
+    "wrong type": (GOOD + b'{"text": 5}\n', r"in\.jsonl, line 2: .*'text'.*number"),
+    "null": (b"\n" + GOOD + b'{"text": null}\n', r"in\.jsonl, line 3: .*'text'.*null"),
+    "invalid UTF-8": (GOOD + b'{"text": "\xff"}\n', r"in\.jsonl, line 2: .*UTF-8"),
+    "lone surrogate": (GOOD + b'{"text": "\\ud800"}\n', r"in\.jsonl, line 2: .*surrogate"),
+    "only blank lines": (b"\n \n", "expected at least one record"),
+    "empty file": (b"", r"in\.jsonl: expected at least one record, got an empty file"),
+}
+
+
+@pytest.mark.parametrize(("data", "message"), BAD_INPUT.values(), ids=BAD_INPUT)
+@pytest.mark.parametrize("shard_size", ["8B", "64MiB"])
+def test_bad_input_is_named_by_file_and_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, message: str, shard_size: str
+) -> None:
+    arguments = ["build", "--input", write(tmp_path / "in.jsonl", data), *TOKENIZER]
+    code = main([*arguments, "--output-prefix", str(tmp_path / "out" / "x"), "--shard-size", shard_size])
+    assert_one_sentence(capsys, code, message)
+    assert_nothing_published(tmp_path / "out")
+
+
+def assert_one_sentence(capsys: pytest.CaptureFixture[str], code: int, message: str, *, expected_code: int = 1) -> None:
+    import re
+
+    shown = capsys.readouterr().err.strip().splitlines()
+    assert code == expected_code, shown
+    assert re.search(message, shown[-1]), shown[-1]
+    assert shown[-1].startswith("dsindex ")
+    assert not any("Traceback" in line for line in shown)
+
+
+def assert_nothing_published(folder: Path) -> None:
+    names = os.listdir(folder) if folder.exists() else []
+    assert not [name for name in names if name.endswith((".bin", ".idx", ".json", ".parquet"))]
+
+
+def case(message: str, *arguments: str, code: int = 1) -> Any:
+    return pytest.param(arguments, message, code)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "code"),
+    [
+        case(r"nowhere\.jsonl: cannot be read \(No such file", "--input", "{tmp}/nowhere.jsonl", *TOKENIZER),
+        case(r"\*\.none: expected at least one file to match", "--input", "{tmp}/*.none", *TOKENIZER),
+        case("expected a file, got a folder", "--input", "{tmp}", *TOKENIZER),
+        case(r"expected JSONL text, got a \.gz file; unpack it first", "--input", "{tmp}/in.jsonl.gz", *TOKENIZER),
+        case("nowhere", "--input", "{good}", "--tokenizer-model", "{tmp}/nowhere"),
+        case("tokenizer.json", "--input", "{good}", "--tokenizer-model", "{tmp}"),
+        case("<eod>", "--input", "{good}", *TOKENIZER, "--append-eod", "--eod-token", "<eod>"),
+        case("--eod-token", "--input", "{good}", "--tokenizer-model", "{bare}", "--append-eod"),
+        case("--input is required", *TOKENIZER, code=2),
+        case(
+            "expected keys that can be part of a file name",
+            "--input",
+            "{good}",
+            *TOKENIZER,
+            "--json-keys",
+            "../x",
+            code=2,
+        ),
+        case("--shard-size: expected a size", "--input", "{good}", *TOKENIZER, "--shard-size", "64 apples", code=2),
+        case("--workers", "--input", "{good}", *TOKENIZER, "--workers", "0", code=2),
+        case(r"build\.yaml: cannot be read", "--config", "{tmp}/build.yaml", code=1),
+    ],
+)
+def test_wrong_options_and_places_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str, code: int
+) -> None:
+    places = {
+        "tmp": str(tmp_path),
+        "good": write(tmp_path / "good.jsonl", GOOD),
+        "bare": write(tmp_path / "tokenizer.json", (OWN.plain_tokenizer / "tokenizer.json").read_bytes()),
+    }
+    (tmp_path / "in.jsonl.gz").write_bytes(b"x")
+    if "{tmp}" in arguments and "--tokenizer-model" in arguments:
+        (tmp_path / "tokenizer.json").unlink()
+    filled = [argument.format(**places) for argument in arguments]
+    got = main(["build", *filled, "--output-prefix", str(tmp_path / "out" / "x")])
+    assert_one_sentence(capsys, got, message, expected_code=code)
+    assert_nothing_published(tmp_path / "out")
+
+
+def test_bad_record_with_the_smallest_input_and_offset_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However many workers meet however many bad records, the same one is named."""
+    first = write(tmp_path / "a.jsonl", GOOD * 400 + b"bad\n" + GOOD * 10 + b"worse\n")
+    second = write(tmp_path / "b.jsonl", b"worst\n" * 50)
+    for workers in ("1", "4"):
+        arguments = ["build", "--input", first, second, *TOKENIZER, "--output-prefix", str(tmp_path / workers / "x")]
+        code = main([*arguments, "--shard-size", "100B", "--workers", workers])
+        assert_one_sentence(capsys, code, r"a\.jsonl, line 401:")
+
+
+def test_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("a file, where a folder is wanted")
+    good = write(tmp_path / "good.jsonl", GOOD)
+    code = main(["build", "--input", good, *TOKENIZER, "--output-prefix", str(tmp_path / "file" / "x")])
+    assert_one_sentence(capsys, code, r"file.*cannot be written")
+
+
+def test_too_little_room_is_said_before_work_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workflows.source.free_bytes", lambda _folder: 10)
+    code = main(["build", "--input", str(OWN.docs), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")])
+    assert_one_sentence(capsys, code, r"about 0\.00 GB are needed for shards and output, 0\.00 GB are free; make room")
+    assert not (tmp_path / "out" / "x.build").exists()
+
+
+def test_second_driver_on_a_work_folder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from workflows.lock import hold_lock
+
+    os.makedirs(tmp_path / "out" / "x.build")
+    with hold_lock(str(tmp_path / "out" / "x.build" / "owner.json")):
+        code = main(["build", "--input", str(OWN.docs), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")])
+    assert_one_sentence(capsys, code, rf"another driver works here \(process {os.getpid()} on ")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted; finished shards are kept.*same command again"),
+        (OutputError("full"), 1, "dsindex build: full"),
+        (ZeroDivisionError("division"), 1, "a fault of dsindex itself: ZeroDivisionError.*--debug"),
+    ],
+    ids=["Ctrl-C", "ours", "fault"],
+)
+def test_how_a_build_ends(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    code: int,
+    message: str,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("workflows.commands.build.run_build", fail)
+    got = main(["build", "--input", "x", *TOKENIZER, "--output-prefix", str(tmp_path / "x")])
+    assert_one_sentence(capsys, got, message, expected_code=code)
+
+
+def test_config_file_and_flags_are_two_spellings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "build.yaml"
+    config.write_text(
+        f"input: {OWN.docs}\ntokenizer_model: {OWN.plain_tokenizer}\nappend-eod: true\n"
+        f"output_prefix: {tmp_path}/never\nshard_size: 4KiB\njson_keys: [text, title]\n"
+    )
+    assert main(["build", "--config", str(config), "--output-prefix", str(tmp_path / "keys")]) == 0
+    shown = capsys.readouterr().out
+    assert "keys_text_document" in shown
+    for key, prefix in OWN.run("keys").prefixes.items():
+        got = tmp_path / f"keys_{key}_document.bin"
+        assert got.read_bytes() == prefix.with_name(f"{prefix.name}.bin").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "code"),
+    [
+        ("input: [a\n", "expected YAML", 1),
+        ("- a\n", "expected a mapping", 1),
+        ("colour: red\n", "there is no option 'colour'", 2),
+    ],
+    ids=["syntax", "list", "unknown"],
+)
+def test_wrong_config_files_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str, code: int
+) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    got = main(["build", "--config", str(tmp_path / "c.yaml"), "--output-prefix", "x"])
+    assert_one_sentence(capsys, got, message, expected_code=code)
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "dsindex build --input" in capsys.readouterr().out
+    run: Callable[[list[str]], int] = main
+    with pytest.raises(SystemExit, match="0"):
+        run(["build", "--help"])
+    assert "--append-eod" in capsys.readouterr().out
+
+
+def test_mended_input_is_no_other_plan_where_nothing_was_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A first shard that fails leaves nothing to continue; with finished shards a changed input is refused."""
+    path = tmp_path / "in.jsonl"
+    arguments = ["build", "--input", str(path), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")]
+    write(path, b"broken\n")
+    assert_one_sentence(capsys, main(arguments), r"in\.jsonl, line 1:")
+    write(path, GOOD * 40 + b"broken\n")
+    assert_one_sentence(capsys, main([*arguments, "--shard-size", "64B"]), r"in\.jsonl, line 41:")
+    write(path, GOOD * 41)
+    refusal = r"unfinished build of another plan is here: the input .* was written again .*--fresh"
+    assert_one_sentence(capsys, main([*arguments, "--shard-size", "64B"]), refusal)
+    assert main([*arguments, "--shard-size", "64B", "--fresh"]) == 0

@@ -1,0 +1,613 @@
+"""`dsindex pack`: Modalities' bytes for any cut, era and executor; resumed; its own configuration; what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+import pytest
+import tokenizers
+import yaml
+
+import workflows.publishing
+import workflows.tokenize
+from dsindex import merge
+from dsindex.errors import InputError, OutputError, PlanError, TokenizerError
+from dsindex.formats.pbin import ERAS, read_packed_header
+from dsindex.formats.raw_index import create_raw_index
+from dsindex.provenance import count_rows, read_source
+from dsindex.shards import tokenize_shard
+from dsindex.storage import digest_file
+from dsindex.text.patterns import parse_text_pattern
+from dsindex.text.tokenizer import load_tokenizer
+from tests.dsindex.formats.pbin_files import ERA_NAMES, pbin_bytes, write_pbin
+from tests.golden_files import OWN, ROOT
+from workflows.cli import main
+from workflows.pack import run_pack
+from workflows.pack_config import PackConfig
+from workflows.packed_file import choose_token_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from workflows.progress import Reporter
+
+    MakeConfig = Callable[..., PackConfig]
+
+SHARED = ROOT.parent / "shared"
+WAYS = [
+    {"executor": "local", "shard_size": "1KiB", "engine": "gigatoken"},
+    {"executor": "local", "shard_size": "64KiB", "engine": "tokenizers"},
+    {"executor": "local", "shard_size": "64MiB", "engine": "gigatoken", "jq_pattern": '.["text"]'},
+    {"executor": "processes", "shard_size": "64KiB", "engine": "tokenizers", "jq_pattern": ".text | ."},
+]
+RAY_WAYS = [
+    {"executor": "ray", "shard_size": "64KiB", "engine": "gigatoken"},
+    {"executor": "ray", "shard_size": "64MiB", "engine": "tokenizers", "jq_pattern": "[.text] | first"},
+]
+
+
+def way_id(way: dict[str, Any]) -> str:
+    return "-".join(str(value) for value in way.values())
+
+
+@pytest.fixture
+def make_pack(tmp_path: Path) -> MakeConfig:
+    def make(**options: object) -> PackConfig:
+        defaults: dict[str, object] = {
+            "input": (str(OWN.docs),),
+            "tokenizer_model": str(OWN.plain_tokenizer),
+            "output": str(tmp_path / "out" / "docs.pbin"),
+            "executor": "local",
+            "workers": 2,
+            "shard_size": "16KiB",
+        }
+        return PackConfig(**{**defaults, **options})
+
+    return make
+
+
+def words(folder: Path, size: int, *, added: Sequence[str] = ()) -> str:
+    """A tokenizer with `size` words, the first of which are those of the golden text, and <eod> as its last one."""
+    known = dict.fromkeys(["[UNK]", *" ".join(golden_texts()).split(), *(f"<{number}>" for number in range(size))])
+    vocabulary = [*list(known)[: size - 1], "<eod>"]
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: number for number, word in enumerate(vocabulary)}, unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["<eod>"])
+    tokenizer.add_tokens(list(added))
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eod>"}))
+    return str(folder)
+
+
+def packed_by_hand(texts: Sequence[str], tokenizer: str, *, era: str, token_bytes: int) -> bytes:
+    """What must come out, told as plainly as possible."""
+    loaded = tokenizers.Tokenizer.from_file(os.path.join(tokenizer, "tokenizer.json"))
+    eod = load_tokenizer(tokenizer).eod_id
+    documents = [loaded.encode(text).ids for text in texts]
+    closed = [ids if ids[-1] == eod else [*ids, eod] for ids in documents if ids]
+    return pbin_bytes(closed, era=era, token_bytes=token_bytes)
+
+
+def golden_texts() -> list[str]:
+    return [json.loads(line)["text"] for line in OWN.docs.read_text("utf-8").split("\n") if line]
+
+
+def pack_nonempty(way: dict[str, Any], folder: Path, reporter: Reporter) -> None:
+    config = PackConfig(
+        input=(str(SHARED / "golden" / "modalities" / "nonempty.jsonl"),),
+        tokenizer_model=str(SHARED / "corpus" / "gpt2"),
+        eod_token="<|endoftext|>",
+        output=str(folder / "x.pbin"),
+        workers=2,
+        **way,
+    )
+    run_pack(config, reporter=reporter)
+    assert (folder / "x.pbin").read_bytes() == (SHARED / "golden" / "modalities" / "nonempty.pbin").read_bytes()
+
+
+has_shared = pytest.mark.skipif(not (SHARED / "golden" / "modalities").is_dir(), reason="needs the larger golden set")
+
+
+@has_shared
+@pytest.mark.parametrize("way", WAYS, ids=way_id)
+def test_pack_equals_modalities(way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
+    pack_nonempty(way, tmp_path, quiet)
+
+
+@has_shared
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+@pytest.mark.parametrize("way", RAY_WAYS, ids=way_id)
+def test_pack_on_ray_equals_modalities(way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
+    pack_nonempty(way, tmp_path, quiet)
+
+
+@pytest.mark.parametrize("era", ERA_NAMES)
+@pytest.mark.parametrize(("num_words", "token_bytes"), [(256, 1), (257, 2), (70_000, 4)])
+def test_every_era_and_token_size_is_what_is_packed_by_hand(
+    era: str, num_words: int, token_bytes: int, tmp_path: Path, make_pack: MakeConfig, quiet: Reporter
+) -> None:
+    tokenizer = words(tmp_path / "words", num_words)
+    report = run_pack(make_pack(tokenizer_model=tokenizer, pbin_era=era, shard_size="30KiB"), reporter=quiet)
+    size = 4 if era == "spec" else token_bytes
+    packed = packed_by_hand(golden_texts(), tokenizer, era=era, token_bytes=size)
+    assert Path(report.path).read_bytes() == packed
+    assert report.token_dtype == {1: "uint8", 2: "uint16", 4: "uint32"}[size]
+    assert report.num_documents + report.num_empty == len(golden_texts())
+    assert report.files["pbin"].digest == digest_file(report.path)
+
+
+def test_eras_in_the_configuration_are_those_of_the_format() -> None:
+    assert get_args(PackConfig.model_fields["pbin_era"].annotation) == tuple(ERAS)
+
+
+@pytest.mark.parametrize("era", ["spec", "2024-01-30", "current"])
+def test_ranges_of_the_output_may_end_anywhere_in_it(
+    era: str, make_pack: MakeConfig, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Head, shards and index in one range, and each in many, with buffers that end inside of all of them."""
+    whole = run_pack(make_pack(pbin_era=era), reporter=quiet)
+    expected = Path(whole.path).read_bytes()
+    monkeypatch.setattr(merge, "range_bytes", lambda _total: 1 << 12)
+    monkeypatch.setattr(merge, "COPY_BYTES", 1 << 8)
+    run_pack(make_pack(pbin_era=era, fresh=True), reporter=quiet)
+    assert Path(whole.path).read_bytes() == expected
+    assert read_packed_header(whole.path).era.name == era
+
+
+def published(folder: Path) -> dict[str, Any]:
+    """All published files; of the manifest, the part that is under the law."""
+    files: dict[str, Any] = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    return {
+        name: json.loads(data)["content"] if name.endswith("manifest.json") else data for name, data in files.items()
+    }
+
+
+def test_every_file_is_the_same_for_any_cut(make_pack: MakeConfig, quiet: Reporter, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(OWN.docs.read_bytes() + b'\n{"text": 1}\n' + OWN.docs.read_bytes())
+    outputs = []
+    for size in ("3KiB", "31KiB", "64MiB"):
+        out = tmp_path / size
+        inputs = (str(tmp_path / "in.jsonl"), str(OWN.docs))
+        config = make_pack(input=inputs, output=str(out / "x.pbin"), shard_size=size, on_bad_record="quarantine")
+        run_pack(config, reporter=quiet)
+        outputs.append(published(out))
+    names = {f"x.{suffix}" for suffix in ("pbin", "manifest.json", "provenance.parquet", "quarantine.jsonl.zst")}
+    assert outputs[0].keys() == names
+    assert outputs[0] == outputs[1] == outputs[2]
+
+
+def test_texts_without_tokens_are_counted_and_no_documents(
+    make_pack: MakeConfig, quiet: Reporter, tmp_path: Path
+) -> None:
+    text = b'{"text": ""}\n\n{"text": "a"}\nbroken\n{"text": "<|endoftext|>"}\n{"text": ""}\n{"text": "b"}'
+    (tmp_path / "a.jsonl").write_bytes(text)
+    config = make_pack(input=(str(tmp_path / "a.jsonl"),), on_bad_record="quarantine", shard_size="9B")
+    report = run_pack(config, reporter=quiet)
+    assert (report.num_documents, report.num_empty) == (3, 2)
+    assert report.account == {"lines": 7, "blank": 1, "records": 6, "kept": 5, "quarantined": 1}
+    tokenizer = str(OWN.plain_tokenizer)
+    by_hand = packed_by_hand(["a", "<|endoftext|>", "b"], tokenizer, era="current", token_bytes=2)
+    assert Path(report.path).read_bytes() == by_hand
+    content = json.loads((tmp_path / "out" / "docs.manifest.json").read_bytes())["content"]
+    assert (content["account"]["documents_with_tokens"], content["account"]["empty_documents"]) == (3, 2)
+    assert content["eod_in_text"] == 1
+    provenance = str(tmp_path / "out" / "docs.provenance.parquet")
+    assert [read_source(provenance, number).line for number in range(count_rows(provenance))] == [3, 5, 7]
+
+
+def test_nothing_but_texts_without_tokens_makes_an_empty_file(
+    make_pack: MakeConfig, quiet: Reporter, tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": ""}\n' * 3)
+    report = run_pack(make_pack(input=(str(tmp_path / "a.jsonl"),)), reporter=quiet)
+    assert Path(report.path).read_bytes() == pbin_bytes([], era="current", token_bytes=2)
+
+
+# What is done twice, cut off, or asked for differently.
+
+
+def test_same_command_again_is_already_complete(make_pack: MakeConfig, quiet: Reporter) -> None:
+    first = run_pack(make_pack(), reporter=quiet)
+    again = run_pack(make_pack(), reporter=quiet)
+    assert (first.already_complete, again.already_complete) == (False, True)
+    assert (again.files, again.account, again.num_tokens) == (first.files, first.account, first.num_tokens)
+    assert not os.path.exists(Path(first.path).with_suffix(".build"))
+
+
+@pytest.fixture
+def tokenized(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The shards that are tokenized from here on."""
+    shards: list[int] = []
+
+    def spy(task: Any, settings: Any) -> Any:
+        shards.append(task.shard)
+        return tokenize_shard(task, settings)
+
+    monkeypatch.setattr(workflows.tokenize, "tokenize_shard", spy)
+    return shards
+
+
+@pytest.mark.parametrize("failing", ["provenance.parquet", "pbin"])
+def test_what_stops_while_it_publishes_is_published_next_time(
+    failing: str,
+    make_pack: MakeConfig,
+    quiet: Reporter,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tokenized: list[int],
+) -> None:
+    run_pack(make_pack(output=str(tmp_path / "whole" / "docs.pbin"), shard_size="64MiB"), reporter=quiet)
+    tokenized.clear()
+    real = workflows.publishing._rename
+
+    def fail(dataset: Any, suffix: str) -> None:
+        if suffix == failing:
+            raise OutputError("no")
+        real(dataset, suffix)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workflows.publishing, "_rename", fail)
+        with pytest.raises(OutputError, match="no"):
+            run_pack(make_pack(), reporter=quiet)
+    assert not (tmp_path / "out" / "docs.pbin").exists()
+    assert tokenized
+    tokenized.clear()
+    run_pack(make_pack(), reporter=quiet)
+    assert tokenized == []
+    assert published(tmp_path / "out") == published(tmp_path / "whole")
+
+
+def test_output_that_went_is_made_again_of_the_kept_shards(
+    make_pack: MakeConfig, quiet: Reporter, tmp_path: Path, tokenized: list[int]
+) -> None:
+    run_pack(make_pack(keep_shards=True), reporter=quiet)
+    before = published(tmp_path / "out")
+    with open(tmp_path / "out" / "docs.pbin", "r+b") as file:
+        file.truncate(1000)
+    tokenized.clear()
+    run_pack(make_pack(), reporter=quiet)
+    assert tokenized == []
+    assert published(tmp_path / "out") == before
+
+
+def test_killed_packing_continues(make_pack: MakeConfig, quiet: Reporter, tmp_path: Path, tokenized: list[int]) -> None:
+    config = make_pack(shard_size="500B")
+    expected = run_pack(make_pack(output=str(tmp_path / "whole" / "docs.pbin"), shard_size="500B"), reporter=quiet)
+    num_shards = len(tokenized)
+    tokenized.clear()
+    arguments = ["--input", *config.input, "--tokenizer-model", config.tokenizer_model, "--output", config.output]
+    arguments += ["--shard-size", "500B", "--workers", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "workflows", "pack", *arguments], cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    ledger = tmp_path / "out" / "docs.build" / "ledger.jsonl"
+    until = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < until:
+        if ledger.exists() and ledger.read_bytes().count(b"\n") > 3:
+            break
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    run_pack(config, reporter=quiet)
+    assert 0 < len(tokenized) < num_shards
+    assert Path(config.output).read_bytes() == Path(expected.path).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eod_token": "<|pad|>"}, "eod-token was 0 and is 1"),
+        ({"jq_pattern": ".title"}, 'jq-pattern was ".text" and is ".title"'),
+        ({"pbin_era": "spec"}, 'pbin-era was "current" and is "spec"'),
+        ({"tokenizer_model": str(OWN.bos_tokenizer)}, "tokenizer was .* and is"),
+    ],
+    ids=["eod", "pattern", "era", "tokenizer"],
+)
+def test_output_of_another_plan_is_refused_by_name(
+    make_pack: MakeConfig, quiet: Reporter, options: dict[str, Any], message: str
+) -> None:
+    run_pack(make_pack(), reporter=quiet)
+    with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}.*--fresh"):
+        run_pack(make_pack(**options), reporter=quiet)
+    run_pack(make_pack(**options, fresh=True), reporter=quiet)
+
+
+def test_files_of_others_beside_the_output_stay(make_pack: MakeConfig, quiet: Reporter, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "docs.pbin").write_bytes(b"precious")
+    with pytest.raises(OutputError, match=r"docs\.pbin: exists already.*--fresh"):
+        run_pack(make_pack(), reporter=quiet)
+    assert (tmp_path / "out" / "docs.pbin").read_bytes() == b"precious"
+    for suffix in ("bin", "idx"):
+        (tmp_path / "out" / f"docs.{suffix}").write_bytes(b"an index of lines, or Megatron's")
+    run_pack(make_pack(fresh=True), reporter=quiet)
+    assert (tmp_path / "out" / "docs.idx").read_bytes() == b"an index of lines, or Megatron's"
+    assert (tmp_path / "out" / "docs.bin").exists()
+
+
+# Token sizes.
+
+
+@pytest.mark.parametrize(
+    ("num_words", "token_bytes"), [(256, 1), (257, 2), (65_536, 2), (65_537, 4)], ids=lambda value: str(value)
+)
+def test_token_size_is_that_of_the_vocabulary(num_words: int, token_bytes: int, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(words(tmp_path, num_words))
+    assert choose_token_bytes(tokenizer, ERAS["current"]) == token_bytes
+    assert choose_token_bytes(tokenizer, ERAS["spec"]) == 4
+
+
+def test_added_token_that_does_not_fit_is_refused_by_name(
+    make_pack: MakeConfig, quiet: Reporter, tmp_path: Path
+) -> None:
+    tokenizer = words(tmp_path / "words", 256, added=["<new>"])
+    with pytest.raises(TokenizerError, match=r"expected ids that fit 1 bytes.*256 entries, got 256 for '<new>'"):
+        run_pack(make_pack(tokenizer_model=tokenizer), reporter=quiet)
+    assert not (tmp_path / "out").exists()
+    run_pack(make_pack(tokenizer_model=tokenizer, pbin_era="spec"), reporter=quiet)
+    choose_token_bytes(load_tokenizer(words(tmp_path / "fits", 255, added=["<new>"])), ERAS["current"])
+
+
+# jq patterns.
+
+PATTERNS: dict[str, tuple[str, str, str]] = {
+    "key": (".text", '{"text": "a", "b": {"c": 1}}', "a"),
+    "key with spaces": (' ."raw text" ', '{"raw text": "a"}', "a"),
+    "key in brackets": ('.["é"]', '{"é": "a"}', "a"),
+    "path": (".meta.text", '{"meta": {"text": "a"}}', "a"),
+    "list": ('.chat | join("; ")', '{"chat": ["a", "b"]}', "a; b"),
+    "number kept as it stands": (".id | tostring", '{"id": 12345678901234567890}', "12345678901234567890"),
+    "messages": ('[.m[] | .role + ": " + .content] | join("\\n")', '{"m": [{"role": "u", "content": "x"}]}', "u: x"),
+    "NUL": (".t.u", '{"t": {"u": "a\\u0000b"}}', "a\0b"),
+}
+
+
+@pytest.mark.parametrize(("pattern", "line", "text"), PATTERNS.values(), ids=PATTERNS)
+def test_pattern_gives_the_text(pattern: str, line: str, text: str) -> None:
+    assert parse_text_pattern(pattern).read_line(line.encode()) == [text]
+
+
+BAD_RECORDS: dict[str, tuple[str, str, str]] = {
+    "list under the key": (".text", '{"text": ["a"]}', "expected a string under the key 'text', got a list"),
+    "number under the key": (".text", '{"text": 5}', "expected a string .* under the key 'text', got a number"),
+    "no key": (".text", '{"b": 1}', "expected the key 'text', got only 'b'"),
+    "nothing": (".a.b", "{}", r"expected a string from the jq pattern '\.a\.b', got null"),
+    "number": (".a.b", '{"a": {"b": 5}}', "expected a string from the jq pattern .*, got a number"),
+    "several": (".a[]", '{"a": ["x", "y"]}', "expected one value, got 2"),
+    "fails": (".a.b", '{"a": 5}', "pattern `.a.b` fails: Cannot index number"),
+    "no JSON": (".a.b", '{"a": {"b": "x"}} {}', "expected JSON, got an error at column 19"),
+    "no object": (".[0]", '["a"]', "expected a JSON object, got a list"),
+    "lone surrogate": (".a.b", '{"a": {"b": "\\ud800"}}', "pattern `.a.b` fails: .*surrogate"),
+}
+
+
+@pytest.mark.parametrize(("pattern", "line", "message"), BAD_RECORDS.values(), ids=BAD_RECORDS)
+@pytest.mark.parametrize("shard_size", ["10B", "64MiB"])
+def test_pattern_without_a_text_makes_a_bad_record(
+    pattern: str, line: str, message: str, shard_size: str, make_pack: MakeConfig, quiet: Reporter, tmp_path: Path
+) -> None:
+    good = '{"text": "x", "a": {"b": "x"}}\n' if pattern != ".a[]" else '{"a": ["x"]}\n'
+    (tmp_path / "a.jsonl").write_text(good + line + "\n" + good * 2)
+    config = make_pack(input=(str(tmp_path / "a.jsonl"),), jq_pattern=pattern, shard_size=shard_size)
+    if pattern == ".[0]":
+        with pytest.raises(InputError, match="line 1"):
+            run_pack(config, reporter=quiet)
+        return
+    with pytest.raises(InputError, match=rf"a\.jsonl, line 2: .*{message}"):
+        run_pack(config, reporter=quiet)
+
+
+def test_a_pattern_that_is_no_key_runs_in_processes(make_pack: MakeConfig, quiet: Reporter, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"a": {"b": "x"}}\n')
+    config = make_pack(input=(str(tmp_path / "a.jsonl"),), jq_pattern=".a.b", executor="auto", workers=1)
+    assert run_pack(config, reporter=quiet).run["executor"] == "processes"
+
+
+# The command line.
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
+    code = main(["pack", *map(str, arguments)])
+    shown = capsys.readouterr()
+    return code, shown.out + shown.err
+
+
+INPUT = ("--input", OWN.docs)
+TOKENIZER = ("--tokenizer-model", OWN.plain_tokenizer)
+REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {
+    "no output": ((*INPUT, *TOKENIZER), 2, "dsindex pack: --output is required\n"),
+    "output of another kind": (
+        (*INPUT, *TOKENIZER, "--output", "x.bin"),
+        2,
+        "--output: expected the name of a .pbin file, got 'x.bin'",
+    ),
+    "no tokenizer": ((*INPUT, "--output", "x.pbin"), 2, "--tokenizer-model is required"),
+    "no EOD": (
+        (*INPUT, "--output", "x.pbin", "--tokenizer-model", OWN.plain_tokenizer / "tokenizer.json"),
+        1,
+        "choose one with --eod-token",
+    ),
+    "unknown EOD": ((*INPUT, *TOKENIZER, "--output", "x.pbin", "--eod-token", "<eos>"), 1, "'<eos>' in the vocabulary"),
+    "endless jq": (
+        (*INPUT, *TOKENIZER, "--output", "x.pbin", "--jq-pattern", "def f: f; f"),
+        1,
+        "not allowed",
+    ),
+    "no jq": ((*INPUT, *TOKENIZER, "--output", "x.pbin", "--jq-pattern", ".a |"), 1, "jq pattern '.a |'"),
+    "missing input": (("--input", "none.jsonl", *TOKENIZER, "--output", "x.pbin"), 1, "none.jsonl: cannot be read"),
+    "merge without output": (("--merge", "a.pbin"), 2, "--merge needs the name of a .pbin file to make"),
+    "merge with text": (("--merge", "a.pbin", "--output", "b.pbin", *INPUT), 2, "--input means nothing to it"),
+    "two files of options": (("a.yaml", "--config", "b.yaml"), 2, "expected one file of options"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), REFUSED.values(), ids=REFUSED)
+def test_wrong_options_are_named(
+    arguments: tuple[object, ...],
+    code: int,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    got, shown = said(capsys, *arguments)
+    assert got == code
+    assert message in shown
+    assert "Traceback" not in shown
+    assert os.listdir(tmp_path) == []
+
+
+def test_command_packs_and_merges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = tmp_path / "one.pbin"
+    code, shown = said(capsys, *INPUT, *TOKENIZER, "--output", one, "--executor", "local")
+    assert code == 0
+    assert f"{one}: {len(golden_texts()) - 2} documents" in shown
+    assert "2 texts without tokens\n  .pbin " in shown
+    assert "already complete" in said(capsys, *INPUT, *TOKENIZER, "--output", one, "--executor", "local")[1]
+    write_pbin(tmp_path / "two.pbin", [[7, 8]], era="spec", token_bytes=4)
+    code, shown = said(capsys, "--merge", one, tmp_path / "two.pbin", "--output", tmp_path / "both.pbin")
+    assert (code, "files of different vocabularies" in shown) == (1, True)
+    write_pbin(tmp_path / "two.pbin", [[7, 8]], era="2024-01-30", token_bytes=2)
+    merged = ("--merge", one, tmp_path / "two.pbin", "--output", tmp_path / "both.pbin", "--executor", "local")
+    assert said(capsys, *merged)[0] == 0
+    texts = packed_by_hand(golden_texts(), str(OWN.plain_tokenizer), era="current", token_bytes=2)
+    tokens = np.frombuffer(texts, "<u2", int.from_bytes(texts[:8], "little") // 2, 12)
+    both = (tmp_path / "both.pbin").read_bytes()
+    assert both[12 : 12 + tokens.nbytes + 4] == tokens.tobytes() + bytes([7, 0, 8, 0])
+
+
+# Modalities' own configuration files.
+
+
+def modalities_config(folder: Path, **changes: Any) -> dict[str, Any]:
+    """The example of Modalities, over the golden text; changes are given by their path: settings__num_cpus=2."""
+    (folder / "docs.jsonl").write_bytes(OWN.docs.read_bytes())
+    config: dict[str, Any] = {
+        "settings": {
+            "src_path": str(folder / "docs.jsonl"),
+            "dst_path": str(folder / "docs.pbin"),
+            "index_path": str(folder / "docs.idx"),
+            "jq_pattern": ".text",
+            "num_cpus": "${node_env:num_cpus}",
+            "eod_token": "<|endoftext|>",
+            "processing_batch_size": 10,
+            "raw_samples_queue_size": 20,
+            "processed_samples_queue_size": 20,
+        },
+        "tokenizer": {
+            "component_key": "tokenizer",
+            "variant_key": "pretrained_hf_tokenizer",
+            "config": {
+                "pretrained_model_name_or_path": str(OWN.plain_tokenizer),
+                "padding": False,
+                "truncation": False,
+            },
+        },
+    }
+    for path, value in changes.items():
+        *parents, name = path.split("__")
+        part = config
+        for parent in parents:
+            part = part[parent]
+        part[name] = value
+    return config
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> Path:
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return folder / "config.yaml"
+
+
+def test_modalities_configuration_is_taken_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    special = {"pad_token": "<|pad|>", "additional_special_tokens": ["<|endoftext|>"]}
+    config = modalities_config(tmp_path, tokenizer__config__special_tokens=special, tokenizer__config__max_length=512)
+    create_raw_index(str(tmp_path / "docs.jsonl"))
+    code, shown = said(capsys, write_config(tmp_path, config), "--executor", "local")
+    assert code == 0
+    assert "without effect here: settings.processing_batch_size, settings.raw_samples_queue_size" in shown
+    expected = packed_by_hand(golden_texts(), str(OWN.plain_tokenizer), era="current", token_bytes=2)
+    assert (tmp_path / "docs.pbin").read_bytes() == expected
+
+
+def test_flags_win_over_modalities_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = modalities_config(tmp_path, settings__num_cpus=3)
+    del config["settings"]["dst_path"]
+    path = write_config(tmp_path, config)
+    assert said(capsys, "--config", path, "--pbin-era", "spec", "--executor", "local")[0] == 0
+    assert read_packed_header(str(tmp_path / "docs.pbin")).era.name == "spec"
+    run = json.loads((tmp_path / "docs.manifest.json").read_bytes())["run"]
+    assert run["workers"] == 3
+    assert said(capsys, path, "--output", tmp_path / "other.pbin", "--executor", "local")[0] == 0
+    assert read_packed_header(str(tmp_path / "other.pbin")).era.name == "current"
+
+
+NOT_HONOURED: dict[str, tuple[dict[str, Any], str]] = {
+    "interpolation": (
+        {"settings__src_path": "${modalities_env:config_folder_path}/docs.jsonl"},
+        "settings.src_path: expected a plain value, got the interpolation '${modalities_env:config_folder_path}",
+    ),
+    "interpolation in depth": (
+        {"tokenizer__config__special_tokens": {"additional_special_tokens": ["^", "${settings.eod_token}"]}},
+        "tokenizer.config.special_tokens.additional_special_tokens[1]: expected a plain value",
+    ),
+    "number of CPUs from elsewhere": ({"settings__num_cpus": "${cuda_env:RANK}"}, "settings.num_cpus"),
+    "truncation": ({"tokenizer__config__truncation": True}, "tokenizer.config.truncation: .*cut documents"),
+    "padding": ({"tokenizer__config__padding": "max_length"}, "tokenizer.config.padding: .*padded documents"),
+    "sentencepiece": (
+        {"tokenizer__variant_key": "pretrained_sp_tokenizer"},
+        "tokenizer.variant_key: .*got 'pretrained_sp_tokenizer'; convert the tokenizer",
+    ),
+    "unknown setting": ({"settings__sequence_length": 2048}, "settings.sequence_length: it cannot be honoured"),
+    "missing": ({"settings": {}}, "settings.src_path is required"),
+    "special token": (
+        {"tokenizer__config__special_tokens": {"pad_token": "[PAD]"}},
+        "special_tokens.pad_token: expected a special token of the tokenizer, got '\\[PAD\\]'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), NOT_HONOURED.values(), ids=NOT_HONOURED)
+def test_what_cannot_be_honoured_is_refused_by_name(
+    changes: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import re
+
+    path = write_config(tmp_path, modalities_config(tmp_path, **changes))
+    code, shown = said(capsys, path)
+    assert code == 1
+    assert re.search(message, shown) or message in shown, shown
+    assert shown.startswith(f"dsindex pack: {path}: ")
+    assert not (tmp_path / "docs.pbin").exists()
+
+
+@pytest.mark.parametrize("tail", ["", "\n"])
+def test_raw_index_that_leaves_lines_out_is_refused(
+    tail: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = modalities_config(tmp_path)
+    path = tmp_path / "docs.jsonl"
+    path.write_text('{"text": "a"}\nbroken\n{"text": "b"}\n{' + tail)
+    create_raw_index(str(path), drop_faulty_entries=True)
+    code, shown = said(capsys, write_config(tmp_path, config), "--executor", "local")
+    assert code == 1
+    assert "settings.index_path: expected an index of every line" in shown
+    assert "what begins at byte 14" in shown
+    path.write_text('{"text": "a"}\n{' + tail)
+    create_raw_index(str(path), drop_faulty_entries=True)
+    assert "what begins at byte 14" in said(capsys, write_config(tmp_path, config))[1]
+    path.write_text('{"text": "a"}' + tail)
+    create_raw_index(str(path))
+    assert said(capsys, write_config(tmp_path, config), "--executor", "local")[0] == 0

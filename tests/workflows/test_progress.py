@@ -1,0 +1,373 @@
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.golden_files import OWN
+from workflows import progress
+from workflows.build import run_build
+from workflows.cli import main
+from workflows.dispatch import DispatchStatistics
+from workflows.displays import JsonDisplay, PlainDisplay, describe, describe_end, format_duration
+from workflows.progress import Reporter, Snapshot, make_reporter
+from workflows.progress_file import ProgressFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workflows.config import BuildConfig
+
+MB = 10**6
+
+
+class Clock:
+    """Plays time.monotonic()."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress.time, "monotonic", clock)
+    return clock
+
+
+class Kept:
+    """A display that keeps what it is shown."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.shown: list[Snapshot] = []
+        self.ended: list[Snapshot] = []
+        self.said: list[str] = []
+        self.errors: list[BaseException | None] = []
+
+    def show(self, snapshot: Snapshot) -> None:
+        self.shown.append(snapshot)
+
+    def end(self, snapshot: Snapshot) -> None:
+        self.ended.append(snapshot)
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def close(self, error: BaseException | None) -> None:
+        self.errors.append(error)
+
+
+def test_time_left_is_of_fresh_work_only(clock: Clock) -> None:
+    kept = Kept()
+    reporter = Reporter(kept)
+    reporter.stage("tokenize", total=1000 * MB, unit="bytes", tasks=10)
+    reporter.advance(800 * MB, tasks=8, documents=80, tokens=8000, fresh=False)
+    clock.now += 10
+    reporter.tick()
+    assert kept.shown[-1].eta_seconds is None
+    assert kept.shown[-1].speed == 0
+    reporter.advance(100 * MB, documents=10, tokens=1000)
+    snapshot = kept.shown[-1]
+    assert (snapshot.done, snapshot.tasks_done, snapshot.documents, snapshot.tokens) == (900 * MB, 9, 90, 9000)
+    assert snapshot.speed == pytest.approx(10 * MB)
+    assert snapshot.tokens_per_second == pytest.approx(100)
+    assert snapshot.eta_seconds == pytest.approx(10)
+
+
+def test_speed_is_that_of_the_last_seconds_and_in_the_end_the_average(clock: Clock) -> None:
+    kept = Kept()
+    with Reporter(kept) as reporter:
+        reporter.stage("tokenize", total=10_000 * MB, unit="bytes")
+        for second in range(200):
+            clock.now += 1
+            reporter.advance((1 if second < 100 else 21) * MB)
+        assert kept.shown[-1].speed == pytest.approx(21 * MB, rel=0.01)
+        assert kept.shown[-1].average_speed == pytest.approx(11 * MB)
+    assert kept.ended[0].speed == pytest.approx(11 * MB)
+    assert kept.ended[0].tokens_per_second == 0
+
+
+def test_troubles_are_those_of_the_stage(clock: Clock) -> None:
+    kept, statistics = Kept(), DispatchStatistics()
+    with Reporter(kept) as reporter:
+        for stage, retries in (("tokenize", 2), ("merge", 1), ("index", 0)):
+            reporter.stage(stage, total=1, unit="bytes")
+            reporter.watch(statistics)
+            statistics.retries += retries
+            clock.now += 1
+            reporter.tick()
+    assert [snapshot.retries for snapshot in kept.shown] == [2, 1, 0]
+    assert [snapshot.retries for snapshot in kept.ended] == [2, 1, 0]
+
+
+def test_displays_are_shown_as_often_as_they_want(clock: Clock) -> None:
+    often, seldom = Kept(1.0), Kept(10.0)
+    reporter = Reporter(often, seldom)
+    reporter.stage("tokenize", total=1000, unit="bytes")
+    for _ in range(400):
+        clock.now += 0.125
+        reporter.advance(1)
+    assert len(often.shown) == 50
+    assert len(seldom.shown) == 5
+
+
+def test_memory_of_speeds_is_bounded(clock: Clock) -> None:
+    reporter = Reporter(Kept())
+    reporter.stage("tokenize", total=10**9, unit="bytes")
+    for _ in range(20_000):
+        clock.now += 1
+        reporter.advance(1)
+    assert reporter._stage is not None
+    assert len(reporter._stage._samples) < 3 * progress.WINDOW_SAMPLES
+
+
+def test_display_of_a_block_sees_its_stages_and_how_it_ended() -> None:
+    outer, inner = Kept(), Kept()
+    reporter = Reporter(outer)
+    with reporter.showing(inner):
+        reporter.stage("merge", total=1, unit="bytes")
+        reporter.advance(1)
+    assert [snapshot.stage for snapshot in inner.ended] == ["merge"]
+    assert inner.errors == [None]
+    assert outer.errors == []
+    reporter.stage("index", total=1, unit="datasets")
+    reporter.tick()
+    assert {snapshot.stage for snapshot in inner.shown} == {"merge"}
+    assert outer.shown[-1].stage == "index"
+    broken = ValueError("broken")
+    with pytest.raises(ValueError, match="broken"), reporter.showing(inner):
+        raise broken
+    assert inner.errors == [None, broken]
+
+
+SNAPSHOT = Snapshot(
+    stage="tokenize",
+    unit="bytes",
+    done=250 * MB,
+    total=1000 * MB,
+    tasks="shards",
+    tasks_done=4,
+    tasks_total=16,
+    documents=123_456,
+    tokens=60 * MB,
+    seconds=10.0,
+    speed=25.0 * MB,
+    average_speed=20.0 * MB,
+    tokens_per_second=6.0 * MB,
+    eta_seconds=192.0,
+    retries=0,
+    lost_workers=0,
+    stragglers=0,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "4/16 shards, 123,456 documents, 25 MB/s, 6 M tokens/s, ETA 3:12 min"),
+        (
+            {"retries": 1, "stragglers": 2, "lost_workers": 1, "eta_seconds": None},
+            "4/16 shards, 123,456 documents, 25 MB/s, 6 M tokens/s, 1 retry, 1 lost worker, 2 stragglers",
+        ),
+        (
+            {"unit": "datasets", "done": 1, "total": 3, "documents": 0, "tokens_per_second": 0, "eta_seconds": 5.04},
+            "1/3 datasets, ETA 5.0 s",
+        ),
+        ({"speed": 0.0, "tokens_per_second": 0.0, "eta_seconds": None}, "4/16 shards, 123,456 documents"),
+        ({"speed": 2.5e9, "documents": 0, "eta_seconds": 0.1}, "4/16 shards, 2.50 GB/s, 6 M tokens/s, ETA 0.1 s"),
+    ],
+)
+def test_line_says_what_is_known(changes: dict[str, Any], expected: str) -> None:
+    assert describe(replace(SNAPSHOT, **changes)) == expected
+
+
+def test_bar_says_first_what_a_narrow_terminal_must_not_cut_off() -> None:
+    shown = describe(replace(SNAPSHOT, retries=3), most_important_first=True)
+    assert shown.startswith("ETA 3:12 min, 3 retries, 25 MB/s")
+
+
+def test_end_says_the_average() -> None:
+    assert describe_end(SNAPSHOT) == "done in 10.0 s, 4/16 shards, 123,456 documents, 20 MB/s, 6 M tokens/s"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0.04, "0.0 s"), (59.9, "59.9 s"), (60, "1:00 min"), (3600, "1:00:00 h")]
+)
+def test_durations(seconds: float, expected: str) -> None:
+    assert format_duration(seconds) == expected
+
+
+def test_log_gets_a_line_every_few_seconds(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    statistics = DispatchStatistics()
+    with Reporter(PlainDisplay()) as reporter:
+        reporter.watch(statistics)
+        reporter.stage("tokenize", total=100 * MB, unit="bytes", tasks=100)
+        for second in range(11):
+            clock.now += 1
+            statistics.retries += second == 7
+            reporter.advance(1 * MB)
+    assert capsys.readouterr().err.splitlines() == [
+        "tokenize: 5%, 5/100 shards, 1 MB/s, ETA 1:35 min",
+        "tokenize: 10%, 10/100 shards, 1 MB/s, ETA 1:30 min, 1 retry",
+        "tokenize: done in 11.0 s, 11/100 shards, 1 MB/s, 1 retry",
+    ]
+
+
+def test_json_log_is_one_object_per_line(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with Reporter(JsonDisplay()) as reporter:
+        reporter.say("hello")
+        reporter.stage("merge", total=100, unit="bytes")
+        clock.now += 5
+        reporter.advance(50)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["event"] for line in lines] == ["message", "progress", "stage"]
+    assert lines[0]["message"] == "hello"
+    assert lines[1]["eta_seconds"] == pytest.approx(5)
+    assert all(line["time"].endswith("Z") for line in lines)
+
+
+def test_standard_error_decides_what_people_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert isinstance(make_reporter()._displays[0], PlainDisplay)
+    assert isinstance(make_reporter(log_json=True)._displays[0], JsonDisplay)
+
+
+def test_bar_in_a_real_terminal() -> None:
+    code = (
+        "from workflows.progress import make_reporter; import time\n"
+        "with make_reporter() as reporter:\n"
+        "    reporter.say('a [word] first')\n"
+        "    reporter.stage('tokenize', total=100, unit='bytes', tasks=2)\n"
+        "    time.sleep(0.4); reporter.advance(50); time.sleep(0.3)\n"
+        "    reporter.stage('merge', total=0, unit='bytes')\n"
+    )
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stderr=theirs, env=environment, cwd=Path(__file__).parents[2]) as process:
+        os.close(theirs)
+        shown = b""
+        while select.select([ours], [], [], 30)[0]:
+            try:
+                shown += os.read(ours, 4096)
+            except OSError:  # the other end is closed
+                break
+    os.close(ours)
+    assert process.returncode == 0
+    text = shown.decode()
+    assert "a [word] first" in text
+    assert "ETA 0." in text
+    assert "50%" in text
+    assert "1/2 shards" in text
+    assert "merge" in text
+    assert "100%" in text
+
+
+# progress.json
+
+
+def test_file_is_whole_at_any_moment_and_says_how_the_job_ended(tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    reporter = Reporter()
+    with contextlib.suppress(RuntimeError), reporter.showing(ProgressFile(str(tmp_path))):
+        assert json.loads(path.read_bytes())["state"] == "running"
+        reporter.stage("tokenize", total=10, unit="bytes", tasks=1)
+        reporter.stage("merge", total=10, unit="bytes", tasks=1)
+        state = json.loads(path.read_bytes())
+        assert [stage["stage"] for stage in state["finished_stages"]] == ["tokenize"]
+        raise RuntimeError("no disk")
+    state = json.loads(path.read_bytes())
+    assert state["format"] == "dsindex progress 1"
+    assert (state["state"], state["error"], state["pid"]) == ("failed", "no disk", os.getpid())
+    assert os.listdir(tmp_path) == ["progress.json"]
+
+
+def test_file_that_cannot_be_written_does_not_end_the_job(tmp_path: Path) -> None:
+    with Reporter().showing(ProgressFile(str(tmp_path / "gone"))):
+        pass
+    assert not os.listdir(tmp_path)
+
+
+def test_build_tells_other_tools_how_it_goes(
+    make_config: Callable[..., BuildConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(keep_shards=True, shard_size="4KiB")
+    monkeypatch.setattr(ProgressFile, "seconds", 0.0)
+    folder = Path(f"{config.output_prefix}.build")
+    watched: list[str] = []
+
+    class Watching(Kept):
+        def end(self, _snapshot: Snapshot) -> None:
+            watched.append(json.loads((folder / "progress.json").read_bytes())["state"])
+
+    run_build(config, reporter=Reporter(Watching()))
+    state = json.loads((folder / "progress.json").read_bytes())
+    assert state["state"] == "done"
+    assert watched == ["running", "running"]
+    tokenize, merge = state["finished_stages"]
+    assert (tokenize["stage"], merge["stage"]) == ("tokenize", "merge")
+    assert tokenize["done"] == tokenize["total"] == os.path.getsize(OWN.docs)
+    assert tokenize["tasks_done"] == tokenize["tasks_total"] > 1
+    assert tokenize["documents"] > 0
+    assert tokenize["tokens"] * 2 == merge["total"] == merge["done"]
+    assert merge["tasks_done"] == merge["tasks_total"] == 1
+
+
+def test_errors_are_json_lines_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "x")]
+    assert main([*words, "--input", "/nowhere.jsonl", "--log-json"]) == 1
+    line = json.loads(capsys.readouterr().err)
+    assert (line["event"], line["exit_code"]) == ("error", 1)
+    assert "/nowhere.jsonl: cannot be read" in line["message"]
+    (tmp_path / "c.yaml").write_text(f"log_json: true\ninput: [{tmp_path}/none]\n")
+    assert main([*words, "--config", str(tmp_path / "c.yaml")]) == 1
+    assert json.loads(capsys.readouterr().err)["event"] == "error"
+
+
+# Prometheus
+
+
+def test_metrics_are_set_and_counted_up_by_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    from workflows import metrics
+
+    values: dict[tuple[str, str], float] = {}
+
+    class Fake:
+        def __init__(self, name: str, _description: str, tag_keys: tuple[str, ...]) -> None:
+            assert tag_keys == ("stage",)
+            self.name = name
+
+        def set(self, value: float, tags: dict[str, str]) -> None:
+            values[self.name, tags["stage"]] = value
+
+        def inc(self, value: float, tags: dict[str, str]) -> None:
+            assert value > 0
+            values[self.name, tags["stage"]] = values.get((self.name, tags["stage"]), 0) + value
+
+    monkeypatch.setattr(metrics, "Gauge", Fake)
+    monkeypatch.setattr(metrics, "Counter", Fake)
+    display = metrics.RayMetrics()
+    display.show(SNAPSHOT)
+    display.show(replace(SNAPSHOT, documents=200_000, retries=2, eta_seconds=None))
+    display.end(replace(SNAPSHOT, documents=200_001, retries=2))
+    display.end(replace(SNAPSHOT, stage="merge", documents=0, retries=1))
+    assert values["dsindex_documents", "tokenize"] == 200_001
+    assert values["dsindex_retries", "tokenize"] == 2
+    assert values["dsindex_retries", "merge"] == 1
+    assert values["dsindex_eta_seconds", "tokenize"] == 192.0
+    assert values["dsindex_done", "merge"] == 250 * MB
+    assert ("dsindex_documents", "merge") not in values

@@ -1,0 +1,201 @@
+"""Which way a repair goes, what it proves, and what it refuses to guess."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dsindex.errors import FormatError, OutputError
+from tests.golden_files import OWN
+from workflows.build import run_build
+from workflows.cli import main
+from workflows.manifest import manifest_path
+from workflows.repair import RepairConfig, run_repair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dsindex.repair.outputs import RepairAccount
+    from workflows.config import BuildConfig
+    from workflows.progress import Reporter
+
+    MakeConfig = Callable[..., BuildConfig]
+
+PLAIN_TEXTS = "".join(json.dumps({"text": f"text number {number}"}) + "\n" for number in range(50))
+
+
+@pytest.fixture
+def built(make_config: MakeConfig, quiet: Reporter, tmp_path: Path) -> str:
+    """The prefix of a dataset with empty documents and EOD in texts, its work folder beside it."""
+    run_build(make_config(keep_shards=True), reporter=quiet)
+    return str(tmp_path / "out" / "docs_text_document")
+
+
+@pytest.fixture
+def plain(make_config: MakeConfig, quiet: Reporter, tmp_path: Path) -> str:
+    """The prefix of a dataset whose `.bin` alone tells its documents."""
+    source = tmp_path / "plain.jsonl"
+    source.write_text(PLAIN_TEXTS)
+    run_build(make_config(input=(str(source),)), reporter=quiet)
+    return str(tmp_path / "out" / "docs_text_document")
+
+
+def repair(prefix: str, reporter: Reporter, **options: Any) -> RepairAccount:
+    defaults = {"executor": "local", "workers": 2, "output": f"{prefix}_new"}
+    return run_repair(prefix, RepairConfig(**{**defaults, **options}), reporter=reporter)
+
+
+def assert_same(prefix: str, whole: dict[str, bytes], suffixes: tuple[str, ...] = ("bin", "idx")) -> None:
+    for suffix in suffixes:
+        assert Path(f"{prefix}.{suffix}").read_bytes() == whole[suffix], suffix
+
+
+def files_of(prefix: str) -> dict[str, bytes]:
+    return {suffix: Path(f"{prefix}.{suffix}").read_bytes() for suffix in ("bin", "idx")}
+
+
+def test_whole_dataset_is_left_alone(built: str, quiet: Reporter) -> None:
+    assert repair(built, quiet).outputs == ()
+    assert not Path(f"{built}_new.idx").exists()
+
+
+@pytest.mark.parametrize("lost", ["idx", "bin", "both"])
+def test_shards_restore_everything(lost: str, built: str, quiet: Reporter) -> None:
+    whole = files_of(built)
+    for suffix in ("idx", "bin") if lost == "both" else (lost,):
+        Path(f"{built}.{suffix}").unlink()
+    account = repair(built, quiet)
+    assert account.is_certain
+    assert account.lost == ()
+    assert "the shards" in account.way
+    assert "by digest" in account.notes[0]
+    assert_same(f"{built}_new", whole)
+    assert json.loads(Path(f"{built}_new.repair.json").read_bytes())["num_documents"] == 102
+
+
+def test_lost_index_is_put_back_beside_its_tokens(built: str, quiet: Reporter) -> None:
+    whole = files_of(built)
+    Path(f"{built}.idx").unlink()
+    repair(built, quiet, output=built, index_only=True)
+    assert_same(built, whole)
+
+
+def test_missing_shards_are_accounted_for(built: str, quiet: Reporter) -> None:
+    folder = Path(built).parent / "docs.build"
+    [path] = folder.glob("shards/*/00000002.*.0.bin")
+    path.write_bytes(b"damaged")
+    ledger = folder / "ledger.jsonl"
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if b'"shard":4,' not in line]
+    assert len(kept) < len(lines)
+    ledger.write_bytes(b"".join(kept))
+    for suffix in ("idx", "bin"):
+        Path(f"{built}.{suffix}").unlink()
+    account = repair(built, quiet)
+    assert 0 < account.num_documents < 102
+    assert "bytes 16384 to 24576: its shard is damaged" in account.lost[0]
+    assert "bytes 32768 to 40960: its shard was never finished" in account.lost[1]
+
+
+def test_work_folder_of_another_dataset_is_refused(built: str, quiet: Reporter, tmp_path: Path) -> None:
+    other = str(tmp_path / "other_document")
+    with pytest.raises(FormatError, match="expected a build of other_document, got one of docs_text_document"):
+        repair(other, quiet, way="shards", work_dir=str(Path(built).parent / "docs.build"))
+
+
+def test_tokens_alone_are_enough_where_the_manifest_says_so(plain: str, quiet: Reporter) -> None:
+    whole = files_of(plain)
+    Path(f"{plain}.idx").unlink()
+    account = repair(plain, quiet)
+    assert account.way == "EOD in the .bin"
+    assert account.is_certain
+    assert_same(f"{plain}_new", whole)
+
+
+def test_damaged_tokens_are_not_enough(plain: str, quiet: Reporter) -> None:
+    Path(f"{plain}.idx").unlink()
+    path = Path(f"{plain}.bin")
+    path.write_bytes(b"\1" + path.read_bytes()[1:])
+    with pytest.raises(FormatError, match="the tokens themselves are damaged"):
+        repair(plain, quiet)
+
+
+@pytest.mark.parametrize("executor", ["local", "processes"])
+def test_source_restores_what_tokens_cannot(executor: str, built: str, quiet: Reporter) -> None:
+    whole = files_of(built)
+    Path(f"{built}.idx").unlink()
+    shutil.rmtree(Path(built).parent / "docs.build")
+    with pytest.raises(FormatError, match="5 EOD from text, 2 empty documents"):
+        repair(built, quiet)
+    account = repair(built, quiet, tokenizer_model=str(OWN.plain_tokenizer), executor=executor)
+    assert account.way == "the source, tokenized again"
+    assert_same(f"{built}_new", whole)
+
+
+def test_guess_says_that_it_is_one(built: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for suffix in ("idx", "manifest.json"):
+        Path(f"{built}.{suffix}").unlink()
+    shutil.rmtree(Path(built).parent / "docs.build")
+    command = ["repair", built, "--output", f"{built}_new", "--executor", "local"]
+    assert main(command) == 1
+    assert "a guess is made only with --guess" in capsys.readouterr().err
+    assert main([*command, "--guess"]) == 1
+    assert "give --eod-id and --dtype" in capsys.readouterr().err
+    assert main([*command, "--guess", "--eod-id", "0", "--dtype", "uint16"]) == 0
+    shown = capsys.readouterr().out
+    assert "GUESSED from EOD in the .bin" in shown
+    assert "105 documents" in shown
+
+
+def test_crashed_megatron_build_gives_its_whole_documents(tmp_path: Path, quiet: Reporter) -> None:
+    golden = OWN.run("eod").prefixes["text"]
+    prefix = str(tmp_path / "crashed")
+    shutil.copy(f"{golden}.idx", f"{prefix}.idx")
+    Path(f"{prefix}.bin").write_bytes(Path(f"{golden}.bin").read_bytes()[:20_001])
+    account = repair(prefix, quiet)
+    assert account.is_certain
+    assert "documents, from document" in account.lost[0]
+    assert main(["verify", f"{prefix}_new", "--executor", "local"]) == 0
+    new = Path(f"{prefix}_new.bin").read_bytes()
+    assert Path(f"{golden}.bin").read_bytes().startswith(new)
+    assert len(new) > 15_000
+
+
+def test_index_that_fits_but_is_another_is_not_copied(built: str, quiet: Reporter) -> None:
+    shutil.rmtree(Path(built).parent / "docs.build")
+    tokens = bytearray(Path(f"{built}.bin").read_bytes())
+    tokens[100] ^= 1
+    Path(f"{built}.bin").write_bytes(tokens)
+    with pytest.raises(FormatError, match="what is damaged cannot be told from what is whole"):
+        repair(built, quiet)
+
+
+def test_damaged_manifest_is_said_and_not_used(built: str, quiet: Reporter) -> None:
+    Path(f"{built}.idx").unlink()
+    Path(manifest_path(built)).write_bytes(b"{}")
+    account = repair(built, quiet)
+    assert "the manifest could not be used" in account.notes[0]
+    assert account.num_documents == 102
+
+
+def test_existing_output_is_never_overwritten(built: str, quiet: Reporter) -> None:
+    Path(f"{built}.idx").unlink()
+    with pytest.raises(OutputError, match="a repair never overwrites"):
+        repair(built, quiet, output=built)
+
+
+def test_packed_file_joined_with_low_offsets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import pickle
+
+    index = [(0, 8), (8, 4), (0, 4)]  # the second file's offsets count from 12 bytes too low
+    path = tmp_path / "joined.pbin"
+    head = (16).to_bytes(8, "little") + (4).to_bytes(4, "little")
+    path.write_bytes(head + bytes(range(16)) + pickle.dumps(index, protocol=4))
+    assert main(["repair", str(path), "--output", str(tmp_path / "new.pbin"), "--executor", "local"]) == 0
+    assert "1 joints with low offsets mended" in capsys.readouterr().out
+    assert pickle.dumps([(0, 8), (8, 4), (12, 4)], protocol=4) == (tmp_path / "new.pbin").read_bytes()[28:]
+    assert main(["repair", str(path), "--output", str(tmp_path / "new")]) == 2

@@ -1,0 +1,299 @@
+"""The driver under many shards: memory and time per shard, from plan to publishing, on an executor that plays work.
+
+DSINDEX_SCALE_SHARDS=1000000 runs the large form, which takes some minutes and prints what it measured.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import pickle
+import tempfile
+import time
+import uuid
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from dsindex.attempt import StoredFile
+from dsindex.merge import plan_merge
+from dsindex.shards import KeyResult, ShardResult, ShardTask
+from workflows.build import _Build
+from workflows.dispatch import DispatchStatistics, RetryPolicy, run_calls
+from workflows.executors import Call, Outcome
+from workflows.ledger import Ledger
+from workflows.plan import InputFile, plan_shards
+from workflows.progress import Reporter, displays_of_job
+from workflows.tokenize import TokenizeStage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NUM_SHARDS = int(os.environ.get("DSINDEX_SCALE_SHARDS", "20000"))
+SHARD_BYTES = 1000
+
+
+class Simulated:
+    """Ends every call at the next wait, and gives results as a cluster does: unpickled, sharing nothing."""
+
+    kind = "simulated"
+    slots = backlog = 256
+    is_cluster = False
+
+    def __init__(self) -> None:
+        self.running: list[tuple[int, Call]] = []
+        self.tickets = self.most_in_flight = 0
+        self.seconds = 0.0
+        """Of CPU, spent on playing."""
+
+    def share(self, value: object) -> object:
+        return value
+
+    def start(self, call: Call, *, beyond_slots: bool = False) -> int:  # noqa: ARG002
+        self.tickets += 1
+        self.running.append((self.tickets, call))
+        self.most_in_flight = max(self.most_in_flight, len(self.running))
+        return self.tickets
+
+    def wait(self, timeout: float) -> list[Outcome]:  # noqa: ARG002
+        began = time.process_time()
+        ended = [
+            Outcome(ticket=ticket, value=pickle.loads(pickle.dumps(play(call.arguments[0]))))  # noqa: S301 - our own
+            for ticket, call in self.running
+        ]
+        self.running = []
+        self.seconds += time.process_time() - began
+        return ended
+
+    def abandon(self, ticket: int) -> None:
+        raise AssertionError(ticket)
+
+
+def play(task: ShardTask) -> ShardResult:
+    """What a shard of the default size gives: every number and name its own object, as long as real ones."""
+    stem = f"shards/{task.shard // 10_000:04d}/{task.shard:08d}.{uuid.uuid4().hex}"
+
+    def stored(suffix: str) -> StoredFile:
+        return StoredFile(name=f"{stem}.{suffix}", size_bytes=40_000_000 + task.shard, digest=uuid.uuid4().hex)
+
+    number = 60_000 + task.shard
+    key = KeyResult(
+        key="text",
+        num_sequences=number,
+        num_documents=number,
+        num_tokens=20_000_000 + task.shard,
+        num_empty_documents=0,
+        eod_in_text=0,
+        bin=stored("0.bin"),
+        idx=stored("0.idx"),
+    )
+    return ShardResult(
+        shard=task.shard,
+        num_lines=number,
+        num_blank=0,
+        num_records=number,
+        num_quarantined=0,
+        keys=(key,),
+        provenance=stored("prov"),
+        quarantine=None,
+        input_fingerprint=uuid.uuid4().hex if task.begin == 0 else None,
+    )
+
+
+def inputs_of(num_inputs: int, num_shards: int) -> list[InputFile]:
+    size = num_shards // num_inputs * SHARD_BYTES
+    paths = [f"/shared/data/corpus/part-{number:07}.jsonl" for number in range(num_inputs)]
+    return [InputFile(path=path, absolute_path=path, size_bytes=size, version="1790000000000000000") for path in paths]
+
+
+def resident_bytes() -> int:
+    gc.collect()
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def drive(num_inputs: int, num_shards: int) -> dict[str, float]:
+    """Run a build's driver over played shards, all but the writing, and say what it took."""
+    inputs = inputs_of(num_inputs, num_shards)
+    before, began = resident_bytes(), time.process_time()
+    executor = Simulated()
+    with tempfile.TemporaryDirectory() as folder:
+        tasks = list(plan_shards(inputs, SHARD_BYTES))
+        ledger = Ledger(os.path.join(folder, "ledger.jsonl"))
+        reporter = Reporter()
+        stage = TokenizeStage(
+            executor=executor,
+            ledger=ledger,
+            reporter=reporter,
+            policy=RetryPolicy(),
+            statistics=DispatchStatistics(),
+            max_bad_records=None,
+        )
+        with reporter.showing(*displays_of_job(folder, executor)):
+            results = list(zip(tasks, stage.run(tasks, SimpleNamespace(work_dir=folder)), strict=True))  # type: ignore[arg-type]
+        driver = SimpleNamespace(
+            _dtype=np.dtype("<u2"),
+            _work_dir=folder,
+            _config=SimpleNamespace(no_provenance=False),
+            _source=SimpleNamespace(inputs=inputs),
+        )
+        dataset = _Build._dataset(driver, "text", SimpleNamespace(prefix="out/x_text_document"), results)  # type: ignore[arg-type]
+        ranges = plan_merge(dataset.pieces, dataset.partial("bin"))
+        seconds = time.process_time() - began
+        ledger_bytes = os.path.getsize(os.path.join(folder, "ledger.jsonl"))
+        used = resident_bytes() - before
+        ledger.close()
+        began = time.process_time()
+        again = Ledger(os.path.join(folder, "ledger.jsonl"))
+        resume_seconds = time.process_time() - began
+        found = sum(again.shard(task) is not None for task in tasks)
+        again.close()
+    return {
+        "shards": len(results),
+        "found_again": found,
+        "ranges": len(ranges),
+        "most_in_flight": executor.most_in_flight,
+        "bytes_per_shard": used / num_shards,
+        "ledger_bytes_per_shard": ledger_bytes / num_shards,
+        "driver_us_per_shard": (seconds - executor.seconds) / num_shards * 1e6,
+        "resume_us_per_shard": resume_seconds / num_shards * 1e6,
+    }
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("num_inputs", [100, NUM_SHARDS], ids=["few inputs", "one shard each"])
+def test_driver_takes_a_few_kilobytes_and_little_time_per_shard(num_inputs: int) -> None:
+    # In a process of its own: what tests before this one left behind would be counted, or used again.
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        measured = pool.apply(drive, (num_inputs, NUM_SHARDS))
+    print(measured)  # noqa: T201 - shown with -s
+    assert measured["shards"] == measured["found_again"] == NUM_SHARDS
+    assert measured["most_in_flight"] == Simulated.slots + Simulated.backlog
+    assert measured["ranges"] <= 9000
+    assert measured["bytes_per_shard"] < 4096
+    # Ten times what was measured; anything that grows with the number of shards or inputs goes far beyond it.
+    assert measured["driver_us_per_shard"] < 600
+    assert measured["resume_us_per_shard"] < 300
+
+
+# Fewer calls at once where storage fails; second attempts where it is the one call that is slow.
+
+
+class Scripted:
+    """Calls end when the clock of the test says so; a call that raises OSError failed on its storage."""
+
+    kind = "processes"
+    is_cluster = False
+
+    def __init__(self, slots: int, clock: list[float]) -> None:
+        self.slots = slots
+        self.backlog = 0
+        self.clock = clock
+        self.running: dict[int, tuple[float, Call]] = {}
+        self.tickets = 0
+        self.in_flight: list[int] = []
+
+    def share(self, value: object) -> object:
+        return value
+
+    def start(self, call: Call, *, beyond_slots: bool = False) -> int:  # noqa: ARG002
+        self.tickets += 1
+        seconds = call.arguments[0].pop(0)
+        self.running[self.tickets] = (self.clock[0] + seconds, call)
+        return self.tickets
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        self.in_flight.append(len(self.running))
+        now = self.clock[0] = max(
+            self.clock[0], min([self.clock[0] + max(timeout, 0.01), *(end for end, _ in self.running.values())])
+        )
+        outcomes = []
+        for ticket, (end, call) in list(self.running.items()):
+            if end <= now:
+                self.running.pop(ticket, None)  # it may have ended at the same moment as another attempt
+                try:
+                    outcomes.append(Outcome(ticket=ticket, value=call.function()))
+                except OSError as error:
+                    outcomes.append(Outcome(ticket=ticket, error=error))
+        return outcomes
+
+    def abandon(self, ticket: int) -> None:
+        self.running.pop(ticket, None)  # it may have ended at the same moment as another attempt
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    clock = [0.0]
+    monkeypatch.setattr("workflows.dispatch.time.monotonic", lambda: clock[0])
+    return clock
+
+
+def scripted(durations: list[list[float]], function: Any = lambda: None) -> Iterator[tuple[int, Call]]:
+    for number, seconds in enumerate(durations):
+        yield number, Call(name=str(number), place="", function=function, arguments=(list(seconds),))
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds", "stragglers"),
+    [
+        ("processes", 100.0, 1),
+        ("ray", 100.0, 1),
+        ("local", 100.0, 0),
+        ("processes", 50.0, 0),
+    ],
+    ids=["processes", "Ray", "a second thread would be of no use", "short of a minute"],
+)
+def test_call_of_many_medians_is_dispatched_again(
+    kind: str, seconds: float, stragglers: int, clock: list[float]
+) -> None:
+    """Medians of 1 s, so the least deadline of 60 s counts; the second attempt takes 1 s."""
+    executor = Scripted(4, clock)
+    executor.kind = kind
+    statistics = DispatchStatistics()
+    durations: list[list[float]] = [[1.0, 1.0] for _ in range(40)]
+    durations[30] = [seconds, 1.0]
+    run_calls(executor, scripted(durations), on_result=lambda _n, _v: None, statistics=statistics)
+    assert statistics.stragglers == stragglers
+    assert clock[0] == pytest.approx(71 - 2 if stragglers else seconds + 7, abs=5)
+
+
+def test_deadline_grows_with_the_calls_themselves(clock: list[float]) -> None:
+    """Medians of 100 s: 500 s are no straggler, 900 s are."""
+    for slow, expected in ((500.0, 0), (900.0, 1)):
+        executor, statistics = Scripted(4, clock), DispatchStatistics()
+        durations = [[100.0] for _ in range(20)] + [[slow, 100.0]]
+        run_calls(executor, scripted(durations), on_result=lambda _n, _v: None, statistics=statistics)
+        assert statistics.stragglers == expected
+
+
+def test_slow_storage_does_not_get_everything_twice(clock: list[float]) -> None:
+    """From one moment on all calls are slow: only a few of them are tried a second time at once."""
+    executor, statistics = Scripted(16, clock), DispatchStatistics()
+    durations = [[1.0] for _ in range(64)] + [[70.0, 70.0, 70.0] for _ in range(16)]
+    run_calls(executor, scripted(durations), on_result=lambda _n, _v: None, statistics=statistics)
+    assert 1 <= statistics.stragglers <= 4
+
+
+def test_failing_storage_gets_fewer_calls_at_once_until_it_is_well(clock: list[float]) -> None:
+    executor, statistics = Scripted(16, clock), DispatchStatistics()
+    failures = [OSError(5, "Input/output error") for _ in range(4)]
+
+    def function() -> None:
+        if clock[0] >= 3 and failures:
+            raise failures.pop()
+
+    run_calls(
+        executor,
+        scripted([[1.0] * 5 for _ in range(400)], function),
+        on_result=lambda _n, _v: None,
+        policy=RetryPolicy(first_pause_seconds=0.5),
+        statistics=statistics,
+    )
+    assert statistics.retries == 4
+    first = executor.in_flight.index(16)
+    lowest = min(executor.in_flight[first : len(executor.in_flight) // 2])
+    assert lowest <= 2
+    assert max(executor.in_flight[len(executor.in_flight) // 2 :]) == 16

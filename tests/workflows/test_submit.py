@@ -1,0 +1,459 @@
+"""Jobs on a cluster: what is shipped, how they end, and a real cluster with token authentication on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import http.server
+import os
+import shlex
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import dsindex
+import workflows
+from dsindex.errors import InputError, LimitError
+from workflows import job_server, submit
+from workflows.job_server import ClusterError, JobServer, Submission
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+ROOT = Path(__file__).parents[2]
+RAYS_OWN_CALL = pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")
+"""Ray 2.60 follows logs with a parameter that aiohttp 3.14 no longer likes; users do not see the warning."""
+VARIABLES = ["RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"]
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test reaches the user's own cluster, nor the token in their home folder."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def parse(verb: str, *words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("dsindex")
+    commands = parser.add_subparsers()
+    submit.add_arguments(commands.add_parser("submit"))
+    for name in ("status", "logs", "stop"):
+        submit.add_job_arguments(commands.add_parser(name), follow=name == "logs")
+    return parser.parse_args([verb, *words])
+
+
+# What is shipped.
+
+
+def shipped_names(submission: Submission) -> set[str]:
+    return {file.name for file in submission.files}
+
+
+def test_every_module_is_shipped_and_no_cache_or_data() -> None:
+    names = shipped_names(submit.plan_submission(["build"]))
+    for package in (dsindex, workflows):
+        folder = Path(str(package.__file__)).parent
+        assert {path.relative_to(folder.parent).as_posix() for path in folder.rglob("*.py")} <= names
+    assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".bin", ".idx"))]
+
+
+@pytest.mark.parametrize("spelling", ["--config {}", "--config={}"])
+def test_local_config_is_shipped_and_found_by_its_last_name(spelling: str, tmp_path: Path) -> None:
+    config = tmp_path / "my build.yaml"
+    config.write_text("input: [x]\n")
+    command = ["build", *spelling.format("\0").split(" ")]
+    submission = submit.plan_submission([word.replace("\0", str(config)) for word in command], installed=True)
+    assert shlex.split(submission.entrypoint) == [
+        *["python", "-m", "workflows"],
+        *[word.replace("\0", config.name) for word in command],
+    ]
+    assert [(file.source, file.name, file.size_bytes) for file in submission.files] == [(config, config.name, 11)]
+
+
+@pytest.mark.parametrize("command", [["build", "--config", "/nowhere/b.yaml"], ["build", "--config"], ["build"]])
+def test_config_of_the_cluster_stays_as_it_is(command: list[str]) -> None:
+    submission = submit.plan_submission(command, installed=True)
+    assert submission == Submission(entrypoint=shlex.join(["python", "-m", "workflows", *command]))
+
+
+def test_shipped_folder_leaves_out_data_but_a_named_file_never(tmp_path: Path) -> None:
+    folder = tmp_path / "tokenizer"
+    for name in ("tokenizer.json", "weights.bin", ".git/config", "data/x.json", "vocab/a.txt", "__pycache__/a.pyc"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (folder / "dangling").symlink_to(tmp_path / "nowhere")
+    ship = [str(folder), str(folder / "weights.bin")]
+    assert shipped_names(submit.plan_submission(["build"], installed=True, ship=ship)) == {
+        "tokenizer/tokenizer.json",
+        "tokenizer/vocab/a.txt",
+        "weights.bin",
+    }
+
+
+def test_what_cannot_be_shipped_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="nowhere: expected a file or folder to ship"):
+        submit.plan_submission(["build"], ship=[str(tmp_path / "nowhere")])
+    (tmp_path / "dsindex").mkdir()
+    with pytest.raises(InputError, match="dsindex: expected each thing to ship under a name of its own"):
+        submit.plan_submission(["build"], ship=[str(tmp_path / "dsindex")])
+    large = tmp_path / "large"
+    large.write_bytes(b"x" * 1000)
+    monkeypatch.setattr(submit, "PACKAGE_LIMIT", 999)
+    with pytest.raises(LimitError, match=r"at most 999 bytes to ship, got 1,000, of them 1,000 in .*large"):
+        submit.plan_submission(["build"], installed=True, ship=[str(large)])
+
+
+# The command line.
+
+
+def test_dry_run_says_what_would_happen_without_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = parse("submit", "--dry-run", "--address", "head:8265", "--", "build", "--config", "b.yaml", "--fresh")
+    assert submit.run(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "job server   http://head:8265\n" in shown
+    assert "token        none\n" in shown
+    assert "entry point  python -m workflows build --config b.yaml --fresh\n" in shown
+    assert " workflows: " in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "expected a dsindex command after --"),
+        (["--no-wait", "--"], "expected a dsindex command after --"),
+        (["--", "logs", "--follow", "raysubmit_1"], "logs runs here, not on the cluster"),
+    ],
+)
+def test_wrong_usage_ends_with_2(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse("submit", *words)
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "expected"),
+    [
+        (None, {}, "http://127.0.0.1:8265"),
+        ("head", {}, "http://head:8265"),
+        ("head:80", {}, "http://head:80"),
+        ("https://ray.example.org/", {}, "https://ray.example.org"),
+        ("head", {"RAY_API_SERVER_ADDRESS": "http://other:1"}, "http://head:8265"),
+        (None, {"RAY_API_SERVER_ADDRESS": "http://other:1", "RAY_ADDRESS": "http://third:1"}, "http://other:1"),
+        (None, {"RAY_ADDRESS": "http://third:1"}, "http://third:1"),
+        (None, {"RAY_ADDRESS": "10.0.0.1:6379"}, "http://127.0.0.1:8265"),
+    ],
+)
+def test_address_is_the_flag_then_the_environment(
+    given: str | None, environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert job_server.find_address(given) == expected
+
+
+@pytest.mark.parametrize("address", ["ray://head:10001", "http://"])
+def test_address_of_another_kind_is_refused(address: str) -> None:
+    with pytest.raises(ClusterError, match="--address: expected a job server such as http://127"):
+        job_server.find_address(address)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"RAY_AUTH_MODE": "token"}, "of-home"),
+        ({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "given"}, None),
+        ({"RAY_AUTH_TOKEN": "given\n"}, "given"),
+        ({"RAY_AUTH_TOKEN_PATH": "~/file"}, "of-file"),
+        ({"RAY_AUTH_TOKEN": "given", "RAY_AUTH_TOKEN_PATH": "~/file"}, "given"),
+    ],
+)
+def test_token_is_sent_where_the_user_said_so(
+    environment: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("of-home\n")
+    (tmp_path / "file").write_text("of-file\n")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert job_server.read_token() == expected
+
+
+def test_missing_token_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with pytest.raises(ClusterError, match=r"\.ray/auth_token: expected the cluster's token, it is missing or empty"):
+        job_server.read_token()
+
+
+# How jobs end.
+
+
+def details(status: str, code: int | None = None, message: str = "") -> SimpleNamespace:
+    return SimpleNamespace(status=JobStatus(status), driver_exit_code=code, message=message)
+
+
+class JobStatus(str):
+    """Plays Ray's status."""
+
+    __slots__ = ()
+
+    def is_terminal(self) -> bool:
+        return self in {"SUCCEEDED", "FAILED", "STOPPED"}
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "says"),
+    [
+        (details("SUCCEEDED", 0), 0, "j: succeeded"),
+        (details("FAILED", 1), 1, "j: failed, exit code 1"),
+        (details("FAILED", 130), 130, "j: failed, exit code 130"),
+        (details("FAILED", -9), 137, "j: failed, exit code 137"),
+        (details("FAILED", None, "no disk\nTraceback"), 1, "j: failed before or outside its command: no disk"),
+        (details("STOPPED"), 143, "j: stopped; what it has done is kept"),
+    ],
+)
+def test_exit_code_and_message(ended: Any, code: int, says: str) -> None:
+    assert job_server.exit_code(ended) == code
+    assert job_server.describe("j", ended).startswith(says)
+
+
+class BreakingClient:
+    """Plays Ray's client: every connection breaks after some chunks, as often as told, then the log comes whole."""
+
+    chunks = ("one\n", "two\nthree\n", "four\n")
+
+    def __init__(self, *breaks: int) -> None:
+        self.breaks = list(breaks)
+
+    async def tail_job_logs(self, _job: str) -> AsyncIterator[str]:
+        after = self.breaks.pop(0) if self.breaks else len(self.chunks) + 1
+        for number, chunk in enumerate(self.chunks):
+            if number == after:
+                raise RuntimeError("WebSocket connection closed unexpectedly")
+            yield chunk
+
+    def get_job_info(self, _job: str) -> SimpleNamespace:
+        return details("SUCCEEDED", 0)
+
+
+def server_of(client: BreakingClient, monkeypatch: pytest.MonkeyPatch) -> JobServer:
+    monkeypatch.setattr(job_server, "_probe", lambda _address: None)
+    monkeypatch.setattr(job_server, "_connect", lambda _address, _token: client)
+    monkeypatch.setattr(job_server.time, "sleep", lambda _seconds: None)
+    return JobServer("head")
+
+
+def test_broken_connection_is_taken_up_where_it_broke(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert server_of(BreakingClient(0, 2, 1, 0), monkeypatch).follow("j") == 0
+    assert capsys.readouterr().out == "one\ntwo\nthree\nfour\n"
+
+
+def test_connection_that_does_not_come_back_leaves_the_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = server_of(BreakingClient(*[0] * 100), monkeypatch)
+    with pytest.raises(ClusterError, match=r"the job may go on: dsindex logs --follow --address http://head:8265 j"):
+        server.follow("j")
+
+
+def test_interrupt_ends_the_following_and_not_the_job(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server_of(BreakingClient(), monkeypatch)
+
+    def interrupted(_server: JobServer, _job: str) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(JobServer, "follow", interrupted)
+    assert submit.run_logs(parse("logs", "--follow", "j")) == 130
+    assert "j: goes on; dsindex status --address http://127.0.0.1:8265 j" in capsys.readouterr().err
+
+
+# Places where no job server is.
+
+
+def test_address_where_nothing_answers_is_told_at_once() -> None:
+    with socket.socket() as reserved:  # Bound, not listening: nobody else can answer there.
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+        with pytest.raises(ClusterError, match=f"http://127.0.0.1:{port}: .*nothing answers there"):
+            JobServer(f"127.0.0.1:{port}")
+
+
+def test_server_of_another_kind_is_told() -> None:
+    class Nothing(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Nothing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(ClusterError, match="expected the job server of a Ray cluster to do as asked"):
+                JobServer(f"127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+# A real cluster: cluster_configs/local.sh, which has tokens on.
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[dict[str, str]]:
+    with tempfile.TemporaryDirectory(prefix="dsx", dir="/tmp") as folder:  # Ray's sockets need a short path.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        environment |= {"HOME": folder, "DSINDEX_CLUSTER_DIR": f"{folder}/c", "DSINDEX_CLUSTER_CPUS": "1"}
+
+        def local(*words: str) -> str:
+            command = ["bash", str(ROOT / "cluster_configs" / "local.sh"), *words]
+            # Into files: the daemons that it leaves running would hold a pipe open.
+            with tempfile.TemporaryFile("w+") as out:
+                ended = subprocess.run(command, env=environment, stdout=out, stderr=out, timeout=120, check=False)
+                out.seek(0)
+                shown = out.read()
+            assert ended.returncode == 0, shown
+            return shown
+
+        shown = local("start", "1")
+        try:
+            pairs = [word.split("=", 1) for word in shlex.split(shown) if "=" in word]
+            yield {**dict(pairs), "folder": folder, "status": local("status")}
+        finally:
+            if Path(folder, "c").exists():
+                local("stop")
+        left = [path for path in Path("/proc").glob("[0-9]*/environ") if f"{folder}/c\0" in readable(path)]
+        assert not left, "local.sh stop has left processes behind"
+
+
+def readable(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+@pytest.fixture
+def reach(cluster: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
+    for name in ("RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(name, cluster[name])
+    return cluster["RAY_API_SERVER_ADDRESS"]
+
+
+SHIPPED_CODE = (
+    "import os, sys; sys.path.insert(0, os.getcwd());"
+    "import workflows.submit, dsindex; folder = os.getcwd() + os.sep;"
+    "print('shipped', workflows.submit.__file__.startswith(folder), dsindex.__file__.startswith(folder));"
+    "print('config', open('job.yaml').read(), 'cluster', ':' in os.environ['RAY_ADDRESS'])"
+)
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(180)
+@RAYS_OWN_CALL
+def test_jobs_end_with_their_own_exit_code(
+    reach: str, cluster: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert "head: running" in cluster["status"]
+    assert "worker-0: running" in cluster["status"]
+    config = tmp_path / "job.yaml"
+    config.write_text("key: value")
+    package = submit.plan_submission(["build", "--config", str(config)])
+    started = tmp_path / "started"
+    entries = {
+        "good": Submission(entrypoint=shlex.join(["python", "-c", SHIPPED_CODE]), files=package.files),
+        "bad": Submission(entrypoint="echo it goes wrong; exit 3"),
+        "killed": Submission(entrypoint="kill -9 $$"),
+        "long": Submission(entrypoint=f"touch {started}; exec sleep 1000"),
+    }
+    server = JobServer()
+    jobs = {name: server.submit(entry) for name, entry in entries.items()}
+
+    deadline = time.monotonic() + 60
+    while not started.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert submit.run_status(parse("status", "--address", reach, jobs["long"])) == 0
+    assert f"{jobs['long']}: running\n" in capfd.readouterr().out
+    assert submit.run_stop(parse("stop", jobs["long"])) == 0
+    assert f"{jobs['long']}: stopped" in capfd.readouterr().out
+    assert submit.run_status(parse("status", jobs["long"])) == 143
+
+    assert submit.run_logs(parse("logs", "--follow", jobs["good"])) == 0
+    shown = capfd.readouterr()
+    assert "shipped True True\nconfig key: value cluster True\n" in shown.out
+    assert f"{jobs['good']}: succeeded\n" in shown.err
+    assert submit.run_status(parse("status", jobs["bad"])) == 3
+    assert capfd.readouterr().out == f"{jobs['bad']}: failed, exit code 3\n"
+    assert submit.run_status(parse("status", jobs["killed"])) == 137
+    assert submit.run_logs(parse("logs", jobs["bad"])) == 0
+    assert "it goes wrong\n" in capfd.readouterr().out
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(180)
+@RAYS_OWN_CALL
+def test_submit_runs_the_command_line_and_comes_back_to_a_detached_job(
+    reach: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert submit.run(parse("submit", "--no-wait", "--address", reach, "--", "--version")) == 0
+    shown = capfd.readouterr()
+    job = shown.out.strip()
+    assert job.startswith("raysubmit_")
+    assert f"dsindex logs --follow --address {reach} {job}" in shown.err
+    # Another one, followed from its start: the job's own command is used wrongly.
+    assert submit.run(parse("submit", "--", "build", "--no-such-flag")) == 2
+    shown = capfd.readouterr()
+    assert "no-such-flag" in shown.out
+    assert "failed, exit code 2\n" in shown.err
+    assert submit.run_status(parse("status", job)) == 0
+    assert submit.run_logs(parse("logs", job)) == 0
+    assert f"{job}: succeeded\n" in (shown_later := capfd.readouterr().out)
+    assert f"dsindex {dsindex.__version__}\n" in shown_later
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("reach")
+@pytest.mark.parametrize("verb", ["status", "logs", "stop"])
+def test_unknown_job_is_named(verb: str) -> None:
+    run = {"status": submit.run_status, "logs": submit.run_logs, "stop": submit.run_stop}[verb]
+    with pytest.raises(ClusterError, match="expected the id of a job of this cluster, got 'raysubmit_x'"):
+        run(parse(verb, "raysubmit_x"))
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("reach")
+def test_missing_and_wrong_token_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    with pytest.raises(ClusterError, match="does not accept this token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"):
+        JobServer()
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(ClusterError, match="asks for its token"):
+        JobServer()
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(180)
+def test_stopping_the_cluster_ends_the_drivers_of_its_jobs_too(
+    reach: str, cluster: dict[str, str], tmp_path: Path
+) -> None:
+    """The last test here: Ray's own ways of stopping leave drivers running, and the fixture looks for them."""
+    started = tmp_path / "started"
+    driver = f"import os, time; open({str(started)!r}, 'w').close(); time.sleep(1000)"
+    JobServer(reach).submit(Submission(entrypoint=shlex.join(["python", "-c", driver])))
+    deadline = time.monotonic() + 60
+    while not started.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert started.exists()
+    assert not (Path(cluster["folder"]) / ".ray").exists(), "a token was written into the home folder"

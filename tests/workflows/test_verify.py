@@ -1,0 +1,230 @@
+"""Verification of what a build published: against its manifest, and against its source down to the line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+import pytest
+
+from dsindex.errors import InputError, TokenizerError
+from dsindex.formats.mmididx import read_index
+from tests.golden_files import OWN
+from workflows import verify_source
+from workflows.build import run_build
+from workflows.cli import main
+from workflows.commands.verify import as_json, describe_verification
+from workflows.manifest import manifest_path
+from workflows.verify import VerifyConfig, VerifyReport, run_verify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workflows.config import BuildConfig
+    from workflows.progress import Reporter
+
+    MakeConfig = Callable[..., BuildConfig]
+
+TOKENIZER = str(OWN.plain_tokenizer)
+
+
+def build(make_config: MakeConfig, reporter: Reporter, **options: Any) -> str:
+    config = make_config(**options)
+    run_build(config, reporter=reporter)
+    return f"{config.output_prefix}_text_document"
+
+
+def verify(prefix: str, reporter: Reporter, **options: Any) -> VerifyReport:
+    defaults = {"executor": "local", "workers": 2, "tokenizer_model": TOKENIZER}
+    return run_verify(prefix, VerifyConfig(**{**defaults, **options}), reporter=reporter)
+
+
+def change_token(prefix: str, token: int, value: int) -> None:
+    tokens = np.memmap(f"{prefix}.bin", "<u2", mode="r+")
+    tokens[token] = value
+    tokens.flush()
+
+
+def edit_manifest(prefix: str, edit: Callable[[dict[str, Any]], None]) -> None:
+    path = Path(manifest_path(prefix))
+    manifest = json.loads(path.read_bytes())
+    edit(manifest)
+    path.write_bytes(orjson.dumps(manifest))
+
+
+@pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
+@pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
+def test_build_is_whole_and_equals_its_source(
+    provenance: bool, engine: str, make_config: MakeConfig, quiet: Reporter
+) -> None:
+    prefix = build(make_config, quiet, no_provenance=not provenance)
+    report = verify(prefix, quiet, against_source=True, engine=engine)
+    assert report.findings == []
+    assert f"against the source: 102 of 102 documents tokenized again with {engine}" in report.checks
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+def test_verify_on_ray(make_config: MakeConfig, quiet: Reporter) -> None:
+    prefix = build(make_config, quiet)
+    assert verify(prefix, quiet, against_source=True, executor="ray").findings == []
+    change_token(prefix, 1000, 0)
+    assert "is not what its source gives" in verify(prefix, quiet, against_source=True, executor="ray").findings[-1]
+
+
+@pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
+def test_first_document_that_differs_is_named_with_its_line(
+    provenance: bool, make_config: MakeConfig, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_source, "RANGE_BYTES", 5000)
+    prefix = build(make_config, quiet, no_provenance=not provenance)
+    change_token(prefix, 15000, 7)
+    change_token(prefix, 10000, 7)
+    report = verify(prefix, quiet, against_source=True)
+    [finding] = [finding for finding in report.findings if "source" in finding]
+    document = document_of_token(prefix, 10000)
+    assert f"document {document} is not what its source gives" in finding
+    line = Path(OWN.docs).read_text().splitlines()[document]
+    assert f"{OWN.docs}, line {document + 1}, gives token" in finding
+    assert json.loads(line)["text"]
+
+
+def document_of_token(prefix: str, token: int) -> int:
+    index = read_index(f"{prefix}.idx")
+    sequence = int(np.searchsorted(index.sequence_pointers, 2 * token, side="right")) - 1
+    return int(np.searchsorted(index.document_indices, sequence, side="right")) - 1
+
+
+def test_sample_reads_a_part(make_config: MakeConfig, quiet: Reporter) -> None:
+    prefix = build(make_config, quiet)
+    report = verify(prefix, quiet, against_source=True, sample="10%")
+    assert "against the source: 6 of 102 documents tokenized again with gigatoken" in report.checks
+
+
+def test_quarantined_and_blank_lines_are_no_difference(
+    make_config: MakeConfig, quiet: Reporter, tmp_path: Path
+) -> None:
+    lines = Path(OWN.docs).read_text().splitlines()
+    lines[3:3] = ["not json", "", "  "]
+    lines += ["{", ""]
+    source = tmp_path / "in.jsonl"
+    source.write_text("\n".join(lines))
+    prefix = build(make_config, quiet, input=(str(source), str(OWN.docs)), on_bad_record="quarantine")
+    for options in ({}, {"sample": 0.2}):
+        assert verify(prefix, quiet, against_source=True, **options).findings == []
+    path = Path(f"{prefix}.quarantine.jsonl.zst")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    assert "cannot be read as a quarantine file" in all_findings(verify(prefix, quiet))
+    path.write_bytes(whole)
+    change_token(prefix, 20381 + 500, 9)
+    finding = verify(prefix, quiet, against_source=True).findings[-1]
+    assert f"{OWN.docs}, line " in finding
+
+
+def all_findings(report: VerifyReport) -> str:
+    return "\n".join(report.findings)
+
+
+EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
+    ("documents", lambda m: m["content"].update(documents=7), "expected documents 7 as in the manifest, got 102"),
+    ("lines", lambda m: m["content"]["account"].update(lines=7), "the account does not add up: lines = records"),
+    ("kept", lambda m: m["content"]["inputs"][0].update(kept=101), "records kept of all inputs, but 102 and 101"),
+    ("eod", lambda m: m["content"].update(eod_in_text=6), "expected 106 EOD tokens"),
+    ("eod-id", lambda m: m["content"]["tokenizer"].update(eod_id=1), "expected document 0 to end with EOD (1)"),
+    ("size", lambda m: m["content"]["digests"]["idx"].update(size_bytes=1), "x.idx: expected 1 bytes"),
+    ("vocabulary", lambda m: m["content"]["tokenizer"].update(vocabulary_size=500), "token ids from 0 to 499"),
+    ("type", lambda m: m["content"].update(documents="x"), "expected another content.documents"),
+    ("digest", lambda m: m["content"]["digests"]["bin"].update(xxh3_128="zz"), "another content.digests.bin.xxh3_128"),
+    ("escape", lambda m: m["content"]["digests"].update({"/../../x": None}), "another content.digests./../../x"),
+    ("bigger", lambda m: m["content"]["inputs"][0].update(size_bytes=50), "offsets inside the input"),
+    ("plan", lambda m: m["run"].update(plan=3), "expected a part 'run' with the plan"),
+]
+
+
+@pytest.mark.parametrize(("edit", "message"), [case[1:] for case in EDITS], ids=[case[0] for case in EDITS])
+def test_manifest_that_lies_is_found(
+    edit: Callable[[dict[str, Any]], None],
+    message: str,
+    make_config: MakeConfig,
+    quiet: Reporter,
+) -> None:
+    prefix = build(make_config, quiet)
+    edit_manifest(prefix, edit)
+    report = verify(prefix, quiet)
+    assert not report.is_whole
+    assert message.removeprefix("x") in all_findings(report)
+
+
+def test_damaged_files_are_found(make_config: MakeConfig, quiet: Reporter) -> None:
+    prefix = build(make_config, quiet)
+    path = Path(f"{prefix}.provenance.parquet")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    report = verify(prefix, quiet)
+    assert "cannot be read as a provenance file" in all_findings(report)
+    path.unlink()
+    assert "is missing, and the manifest has it" in all_findings(verify(prefix, quiet))
+    path.write_bytes(whole)
+    Path(f"{prefix}.idx").unlink()
+    report = verify(prefix, quiet)
+    assert "digest of the .bin" in report.checks  # what is left is still checked
+    assert f"dsindex repair {prefix} --output" in report.findings[0]
+
+
+def test_source_that_changed_is_named(make_config: MakeConfig, quiet: Reporter, tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(OWN.docs.read_bytes())
+    prefix = build(make_config, quiet, input=(str(source),))
+    source.write_bytes(OWN.docs.read_bytes() + b"\n")
+    assert f"{source}: expected the input of 64460 bytes" in verify(prefix, quiet, against_source=True).findings[0]
+    source.unlink()
+    assert f"{source}: cannot be read" in verify(prefix, quiet, against_source=True).findings[0]
+
+
+def test_source_needs_the_same_tokenizer(make_config: MakeConfig, quiet: Reporter) -> None:
+    prefix = build(make_config, quiet)
+    with pytest.raises(TokenizerError, match="give its path with --tokenizer-model"):
+        verify(prefix, quiet, against_source=True, tokenizer_model=None)
+    with pytest.raises(TokenizerError, match="expected the tokenizer with sha256 112cf"):
+        verify(prefix, quiet, against_source=True, tokenizer_model=str(OWN.bos_tokenizer))
+    Path(manifest_path(prefix)).unlink()
+    with pytest.raises(InputError, match="expected the manifest of a build"):
+        verify(prefix, quiet, against_source=True)
+
+
+def test_cache_is_checked_against_the_data(quiet: Reporter) -> None:
+    case = OWN.index_case("one_epoch")
+    prefix = str(case.folder / case.prefixes[0])
+    report = verify(prefix, quiet, cache=str(case.cache))
+    assert report.findings == []
+    assert "index caches against the data: 1 of a dataset" in report.checks
+    report = verify(prefix, quiet, cache=str(OWN.docs.parent / "tokenizers"))
+    assert "expected an index cache of eod_text_document, found none" in report.findings[0]
+    with pytest.raises(InputError, match="check --cache"):
+        verify(prefix, quiet, cache="/nowhere")
+
+
+def test_command_says_what_was_found(
+    make_config: MakeConfig, quiet: Reporter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prefix = build(make_config, quiet)
+    assert main(["verify", f"{prefix}.bin", "--executor", "local"]) == 0
+    assert f"{prefix}: whole\n  102 documents (2 empty), 100 sequences" in capsys.readouterr().out
+    change_token(prefix, 5, 799)
+    assert main(["verify", prefix, "--executor", "local", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["is_whole"] is False
+    assert "expected the digest" in report["findings"][0]
+    assert main(["verify", prefix, "--sample", "1%"]) == 2
+    assert main(["verify", prefix, "--sample", "much", "--against-source"]) == 2
+    assert "expected a share such as 1%" in capsys.readouterr().err
+
+
+def test_reports_for_people_and_machines_say_the_same() -> None:
+    report = VerifyReport("p", checks=["a"], findings=["b"], notes=["c"])
+    assert describe_verification(report) == "p: DAMAGED\n  checked: a\n  note: c\n  FOUND: b\n"
+    assert json.loads(as_json(report))["findings"] == ["b"]

@@ -1,0 +1,1 @@
+"""The jobs: thin, and the only place that knows Ray."""

@@ -1,0 +1,232 @@
+"""The last stretch of every job that makes a dataset: merge its parts under partial names, then publish it whole.
+
+Files are assembled beside the output (a rename cannot cross file systems) as `<final>.<merge id>.partial`, where the
+merge id stands for the parts: a zombie of another build cannot write there. Only when all are whole are they renamed,
+the `.idx` last, since its presence means that the `.bin` is whole, and after it the manifest. Packed data is one file,
+the `.pbin`, made of the same parts between two ends that lie in the work folder.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from dsindex.merge import (
+    MergeRange,
+    Part,
+    RangeResult,
+    merge_range,
+    plan_merge,
+    write_merged_index,
+)
+from dsindex.provenance import ShardProvenance, write_provenance
+from dsindex.quarantine import ShardQuarantine, write_quarantine
+from dsindex.storage import (
+    atomic_writer,
+    combine_digests,
+    make_folder,
+    output_error,
+    remove_if_present,
+)
+from workflows.dispatch import run_calls
+from workflows.executors import Call
+from workflows.publishing import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, Dataset, FileDigest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from workflows.dispatch import DispatchStatistics, RetryPolicy
+    from workflows.executors import Executor
+    from workflows.ledger import Ledger
+    from workflows.progress import Reporter
+
+
+def assemble(
+    datasets: Sequence[Dataset],
+    *,
+    executor: Executor,
+    ledger: Ledger,
+    reporter: Reporter,
+    policy: RetryPolicy,
+    statistics: DispatchStatistics,
+) -> list[dict[str, FileDigest]]:
+    """Make all files of all datasets under their partial names, keeping what an earlier run finished.
+
+    Returns:
+        For each dataset, the size and digest of each file by suffix.
+    """
+    assemblies = [_Assembly(dataset, ledger) for dataset in datasets]
+    num_ranges = sum(len(assembly.ranges) for assembly in assemblies)
+    total = sum(dataset.bin_bytes for dataset in datasets)
+    reporter.stage("merge", total=total, unit="bytes", tasks=num_ranges, task_name="ranges")
+    reporter.watch(statistics)
+    calls: list[tuple[_Assembly, MergeRange | str, Call]] = []
+    for assembly in assemblies:
+        reporter.advance(assembly.bytes_done, tasks=assembly.num_ranges_done, fresh=False)
+        calls += [(assembly, what, call) for what, call in assembly.calls()]
+
+    def on_result(number: int, value: Any) -> None:  # noqa: ANN401 - a RangeResult or a FileDigest
+        assembly, what, _ = calls[number]
+        reporter.advance(assembly.take(what, value), tasks=0 if isinstance(what, str) else 1)
+
+    run_calls(
+        executor,
+        ((number, call) for number, (_, _, call) in enumerate(calls)),
+        on_result=on_result,
+        policy=policy,
+        statistics=statistics,
+        on_idle=reporter.tick,
+    )
+    return [assembly.finish() for assembly in assemblies]
+
+
+class _Assembly:
+    """One dataset on its way."""
+
+    def __init__(self, dataset: Dataset, ledger: Ledger) -> None:
+        self._dataset = dataset
+        self._ledger = ledger
+        self._files: dict[str, FileDigest] = {}
+        self.ranges: list[MergeRange] = []
+        self._results: dict[int, RangeResult] = {}
+        self.num_ranges_done = 0
+        self._complete = self._resume_complete()
+        if self._complete:
+            self.bytes_done = dataset.bin_bytes
+            return
+        make_folder(os.path.dirname(os.path.abspath(dataset.prefix)))
+        partial = dataset.partial(dataset.token_suffix)
+        if _size(partial) != dataset.bin_bytes:
+            ledger.record_merge_again(dataset.merge_id)
+            _allocate(partial, dataset.bin_bytes)
+        self.ranges = plan_merge(dataset.pieces, partial)
+        for task in self.ranges:
+            result = ledger.range(dataset.merge_id, task.number)
+            if result is not None:
+                self._results[task.number] = result
+        self.num_ranges_done = len(self._results)
+        self.bytes_done = sum(task.end - task.begin for task in self.ranges if task.number in self._results)
+
+    def _resume_complete(self) -> bool:
+        """Recognise a dataset whose files an earlier run made whole, some of them published already."""
+        recorded = self._ledger.assembled(self._dataset.merge_id)
+        if recorded is None:
+            return False
+        files = {suffix: FileDigest(**entry) for suffix, entry in recorded.items()}
+        if files.keys() != self._dataset.suffixes:
+            return False
+        for suffix, file in files.items():
+            size_bytes = _size(self._dataset.partial(suffix))
+            if file.size_bytes != (_size(self._dataset.final(suffix)) if size_bytes is None else size_bytes):
+                return False
+        self._files = files
+        return True
+
+    def calls(self) -> Iterator[tuple[MergeRange | str, Call]]:
+        if self._complete:
+            return
+        dataset = self._dataset
+        name = os.path.basename(dataset.prefix)
+        if dataset.packed is None:
+            yield (
+                "idx",
+                Call(
+                    name=f"index[{name}]",
+                    place=dataset.final("idx"),
+                    function=make_index,
+                    arguments=(dataset.parts, dataset.partial("idx")),
+                ),
+            )
+        if dataset.provenance is not None:
+            yield (
+                PROVENANCE_SUFFIX,
+                Call(
+                    name=f"provenance[{name}]",
+                    place=dataset.final(PROVENANCE_SUFFIX),
+                    function=make_provenance,
+                    arguments=(dataset.provenance, dataset.partial(PROVENANCE_SUFFIX)),
+                ),
+            )
+        if dataset.quarantine:
+            yield (
+                QUARANTINE_SUFFIX,
+                Call(
+                    name=f"quarantine[{name}]",
+                    place=dataset.final(QUARANTINE_SUFFIX),
+                    function=make_quarantine,
+                    arguments=(dataset.quarantine, dataset.partial(QUARANTINE_SUFFIX)),
+                ),
+            )
+        for task in self.ranges:
+            if task.number not in self._results:
+                call = Call(
+                    name=f"merge[{name}:{task.number:05d}]",
+                    place=f"{dataset.final(dataset.token_suffix)}, bytes {task.begin} to {task.end}",
+                    function=merge_range,
+                    arguments=(task,),
+                )
+                yield task, call
+
+    def take(self, what: MergeRange | str, value: Any) -> int:  # noqa: ANN401 - a RangeResult or a FileDigest
+        """Take one call's result; give the bytes of `.bin` that it stands for."""
+        if isinstance(what, str):
+            self._files[what] = value
+            return 0
+        self._results[what.number] = value
+        self._ledger.record_range(self._dataset.merge_id, value)
+        return what.end - what.begin
+
+    def finish(self) -> dict[str, FileDigest]:
+        if not self._complete:
+            digests = [
+                bytes.fromhex(digest) for task in self.ranges for digest in self._results[task.number].block_digests
+            ]
+            tokens = FileDigest(size_bytes=self._dataset.bin_bytes, digest=combine_digests(digests))
+            self._files[self._dataset.token_suffix] = tokens
+            recorded = {
+                suffix: {"size_bytes": file.size_bytes, "digest": file.digest} for suffix, file in self._files.items()
+            }
+            self._ledger.record_assembled(self._dataset.merge_id, recorded)
+        return self._files
+
+
+def make_index(parts: Sequence[Part], path: str) -> FileDigest:
+    """Write the merged `.idx`, whole or not at all."""
+    with atomic_writer(path) as file:
+        write_merged_index(file, parts)
+    return FileDigest(size_bytes=file.size_bytes, digest=file.hexdigest())
+
+
+def make_provenance(shards: Sequence[ShardProvenance], path: str) -> FileDigest:
+    """Write the merged provenance, whole or not at all."""
+    with atomic_writer(path) as file:
+        write_provenance(file, shards)
+    return FileDigest(size_bytes=file.size_bytes, digest=file.hexdigest())
+
+
+def make_quarantine(shards: Sequence[ShardQuarantine], path: str) -> FileDigest:
+    """Write what was set aside, whole or not at all."""
+    with atomic_writer(path) as file:
+        write_quarantine(file, shards)
+    return FileDigest(size_bytes=file.size_bytes, digest=file.hexdigest())
+
+
+def _allocate(path: str, size_bytes: int) -> None:
+    """Make an empty file of the given size for ranges to be written into."""
+    remove_if_present(path)
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_WRONLY, 0o666)
+        try:
+            os.ftruncate(descriptor, size_bytes)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        remove_if_present(path)
+        raise output_error(path, error) from error
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return None

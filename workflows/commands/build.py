@@ -1,0 +1,109 @@
+"""`dsindex build`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from workflows.build import run_build
+from workflows.commands.options import add_config_argument, add_text_arguments, read_options, validated
+from workflows.config import BuildConfig, ExecutorConfig
+from workflows.index import describe_index
+from workflows.index_config import IndexConfig, add_index_arguments
+from workflows.preflight import describe_check, run_check
+from workflows.progress import make_reporter
+
+if TYPE_CHECKING:
+    import argparse
+
+    from workflows.build import BuildReport
+
+DESCRIPTION = """\
+Tokenize JSONL files in parallel into shards, merge them, and publish one dataset per key:
+PREFIX_KEY_document.bin and .idx, byte for byte what Megatron-LM's preprocess_data.py writes, with a
+manifest (an account of every line, and digests) and the provenance of every document.
+
+The same command again continues where an interrupted build stopped. Every option can also stand
+in a YAML file (--config), with underscores for dashes."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `dsindex build`."""
+    add_config_argument(parser)
+    data = parser.add_argument_group("input and output")
+    data.add_argument("--input", nargs="+", metavar="PATH", help="JSONL files or patterns, in the order of the output")
+    data.add_argument("--json-keys", nargs="+", metavar="KEY", help="keys whose texts are tokenized (default: text)")
+    data.add_argument("--output-prefix", metavar="P", help="outputs are named P_KEY_document.*")
+    data.add_argument("--append-eod", action="store_true", default=None, help="end every document with the EOD token")
+    add_text_arguments(parser)
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        default=None,
+        help="ask every node whether it sees inputs and folders, has room, equal versions and a sound tokenizer; "
+        "build nothing",
+    )
+    add_index_arguments(parser, paths=False)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Build, show progress, and close with a summary."""
+    config, index = split_options(read_options(options))
+    if config.check:
+        return _check(config)
+    with make_reporter(log_json=config.log_json) as reporter:
+        report = run_build(config, reporter=reporter, index=index)
+    sys.stdout.write(describe_build(report))
+    return 0
+
+
+def _check(config: BuildConfig) -> int:
+    report = run_check(config)
+    sys.stdout.write(describe_check(report))
+    sys.stderr.write("".join(f"{fault}\n" for fault in report.faults))
+    return 1 if report.faults else 0
+
+
+def split_options(merged: dict[str, Any]) -> tuple[BuildConfig, dict[str, Any] | None]:
+    """Tell the options of the indices from those of the build; no option of an index means no indices.
+
+    Raises:
+        UsageError: If either make no sense.
+    """
+    index = {
+        name: merged.pop(name)
+        for name in IndexConfig.model_fields.keys() - BuildConfig.model_fields.keys() & merged.keys()
+    }
+    config = validated(merged, BuildConfig)
+    if not index:
+        return config, None
+    executor = {name: getattr(config, name) for name in ExecutorConfig.model_fields}
+    validated({**index, **executor, "data_path": [config.output_prefix]}, IndexConfig)
+    return config, {**index, **executor}
+
+
+def describe_build(report: BuildReport) -> str:
+    """Give the closing summary: what was built, at which speed, and the line that two people compare."""
+    account = report.account
+    lines = []
+    if report.already_complete:
+        lines.append("already complete: the same plan was built before, nothing was done")
+    else:
+        speed = report.input_bytes / max(report.seconds, 1e-6) / 1e6
+        lines.append(
+            f"done in {report.seconds:.1f} s: {report.input_bytes / 1e6:,.1f} MB of input, {speed:,.3g} MB/s, "
+            f"{report.run['shards']:,} shards, {report.run['executor']} executor, {report.run['workers']} workers, "
+            f"{report.run['engine']['name']}"
+        )
+    lines.append(
+        f"{account['lines']:,} lines = {account['kept']:,} kept + {account['quarantined']:,} quarantined "
+        f"+ {account['blank']:,} blank"
+    )
+    for dataset in report.datasets:
+        lines.append(
+            f"{dataset.prefix}: {dataset.num_documents:,} documents, {dataset.num_sequences:,} sequences, "
+            f"{dataset.num_tokens:,} tokens"
+        )
+        lines += [f"  .{suffix:4} {dataset.files[suffix].digest}" for suffix in ("bin", "idx")]
+    lines += [describe_index(indices).rstrip() for indices in report.indices]
+    return "\n".join(lines) + "\n"

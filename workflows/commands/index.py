@@ -1,0 +1,41 @@
+"""`dsindex index`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from workflows.commands.options import add_config_argument, add_executor_arguments, read_config
+from workflows.executors import make_executor
+from workflows.index import describe_index, run_index
+from workflows.index_config import IndexConfig, add_index_arguments
+
+if TYPE_CHECKING:
+    import argparse
+
+DESCRIPTION = """\
+Build the index caches that a Megatron training job looks for, under the names it looks for, so that
+it finds them and builds nothing: document, sample and shuffle index of each split, and of blends.
+
+The hash in a cache's name covers the job's settings letter by letter: give the same --seq-length,
+--split, --seed and paths as the job, and the tokenizer's identifiers (--tokenizer-identifiers or
+--like). --explain says why a job would not find a cache."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `dsindex index`."""
+    add_config_argument(parser)
+    add_index_arguments(parser)
+    add_executor_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Build or explain, and close with a summary."""
+    config = read_config(options, IndexConfig)
+    executor = make_executor(config)
+    try:
+        report = run_index(config, executor=executor)
+    finally:
+        executor.close()
+    sys.stdout.write(describe_index(report))
+    return 0 if report.ok else 1

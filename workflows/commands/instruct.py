@@ -1,0 +1,129 @@
+"""`dsindex instruct`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsindex.errors import InputError
+from dsindex.instruct.config import InstructionConfig, check_config
+from workflows.commands.options import UsageError, add_record_arguments, validated
+from workflows.config import read_yaml
+from workflows.instruct import run_instruct
+from workflows.instruct_config import InstructConfig
+from workflows.progress import make_reporter
+
+if TYPE_CHECKING:
+    import argparse
+
+    from workflows.instruct import BuiltSplit, InstructReport
+
+DESCRIPTION = """\
+Turn conversations into instruction-tuning data: P_text_document (tokens) and P_loss_mask (uint8, 1 = learn
+this token), with the same sequences and documents, and P_packing_L, which puts whole conversations into
+blocks of L tokens. With --split each is made per split: P_train_text_document, and so on.
+
+CONFIG says how records become prompts and what is learnt of them (special_tokens, message_construction,
+loss_masking_jq_patterns, or a chat template). The options below can stand in it too, in a section `job`,
+with underscores for dashes; flags win over it. Work runs in processes, unless --executor says otherwise.
+
+The same command again continues where an interrupted job stopped."""
+
+OWN = frozenset({"instruction", "debug"})
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `dsindex instruct`."""
+    parser.add_argument("instruction", metavar="CONFIG", help="a YAML file")
+    data = parser.add_argument_group("input and output")
+    data.add_argument("--input", nargs="+", metavar="PATH", help="JSONL files or patterns, in the order of the output")
+    data.add_argument("--output-prefix", metavar="P", help="outputs are named P_text_document.*, P_loss_mask.*, …")
+    data.add_argument("--tokenizer-model", metavar="PATH", help="a tokenizer.json, or a folder with one")
+    data.add_argument(
+        "--seq-length",
+        type=int,
+        metavar="L",
+        help="pack conversations into blocks of L tokens; it is max_length too where CONFIG has none",
+    )
+    data.add_argument(
+        "--split", metavar="A,B,C", help="shares of train, valid and test, by a hash of what a conversation says"
+    )
+    data.add_argument("--split-seed", type=int, metavar="N", help="another seed, another split (default: 1234)")
+    add_record_arguments(parser, shard_size="8MiB")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Build, show progress, and close with a summary."""
+    config, instruction = read_job(options)
+    options.log_json = config.log_json  # the command line asks for it when it reports an error
+    with make_reporter(log_json=config.log_json) as reporter:
+        report = run_instruct(config, instruction, reporter=reporter)
+    sys.stdout.write(describe_instruct(report))
+    return 0
+
+
+def read_job(options: argparse.Namespace) -> tuple[InstructConfig, InstructionConfig]:
+    """Read CONFIG and join its section `job` with flags, of which flags win.
+
+    Raises:
+        InputError: If the file cannot be read, or is not a configuration.
+        UsageError: If the job's options make no sense.
+    """
+    path = Path(options.instruction)
+    loaded = read_yaml(str(path))
+    job: Any = loaded.pop("job", {})
+    if not isinstance(job, dict):
+        msg = f"{path}: expected the section job to be a mapping of options to values, got {type(job).__name__}"
+        raise InputError(msg)
+    merged = {str(name).replace("-", "_"): value for name, value in job.items()}
+    merged |= {name: value for name, value in vars(options).items() if name not in OWN and value is not None}
+    if isinstance(merged.get("input"), str):
+        merged["input"] = [merged["input"]]
+    config = validated(merged, InstructConfig)
+    if config.seq_length is not None and loaded.get("max_length") is None:
+        loaded["max_length"] = config.seq_length
+    instruction = check_config(loaded, source=str(path), folder=path.parent)
+    if config.seq_length is not None and (instruction.max_length or 0) > config.seq_length:
+        msg = (
+            f"expected max_length to be at most --seq-length {config.seq_length}, got {instruction.max_length}: "
+            f"a conversation has to fit into a block"
+        )
+        raise UsageError(msg)
+    return config, instruction
+
+
+def describe_instruct(report: InstructReport) -> str:
+    """Give the closing summary: what was built, what was set aside and why, and the line that two people compare."""
+    account = report.account
+    lines = []
+    if report.already_complete:
+        lines.append("already complete: the same plan was carried out before, nothing was done")
+    else:
+        speed = report.input_bytes / max(report.seconds, 1e-6) / 1e6
+        lines.append(
+            f"done in {report.seconds:.1f} s: {report.input_bytes / 1e6:,.1f} MB of input, {speed:,.3g} MB/s, "
+            f"{report.run['shards']:,} shards, {report.run['executor']} executor, {report.run['workers']} workers"
+        )
+    lines.append(
+        f"{account['lines']:,} lines = {account['kept']:,} kept + {account['quarantined']:,} quarantined "
+        f"+ {account['blank']:,} blank"
+    )
+    if report.bad_records:
+        lines.append("quarantined: " + ", ".join(f"{kind} {count:,}" for kind, count in report.bad_records.items()))
+    for split in report.splits:
+        lines += _describe_split(split)
+    return "\n".join(lines) + "\n"
+
+
+def _describe_split(split: BuiltSplit) -> list[str]:
+    lines = [f"{split.prefix}: {split.statistics.describe()}"]
+    packing = split.packing
+    if packing is not None:
+        lines.append(
+            f"  {packing['blocks']:,} blocks of {packing['sequence_length']:,}: {packing['padding']:,} padding, "
+            f"fill {100 * packing['fill']:.2f} %"
+        )
+    for name, files in split.files.items():
+        lines += [f"  {name}.{suffix:4} {files[suffix].digest}" for suffix in ("bin", "idx")]
+    return lines

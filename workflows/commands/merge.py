@@ -1,0 +1,46 @@
+"""`dsindex merge`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from workflows.commands.options import add_config_argument, add_work_arguments, read_config
+from workflows.config import MergeConfig
+from workflows.merge import run_merge
+from workflows.progress import make_reporter
+
+if TYPE_CHECKING:
+    import argparse
+
+DESCRIPTION = """\
+Make one MMIDIDX dataset of many, whoever wrote them, in the order given: the .bin in parallel by
+ranges of the output, the .idx as a stream. Documents, empty ones and modes included, are kept.
+Datasets of different token types, or with and without modes, are refused by name.
+
+Give prefixes, paths without .bin and .idx. The order is yours: merge_datasets.py takes the names
+of a folder in lexicographic order (_10 before _2)."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `dsindex merge`."""
+    add_config_argument(parser)
+    parser.add_argument("--input", nargs="+", metavar="PREFIX", help="the datasets, in the order of the output")
+    parser.add_argument("--output-prefix", metavar="P", help="writes P.bin and P.idx")
+    add_work_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Merge, show progress, and close with a summary."""
+    config = read_config(options, MergeConfig)
+    with make_reporter(log_json=config.log_json) as reporter:
+        report = run_merge(config, reporter=reporter)
+    if report.already_complete:
+        sys.stdout.write("already complete: the same datasets were merged before, nothing was done\n")
+    sys.stdout.write(
+        f"{report.prefix}: {report.num_documents:,} documents, {report.num_sequences:,} sequences, "
+        f"{report.num_tokens:,} tokens of {report.num_inputs:,} datasets\n"
+    )
+    for suffix in ("bin", "idx"):
+        sys.stdout.write(f"  .{suffix:4} {report.files[suffix].digest}\n")
+    return 0

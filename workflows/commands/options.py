@@ -1,0 +1,133 @@
+"""What the commands share: the options of every job that works in a work folder, and joining flags with a YAML file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
+
+from workflows.config import Options, read_yaml, validation_message
+
+if TYPE_CHECKING:
+    import argparse
+
+Config = TypeVar("Config", bound=Options)
+
+
+class UsageError(Exception):
+    """Options that make no sense together; the command line prints the message and exits with 2."""
+
+
+def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every job that runs tasks."""
+    where = parser.add_argument_group("where it runs")
+    where.add_argument(
+        "--executor",
+        choices=["auto", "local", "processes", "ray"],
+        help="auto is Ray if --address or RAY_ADDRESS names a cluster, else threads of this process (default: auto)",
+    )
+    where.add_argument("--address", metavar="A", help="the Ray cluster to join, for example auto or HOST:6379")
+    where.add_argument(
+        "--installed",
+        action="store_true",
+        default=None,
+        help="the cluster's nodes have dsindex installed: do not send them this one's code",
+    )
+    where.add_argument("--workers", type=int, metavar="N", help="tasks that run at once (default: all CPUs)")
+    where.add_argument(
+        "--shard-deadline",
+        type=float,
+        metavar="SECONDS",
+        help="dispatch a slower task a second time (default: 8 times the median of those that ended, at least 60)",
+    )
+
+
+def add_work_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every job that works in a work folder."""
+    add_executor_arguments(parser)
+    work = parser.add_argument_group("the work folder")
+    work.add_argument("--work-dir", metavar="D", help="shards and ledger (default: PREFIX.build)")
+    work.add_argument("--keep-shards", action="store_true", default=None, help="keep the work folder after success")
+    work.add_argument("--fresh", action="store_true", default=None, help="remove what is there and start over")
+    work.add_argument(
+        "--log-json", action="store_true", default=None, help="write progress and errors as one JSON object per line"
+    )
+
+
+def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every job that begins with JSONL text, but for its input and output."""
+    text = parser.add_argument_group("tokenizer")
+    text.add_argument("--tokenizer-model", metavar="PATH", help="a tokenizer.json, or a folder with one")
+    text.add_argument("--eod-token", metavar="T", help="the EOD token (default: the tokenizer folder's eos_token)")
+    text.add_argument(
+        "--tokenizer-hf-no-include-special-tokens",
+        action="store_true",
+        default=None,
+        help="do not run the tokenizer's post-processor, which may add a BOS to every text",
+    )
+    text.add_argument(
+        "--engine",
+        choices=["auto", "gigatoken", "tokenizers"],
+        help="what encodes; auto takes gigatoken where it gives the same tokens (default: auto)",
+    )
+    add_record_arguments(parser)
+
+
+def add_record_arguments(parser: argparse.ArgumentParser, *, shard_size: str = "64MiB") -> None:
+    """Add the options of every job that begins with JSONL records: what is bad, where it runs, how it is cut."""
+    records = parser.add_argument_group("records")
+    records.add_argument(
+        "--on-bad-record",
+        choices=["fail", "quarantine"],
+        help="stop at the first bad record, or set bad records aside with file, line and reason (default: fail)",
+    )
+    records.add_argument("--max-bad-records", metavar="N|N%", help="give up when more were set aside")
+    records.add_argument("--max-record-size", metavar="SIZE", help="a longer line is a bad record")
+    add_work_arguments(parser)
+    parser.add_argument("--shard-size", metavar="SIZE", help=f"bytes of input per shard (default: {shard_size})")
+    parser.add_argument(
+        "--no-provenance", action="store_true", default=None, help="leave out where documents came from"
+    )
+
+
+def add_config_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--config`."""
+    parser.add_argument("--config", metavar="FILE.yaml", help="read options from this file; flags win over it")
+
+
+NOT_OPTIONS = frozenset({"config", "debug"})
+
+
+def read_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Join a configuration file and flags, of which flags win.
+
+    Raises:
+        InputError: If the file cannot be read.
+    """
+    path = getattr(options, "config", None)
+    merged: dict[str, Any] = read_yaml(path) if path else {}
+    given = {name: value for name, value in vars(options).items() if name not in NOT_OPTIONS and value is not None}
+    merged.update(given)
+    if "log_json" in merged:
+        options.log_json = merged["log_json"]  # the command line asks for it when it reports an error
+    for name in ("input", "json_keys"):
+        if isinstance(merged.get(name), str):
+            merged[name] = [merged[name]]
+    return merged
+
+
+def validated(merged: dict[str, Any], kind: type[Config]) -> Config:
+    """Give the options as their type.
+
+    Raises:
+        UsageError: If they make no valid configuration.
+    """
+    try:
+        return kind(**merged)
+    except ValidationError as error:
+        raise UsageError(validation_message(error)) from error
+
+
+def read_config(options: argparse.Namespace, kind: type[Config], *, beside: tuple[str, ...] = ()) -> Config:
+    """Read a job's options from a file and flags; `beside` names flags that are the command's own."""
+    return validated({name: value for name, value in read_options(options).items() if name not in beside}, kind)

@@ -1,0 +1,74 @@
+"""`dsindex plan`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from workflows.commands.build import add_arguments, split_options
+from workflows.commands.options import read_options
+from workflows.displays import format_duration
+from workflows.estimate import WRITE_BYTES_PER_SECOND, run_plan
+from workflows.tokenize import WORKER_MEMORY_BYTES
+
+if TYPE_CHECKING:
+    import argparse
+
+    from workflows.estimate import BuildEstimate
+
+__all__ = ["DESCRIPTION", "add_arguments", "describe_plan", "run"]
+
+DESCRIPTION = """\
+Say what `dsindex build` with the same options would make, take and cost: shards, sizes, time and
+memory, from up to 64 MiB of the input that are encoded and timed, and which limits it would hit.
+Nothing is written, and no cluster is joined: for one, say its CPUs with --workers."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Estimate, and print."""
+    config, _ = split_options(read_options(options))
+    sys.stdout.write(describe_plan(run_plan(config)))
+    return 0
+
+
+def describe_plan(estimate: BuildEstimate) -> str:
+    """Give the estimate for people."""
+    source, sample = estimate.source, estimate.sample
+    reason = f" ({source.engine.reason})" if source.engine.reason else ""
+    rows = {
+        "inputs": f"{len(source.inputs):,}, {_size(source.total_bytes)}",
+        "sample": f"{_size(sample.sampled_bytes)} read and encoded by {source.engine.name}{reason}, "
+        f"{_size(sample.bytes_per_second)}/s with {sample.threads} threads",
+        "shards": f"{estimate.num_shards:,} of at most {source.shard_size / 2**20:,.3g} MiB of input",
+        "documents": f"about {estimate.documents:,.0f}",
+        "tokens": f"about {estimate.tokens:,.0f}, {estimate.token_dtype}",
+        "output": f"about {_size(estimate.output_bytes)}: .bin {_size(estimate.bin_bytes)}, "
+        f".idx {_size(estimate.idx_bytes)}, provenance {_size(estimate.provenance_bytes)}",
+        "work folder": f"about {_size(estimate.work_bytes)} until the end",
+        "time": f"about {format_duration(estimate.encode_seconds + estimate.write_seconds)} with "
+        f"{estimate.workers} workers: encoding {format_duration(estimate.encode_seconds)}, writing shards and output "
+        f"{format_duration(estimate.write_seconds)} at {_size(WRITE_BYTES_PER_SECOND)}/s",
+        "memory": f"about {_size(estimate.memory_bytes)} locally; on Ray {_size(WORKER_MEMORY_BYTES)} per worker",
+    }
+    lines = [f"{name:12} {text}" for name, text in rows.items()]
+    if sample.bad_records:
+        lines.append(f"{'bad records':12} {sample.bad_records:,} in the sample: see --on-bad-record")
+    lines += [f"{'limit':12} {limit}" for limit in estimate.limits or ("none is near",)]
+    return "\n".join(lines) + "\n"
+
+
+def _size(size_bytes: float) -> str:
+    """Give a size in its own unit.
+
+    >>> _size(999), _size(1.5e6), _size(2.5e13)
+    ('999 B', '1.50 MB', '25.0 TB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if size_bytes < 999.5:
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:{_digits(size_bytes)}} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:{_digits(size_bytes)}} TB"
+
+
+def _digits(value: float) -> str:
+    return ".2f" if value < 9.995 else ".1f" if value < 99.95 else ",.0f"

@@ -1,0 +1,60 @@
+"""`dsindex raw-index`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from dsindex.formats.raw_index import create_raw_index
+from workflows.commands.options import add_executor_arguments, read_config
+from workflows.config import ExecutorConfig
+from workflows.dispatch import RetryPolicy
+from workflows.executors import make_executor
+from workflows.ordered import ordered_runner
+
+if TYPE_CHECKING:
+    import argparse
+
+DESCRIPTION = """\
+Write the raw index of a JSONL file: where each line begins and how long it is, as Modalities'
+`create_raw_index` writes it, byte for byte, in parallel ranges of the file.
+
+Every line is checked to be JSON, as Python's json.loads judges it; a blank line is faulty. The first
+faulty line is an error, unless --drop-faulty-entries leaves such lines out of the index.
+
+The suffix .idx is also MMIDIDX's: an existing file is replaced only if it is a raw index."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `dsindex raw-index`."""
+    parser.add_argument("file", metavar="FILE.jsonl", help="the file to index")
+    parser.add_argument("--output", metavar="FILE.idx", help="where the index goes (default: beside the file, as .idx)")
+    parser.add_argument(
+        "--drop-faulty-entries", action="store_true", help="leave lines out that are no JSON; they are counted"
+    )
+    add_executor_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Index one file and say what became of its lines."""
+    config = read_config(options, ExecutorConfig, beside=("file", "output", "drop_faulty_entries"))
+    executor = make_executor(config)
+    try:
+        account = create_raw_index(
+            options.file,
+            options.output,
+            drop_faulty_entries=options.drop_faulty_entries,
+            run_tasks=ordered_runner(
+                executor, name="raw-index", policy=RetryPolicy(deadline_seconds=config.shard_deadline)
+            ),
+        )
+    finally:
+        executor.close()
+    sys.stdout.write(
+        f"{account.index_path}: {account.num_entries:,} lines, {account.num_dropped:,} faulty ones left out\n"
+    )
+    for line, offset in account.dropped:
+        sys.stdout.write(f"  left out: {options.file}, line {line} (byte {offset})\n")
+    if account.num_dropped > len(account.dropped):
+        sys.stdout.write(f"  and {account.num_dropped - len(account.dropped):,} more\n")
+    return 0

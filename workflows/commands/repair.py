@@ -1,0 +1,99 @@
+"""`dsindex repair`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import orjson
+
+from workflows.commands.options import UsageError, add_executor_arguments, read_config
+from workflows.commands.verify import add_source_arguments, as_prefix
+from workflows.progress import make_reporter
+from workflows.repair import RepairConfig, run_packed_repair, run_repair
+
+if TYPE_CHECKING:
+    import argparse
+
+    from dsindex.repair.outputs import RepairAccount
+
+DESCRIPTION = """\
+Make a whole dataset of a damaged one, always in new files: NEW.bin and NEW.idx, and NEW.repair.json
+with an account of what could not be saved.
+
+In this order, as far as each is certain: from the shards of the work folder; from what is left of
+the .idx; from the .bin alone, where the manifest says that every document ends with EOD and no text
+holds one; from the source, tokenized again; and last the documents that are whole in what a crash
+left, of dsindex or of Megatron-LM. What is proven by the manifest's digests says so.
+
+--guess goes on where nothing is certain: each sequence one document, or a document up to each EOD.
+
+A FILE.pbin that Modalities joined with low offsets is mended as well."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `dsindex repair`."""
+    parser.add_argument("prefix", metavar="PREFIX", help="the dataset: a path without .bin and .idx; or FILE.pbin")
+    parser.add_argument("--output", required=True, metavar="NEW", help="the new prefix, or the new .pbin")
+    parser.add_argument(
+        "--from",
+        dest="way",
+        choices=["auto", "shards", "index", "bin", "source"],
+        help="what to make it of (default: auto, the first that is certain)",
+    )
+    parser.add_argument(
+        "--index-only", action="store_true", default=None, help="write NEW.idx alone; the .bin is whole and stays"
+    )
+    parser.add_argument("--work-dir", metavar="D", help="the build's work folder (default: beside PREFIX)")
+    add_source_arguments(parser)
+    guess = parser.add_argument_group("where nothing is certain")
+    guess.add_argument("--guess", action="store_true", default=None, help="guess, and say so")
+    guess.add_argument("--eod-id", type=int, metavar="N", help="the id of EOD, where no manifest says it")
+    guess.add_argument(
+        "--dtype", choices=["uint8", "uint16", "int32", "int64"], help="the type of the tokens, where nothing says it"
+    )
+    parser.add_argument("--json", action="store_true", help="write the account as one JSON object")
+    add_executor_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Repair one dataset and say what was saved."""
+    config = read_config(options, RepairConfig, beside=("prefix", "json"))
+    if options.prefix.endswith(".pbin"):
+        return _run_packed(options.prefix, config)
+    if config.output.endswith(".pbin"):
+        msg = f"expected a prefix as --output for the prefix {options.prefix}, got {config.output}"
+        raise UsageError(msg)
+    config = config.model_copy(update={"output": as_prefix(config.output)})
+    with make_reporter() as reporter:
+        account = run_repair(as_prefix(options.prefix), config, reporter=reporter)
+    sys.stdout.write(
+        orjson.dumps(asdict(account)).decode() + "\n" if options.json else describe_repair(options.prefix, account)
+    )
+    return 0
+
+
+def _run_packed(path: str, config: RepairConfig) -> int:
+    if not config.output.endswith(".pbin"):
+        msg = f"expected a .pbin as --output for {path}, got {config.output}"
+        raise UsageError(msg)
+    joints = run_packed_repair(path, config)
+    said = f"{joints} joints with low offsets mended, written to {config.output}" if joints else "whole, nothing done"
+    sys.stdout.write(f"{path}: {said}\n")
+    return 0
+
+
+def describe_repair(prefix: str, account: RepairAccount) -> str:
+    """Give the account for people."""
+    if not account.outputs:
+        return f"{prefix}: whole, nothing to repair and nothing written\n"
+    how = "GUESSED" if not account.is_certain else "restored IN PART" if account.lost else "restored"
+    lines = [
+        f"{prefix}: {how} from {account.way}",
+        f"  {account.num_documents:,} documents, {account.num_sequences:,} sequences, {account.num_tokens:,} tokens",
+    ]
+    lines += [f"  wrote: {path}" for path in account.outputs]
+    lines += [f"  LOST: {loss}" for loss in account.lost]
+    lines += [f"  note: {note}" for note in account.notes]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,97 @@
+"""`dsindex verify`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import orjson
+
+from workflows.commands.options import UsageError, add_executor_arguments, read_config
+from workflows.progress import make_reporter
+from workflows.verify import VerifyConfig, run_verify
+
+if TYPE_CHECKING:
+    import argparse
+
+    from workflows.verify import VerifyReport
+
+DESCRIPTION = """\
+Prove that a dataset is whole: the structure of its .idx and every entry of it, sizes, and, where a
+manifest lies beside it, digests, token ids, EOD at every document's end, the account of lines, and
+where the documents came from.
+
+--cache checks index caches against the data: that descriptions, names and arrays agree, and that
+every sample leads to the tokens that it must. --against-source reads the inputs again, tokenizes
+them and names the first document that differs with its file and line.
+
+Exit code 0: whole. 1: something was found; each finding is one line."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `dsindex verify`."""
+    parser.add_argument("prefix", nargs="+", metavar="PREFIX", help="datasets: paths without .bin and .idx")
+    parser.add_argument("--cache", metavar="FOLDER", help="check the index caches in this folder against the data")
+    parser.add_argument(
+        "--against-source", action="store_true", default=None, help="tokenize the inputs again and compare"
+    )
+    parser.add_argument("--sample", metavar="SHARE", help="compare only a share of the documents, such as 1%% or 0.01")
+    add_source_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="write one JSON object per dataset")
+    add_executor_arguments(parser)
+
+
+def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of every job that tokenizes again what a manifest describes."""
+    parser.add_argument(
+        "--tokenizer-model", metavar="PATH", help="where the tokenizer is that the dataset was made with"
+    )
+    parser.add_argument(
+        "--engine",
+        choices=["auto", "gigatoken", "tokenizers"],
+        help="what tokenizes again; tokenizers is slow, and the reference (default: auto)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Verify every dataset and say what was found."""
+    config = read_config(options, VerifyConfig, beside=("prefix", "json"))
+    if options.sample is not None and not config.against_source:
+        msg = "--sample says how much of the source is compared; give --against-source as well"
+        raise UsageError(msg)
+    whole = True
+    for given in options.prefix:
+        prefix = as_prefix(given)
+        with make_reporter() as reporter:
+            report = run_verify(prefix, config, reporter=reporter)
+        sys.stdout.write(as_json(report) if options.json else describe_verification(report))
+        whole = whole and report.is_whole
+    return 0 if whole else 1
+
+
+def as_prefix(path: str) -> str:
+    """Take `x.bin` or `x.idx` for the prefix `x`: people complete names in a shell."""
+    stem, suffix = os.path.splitext(path)
+    return stem if suffix in {".bin", ".idx"} else path
+
+
+def as_json(report: VerifyReport) -> str:
+    """Give a report for machines, on one line."""
+    return orjson.dumps({"is_whole": report.is_whole, **asdict(report)}).decode() + "\n"
+
+
+def describe_verification(report: VerifyReport) -> str:
+    """Give a report for people."""
+    lines = [f"{report.prefix}: {'whole' if report.is_whole else 'DAMAGED'}"]
+    if report.counts is not None:
+        counts = report.counts
+        lines.append(
+            f"  {counts.num_documents:,} documents ({counts.num_empty_documents:,} empty), "
+            f"{counts.num_sequences:,} sequences, {counts.num_tokens:,} tokens of type {counts.token_dtype}"
+        )
+    lines += [f"  checked: {check}" for check in report.checks]
+    lines += [f"  note: {note}" for note in report.notes]
+    lines += [f"  FOUND: {finding}" for finding in report.findings]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,213 @@
+"""What `dsindex instruct` publishes, as data: the datasets of each split, what they are made of, their manifests.
+
+A split is three datasets: `<prefix>_text_document` (tokens), `<prefix>_loss_mask` (uint8) and, where blocks were
+packed, `<prefix>_packing_<L>`. `<prefix>` ends in `_train`, `_valid` or `_test` where there is a split.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from dsindex.formats.mmididx import IndexHeader
+from dsindex.instruct.packed_blocks import PLAN_DTYPE
+from dsindex.instruct.shards import (
+    MASK_DTYPE,
+    bad_records_of,
+    mask_key,
+    split_prefix,
+    statistics_of,
+    text_key,
+)
+from dsindex.merge import Part
+from workflows.manifest import MANIFEST_SUFFIX, describe_files
+from workflows.publishing import Dataset, FileDigest, identify_merge, shard_provenance, shard_quarantine
+from workflows.source import count_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
+    from dsindex.attempt import StoredFile
+    from dsindex.instruct.packed_blocks import PackingResult
+    from dsindex.provenance import ShardProvenance
+    from dsindex.quarantine import ShardQuarantine
+    from dsindex.shards import KeyResult, ShardResult, ShardTask
+    from workflows.instruct_config import InstructConfig
+    from workflows.source import TextSource
+
+    Results = Sequence[tuple[ShardTask, ShardResult]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitOutputs:
+    """The datasets of one split, on their way."""
+
+    split: str | None
+    config: InstructConfig
+    work_dir: str
+    dtype: np.dtype[Any]
+    """Of tokens on disk."""
+
+    @property
+    def prefix(self) -> str:
+        """What PackedInstructionDataset takes."""
+        return os.path.abspath(split_prefix(self.config.output_prefix, self.split))
+
+    @property
+    def prefixes(self) -> list[str]:
+        """The datasets' paths without suffix: tokens, masks, packing."""
+        length = self.config.seq_length
+        names = ["text_document", "loss_mask", *([] if length is None else [f"packing_{length}"])]
+        return [f"{self.prefix}_{name}" for name in names]
+
+    def former_packings(self) -> list[str]:
+        """Find the packing plans beside the tokens, whatever their L: they do not fit other tokens."""
+        found = glob.glob(f"{glob.escape(self.prefix)}_packing_*.{MANIFEST_SUFFIX}")
+        return sorted(path.removesuffix(f".{MANIFEST_SUFFIX}") for path in found)
+
+    def datasets(self, results: Results, packing: PackingResult | None, inputs: Sequence[str]) -> list[Dataset]:
+        """Give what is to be made, in the order of `prefixes`.
+
+        Args:
+            results: Of all shards, in plan order.
+            packing: The plan of blocks, where one was made.
+            inputs: Their paths as they were given.
+        """
+        text, mask, *blocks = self.prefixes
+        key = text_key(self.split)
+        found = [
+            self._dataset(
+                text,
+                [self._shard_part(part, self.dtype) for part in _parts(results, key)],
+                provenance=None if self.config.no_provenance else shard_provenance(results, self.work_dir, key=key),
+                # What was set aside belongs to no split: it stands beside the tokens of each.
+                quarantine=shard_quarantine(results, self.work_dir, inputs),
+            ),
+            self._dataset(mask, [self._shard_part(part, MASK_DTYPE) for part in _parts(results, mask_key(self.split))]),
+        ]
+        if packing is not None:
+            header = _header(PLAN_DTYPE, num_sequences=packing.num_blocks, num_documents=packing.num_blocks)
+            found.append(self._dataset(blocks[0], [(packing.bin, packing.idx, header)]))
+        return found
+
+    def _shard_part(self, part: KeyResult, dtype: np.dtype[Any]) -> tuple[StoredFile, StoredFile, IndexHeader]:
+        header = _header(dtype, num_sequences=part.num_sequences, num_documents=part.num_documents)
+        return part.bin, part.idx, header
+
+    def _dataset(
+        self,
+        prefix: str,
+        parts: Sequence[tuple[StoredFile, StoredFile, IndexHeader]],
+        *,
+        provenance: tuple[ShardProvenance, ...] | None = None,
+        quarantine: tuple[ShardQuarantine, ...] = (),
+    ) -> Dataset:
+        return Dataset(
+            prefix=prefix,
+            parts=tuple(
+                Part(
+                    bin_path=os.path.join(self.work_dir, bin_file.name),
+                    idx_path=os.path.join(self.work_dir, idx_file.name),
+                    bin_bytes=bin_file.size_bytes,
+                    header=header,
+                )
+                for bin_file, idx_file, header in parts
+            ),
+            merge_id=identify_merge(
+                [prefix, *(digest for bin_file, idx_file, _ in parts for digest in (bin_file.digest, idx_file.digest))]
+            ),
+            provenance=provenance,
+            quarantine=quarantine,
+        )
+
+    def contents(
+        self,
+        source: TextSource,
+        instruction: Mapping[str, Any],
+        results: Results,
+        packing: PackingResult | None,
+        made: Sequence[tuple[Dataset, dict[str, FileDigest]]],
+    ) -> list[dict[str, Any]]:
+        """Give the parts of the manifests that are under the one law, in the order of `prefixes`.
+
+        Args:
+            source: Of the job.
+            instruction: The instruction configuration, in plain JSON types.
+            results: Of all shards, in plan order.
+            packing: The plan of blocks, where one was made.
+            made: Each dataset with the digests of its files.
+        """
+        shards = [result for _, result in results]
+        inputs = self._describe_inputs(source, results)
+        options = {
+            **source.describe_options(),
+            "seq_length": self.config.seq_length,
+            "split": self.config.split,
+            "split_seed": self.config.split_seed,
+            "split_name": self.split,
+            "instruction": dict(instruction),
+        }
+        account = self._account(shards)
+        own: list[dict[str, Any]] = [
+            {
+                "account": {**account, "documents_with_tokens": account["kept"], "empty_documents": 0},
+                "tokenizer": source.describe_tokenizer(),
+                "statistics": asdict(statistics_of(shards, self.split)),
+                "bad_records": bad_records_of(shards),
+                "packing": None if packing is None else describe_packing(packing, self.config.seq_length or 0),
+            },
+            {},
+            {},
+        ]
+        return [
+            {
+                "inputs": inputs,
+                "documents": dataset.header.num_documents,
+                "sequences": dataset.header.num_sequences,
+                "tokens": dataset.bin_bytes // dataset.header.dtype.itemsize,
+                "token_dtype": str(dataset.header.dtype),
+                "options": options,
+                **further,
+                "digests": describe_files(digests),
+            }
+            for (dataset, digests), further in zip(made, own, strict=False)
+        ]
+
+    def _account(self, shards: Sequence[ShardResult]) -> dict[str, int]:
+        """Count lines; `kept` is what this split has, `elsewhere` what others have."""
+        lines = count_lines(shards)
+        key = text_key(self.split)
+        kept = sum(part.num_documents for shard in shards for part in shard.keys if part.key == key)
+        return {**lines, "kept": kept, "elsewhere": lines["kept"] - kept}
+
+    def _describe_inputs(self, source: TextSource, results: Results) -> list[dict[str, Any]]:
+        shards: list[list[ShardResult]] = [[] for _ in source.inputs]
+        for task, result in results:
+            shards[task.input].append(result)
+        return [
+            {**described, **self._account(own)}
+            for described, own in zip(source.describe_inputs(results), shards, strict=True)
+        ]
+
+
+def describe_packing(packing: PackingResult, sequence_length: int) -> dict[str, Any]:
+    """Say how full the blocks are; the fill is a share, to six digits."""
+    places = packing.num_blocks * sequence_length
+    return {
+        "sequence_length": sequence_length,
+        "blocks": packing.num_blocks,
+        "padding": places - packing.num_tokens,
+        "fill": round(packing.num_tokens / places, 6) if places else 1.0,
+    }
+
+
+def _parts(results: Results, key: str) -> list[KeyResult]:
+    return [part for _, result in results for part in result.keys if part.key == key]
+
+
+def _header(dtype: np.dtype[Any], *, num_sequences: int, num_documents: int) -> IndexHeader:
+    return IndexHeader(dtype=dtype, num_sequences=num_sequences, num_boundaries=num_documents + 1, has_modes=False)

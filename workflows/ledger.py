@@ -1,0 +1,249 @@
+"""What is done: the work folder's ledger, appended by the driver alone.
+
+One line per committed shard or merged range, with a checksum in front. A line that a crash cut off, or that anything
+else damaged, is as if it had never been written: its work is done again. A line is with the system when the call that
+records it returns, so that a killed driver loses nothing; for a power cut, lines are synced in batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import xxhash
+from pydantic import TypeAdapter, ValidationError
+
+from dsindex.errors import FormatError
+from dsindex.merge import RangeResult
+from dsindex.shards import ShardResult, ShardTask
+from dsindex.storage import output_error
+
+if TYPE_CHECKING:
+    from dsindex.attempt import StoredFile
+
+SYNC_SECONDS = 1.0
+
+
+_SHARD = TypeAdapter(ShardResult)
+_RANGE = TypeAdapter(RangeResult)
+
+
+def task_key(task: ShardTask) -> str:
+    """Name a shard by what it reads, so that it is found again when inputs were added around it."""
+    return f"{task.path}\0{task.input_size_bytes}\0{task.input_version}\0{task.begin}\0{task.end}"
+
+
+def stored_files(result: ShardResult) -> list[StoredFile]:
+    """Give every file that a shard's result names."""
+    files = [result.provenance, result.quarantine]
+    for key in result.keys:
+        files += [key.bin, key.idx, key.provenance]
+    return [file for file in files if file is not None]
+
+
+def _inside(result: ShardResult) -> ShardResult:
+    """Refuse a result whose files lie outside of the work folder's shards, or whose counts make no sense.
+
+    Raises:
+        ValueError: If that is so.
+    """
+    counts = [result.num_lines, result.num_blank, result.num_records, result.num_quarantined]
+    counts += [count for _, count in result.counts]
+    for key in result.keys:
+        counts += [key.num_sequences, key.num_documents, key.num_tokens, key.num_empty_documents, key.eod_in_text]
+    files = stored_files(result)
+    if min([*counts, *(file.size_bytes for file in files)]) < 0:
+        msg = "expected counts of at least 0"
+        raise ValueError(msg)
+    for file in files:
+        if not file.name.startswith("shards/") or os.path.normpath(file.name) != file.name or "\0" in file.name:
+            msg = f"expected a file below shards/, got {file.name!r}"
+            raise ValueError(msg)
+    return result
+
+
+def _digested(result: RangeResult) -> RangeResult:
+    for digest in result.block_digests:
+        bytes.fromhex(digest)  # raises ValueError, as every damaged entry does
+    return result
+
+
+def _described(files: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Refuse files of a dataset that are not a plain suffix with a size and a digest.
+
+    Raises:
+        ValueError: If that is so.
+    """
+    for suffix, file in files.items():
+        size_bytes, digest = file["size_bytes"], file["digest"]
+        if "/" in suffix or len(file) != 2 or not isinstance(size_bytes, int) or not isinstance(digest, str):
+            msg = f"expected a suffix with a size and a digest, got {suffix!r}: {file!r}"
+            raise ValueError(msg)
+    return files
+
+
+_DAMAGE = (KeyError, TypeError, ValueError, AttributeError, ValidationError)
+"""What an entry raises that has its checksum and is none of ours."""
+
+
+def _checked_entry(line: bytes) -> dict[str, Any] | None:
+    """Give what a line says, if its checksum is right."""
+    checksum, _, body = line.rstrip(b"\n").partition(b" ")
+    if checksum.decode("ascii", "replace") != xxhash.xxh3_64_hexdigest(body):
+        return None
+    try:
+        entry = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+def read_committed_shards(path: str) -> dict[str, ShardResult]:
+    """Read the committed shards of a ledger, by `task_key`, without touching it.
+
+    Raises:
+        FormatError: If it cannot be read.
+    """
+    shards = {}
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                entry = _checked_entry(line)
+                if entry is not None and entry.get("kind") == "shard":
+                    with contextlib.suppress(*_DAMAGE):
+                        shards[entry["task"]] = _inside(_SHARD.validate_python(entry["result"]))
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror})"
+        raise FormatError(msg) from error
+    return shards
+
+
+class Ledger:
+    """The committed shards and ranges of one work folder."""
+
+    def __init__(self, path: str) -> None:
+        """Read what is there; nothing is an empty ledger."""
+        self._path = path
+        self._shards: dict[str, ShardResult] = {}
+        self._ranges: dict[tuple[str, int], RangeResult] = {}
+        self._assembled: dict[str, dict[str, Any]] = {}
+        self._synced = time.monotonic()
+        self._is_synced = True
+        ends_whole = self._read()
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        except OSError as error:
+            raise output_error(path, error) from error
+        if not ends_whole:
+            self._write(b"\n")
+
+    def _read(self) -> bool:
+        """Read all lines; False if the last one was cut off."""
+        line = b"\n"
+        try:
+            with open(self._path, "rb") as file:
+                for line in file:
+                    self._read_line(line)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            msg = f"{self._path}: cannot be read ({error.strerror}); mend that, or start over with --fresh"
+            raise FormatError(msg) from error
+        return line.endswith(b"\n")
+
+    def _read_line(self, line: bytes) -> None:
+        entry = _checked_entry(line)
+        if entry is None:
+            return
+        try:
+            if entry["kind"] == "shard":
+                self._shards[entry["task"]] = _inside(_SHARD.validate_python(entry["result"]))
+            elif entry["kind"] == "range":
+                result = _RANGE.validate_python(entry["result"])
+                self._ranges[entry["merge"], result.number] = _digested(result)
+            elif entry["kind"] == "assembled":
+                self._assembled[entry["merge"]] = _described(entry["files"])
+            elif entry["kind"] == "merge again":
+                self._forget_merge(entry["merge"])
+        except _DAMAGE:
+            return
+
+    def shard(self, task: ShardTask) -> ShardResult | None:
+        """Give the committed result of a shard."""
+        return self._shards.get(task_key(task))
+
+    def record_shard(self, task: ShardTask, result: ShardResult) -> None:
+        """Commit an attempt at a shard."""
+        self._shards[task_key(task)] = result
+        self._append({"kind": "shard", "task": task_key(task), "result": result})
+
+    def range(self, merge_id: str, number: int) -> RangeResult | None:
+        """Give the committed result of an output range."""
+        return self._ranges.get((merge_id, number))
+
+    def record_range(self, merge_id: str, result: RangeResult) -> None:
+        """Commit an attempt at an output range."""
+        self._ranges[merge_id, result.number] = result
+        self._append({"kind": "range", "merge": merge_id, "result": result})
+
+    def assembled(self, merge_id: str) -> dict[str, Any] | None:
+        """Give the digests of the files that were assembled and may be published."""
+        return self._assembled.get(merge_id)
+
+    def record_assembled(self, merge_id: str, files: dict[str, Any]) -> None:
+        """Commit that all files of a dataset are whole under their partial names."""
+        self._assembled[merge_id] = files
+        self._append({"kind": "assembled", "merge": merge_id, "files": files})
+        self.sync()
+
+    def record_merge_again(self, merge_id: str) -> None:
+        """Take back what was recorded of a merge, whose partial file is about to be made anew and is empty."""
+        if self._forget_merge(merge_id):
+            self._append({"kind": "merge again", "merge": merge_id})
+            self.sync()
+
+    def _forget_merge(self, merge_id: str) -> bool:
+        known = [key for key in self._ranges if key[0] == merge_id]
+        for key in known:
+            del self._ranges[key]
+        return self._assembled.pop(merge_id, None) is not None or bool(known)
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        body = orjson.dumps(entry)
+        self._write(xxhash.xxh3_64_hexdigest(body).encode() + b" " + body + b"\n")
+        self.sync_if_due()
+
+    def _write(self, line: bytes) -> None:
+        self._is_synced = False
+        view = memoryview(line)
+        try:
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError as error:
+            raise output_error(self._path, error) from error
+
+    def sync_if_due(self) -> None:
+        """Sync when the last time is long enough ago."""
+        if time.monotonic() - self._synced > SYNC_SECONDS:
+            self.sync()
+
+    def sync(self) -> None:
+        """Make everything recorded survive a power cut."""
+        self._synced = time.monotonic()
+        if self._is_synced:
+            return
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise output_error(self._path, error) from error
+        self._is_synced = True
+
+    def close(self) -> None:
+        """Sync and close."""
+        try:
+            self.sync()
+        finally:
+            os.close(self._descriptor)

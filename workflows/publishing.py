@@ -1,0 +1,217 @@
+"""A dataset's files and their names: partial until all are whole, then published; and what a job leaves of them.
+
+Files are assembled beside the output (a rename cannot cross file systems) as `<final>.<merge id>.partial`, where the
+merge id stands for the parts: a zombie of another build cannot write there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from dsindex.merge import (
+    Part,
+    Piece,
+    merged_header,
+)
+from dsindex.provenance import ShardProvenance
+from dsindex.quarantine import ShardQuarantine
+from dsindex.storage import (
+    output_error,
+    remove_if_present,
+    sync_folder,
+    write_whole,
+)
+from workflows.manifest import MANIFEST_SUFFIX, manifest_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dsindex.formats.mmididx import IndexHeader
+    from dsindex.shards import ShardResult, ShardTask
+
+PROVENANCE_SUFFIX = "provenance.parquet"
+QUARANTINE_SUFFIX = "quarantine.jsonl.zst"
+PUBLISHING_ORDER = ("bin", PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, "idx")
+PACKED_PUBLISHING_ORDER = (PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, "pbin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileDigest:
+    """What the manifest says of a published file."""
+
+    size_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedEnds:
+    """What stands before and after the tokens of a `.pbin`."""
+
+    head: Piece
+    index: Piece
+    swapped_bytes: int
+    """Size of a token where its bytes are turned round; 1: it stays as it is in the parts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """A dataset that is to be made."""
+
+    prefix: str
+    """Final path without suffix."""
+    parts: tuple[Part, ...]
+    """In output order."""
+    merge_id: str
+    """Stands for the parts' content."""
+    provenance: tuple[ShardProvenance, ...] | None
+    quarantine: tuple[ShardQuarantine, ...] = ()
+    """What was set aside; none, and no file is published."""
+    packed: PackedEnds | None = None
+    """Make a `.pbin` of the parts; None: a `.bin` and an `.idx`."""
+
+    @property
+    def header(self) -> IndexHeader:
+        """Counts of the merged dataset."""
+        return merged_header(self.parts)
+
+    @property
+    def suffixes(self) -> frozenset[str]:
+        """Which files the dataset has."""
+        absent = set() if self.provenance is not None else {PROVENANCE_SUFFIX}
+        absent |= set() if self.quarantine else {QUARANTINE_SUFFIX}
+        return frozenset(self.publishing_order) - absent
+
+    @property
+    def publishing_order(self) -> tuple[str, ...]:
+        """All files that it may have; the last one's presence says that the others are whole."""
+        return PUBLISHING_ORDER if self.packed is None else PACKED_PUBLISHING_ORDER
+
+    @property
+    def token_suffix(self) -> str:
+        """The file that is assembled by ranges."""
+        return "bin" if self.packed is None else "pbin"
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """What the file of tokens is made of, in order."""
+        tokens = [part.piece for part in self.parts]
+        if self.packed is None:
+            return tokens
+        swapped = [replace(piece, swapped_bytes=self.packed.swapped_bytes) for piece in tokens]
+        return [self.packed.head, *swapped, self.packed.index]
+
+    @property
+    def bin_bytes(self) -> int:
+        """Size of the merged file of tokens."""
+        return sum(piece.size_bytes for piece in self.pieces)
+
+    def final(self, suffix: str) -> str:
+        """Give a file's published name."""
+        return f"{self.prefix}.{suffix}"
+
+    def partial(self, suffix: str) -> str:
+        """Give a file's name until it is published."""
+        return f"{self.prefix}.{suffix}.{self.merge_id}.partial"
+
+
+def identify_merge(digests: Sequence[str]) -> str:
+    """Give a short id for a sequence of parts' digests."""
+    return xxhash.xxh3_64_hexdigest("\n".join(digests).encode())
+
+
+def publish(dataset: Dataset, manifest: bytes) -> None:
+    """Give a dataset's files their final names, the manifest's last; done again after a crash, it finishes.
+
+    A reader takes an `.idx` for the sign that the `.bin` is whole and its own. So what an earlier build published
+    under these names goes first, its manifest and `.idx` (or `.pbin`) before all else.
+    """
+    folder = os.path.dirname(dataset.prefix)
+    try:
+        *others, last = dataset.publishing_order
+        if os.path.exists(dataset.partial(last)):  # else it is published, and so is all that goes before it
+            withdraw(dataset)
+            for suffix in others:
+                if suffix in dataset.suffixes:
+                    _rename(dataset, suffix)
+                else:
+                    remove_if_present(dataset.final(suffix))
+            sync_folder(folder)
+            _rename(dataset, last)
+            sync_folder(folder)
+    except OSError as error:
+        raise output_error(dataset.prefix, error) from error
+    write_whole(manifest_path(dataset.prefix), manifest)
+    remove_partials(dataset.prefix)
+
+
+def withdraw(dataset: Dataset) -> None:
+    """Take back what an earlier build published under a dataset's names, if another one is about to be published.
+
+    Raises:
+        OSError: If that cannot be done.
+    """
+    last = dataset.publishing_order[-1]
+    if os.path.exists(dataset.partial(last)):
+        remove_if_present(manifest_path(dataset.prefix))
+        remove_if_present(dataset.final(last))
+
+
+def _rename(dataset: Dataset, suffix: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # published before a crash
+        os.replace(dataset.partial(suffix), dataset.final(suffix))
+
+
+def remove_partials(prefix: str) -> None:
+    """Remove what unfinished merges, and crashes while a small file was written, left beside an output."""
+    for path in partial_files(prefix):
+        remove_if_present(path)
+
+
+def partial_files(prefix: str) -> list[str]:
+    """List what unfinished merges left beside an output."""
+    patterns = [*(f"{suffix}.*.partial*" for suffix in (*PUBLISHING_ORDER, "pbin")), f"{MANIFEST_SUFFIX}.*.tmp"]
+    return [path for pattern in patterns for path in glob.glob(f"{glob.escape(prefix)}.{pattern}")]
+
+
+def shard_provenance(
+    results: Sequence[tuple[ShardTask, ShardResult]], work_dir: str, *, key: str | None = None
+) -> tuple[ShardProvenance, ...]:
+    """Give every shard's provenance, or that of one key's own documents, with the number of the shard's first line."""
+    stored = [
+        result.provenance if key is None else next(part.provenance for part in result.keys if part.key == key)
+        for _, result in results
+    ]
+    return tuple(
+        ShardProvenance(path=os.path.join(work_dir, file.name), input=task.input, first_line=first_line)
+        for (task, _), file, first_line in zip(results, stored, _first_lines(results), strict=True)
+        if file is not None
+    )
+
+
+def shard_quarantine(
+    results: Sequence[tuple[ShardTask, ShardResult]], work_dir: str, inputs: Sequence[str]
+) -> tuple[ShardQuarantine, ...]:
+    """Give what every shard set aside with the number of its first line; `inputs` are the paths as they were given."""
+    return tuple(
+        ShardQuarantine(
+            path=os.path.join(work_dir, result.quarantine.name), file=inputs[task.input], first_line=first_line
+        )
+        for (task, result), first_line in zip(results, _first_lines(results), strict=True)
+        if result.quarantine is not None
+    )
+
+
+def _first_lines(results: Sequence[tuple[ShardTask, ShardResult]]) -> list[int]:
+    """Give the 1-based number of each shard's first line in its input, which the shards before it decide."""
+    first_lines: list[int] = []
+    for _, group in groupby(results, key=lambda pair: pair[0].input):
+        counts = [result.num_lines for _, result in group]
+        first_lines += accumulate(counts[:-1], initial=1)
+    return first_lines

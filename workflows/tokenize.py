@@ -1,0 +1,200 @@
+"""The stage that makes shards: verifies and keeps what is committed, tokenizes the rest, counts bad records."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dsindex.errors import BadRecordError, InputError
+from dsindex.shards import ShardResult, ShardTask, tokenize_shard
+from dsindex.storage import digest_file
+from workflows.dispatch import run_calls
+from workflows.executors import Call
+from workflows.ledger import stored_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from workflows.dispatch import DispatchStatistics, RetryPolicy
+    from workflows.executors import Executor
+    from workflows.ledger import Ledger
+    from workflows.progress import Reporter
+
+
+WORKER_MEMORY_BYTES = 350 << 20
+"""What a worker process needs at its peak: 183 MB with its first shard and 281 MB after 600 MB of prose were measured,
+most of the growth being gigatoken's caches until they are dropped. A very long document costs its own size on top."""
+
+
+class StageSettings(Protocol):
+    """What shards of one kind have in common; sent to every worker once."""
+
+    @property
+    def work_dir(self) -> str:
+        """The folder that attempts are written below."""
+        ...
+
+
+class TokenizeStage:
+    """Makes every shard of a plan that the ledger does not have."""
+
+    def __init__(
+        self,
+        *,
+        executor: Executor,
+        ledger: Ledger,
+        reporter: Reporter,
+        policy: RetryPolicy,
+        statistics: DispatchStatistics,
+        max_bad_records: str | None,
+        function: Callable[[ShardTask, Any], ShardResult] | None = None,
+    ) -> None:
+        self._executor = executor
+        self._ledger = ledger
+        self._reporter = reporter
+        self._policy = policy
+        self._statistics = statistics
+        self._budget = BadRecordBudget(max_bad_records)
+        self._function = function or tokenize_shard
+
+    def run(self, tasks: Sequence[ShardTask], settings: StageSettings) -> list[ShardResult]:
+        """Give the result of every shard, in plan order.
+
+        Raises:
+            BadRecordError: The first bad record of the smallest input and offset, with its line number.
+            InputError: If there are more bad records than allowed, or no records at all.
+        """
+        results: list[ShardResult | None] = self._verified(tasks, settings.work_dir)
+        total = sum(task.end - task.begin for task in tasks)
+        self._reporter.stage("tokenize", total=total, unit="bytes", tasks=len(tasks))
+        self._reporter.watch(self._statistics)
+        for task, kept in zip(tasks, results, strict=True):
+            if kept is not None:
+                self._tell(task, kept, fresh=False)
+                self._budget.count(kept)
+        shared = self._executor.share(settings)
+
+        def on_result(number: int, result: ShardResult) -> None:
+            results[number] = result
+            self._commit(tasks[number], result)
+
+        todo = (number for number, kept in enumerate(results) if kept is None)
+        try:
+            self._run(((number, self._call(tasks[number], shared)) for number in todo), on_result)
+        except BadRecordError as error:
+            raise _with_line_number(error) from error
+        finally:
+            self._ledger.sync()
+        finished = [result for result in results if result is not None]
+        self._budget.check_share(finished)
+        if not any(result.num_records for result in finished):
+            msg = f"{tasks[0].path}: expected at least one record in all inputs together, got none"
+            raise InputError(msg)
+        return finished
+
+    def _call(self, task: ShardTask, settings: object) -> Call:
+        return Call(
+            name=f"tokenize[{task.shard:05d}]",
+            place=f"{task.path}, bytes {task.begin} to {task.end}",
+            function=self._function,
+            arguments=(task, settings),
+            memory_bytes=WORKER_MEMORY_BYTES,
+        )
+
+    def _run(self, calls: Iterator[tuple[int, Call]], on_result: Callable[[int, Any], None]) -> None:
+        run_calls(
+            self._executor,
+            calls,
+            on_result=on_result,
+            policy=self._policy,
+            statistics=self._statistics,
+            on_idle=self._tick,
+        )
+
+    def _tick(self) -> None:
+        self._reporter.tick()
+        self._ledger.sync_if_due()
+
+    def _commit(self, task: ShardTask, result: ShardResult) -> None:
+        self._ledger.record_shard(task, result)
+        self._tell(task, result, fresh=True)
+        self._budget.count(result)
+
+    def _tell(self, task: ShardTask, result: ShardResult, *, fresh: bool) -> None:
+        self._reporter.advance(
+            task.end - task.begin,
+            documents=result.num_records,
+            tokens=sum(key.num_tokens for key in result.keys if not key.is_aligned),
+            fresh=fresh,
+        )
+
+    def _verified(self, tasks: Sequence[ShardTask], work_dir: str) -> list[ShardResult | None]:
+        """Verify the shards that the ledger knows; those that are not what it says are made again."""
+        known = {
+            number: result for number, task in enumerate(tasks) if (result := self._ledger.shard(task)) is not None
+        }
+        kept: list[ShardResult | None] = [None] * len(tasks)
+        if not known:
+            return kept
+        self._reporter.stage("check", total=len(known), unit="shards")
+
+        def on_result(number: int, whole: bool) -> None:
+            self._reporter.advance(1)
+            if whole:
+                kept[number] = known[number]
+
+        self._run((_check_call(result, work_dir, number) for number, result in known.items()), on_result)
+        return kept
+
+
+def _check_call(result: ShardResult, work_dir: str, number: int) -> tuple[int, Call]:
+    call = Call(name=f"check[{number:05d}]", place=work_dir, function=shard_is_whole, arguments=(work_dir, result))
+    return number, call
+
+
+def _with_line_number(error: BadRecordError) -> BadRecordError:
+    """Count lines up to the record: ranges do not know where in the file they begin."""
+    from dsindex.text.lines import count_lines
+
+    return error.with_line(count_lines(error.path, error.offset))
+
+
+class BadRecordBudget:
+    """Counts quarantined records against `--max-bad-records`."""
+
+    def __init__(self, limit: str | None) -> None:
+        self._number = int(limit) if limit is not None and not limit.endswith("%") else None
+        self._share = float(limit[:-1]) / 100 if limit is not None and limit.endswith("%") else None
+        self._limit = limit
+        self._bad = 0
+
+    def count(self, result: ShardResult) -> None:
+        """Take a shard's bad records; a number is enforced at once, a share at the end, when the whole is known."""
+        self._bad += result.num_quarantined
+        if self._number is not None and self._bad > self._number:
+            self._refuse()
+
+    def check_share(self, results: Sequence[ShardResult]) -> None:
+        """Enforce a share of all records."""
+        records = sum(result.num_records + result.num_quarantined for result in results)
+        if self._share is not None and self._bad > self._share * records:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        msg = (
+            f"{self._bad} bad records were set aside, more than the {self._limit} of --max-bad-records; "
+            f"look at the *.quarantine files below the work folder, then mend the input or raise the limit"
+        )
+        raise InputError(msg)
+
+
+def shard_is_whole(work_dir: str, result: ShardResult) -> bool:
+    """Compare the files of a committed shard with what the ledger says of them."""
+    for file in stored_files(result):
+        path = os.path.join(work_dir, file.name)
+        try:
+            if os.path.getsize(path) != file.size_bytes or digest_file(path) != file.digest:
+                return False
+        except (OSError, InputError):
+            return False
+    return True
