@@ -39,10 +39,14 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     folder = tempfile.mkdtemp(prefix="rk", dir="/tmp")  # sockets have short names only
-    head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": folder, "_system_config": SYSTEM_CONFIG}
-    made = Cluster(initialize_head=True, head_node_args={**head, "object_store_memory": 80 << 20})
-    yield made
-    made.shutdown()
+    os.mkdir(f"{folder}/ray")
+    with pytest.MonkeyPatch.context() as patch:
+        # Cluster notes its address below RAY_TMPDIR, which it does not make: on a fresh machine /tmp/ray is not there.
+        patch.setenv("RAY_TMPDIR", folder)
+        head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": f"{folder}/ray", "_system_config": SYSTEM_CONFIG}
+        made = Cluster(initialize_head=True, head_node_args={**head, "object_store_memory": 80 << 20})
+        yield made
+        made.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
 
 
