@@ -1,42 +1,29 @@
-"""The driver of `dsindex verify`: a dataset against its manifest, its caches and its source, on any executor."""
+"""The driver of `dsindex verify`: an MMIDIDX pair against its manifest, its caches and its source, on any executor."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator, Field
 
-from dsindex.errors import FormatError
-from dsindex.provenance import count_rows
-from dsindex.storage import combine_digests
 from dsindex.verify.caches import find_caches, verify_cache
-from dsindex.verify.provenance import InputFacts, RowPiece, RowPieceResult, compare_row_counts, verify_rows
-from dsindex.verify.structure import (
-    DOCUMENTS_PER_PIECE,
-    DocumentPiece,
-    IndexCounts,
-    verify_digest,
-    verify_ends,
-    verify_index,
-    verify_quarantine,
-)
-from dsindex.verify.tokens import TokenPieceResult, plan_token_pieces, verify_tokens
-from workflows.dispatch import run_calls
+from dsindex.verify.structure import DOCUMENTS_PER_PIECE, DocumentPiece, IndexCounts, verify_ends, verify_index
 from workflows.executors import Call, make_executor
-from workflows.manifest import Content, read_content, read_manifest
-from workflows.publishing import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX
-from workflows.verify_source import SourceConfig, compare_with_source, open_recorded_source
+from workflows.verify_checks import Check, Checks
+from workflows.verify_comparison import open_for_comparison, report_comparison
+from workflows.verify_manifest import check_account, compare_counts, plan_files, plan_quarantine, read_recorded
+from workflows.verify_provenance import plan_provenance
+from workflows.verify_report import VerifyReport
+from workflows.verify_source import SourceConfig
+from workflows.verify_tokens import plan_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from workflows.executors import Executor
-    from workflows.manifest import RecordedFile
+    from workflows.manifest import Content
     from workflows.progress import Reporter
+    from workflows.verify_manifest import Recorded
 
 
 def parse_share(value: object) -> object:
@@ -64,24 +51,6 @@ class VerifyConfig(SourceConfig):
     """Share of the documents that are tokenized again."""
 
 
-@dataclass(slots=True)
-class VerifyReport:
-    """What was looked at and what was found."""
-
-    prefix: str
-    checks: list[str] = field(default_factory=list)
-    findings: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    """What could not be checked, and why."""
-    counts: IndexCounts | None = None
-    has_manifest: bool = False
-
-    @property
-    def is_whole(self) -> bool:
-        """True when nothing was found."""
-        return not self.findings
-
-
 def run_verify(prefix: str, config: VerifyConfig, *, reporter: Reporter) -> VerifyReport:
     """Verify one dataset: structure always; the rest where a manifest or the options say what to compare with.
 
@@ -91,281 +60,112 @@ def run_verify(prefix: str, config: VerifyConfig, *, reporter: Reporter) -> Veri
     """
     executor = make_executor(config)
     try:
-        return _Verification(prefix, config, reporter, executor).run()
+        return _verify(prefix, config, executor=executor, reporter=reporter)
     finally:
         executor.close()
 
 
-class _Verification:
-    def __init__(self, prefix: str, config: VerifyConfig, reporter: Reporter, executor: Executor) -> None:
-        self._prefix = prefix
-        self._config = config
-        self._reporter = reporter
-        self._executor = executor
-        self._report = VerifyReport(prefix)
-        self._manifest: dict[str, Any] = {}
-        self._content: Content | None = None
-        self._calls: list[tuple[Call, int, Callable[[Any], None]]] = []
-        self._provenance_is_sound = False
+def _verify(prefix: str, config: VerifyConfig, *, executor: Executor, reporter: Reporter) -> VerifyReport:
+    report, checks = VerifyReport(prefix), Checks(executor, reporter)
+    recorded = read_recorded(report, prefix, token_suffix="bin")
+    content = recorded.content
+    source = open_for_comparison(report, recorded, config) if config.against_source else None
+    report.counts, findings = verify_index(prefix)
+    report.findings += findings
+    report.checks.append("structure of the .idx, and every entry against the .bin")
+    counts = report.counts
+    if content is not None and counts is not None:
+        compare_counts(report, content, counts)
+        check_account(report, content, counts, keeps_empty=True)
+        plan_quarantine(checks, report, recorded)
+    _plan_tokens(checks, report, recorded)
+    if content is not None and counts is not None:
+        _plan_ends(checks, report, content, counts)
+    plan_files(checks, report, recorded, token_suffix="bin", structural=("bin", "idx"))
+    verdict = None
+    if counts is not None:
+        verdict = plan_provenance(checks, report, recorded, num_documents=counts.num_documents, num_without_row=0)
+        _plan_caches(checks, report, config.cache)
+    checks.run()
+    if source is not None:
+        is_sound = verdict is not None and verdict.is_sound
+        source = source if is_sound else source.without_provenance()
+        report_comparison(report, source, share=config.sample, executor=executor, reporter=reporter)
+    return report
 
-    def run(self) -> VerifyReport:
-        report = self._report
-        self._read_manifest()
-        report.counts, findings = verify_index(self._prefix)
-        report.findings += findings
-        report.checks.append("structure of the .idx, and every entry against the .bin")
-        counts, content = report.counts, self._content
-        if content is not None and counts is not None:
-            self._compare_counts(content, counts)
-            self._check_account(content, counts)
-        self._plan_tokens()
-        if counts is not None:
-            self._plan_ends(counts)
-        if content is not None:
-            self._plan_digests(content.digests)
-        if counts is not None:
-            self._plan_provenance(counts)
-            self._plan_caches()
-        self._run_calls()
-        if self._config.against_source:
-            self._compare_with_source()
-        return report
 
-    def _read_manifest(self) -> None:
-        try:
-            manifest = read_manifest(self._prefix)
-        except FormatError as error:
-            self._report.findings.append(str(error))
-            self._report.has_manifest = True
+def _plan_tokens(checks: Checks, report: VerifyReport, recorded: Recorded) -> None:
+    """Look at every token of the `.bin`, which may be whole where the `.idx` is not."""
+    path = f"{report.prefix}.bin"
+    content = recorded.content
+    dtype = report.counts.token_dtype if report.counts is not None else content.token_dtype if content else None
+    if dtype is None or not os.path.isfile(path):
+        return
+
+    def take_num_eod(num_eod: int) -> None:
+        if content is None or content.eod_id is None or content.account is None or content.eod_in_text is None:
             return
-        if manifest is None:
-            self._report.notes.append("no manifest lies beside it: digests, vocabulary and EOD could not be checked")
-            return
-        self._report.has_manifest = True
-        self._manifest, self._content = manifest, read_content(self._prefix, manifest)
-
-    def _compare_counts(self, content: Content, counts: IndexCounts) -> None:
-        """Compare what the index says with what the manifest says."""
-        pairs = {
-            "sequences": (content.sequences, counts.num_sequences),
-            "documents": (content.documents, counts.num_documents),
-            "tokens": (content.tokens, counts.num_tokens),
-            "token_dtype": (content.token_dtype, counts.token_dtype),
-        }
-        self._report.findings += [
-            f"{self._prefix}: expected {name} {expected} as in the manifest, got {got}; "
-            f"the files are not those that the manifest was written for"
-            for name, (expected, got) in pairs.items()
-            if expected != got
-        ]
-
-    def _check_account(self, content: Content, counts: IndexCounts) -> None:
-        account = content.account
-        if account is None:
-            return
-        sums = [
-            ("lines = records + blank", account.lines, account.records + account.blank),
-            (
-                "records = kept + quarantined + elsewhere",
-                account.records,
-                account.kept + account.quarantined + account.elsewhere,
-            ),
-            ("kept = documents", account.kept, counts.num_documents),
-            ("empty documents", account.empty_documents, counts.num_empty_documents),
-            ("documents with tokens", account.documents_with_tokens, counts.num_documents - counts.num_empty_documents),
-            ("lines of all inputs", account.lines, sum(file.lines or 0 for file in content.inputs)),
-            ("records kept of all inputs", account.kept, sum(file.kept or 0 for file in content.inputs)),
-        ]
-        self._report.findings += [
-            f"{self._prefix}: the account does not add up: {what}, but {left} and {right}; "
-            f"the manifest was changed, or belongs to other files"
-            for what, left, right in sums
-            if left != right
-        ]
-        self._report.checks.append("the account: every line of the input is a document, empty, blank or quarantined")
-        path = f"{self._prefix}.{QUARANTINE_SUFFIX}"
-        if account.quarantined or os.path.exists(path):
-            call = Call(
-                name="quarantine", place=path, function=verify_quarantine, arguments=(path, account.quarantined)
+        expected = content.account.documents_with_tokens + content.eod_in_text
+        if num_eod != expected:
+            report.findings.append(
+                f"{path}: expected {expected} EOD tokens (one per document with tokens, and "
+                f"{content.eod_in_text} from text), got {num_eod}; its content changed, restore it or build it again"
             )
-            self._calls.append((call, 0, self._report.findings.extend))
-            self._report.checks.append("the quarantine: as many records as the account says")
+        report.checks.append("the number of EOD tokens")
 
-    def _plan_tokens(self) -> None:
-        """Digest the `.bin` by blocks, and look at every token on the way: it may be whole where the `.idx` is not."""
-        path = f"{self._prefix}.bin"
-        counts, content = self._report.counts, self._content
-        dtype = counts.token_dtype if counts is not None else content.token_dtype if content is not None else None
-        if dtype is None or not os.path.isfile(path):
-            return
-        tokenizer = content.tokenizer if content is not None else None
-        pieces = plan_token_pieces(
-            path,
-            os.path.getsize(path),
-            dtype=dtype,
-            vocabulary_size=tokenizer.vocabulary_size if tokenizer is not None else None,
-            eod_id=content.eod_id if content is not None else None,
+    plan_tokens(
+        checks,
+        report,
+        recorded,
+        suffix="bin",
+        dtype=dtype,
+        tokens=(0, os.path.getsize(path)),
+        take_num_eod=take_num_eod,
+    )
+
+
+def _plan_ends(checks: Checks, report: VerifyReport, content: Content, counts: IndexCounts) -> None:
+    if content.eod_id is None:
+        return
+    pieces = [
+        DocumentPiece(
+            prefix=report.prefix,
+            begin=begin,
+            end=min(begin + DOCUMENTS_PER_PIECE, counts.num_documents),
+            eod_id=content.eod_id,
         )
-        results: dict[int, TokenPieceResult] = {}
-
-        def take(number: int, result: TokenPieceResult) -> None:
-            results[number] = result
-            self._report.findings += result.findings
-            if len(results) == len(pieces):
-                self._finish_tokens([results[number] for number in range(len(pieces))])
-
-        for number, piece in enumerate(pieces):
-            call = Call(name=f"verify[{number:05d}]", place=path, function=verify_tokens, arguments=(piece,))
-            self._calls.append((call, piece.end - piece.begin, partial(take, number)))
-        if not pieces:
-            self._finish_tokens([])
-
-    def _finish_tokens(self, results: list[TokenPieceResult]) -> None:
-        content, report = self._content, self._report
-        if content is None:
-            return
-        recorded = content.digests.get("bin")
-        if recorded is not None:
-            digest = combine_digests(bytes.fromhex(block) for result in results for block in result.block_digests)
-            if digest != recorded.xxh3_128:
-                report.findings.append(
-                    f"{self._prefix}.bin: expected the digest {recorded.xxh3_128}, got {digest}; its content changed, "
-                    f"restore it or build it again"
-                )
-            report.checks.append("digest of the .bin")
-        if content.tokenizer is not None:
-            report.checks.append("every token id lies in the vocabulary")
-        if content.eod_id is not None and content.account is not None and content.eod_in_text is not None:
-            expected = content.account.documents_with_tokens + content.eod_in_text
-            got = sum(result.num_eod for result in results)
-            if got != expected:
-                report.findings.append(
-                    f"{self._prefix}.bin: expected {expected} EOD tokens (one per document with tokens, and "
-                    f"{content.eod_in_text} from text), got {got}; its content changed, restore it or build it again"
-                )
-            report.checks.append("the number of EOD tokens")
-
-    def _plan_ends(self, counts: IndexCounts) -> None:
-        if self._content is None or self._content.eod_id is None:
-            return
-        for begin in range(0, counts.num_documents, DOCUMENTS_PER_PIECE):
-            end = min(begin + DOCUMENTS_PER_PIECE, counts.num_documents)
-            piece = DocumentPiece(prefix=self._prefix, begin=begin, end=end, eod_id=self._content.eod_id)
-            call = Call(name=f"ends[{begin}]", place=self._prefix, function=verify_ends, arguments=(piece,))
-            self._calls.append((call, 0, self._report.findings.extend))
-        self._report.checks.append("every document with tokens ends with EOD")
-
-    def _plan_digests(self, digests: dict[str, RecordedFile]) -> None:
-        for suffix, recorded in digests.items():
-            path = f"{self._prefix}.{suffix}"
-            if not os.path.exists(path):
-                if suffix not in {"bin", "idx"}:  # of those the index's check says so
-                    self._report.findings.append(f"{path}: is missing, and the manifest has it; restore it")
-                continue
-            size_bytes = os.path.getsize(path)
-            if size_bytes != recorded.size_bytes:
-                self._report.findings.append(
-                    f"{path}: expected {recorded.size_bytes} bytes as in the manifest, got {size_bytes}; "
-                    f"restore or repair it"
-                )
-            elif suffix != "bin":
-                call = Call(
-                    name=f"digest[{suffix}]", place=path, function=verify_digest, arguments=(path, recorded.xxh3_128)
-                )
-                self._calls.append((call, size_bytes, self._report.findings.extend))
-                self._report.checks.append(f"digest of the .{suffix}")
-
-    def _plan_provenance(self, counts: IndexCounts) -> None:
-        path = f"{self._prefix}.{PROVENANCE_SUFFIX}"
-        if not os.path.isfile(path):
-            return
-        try:
-            num_rows = count_rows(path)
-        except FormatError as error:
-            self._report.findings.append(f"{error}; restore it or build again")
-            return
-        if num_rows != counts.num_documents:
-            self._report.findings.append(
-                f"{path}: expected a row for each of {counts.num_documents} documents, got {num_rows}; "
-                f"it belongs to another dataset"
+        for begin in range(0, counts.num_documents, DOCUMENTS_PER_PIECE)
+    ]
+    checks.plan(
+        [
+            Check(
+                call=Call(name=f"ends[{piece.begin}]", place=report.prefix, function=verify_ends, arguments=(piece,)),
+                take=report.findings.extend,
             )
-            return
-        facts = self._input_facts()
-        if facts is None:
-            self._report.notes.append("the manifest does not describe the inputs, so provenance could not be checked")
-            return
-        inputs = self._executor.share(facts)
-        results: list[RowPieceResult] = []
-        begins = range(0, num_rows, DOCUMENTS_PER_PIECE)
+            for piece in pieces
+        ]
+    )
+    report.checks.append("every document with tokens ends with EOD")
 
-        def take(result: RowPieceResult) -> None:
-            results.append(result)
-            self._report.findings += result.findings
-            if len(results) == len(begins) and not any(result.findings for result in results):
-                wrong = compare_row_counts(path, results, facts)
-                self._report.findings += wrong
-                self._provenance_is_sound = not wrong
 
-        for begin in begins:
-            piece = RowPiece(path=path, begin=begin, end=min(begin + DOCUMENTS_PER_PIECE, num_rows))
-            call = Call(name=f"provenance[{begin}]", place=path, function=verify_rows, arguments=(piece, inputs))
-            self._calls.append((call, 0, take))
-        self._report.checks.append("provenance: a row per document, in order, inside the inputs of the manifest")
-
-    def _input_facts(self) -> tuple[InputFacts, ...] | None:
-        facts = []
-        for file in self._content.inputs if self._content is not None else ():
-            if file.size_bytes is None or file.lines is None or file.kept is None:
-                return None
-            facts.append(InputFacts(size_bytes=file.size_bytes, lines=file.lines, kept=file.kept))
-        return tuple(facts) or None
-
-    def _plan_caches(self) -> None:
-        folder = self._config.cache
-        if folder is None:
-            return
-        tasks = find_caches(folder, self._prefix)
-        if not tasks:
-            name = os.path.basename(self._prefix)
-            self._report.findings.append(
-                f"{folder}: expected an index cache of {name}, found none; check --cache, or build one: dsindex index"
+def _plan_caches(checks: Checks, report: VerifyReport, folder: str | None) -> None:
+    if folder is None:
+        return
+    tasks = find_caches(folder, report.prefix)
+    if not tasks:
+        name = os.path.basename(report.prefix)
+        report.findings.append(
+            f"{folder}: expected an index cache of {name}, found none; check --cache, or build one: dsindex index"
+        )
+    checks.plan(
+        [
+            Check(
+                call=Call(name="cache", place=task.description, function=verify_cache, arguments=(task,)),
+                take=report.findings.extend,
             )
-        for task in tasks:
-            call = Call(name="cache", place=task.description, function=verify_cache, arguments=(task,))
-            self._calls.append((call, 0, self._report.findings.extend))
-        kinds = Counter("blend" if "-BlendedDataset-" in task.description else "dataset" for task in tasks)
-        said = " and ".join(f"{count} of a {kind}" for kind, count in sorted(kinds.items(), reverse=True))
-        self._report.checks.append(f"index caches against the data: {said or 'none'}")
-
-    def _run_calls(self) -> None:
-        self._reporter.stage("verify", total=sum(size for _, size, _ in self._calls), unit="bytes")
-
-        def on_result(number: int, value: Any) -> None:  # noqa: ANN401 - each call has its own kind of result
-            _, size, take = self._calls[number]
-            take(value)
-            self._reporter.advance(size)
-
-        calls = ((number, call) for number, (call, _, _) in enumerate(self._calls))
-        run_calls(self._executor, calls, on_result=on_result, on_idle=self._reporter.tick)
-
-    def _compare_with_source(self) -> None:
-        report = self._report
-        if report.counts is None:
-            report.notes.append("the index is damaged, so the dataset could not be compared with its source")
-            return
-        source = open_recorded_source(self._prefix, self._content, self._manifest, self._config)
-        if source.findings:
-            report.findings += source.findings
-            return
-        comparison = compare_with_source(
-            source if self._provenance_is_sound else source.without_provenance(),
-            num_documents=report.counts.num_documents,
-            share=self._config.sample,
-            executor=self._executor,
-            reporter=self._reporter,
-        )
-        report.findings += comparison.findings
-        report.checks.append(
-            f"against the source: {comparison.documents:,} of {report.counts.num_documents:,} documents tokenized again"
-            f" with {source.settings.engine.name}"
-        )
+            for task in tasks
+        ]
+    )
+    kinds = Counter("blend" if "-BlendedDataset-" in task.description else "dataset" for task in tasks)
+    said = " and ".join(f"{count} of a {kind}" for kind, count in sorted(kinds.items(), reverse=True))
+    report.checks.append(f"index caches against the data: {said or 'none'}")

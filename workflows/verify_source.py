@@ -1,4 +1,4 @@
-"""A dataset's source as its manifest records it, found again here, and compared with the dataset on any executor."""
+"""A dataset's source as its manifest records it, found again here, and laid out anew on any executor."""
 
 from __future__ import annotations
 
@@ -8,36 +8,27 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dsindex.errors import InputError, TokenizerError
 from dsindex.shards import fingerprint_input
+from dsindex.text.patterns import parse_text_pattern
 from dsindex.text.tokenizer import load_tokenizer
-from dsindex.verify.source import (
-    Difference,
-    RecordCounts,
-    SourceInput,
-    SourceRange,
-    SourceResult,
-    SourceSettings,
-    choose_ranges,
-    compare_range,
-    compare_slice,
-    count_records,
-    lay_out_range,
-    plan_slices,
-)
+from dsindex.verify.source import SourceInput, SourceRange, SourceSettings, lay_out_range
 from workflows.config import ExecutorConfig
 from workflows.dispatch import run_calls
 from workflows.executors import Call
+from workflows.pack_config import PACKED_SUFFIX
 from workflows.publishing import PROVENANCE_SUFFIX
+from workflows.verify_options import is_instruction_data, read_packed_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
+    from dsindex.formats.pbin import PackedHeader
+    from dsindex.text.patterns import TextPattern
     from dsindex.text.tokenizer import Tokenizer
     from workflows.executors import Executor
     from workflows.manifest import Content, RecordedInput
-    from workflows.progress import Reporter
 
 RANGE_BYTES = 16 << 20
 """Of an input, where there is no provenance to find documents by."""
@@ -66,30 +57,36 @@ class RecordedSource:
         return replace(self, settings=replace(self.settings, provenance=None))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceComparison:
-    """How a comparison ended."""
-
-    documents: int
-    """Compared."""
-    findings: tuple[str, ...]
-
-
 def open_recorded_source(
-    prefix: str, content: Content | None, manifest: dict[str, Any], config: SourceConfig
+    prefix: str,
+    content: Content | None,
+    manifest: dict[str, Any],
+    config: SourceConfig,
+    *,
+    packed: PackedHeader | None = None,
 ) -> RecordedSource:
     """Find what a dataset was made of.
 
+    Args:
+        prefix: Path without suffix.
+        content: Of the manifest; None: there is none.
+        manifest: All of it.
+        config: Where things are.
+        packed: Header of the `.pbin`; None: the dataset is an MMIDIDX pair.
+
     Raises:
         InputError: If there is no manifest, or the dataset was not made from text.
+        FormatError: If the manifest is damaged.
         TokenizerError: If the tokenizer is not there, or is another one.
     """
     from dsindex.text.engines import choose_engine
 
+    key, pattern = _recorded_text(prefix, content, manifest, packed)
     recorded = content.tokenizer if content is not None else None
-    if content is None or recorded is None or content.options.json_key is None:
+    if content is None or recorded is None or key is None:
+        maker = "a build" if packed is None else "`dsindex pack`"
         msg = (
-            f"{prefix}: expected the manifest of a build, which names inputs and tokenizer, and there is none; "
+            f"{prefix}: expected the manifest of {maker}, which names inputs and tokenizer, and there is none; "
             f"the dataset cannot be compared with its source (a merged one: compare the datasets it was made of)"
         )
         raise InputError(msg)
@@ -98,9 +95,11 @@ def open_recorded_source(
     provenance = f"{prefix}.{PROVENANCE_SUFFIX}"
     inputs, findings = _find_inputs(content.inputs, manifest)
     settings = SourceSettings(
-        prefix=prefix,
+        dataset=prefix if packed is None else f"{prefix}{PACKED_SUFFIX}",
+        packed=packed,
         inputs=inputs,
-        key=content.options.json_key,
+        key=key,
+        pattern=pattern,
         tokenizer=tokenizer,
         engine=choose_engine(
             tokenizer, config.engine, add_special_tokens=not options.tokenizer_hf_no_include_special_tokens
@@ -112,6 +111,29 @@ def open_recorded_source(
         provenance=provenance if os.path.isfile(provenance) else None,
     )
     return RecordedSource(settings=settings, findings=tuple(findings))
+
+
+def _recorded_text(
+    prefix: str, content: Content | None, manifest: dict[str, Any], packed: PackedHeader | None
+) -> tuple[str | None, TextPattern | None]:
+    """Tell which text of a record a dataset was made of: its column, None where that is not known, and its pattern.
+
+    Raises:
+        InputError: If it was made of conversations.
+    """
+    if content is None:
+        return None, None
+    if is_instruction_data(manifest):
+        msg = (
+            f"{prefix}: expected a dataset of texts, got one of `dsindex instruct`, whose conversations are not "
+            f"compared record by record; to compare it with its source, run the same `dsindex instruct` with another "
+            f"--output-prefix and compare the digests in both manifests"
+        )
+        raise InputError(msg)
+    if packed is None:
+        return content.options.json_key, None
+    pattern = parse_text_pattern(read_packed_options(prefix, manifest).jq_pattern)
+    return pattern.column, pattern
 
 
 def _load_recorded(name: str, sha256: str, given: str | None) -> Tokenizer:
@@ -158,53 +180,6 @@ def _find_inputs(
     return tuple(inputs), findings
 
 
-def compare_with_source(
-    source: RecordedSource,
-    *,
-    num_documents: int,
-    share: float,
-    executor: Executor,
-    reporter: Reporter,
-) -> SourceComparison:
-    """Tokenize again and find the first document that differs.
-
-    Args:
-        source: What `open_recorded_source` found, without findings.
-        num_documents: Of the dataset.
-        share: Of the documents to compare, in (0, 1], chosen by a hash of their numbers.
-        executor: Where to run.
-        reporter: Is told how it goes.
-    """
-    settings = source.settings
-    shared = executor.share(settings)
-    if settings.provenance is not None:
-        slices = plan_slices(num_documents, share)
-        results = _run(executor, reporter, "compare", compare_slice, slices, shared)
-        missing: list[str] = []
-    else:
-        ranges, kept = number_ranges(settings, executor=executor, reporter=reporter)
-        results = _run(executor, reporter, "compare", compare_range, choose_ranges(ranges, share), shared)
-        missing = []
-        if kept != num_documents:
-            missing.append(
-                f"{settings.prefix}: expected a document for each of {kept} records of the inputs, "
-                f"got {num_documents}; build it again with --fresh"
-            )
-    return SourceComparison(
-        documents=sum(result.documents for result in results), findings=(*_first_difference(results), *missing)
-    )
-
-
-def _first_difference(results: Sequence[SourceResult]) -> list[str]:
-    """Name the first document that differs, and say in how many pieces others do."""
-    differences: list[Difference] = [result.difference for result in results if result.difference is not None]
-    if not differences:
-        return []
-    first = min(differences, key=lambda difference: difference.document)
-    others = len(differences) - 1
-    return [first.sentence + (f" (and {others} other pieces differ as well)" if others else "")]
-
-
 def plan_ranges(settings: SourceSettings) -> list[SourceRange]:
     """Cut all inputs into ranges, whose first documents and lines are not known yet."""
     return [
@@ -213,24 +188,12 @@ def plan_ranges(settings: SourceSettings) -> list[SourceRange]:
             begin=begin,
             end=min(begin + RANGE_BYTES, file.size_bytes),
             first_document=0,
+            num_documents=None,
             first_line=1,
         )
         for number, file in enumerate(settings.inputs)
         for begin in range(0, file.size_bytes, RANGE_BYTES)
     ]
-
-
-def number_ranges(settings: SourceSettings, *, executor: Executor, reporter: Reporter) -> tuple[list[SourceRange], int]:
-    """Count the records of all ranges; give the ranges with their first documents and lines, and all records kept."""
-    ranges = plan_ranges(settings)
-    counts: list[RecordCounts] = _run(executor, reporter, "count", count_records, ranges, executor.share(settings))
-    numbered = []
-    document, line, before = 0, 1, 0
-    for piece, count in zip(ranges, counts, strict=True):
-        line = line if piece.input == before else 1
-        numbered.append(replace(piece, first_document=document, first_line=line))
-        document, line, before = document + count.kept, line + count.lines, piece.input
-    return numbered, document
 
 
 def lay_out_source(
@@ -250,7 +213,10 @@ def lay_out_source(
             (
                 number,
                 Call(
-                    name=f"tokenize[{number}]", place=settings.prefix, function=lay_out_range, arguments=(piece, shared)
+                    name=f"tokenize[{number}]",
+                    place=settings.dataset,
+                    function=lay_out_range,
+                    arguments=(piece, shared),
                 ),
             )
             for number, piece in enumerate(ranges[begin : begin + group], begin)
@@ -258,27 +224,3 @@ def lay_out_source(
         run_calls(executor, calls, on_result=results.__setitem__)
         for number, _ in calls:
             yield results.pop(number)
-
-
-def _run(
-    executor: Executor,
-    reporter: Reporter,
-    name: str,
-    function: Callable[..., Any],
-    pieces: Sequence[Any],
-    shared: object,
-) -> list[Any]:
-    """Run a function on every piece and give the results in order."""
-    reporter.stage(name, total=len(pieces), unit="pieces")
-    results: dict[int, Any] = {}
-
-    def on_result(number: int, value: Any) -> None:  # noqa: ANN401 - what the function gives
-        results[number] = value
-        reporter.advance(1)
-
-    calls = (
-        (number, Call(name=f"{name}[{number}]", place=f"piece {number}", function=function, arguments=(piece, shared)))
-        for number, piece in enumerate(pieces)
-    )
-    run_calls(executor, calls, on_result=on_result, on_idle=reporter.tick)
-    return [results[number] for number in range(len(pieces))]

@@ -1,12 +1,11 @@
 """A dataset against the text that it was made of: tokenize again, and name the first document that differs.
 
 A piece is either a run of documents, found in the inputs through the provenance, or, where there is none, a range of
-an input whose first document is known from counting the records before it.
+an input whose first document is known from counting those of the records before it.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -14,20 +13,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from dsindex.documents import LaidOutDocuments, lay_out_documents
+from dsindex.documents import LaidOutDocuments, lay_out_documents, lay_out_packed_documents
 from dsindex.errors import BadRecordError
-from dsindex.formats.mmididx import read_index
 from dsindex.provenance import count_rows, read_rows
+from dsindex.verify.stored import IndexedDocuments, PackedDocuments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from dsindex.formats.mmididx import SequenceIndex
+    from dsindex.formats.pbin import PackedHeader
     from dsindex.text.engines import Engine
+    from dsindex.text.patterns import TextPattern
     from dsindex.text.records import RecordBlock
     from dsindex.text.tokenizer import Tokenizer
+    from dsindex.verify.stored import Documents, PackedRun, StoredDocuments
 
 DOCUMENTS_PER_SLICE = 1 << 16
 DOCUMENTS_PER_RUN = 16
@@ -46,9 +47,14 @@ class SourceInput:
 class SourceSettings:
     """What all pieces have in common; sent to every worker once."""
 
-    prefix: str
+    dataset: str
+    """A prefix, or the path of a `.pbin`."""
+    packed: PackedHeader | None
+    """Of the `.pbin`; None: the dataset is an MMIDIDX pair."""
     inputs: tuple[SourceInput, ...]
     key: str
+    pattern: TextPattern | None
+    """Gives the one text of a record; the key is then its column."""
     tokenizer: Tokenizer
     engine: Engine
     dtype: str
@@ -69,6 +75,8 @@ class DocumentSlice:
     end: int
     share: float
     """Of the documents, in (0, 1]."""
+    run: PackedRun | None = None
+    """These documents of a `.pbin`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,16 +87,20 @@ class SourceRange:
     begin: int
     end: int
     first_document: int
+    num_documents: int | None
+    """That its records make; None: not counted yet."""
     first_line: int
     """1-based."""
+    run: PackedRun | None = None
+    """Documents of a `.pbin` that the range is compared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordCounts:
-    """How many lines and kept records a range has."""
+    """How many lines a range has, and how many documents its records make."""
 
     lines: int
-    kept: int
+    documents: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,17 +154,20 @@ def choose_ranges(ranges: Sequence[SourceRange], share: float) -> list[SourceRan
 
 
 def count_records(piece: SourceRange, settings: SourceSettings) -> RecordCounts:
-    """Count lines and kept records of a range without encoding them."""
-    lines = kept = 0
+    """Count lines and documents of a range; only a packed layout has to encode for it."""
+    lines = documents = 0
     for block in _read(piece, settings):
         lines += block.num_lines
-        kept += len(block.offsets)
-    return RecordCounts(lines=lines, kept=kept)
+        if settings.packed is None:
+            documents += len(block.offsets)
+        else:
+            documents += len(_lay_out(block, settings).sequences_per_document)
+    return RecordCounts(lines=lines, documents=documents)
 
 
 def compare_slice(piece: DocumentSlice, settings: SourceSettings) -> SourceResult:
     """Tokenize the chosen documents of a slice again, where the provenance says that they came from."""
-    comparison = _Comparison(settings)
+    comparison = _Comparison(settings, piece.run)
     path = settings.provenance or ""
     num_rows = count_rows(path)
     for begin, end in choose_runs(piece):
@@ -171,6 +186,7 @@ def compare_slice(piece: DocumentSlice, settings: SourceSettings) -> SourceResul
                 if piece.share >= 1
                 else int(offsets[high - 1]) + 1,
                 first_document=begin + first,
+                num_documents=last - first,
                 first_line=1,
             )
             comparison.compare(source, offsets[low:high], lines[low:high])
@@ -181,7 +197,7 @@ def compare_slice(piece: DocumentSlice, settings: SourceSettings) -> SourceResul
 
 def compare_range(piece: SourceRange, settings: SourceSettings) -> SourceResult:
     """Tokenize a range again and compare it with the documents that it must have given."""
-    comparison = _Comparison(settings)
+    comparison = _Comparison(settings, piece.run)
     comparison.compare(piece, None, None)
     return comparison.result()
 
@@ -219,6 +235,7 @@ def _read(piece: SourceRange, settings: SourceSettings) -> Iterator[RecordBlock]
         piece.begin,
         min(piece.end, source.size_bytes),
         keys=(settings.key,),
+        pattern=settings.pattern,
         expected_size=source.size_bytes,
         max_record_bytes=settings.max_record_bytes,
     ):
@@ -232,18 +249,27 @@ def _lay_out(block: RecordBlock, settings: SourceSettings) -> LaidOutDocuments:
 
     column = block.columns[settings.key]
     batch = encoder_for_thread(settings.tokenizer, settings.engine).encode(column.texts)
-    return lay_out_documents(batch, column.texts_per_record, dtype=np.dtype(settings.dtype), eod_id=settings.eod_id)
+    dtype = np.dtype(settings.dtype)
+    if settings.packed is not None:
+        return lay_out_packed_documents(batch, dtype=dtype, eod_id=settings.eod_id)
+    return lay_out_documents(batch, column.texts_per_record, dtype=dtype, eod_id=settings.eod_id)
+
+
+def _open_documents(settings: SourceSettings, run: PackedRun | None) -> StoredDocuments:
+    if settings.packed is None:
+        return IndexedDocuments(settings.dataset)
+    if run is None:
+        msg = "expected the documents of a .pbin with the piece, got none"
+        raise ValueError(msg)
+    return PackedDocuments(settings.dataset, settings.packed, run)
 
 
 class _Comparison:
     """Compares ranges until the first document that differs."""
 
-    def __init__(self, settings: SourceSettings) -> None:
+    def __init__(self, settings: SourceSettings, run: PackedRun | None) -> None:
         self._settings = settings
-        self._index: SequenceIndex = read_index(f"{settings.prefix}.idx")
-        self._tokens: NDArray[Any] = np.empty(0, self._index.dtype)
-        if os.path.getsize(f"{settings.prefix}.bin"):
-            self._tokens = np.memmap(f"{settings.prefix}.bin", dtype=self._index.dtype, mode="r")
+        self._stored = _open_documents(settings, run)
         self._documents = 0
         self.difference: Difference | None = None
 
@@ -255,56 +281,51 @@ class _Comparison:
         path = self._settings.inputs[piece.input].path
         document = piece.first_document
         for block in _read(piece, self._settings):
+            got = _lay_out(block, self._settings)
+            # A record without tokens is no document of a `.pbin`.
+            own = slice(None) if got.is_document is None else got.is_document
+            block_offsets, block_lines = block.offsets[own], block.lines[own] + piece.first_line
             done = document - piece.first_document
             if offsets is not None and lines is not None:
-                wrong = _first_unlike(block.offsets, offsets[done : done + len(block.offsets)])
+                wrong = _first_unlike(block_offsets, offsets[done : done + len(block_offsets)])
                 if wrong is not None:
                     self._differs(document + wrong, f"the provenance does not lead to its record in {path}")
                     return
-                block_lines = lines[done : done + len(block.offsets)]
-            else:
-                block_lines = block.lines + piece.first_line
-            room = self._index.header.num_documents - document
-            if len(block.offsets) > room:
+                block_lines = lines[done : done + len(block_offsets)]
+            room = max(0, self._stored.end - document)
+            if len(block_offsets) > room:
                 place = f"{path}, line {block_lines[room]}"
                 self._differs(document + room, f"{place}, has a record, and the dataset ends before it")
                 return
-            found = self._first_difference(document, _lay_out(block, self._settings))
+            found = self._first_difference(document, got)
             if found is not None:
                 at, what = found
                 self._documents += at
                 self._differs(document + at, f"{path}, line {block_lines[at]}, gives {what}")
                 return
-            document += len(block.offsets)
-            self._documents += len(block.offsets)
+            document += len(block_offsets)
+            self._documents += len(block_offsets)
         if offsets is not None and document - piece.first_document != len(offsets):
             self._differs(document, f"{path} ends before its record")
 
     def _differs(self, document: int, what: str) -> None:
+        again = "build" if self._settings.packed is None else "pack"
         self.difference = Difference(
             document=document,
-            sentence=f"{self._settings.prefix}: document {document} is not what its source gives: {what}; "
-            f"restore the dataset's files, or build it again with --fresh",
+            sentence=f"{self._settings.dataset}: document {document} is not what its source gives: {what}; "
+            f"restore the dataset's files, or {again} it again with --fresh",
         )
 
     def _first_difference(self, document: int, got: LaidOutDocuments) -> tuple[int, str] | None:
         """Compare documents with the dataset's from `document` on; give which is the first that differs, and how."""
-        index, num_documents = self._index, len(got.sequences_per_document)
-        boundaries = index.document_indices[document : document + num_documents + 1]
-        begin, end = int(boundaries[0]), int(boundaries[-1])
-        lengths = index.sequence_lengths[begin:end]
-        at_byte = index.sequence_pointers[begin] if begin < index.header.num_sequences else 0
-        first = int(at_byte) // index.dtype.itemsize
-        tokens = self._tokens[first : first + int(lengths.sum(dtype=np.int64))]
+        stored = self._stored.read(document, len(got.sequences_per_document))
         if (
-            np.array_equal(np.diff(boundaries), got.sequences_per_document)
-            and np.array_equal(lengths, got.sequence_lengths)
-            and np.array_equal(tokens, got.tokens)
+            np.array_equal(stored.sequences_per_document, got.sequences_per_document)
+            and np.array_equal(stored.sequence_lengths, got.sequence_lengths)
+            and np.array_equal(stored.tokens, got.tokens)
         ):
             return None
-        theirs = _document_arrays(np.diff(boundaries), lengths, tokens)
-        ours = _document_arrays(got.sequences_per_document, got.sequence_lengths, got.tokens)
-        for number, (there, here) in enumerate(zip(theirs, ours, strict=True)):
+        for number, (there, here) in enumerate(zip(_split(stored), _split(got), strict=True)):
             if not all(map(np.array_equal, there, here)):
                 return number, _describe_difference(there, here)
         return None
@@ -313,13 +334,13 @@ class _Comparison:
 Document = tuple["NDArray[Any]", "NDArray[Any]"]
 
 
-def _document_arrays(counts: NDArray[Any], lengths: NDArray[Any], tokens: NDArray[Any]) -> Iterator[Document]:
+def _split(documents: Documents | LaidOutDocuments) -> Iterator[Document]:
     """Give each document's sequence lengths and tokens."""
     sequence = token = 0
-    for count in counts.tolist():
-        own = lengths[sequence : sequence + count]
+    for count in documents.sequences_per_document.tolist():
+        own = documents.sequence_lengths[sequence : sequence + count]
         size = int(own.sum(dtype=np.int64))
-        yield own, tokens[token : token + size]
+        yield own, documents.tokens[token : token + size]
         sequence, token = sequence + count, token + size
 
 

@@ -1,4 +1,4 @@
-"""A `.bin` byte by byte: digests of its blocks, ids outside the vocabulary, the number of EOD tokens."""
+"""A `.bin` or `.pbin` byte by byte: digests of its blocks, ids outside the vocabulary, the number of EOD tokens."""
 
 from __future__ import annotations
 
@@ -20,11 +20,15 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPiece:
-    """Bytes [begin, end) of a `.bin`; begin is a multiple of DIGEST_BLOCK_BYTES."""
+    """Bytes [begin, end) of a file with tokens; begin is a multiple of DIGEST_BLOCK_BYTES."""
 
     path: str
     begin: int
     end: int
+    tokens_begin: int
+    """Byte of the file at which its tokens begin; a multiple of the size of one, as is CHUNK_BYTES."""
+    tokens_end: int
+    """Byte after the last one."""
     dtype: str
     vocabulary_size: int | None
     """Ids must lie below it; None: not known."""
@@ -34,7 +38,7 @@ class TokenPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPieceResult:
-    """What one piece of a `.bin` holds."""
+    """What one piece holds."""
 
     block_digests: tuple[str, ...]
     num_eod: int
@@ -42,14 +46,31 @@ class TokenPieceResult:
 
 
 def plan_token_pieces(
-    path: str, size_bytes: int, *, dtype: str, vocabulary_size: int | None, eod_id: int | None
+    path: str,
+    size_bytes: int,
+    *,
+    token_bytes: tuple[int, int],
+    dtype: str,
+    vocabulary_size: int | None,
+    eod_id: int | None,
 ) -> list[TokenPiece]:
-    """Cut a `.bin` into pieces of one digest block."""
+    """Cut a file with tokens into pieces of one digest block.
+
+    Args:
+        path: The file.
+        size_bytes: Its size.
+        token_bytes: First byte of its tokens, and the one after the last.
+        dtype: How a token lies in the file.
+        vocabulary_size: Ids must lie below it; None: not known.
+        eod_id: Counted; None: not known.
+    """
     return [
         TokenPiece(
             path=path,
             begin=begin,
             end=min(begin + DIGEST_BLOCK_BYTES, size_bytes),
+            tokens_begin=token_bytes[0],
+            tokens_end=token_bytes[1],
             dtype=dtype,
             vocabulary_size=vocabulary_size,
             eod_id=eod_id,
@@ -72,11 +93,13 @@ def verify_tokens(piece: TokenPiece) -> TokenPieceResult:
                 chunk = buffer[: min(CHUNK_BYTES, piece.end - begin)]
                 read_into(descriptor, chunk, begin)
                 digest.update(chunk)
+                first = max(begin, piece.tokens_begin)
+                size_bytes = max(0, min(begin + len(chunk), piece.tokens_end) - first)
                 # The rest of a token at the end of a file that was cut off is the index's finding.
-                tokens = np.frombuffer(chunk, dtype, len(chunk) // dtype.itemsize)
+                tokens = np.frombuffer(chunk, dtype, size_bytes // dtype.itemsize, min(first - begin, len(chunk)))
                 if piece.eod_id is not None:
                     num_eod += int(np.count_nonzero(tokens == piece.eod_id))
-                findings += _outside_vocabulary(piece, tokens, begin)
+                findings += _outside_vocabulary(piece, tokens, first)
         finally:
             os.close(descriptor)
     except (OSError, EOFError) as error:

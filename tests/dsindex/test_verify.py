@@ -155,7 +155,10 @@ def test_verify_ends_of_dataset_without_tokens(tmp_path: Path) -> None:
 def test_verify_tokens_names_first_id_outside_vocabulary(tmp_path: Path) -> None:
     path = tmp_path / "d.bin"
     path.write_bytes(np.array([5, 0, 9, 7, 0, 8], "<i4").tobytes() + b"x")
-    result = verify_tokens(TokenPiece(path=str(path), begin=0, end=25, dtype="int32", vocabulary_size=9, eod_id=0))
+    piece = TokenPiece(
+        path=str(path), begin=0, end=25, tokens_begin=0, tokens_end=25, dtype="int32", vocabulary_size=9, eod_id=0
+    )
+    result = verify_tokens(piece)
     assert result.num_eod == 2
     assert "expected token ids from 0 to 8, got 9 at byte 8" in result.findings[0]
 

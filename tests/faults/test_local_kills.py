@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(1800)
 """The long form's, on a busy machine."""
 
-SHORT = {"build": 12, "fresh": 7, "grown": 6, "merge": 5}
-LONG = {"build": 80, "fresh": 50, "grown": 40, "merge": 30}
-"""Points per scenario, 30 and 200, besides the 10 of the renames."""
+SHORT = {"build": 12, "fresh": 7, "grown": 6, "merge": 5, "pack": 9}
+LONG = {"build": 80, "fresh": 50, "grown": 40, "merge": 30, "pack": 40}
+"""Points per scenario, 39 and 240, besides those of the renames."""
+RENAMES = {"grown": ("_document.", 10), "pack": ("/packed.", 4)}
+"""What the names of published files have in common, and how many there are: of two keys .bin, provenance, quarantine,
+.idx and manifest; provenance, quarantine, .pbin and manifest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,8 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory, inputs: list[str], zygot
     base = tmp_path_factory.mktemp("scenarios")
     build = ["build", *TOKENIZER, "--json-keys", "text", "title", "--on-bad-record", "quarantine", "--workers", "2"]
     build += ["--shard-size", "6KiB", "--output-prefix", "{out}/x"]
+    pack = ["pack", *TOKENIZER[:2], "--on-bad-record", "quarantine", "--workers", "2", "--shard-size", "6KiB"]
+    pack += ["--output", "{out}/packed.pbin", "--work-dir", "{out}/x.build", "--pbin-era", "2024-01-30"]
 
     def prepare(name: str, *arguments: str) -> Path:
         folder = base / name
@@ -82,6 +87,10 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory, inputs: list[str], zygot
         "merge": Scenario(
             prepared=merge_parts(),
             arguments=["merge", "--input", *parts, "--output-prefix", "{out}/x_text_document", "--workers", "2"],
+        ),
+        "pack": Scenario(
+            prepared=prepare("pack", *pack, "--keep-shards", "--input", *inputs[1:]),
+            arguments=[*pack, "--input", *inputs],
         ),
     }
     return {name: undisturbed(scenario, base / f"{name}-whole", zygote) for name, scenario in given.items()}
@@ -137,14 +146,15 @@ def test_killed_driver_continues(
     assert num_killed >= 0.8 * len(wanted)
 
 
+@pytest.mark.parametrize("name", RENAMES)
 def test_killed_before_every_rename_of_publishing(
-    scenarios: dict[str, Scenario], zygote: Zygote, tmp_path: Path
+    name: str, scenarios: dict[str, Scenario], zygote: Zygote, tmp_path: Path
 ) -> None:
     """An older output stands where the new one goes: no moment mixes the two."""
-    scenario = scenarios["grown"]
-    num_renames = 10  # .bin, provenance, quarantine, .idx and manifest, of two keys
+    scenario = scenarios[name]
+    place, num_renames = RENAMES[name]
     copy_prepared(scenario, tmp_path / "counted")
-    renames = Strike(place="_document.", name="replace")
+    renames = Strike(place=place, name="replace")
     whole = zygote.run(tmp_path / "run", scenario.command(tmp_path / "counted"), renames)
     for at in range(len(whole.calls) - num_renames, len(whole.calls)):
         out = tmp_path / str(at)
@@ -166,19 +176,20 @@ def assert_continued(again: Ended, scenario: Scenario, out: Path, committed: set
 
 
 def what_stands_is_whole(out: Path, before: dict[str, bytes], after: dict[str, bytes]) -> None:
-    """An .idx stands only beside its own whole .bin; a manifest only beside all of its files."""
+    """An .idx stands only beside its own whole .bin; a .pbin only whole; a manifest only beside all of its files."""
     stands = published(out)
-    for key in ("text", "title"):
-        pair = [f"x_{key}_document.{suffix}" for suffix in ("bin", "idx")]
-        if pair[1] in stands:
-            assert [stands.get(name) for name in pair] in (
-                [before.get(name) for name in pair],
-                [after[n] for n in pair],
+    datasets = {"x_text_document": ("bin", "idx"), "x_title_document": ("bin", "idx"), "packed": ("pbin",)}
+    for stem, suffixes in datasets.items():
+        files = [f"{stem}.{suffix}" for suffix in suffixes]
+        if files[-1] in stands:
+            assert [stands.get(file) for file in files] in (
+                [before.get(file) for file in files],
+                [after[file] for file in files],
             )
-        manifest = f"x_{key}_document.manifest.json"
+        manifest = f"{stem}.manifest.json"
         if manifest in stands:
             source = before if stands[manifest] == before.get(manifest) else after
-            own = [name for name in source if name.startswith(f"x_{key}_document.")]
+            own = [name for name in source if name.startswith(f"{stem}.")]
             assert [name for name in own if stands.get(name) != source[name]] == []
 
 

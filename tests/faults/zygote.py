@@ -141,10 +141,12 @@ def import_everything() -> None:
     import workflows.cli
     import workflows.commands.build
     import workflows.commands.merge
+    import workflows.commands.pack
 
     workflows.cli.make_parser("build").format_usage()
     loaded = (awkward, gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.audit, dsindex.text.records)
     loaded += (dsindex.text.encoders, workflows.cli, workflows.commands.build, workflows.commands.merge)
+    loaded += (workflows.commands.pack,)
     if threading.active_count() != 1 or not all(loaded):
         sys.exit("expected one thread after the imports")
 

@@ -12,13 +12,18 @@ import pytest
 
 from dsindex.errors import InputError, TokenizerError
 from dsindex.formats.mmididx import read_index
+from dsindex.instruct.config import check_config
+from tests.dsindex.instruct.test_shards import CONVERSATIONS, SPEC
 from tests.golden_files import OWN
 from workflows import verify_source
 from workflows.build import run_build
 from workflows.cli import main
 from workflows.commands.verify import as_json, describe_verification
+from workflows.instruct import run_instruct
+from workflows.instruct_config import InstructConfig
 from workflows.manifest import manifest_path
-from workflows.verify import VerifyConfig, VerifyReport, run_verify
+from workflows.verify import VerifyConfig, run_verify
+from workflows.verify_report import VerifyReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -194,6 +199,27 @@ def test_source_needs_the_same_tokenizer(make_config: MakeConfig, quiet: Reporte
     Path(manifest_path(prefix)).unlink()
     with pytest.raises(InputError, match="expected the manifest of a build"):
         verify(prefix, quiet, against_source=True)
+
+
+def test_instruction_data_refuses_its_source_and_says_what_is_possible(quiet: Reporter, tmp_path: Path) -> None:
+    prefix = str(tmp_path / "chat")
+    config = InstructConfig(
+        input=(str(CONVERSATIONS),), tokenizer_model=TOKENIZER, output_prefix=prefix, executor="local", seq_length=4096
+    )
+    run_instruct(config, check_config(SPEC, source="test"), reporter=quiet)
+    for name in ("text_document", "loss_mask", "packing_4096"):
+        assert verify(f"{prefix}_{name}", quiet).is_whole
+        message = f"{prefix}_{name}: expected a dataset of texts, got one of `dsindex instruct`.*compare the digests"
+        with pytest.raises(InputError, match=message):
+            verify(f"{prefix}_{name}", quiet, against_source=True)
+
+
+def test_damaged_manifest_leaves_the_source_out(make_config: MakeConfig, quiet: Reporter) -> None:
+    prefix = build(make_config, quiet)
+    Path(manifest_path(prefix)).write_text("{")
+    report = verify(prefix, quiet, against_source=True)
+    assert report.notes[0] == "the manifest is damaged, so the dataset could not be compared with its source"
+    assert "cannot be read as a manifest" in report.findings[0]
 
 
 def test_cache_is_checked_against_the_data(quiet: Reporter) -> None:

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING
 import orjson
 
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
+from workflows.pack_config import PACKED_SUFFIX
 from workflows.progress import make_reporter
 from workflows.verify import VerifyConfig, run_verify
+from workflows.verify_packed import run_packed_verify
 
 if TYPE_CHECKING:
     import argparse
 
-    from workflows.verify import VerifyReport
+    from workflows.verify_report import VerifyReport
 
 DESCRIPTION = """\
-Prove that a dataset is whole: the structure of its .idx and every entry of it, sizes, and, where a
-manifest lies beside it, digests, token ids, EOD at every document's end, the account of lines, and
-where the documents came from.
+Prove that a dataset is whole: the structure of its .idx, or of a .pbin of any era, and every entry
+of it, sizes, and, where a manifest lies beside it, digests, token ids, EOD at every document's end,
+the account of lines, and where the documents came from. Whatever ends in .pbin is packed data.
 
 --cache checks index caches against the data: that descriptions, names and arrays agree, and that
 every sample leads to the tokens that it must. --against-source reads the inputs again, tokenizes
@@ -32,7 +34,9 @@ Exit code 0: whole. 1: something was found; each finding is one line."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex verify`."""
-    parser.add_argument("prefix", nargs="+", metavar="PREFIX", help="datasets: paths without .bin and .idx")
+    parser.add_argument(
+        "prefix", nargs="+", metavar="PREFIX", help="datasets: paths without .bin and .idx; or FILE.pbin"
+    )
     parser.add_argument("--cache", metavar="FOLDER", help="check the index caches in this folder against the data")
     parser.add_argument(
         "--against-source", action="store_true", default=None, help="tokenize the inputs again and compare"
@@ -61,11 +65,17 @@ def run(options: argparse.Namespace) -> int:
     if options.sample is not None and not config.against_source:
         msg = "--sample says how much of the source is compared; give --against-source as well"
         raise UsageError(msg)
+    packed = [given for given in options.prefix if given.endswith(PACKED_SUFFIX)]
+    if packed and config.cache is not None:
+        msg = f"--cache has index caches of Megatron, and {packed[0]} can have none; leave one of them out"
+        raise UsageError(msg)
     whole = True
     for given in options.prefix:
-        prefix = as_prefix(given)
         with make_reporter() as reporter:
-            report = run_verify(prefix, config, reporter=reporter)
+            if given in packed:
+                report = run_packed_verify(given, config, reporter=reporter)
+            else:
+                report = run_verify(as_prefix(given), config, reporter=reporter)
         sys.stdout.write(as_json(report) if options.json else describe_verification(report))
         whole = whole and report.is_whole
     return 0 if whole else 1
@@ -87,10 +97,13 @@ def describe_verification(report: VerifyReport) -> str:
     lines = [f"{report.prefix}: {'whole' if report.is_whole else 'DAMAGED'}"]
     if report.counts is not None:
         counts = report.counts
+        sequences = f"{counts.num_sequences:,} sequences, " if report.era is None else ""
         lines.append(
             f"  {counts.num_documents:,} documents ({counts.num_empty_documents:,} empty), "
-            f"{counts.num_sequences:,} sequences, {counts.num_tokens:,} tokens of type {counts.token_dtype}"
+            f"{sequences}{counts.num_tokens:,} tokens of type {counts.token_dtype}"
         )
+    if report.era is not None:
+        lines.append(f"  era of the .pbin: {report.era}")
     lines += [f"  checked: {check}" for check in report.checks]
     lines += [f"  note: {note}" for note in report.notes]
     lines += [f"  FOUND: {finding}" for finding in report.findings]
