@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.dtypes import cast_tokens
+from dsindex.dtypes import cast_tokens, require_fit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,14 +59,14 @@ def lay_out_documents(
         kept_before = np.concatenate(([0], np.cumsum(has_tokens, dtype=np.int64)))
         ends = np.cumsum(texts_per_record)
         sequences_per_document = kept_before[ends] - kept_before[ends - texts_per_record]
-    tokens = cast_tokens(batch.tokens, dtype)
     if eod_id is None:
         eod_in_text = 0
+        tokens = cast_tokens(batch.tokens, dtype)
     else:
-        eod_in_text = int(np.count_nonzero(tokens == eod_id))
+        eod_in_text = int(np.count_nonzero(batch.tokens == eod_id))
         last_sequences = np.cumsum(sequences_per_document)[sequences_per_document > 0] - 1
         lengths[last_sequences] += 1
-        tokens = _insert_eod(tokens, np.cumsum(lengths)[last_sequences] - 1, eod_id)
+        tokens = _insert_eod(batch.tokens, np.cumsum(lengths)[last_sequences] - 1, eod_id, dtype=dtype)
     return LaidOutDocuments(
         tokens=tokens,
         sequence_lengths=lengths,
@@ -88,13 +88,14 @@ def lay_out_packed_documents(batch: TokenBatch, *, dtype: np.dtype[Any], eod_id:
     """
     has_tokens = batch.lengths > 0
     lengths = batch.lengths[has_tokens]
-    tokens = cast_tokens(batch.tokens, dtype)
-    eod_in_text = 0
-    if eod_id is not None:
-        eod_in_text = int(np.count_nonzero(tokens == eod_id))
-        lacks_eod = tokens[np.cumsum(lengths) - 1] != eod_id
+    if eod_id is None:
+        eod_in_text = 0
+        tokens = cast_tokens(batch.tokens, dtype)
+    else:
+        eod_in_text = int(np.count_nonzero(batch.tokens == eod_id))
+        lacks_eod = batch.tokens[np.cumsum(lengths) - 1] != eod_id
         lengths = lengths + lacks_eod
-        tokens = _insert_eod(tokens, np.cumsum(lengths)[lacks_eod] - 1, eod_id)
+        tokens = _insert_eod(batch.tokens, np.cumsum(lengths)[lacks_eod] - 1, eod_id, dtype=dtype)
     return LaidOutDocuments(
         tokens=tokens,
         sequence_lengths=lengths,
@@ -105,9 +106,12 @@ def lay_out_packed_documents(batch: TokenBatch, *, dtype: np.dtype[Any], eod_id:
     )
 
 
-def _insert_eod(tokens: NDArray[Any], positions: NDArray[np.int64], eod_id: int) -> NDArray[Any]:
-    """Put `eod_id` at the given positions of the result and the tokens, in order, everywhere else."""
-    result = np.empty(len(tokens) + len(positions), tokens.dtype)
+def _insert_eod(
+    tokens: NDArray[np.uint32], positions: NDArray[np.int64], eod_id: int, *, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """Put `eod_id` at the given positions of the result and the tokens, narrowed on the way, everywhere else."""
+    require_fit(tokens, dtype)
+    result = np.empty(len(tokens) + len(positions), dtype)
     is_text = np.ones(len(result), np.bool_)
     is_text[positions] = False
     result[is_text] = tokens

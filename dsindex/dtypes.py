@@ -58,7 +58,7 @@ def dtype_for_vocabulary(vocabulary_size: int) -> np.dtype[Any]:
 
 
 def cast_tokens(tokens: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Narrow integer token ids to their type on disk: the only place where ids are narrowed.
+    """Narrow integer token ids to their type on disk.
 
     Args:
         tokens: Integer ids of any shape.
@@ -75,11 +75,21 @@ def cast_tokens(tokens: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """
     if tokens.dtype == dtype:
         return tokens
+    require_fit(tokens, dtype)
+    return tokens.astype(dtype)
+
+
+def require_fit(tokens: NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """See to it that integer token ids can be narrowed to a type; whoever writes them into an array of it asks first.
+
+    Raises:
+        OverflowError: If an id does not fit.
+    """
     if tokens.size:
         limits = np.iinfo(dtype)
-        low, high = int(tokens.min()), int(tokens.max())
+        low = 0 if tokens.dtype.kind == "u" else int(tokens.min())
+        high = int(tokens.max())
         if low < limits.min or high > limits.max:
             outside = low if low < limits.min else high
             msg = f"token id {outside} does not fit {dtype}, which holds {limits.min} to {limits.max}"
             raise OverflowError(msg)
-    return tokens.astype(dtype)

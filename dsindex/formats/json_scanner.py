@@ -1,6 +1,8 @@
-"""The compiled part of json_lines: a scanner for JSON by RFC 8259. Loads numba, so import it where it is used.
+"""Compiled loops over lines of JSON, by RFC 8259: where lines end, which are JSON, the strings under wanted keys.
 
-Every function is given `end` and reads no byte from there on; -1 says that what was looked for is not there.
+Used by formats.json_lines and text.scanning. Loads numba, so import it where it is used. All loops stand in this file,
+since numba's cache does not see that a function of another file has changed. Every function is given `end` and judges
+no byte from there on; -1 says that what was looked for is not there.
 """
 
 from __future__ import annotations
@@ -35,28 +37,42 @@ def _classes() -> NDArray[np.uint8]:
 
 
 _CLASSES = _classes()
+
+_HEX_VALUES = np.zeros(256, dtype=np.int64)
+for _digit in range(16):
+    _HEX_VALUES[[ord(f"{_digit:x}"), ord(f"{_digit:X}")]] = _digit
+
+_ESCAPED = np.zeros(256, dtype=np.uint8)
+_ESCAPED[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
+
 _VALUE, _KEY, _AFTER = 0, 1, 2
 """What comes next: a value; a key; a comma, a closing bracket or the end."""
 
 _ONES, _HIGHS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 _QUOTES, _BACKSLASHES = np.uint64(0x2222222222222222), np.uint64(0x5C5C5C5C5C5C5C5C)
+_NEWLINES = np.uint64(0x0A0A0A0A0A0A0A0A)
 _SPACES, _COUNTING = np.uint64(0x2020202020202020), np.uint64(0x0001020304050607)
 _NOTHING, _ONE, _SEVEN, _TOP_BYTE = np.uint64(0), np.uint64(1), np.uint64(7), np.uint64(56)
 
 
 @compiled
-def _count_plain(eight: np.uint64) -> int:
-    """Count the bytes before the first of 8 that is a quote, a backslash or below 0x20.
+def _mark_special(eight: np.uint64) -> np.uint64:
+    """Mark, in 8 bytes, the first that is a quote, a backslash or below 0x20, and perhaps others behind it.
 
     (x - 0x01…) & ~x & 0x80… marks bytes of x that are 0, and with 0x20 for 0x01 those below 0x20. The lowest mark is
-    always true; a borrow may set false ones above it. A mark at byte k is bit 8k + 7: shifted by 7 and multiplied, k
-    comes out in the top byte.
+    always true; a borrow may set false ones above it.
     """
     quotes, backslashes = eight ^ _QUOTES, eight ^ _BACKSLASHES
     found = ((quotes - _ONES) & ~quotes) | ((backslashes - _ONES) & ~backslashes) | ((eight - _SPACES) & ~eight)
-    found &= _HIGHS
-    if found == _NOTHING:
-        return 8
+    return np.uint64(found & _HIGHS)
+
+
+@compiled
+def _count_before(found: np.uint64) -> int:
+    """Count the bytes before the lowest mark.
+
+    A mark at byte k is bit 8k + 7: shifted by 7 and multiplied, k comes out in the top byte.
+    """
     lowest = (found & (~found + _ONE)) >> _SEVEN
     return int(np.int64((lowest * _COUNTING) >> _TOP_BYTE))  # numba keeps it unsigned otherwise
 
@@ -99,11 +115,14 @@ def _skip_string(data: NDArray[np.uint8], eights: NDArray[np.uint64], position: 
         elif position + 8 > end:
             position += 1
         else:
-            plain = _count_plain(eights[position])
-            position += plain
-            while plain == 8 and position + 8 <= end:
-                plain = _count_plain(eights[position])
-                position += plain
+            found = _mark_special(eights[position])
+            while found == _NOTHING:  # foreseen, the next 8 bytes are fetched before these are looked at
+                position += 8
+                if position + 8 > end:
+                    break
+                found = _mark_special(eights[position])
+            else:
+                position += _count_before(found)
     return -1
 
 
@@ -161,16 +180,13 @@ def _skip_scalar(data: NDArray[np.uint8], eights: NDArray[np.uint64], position: 
 
 
 @compiled
-def _is_value(
+def _skip_value(
     data: NDArray[np.uint8], eights: NDArray[np.uint64], position: int, end: int, closings: NDArray[np.int64]
-) -> bool:
-    """Tell whether data[position:end] is one JSON value; closings[1:] is room for what the open brackets wait for."""
+) -> int:
+    """Give the index after the JSON value at `position`; closings[1:] is room for what the open brackets wait for."""
     depth = 0
     expected = _VALUE
-    while position >= 0:
-        position = _skip_class(data, position, end, _SPACE)
-        if position >= end:
-            return expected == _AFTER and depth == 0
+    while 0 <= position < end:
         byte = data[position]
         if expected == _KEY:
             position = _skip_key(data, eights, position, end)
@@ -179,14 +195,14 @@ def _is_value(
             position += 1
             if byte == closings[depth]:
                 depth -= 1
-            elif byte == ord(",") and depth > 0:
+            elif byte == ord(","):
                 expected = _KEY if closings[depth] == ord("}") else _VALUE
             else:
-                return False
+                return -1
         elif byte == ord("{") or byte == ord("["):
             depth += 1
             if depth == len(closings):
-                return False
+                return -1
             closings[depth] = ord("}") if byte == ord("{") else ord("]")
             position = _skip_class(data, position + 1, end, _SPACE)
             # An empty pair of brackets is a value already; the next round closes it.
@@ -195,7 +211,31 @@ def _is_value(
         else:
             position = _skip_scalar(data, eights, position, end)
             expected = _AFTER
-    return False
+        if depth == 0 and expected == _AFTER:
+            return position
+        if position >= 0:
+            position = _skip_class(data, position, end, _SPACE)
+    return -1
+
+
+@compiled
+def find_newlines(data: NDArray[np.uint8], eights: NDArray[np.uint64], size: int, newlines: NDArray[np.int64]) -> int:
+    """Write the index of every newline in data[:size], ascending; give their number, -1 where there is no room."""
+    position, count = 0, 0
+    while position < size:
+        if position + 8 <= size:
+            masked = eights[position] ^ _NEWLINES
+            if ((masked - _ONES) & ~masked) & _HIGHS == _NOTHING:
+                position += 8
+                continue
+        for index in range(position, min(position + 8, size)):
+            if data[index] == ord("\n"):
+                if count == len(newlines):
+                    return -1
+                newlines[count] = index
+                count += 1
+        position += 8
+    return count
 
 
 @compiled
@@ -215,6 +255,230 @@ def scan_lines(
         ends: Index in `data` after each line's last byte.
         accepted: Where the marks go, shape [lines].
     """
-    closings = np.full(MAX_DEPTH + 1, -1, dtype=np.int64)  # nothing closes depth 0
+    closings = np.empty(MAX_DEPTH + 1, dtype=np.int64)
     for line in range(len(starts)):
-        accepted[line] = _is_value(data, eights, starts[line], ends[line], closings)
+        end = ends[line]
+        position = _skip_class(data, starts[line], end, _SPACE)
+        position = _skip_value(data, eights, position, end, closings)
+        accepted[line] = position >= 0 and _skip_class(data, position, end, _SPACE) == end
+
+
+@compiled
+def _find_key(
+    data: NDArray[np.uint8], begin: int, end: int, keys: NDArray[np.uint8], key_ends: NDArray[np.int64]
+) -> int:
+    """Give the number of the wanted key that data[begin:end] spells; -1: none; -2: it has an escape and may be one."""
+    for position in range(begin, end):
+        if data[position] == ord("\\"):
+            return -2
+    key_begin = 0
+    for number in range(len(key_ends)):
+        key_end = key_ends[number]
+        same = key_end - key_begin == end - begin
+        for index in range(end - begin if same else 0):
+            same = same and data[begin + index] == keys[key_begin + index]
+        if same:
+            return number
+        key_begin = key_end
+    return -1
+
+
+@compiled
+def _read_code_unit(data: NDArray[np.uint8], position: int, end: int) -> int:
+    r"""Read the escape \uXXXX at `position`; -1: there is none."""
+    if position + 6 > end or data[position] != ord("\\") or data[position + 1] != ord("u"):
+        return -1
+    code = 0
+    for index in range(position + 2, position + 6):
+        if not _CLASSES[data[index]] & _HEX:
+            return -1
+        code = 16 * code + _HEX_VALUES[data[index]]
+    return code
+
+
+@compiled
+def _write_character(code: int, texts: NDArray[np.uint8], written: int) -> int:
+    """Write a character in UTF-8 and give the index after it."""
+    if code < 0x80:
+        texts[written] = code
+        return written + 1
+    if code < 0x800:
+        texts[written] = 0xC0 | code >> 6
+    else:
+        if code < 0x10000:
+            texts[written] = 0xE0 | code >> 12
+        else:
+            texts[written] = 0xF0 | code >> 18
+            texts[written + 1] = 0x80 | code >> 12 & 0x3F
+            written += 1
+        texts[written + 1] = 0x80 | code >> 6 & 0x3F
+        written += 1
+    texts[written + 1] = 0x80 | code & 0x3F
+    return written + 2
+
+
+@compiled
+def _read_unicode_escape(
+    data: NDArray[np.uint8], position: int, end: int, texts: NDArray[np.uint8], written: int
+) -> tuple[int, int]:
+    r"""Write the character of the escape \uXXXX, or of two, at `position`; give the indices after both, -1 in doubt."""
+    code = _read_code_unit(data, position, end)
+    position += 6
+    if 0xD800 <= code < 0xDC00:
+        low = _read_code_unit(data, position, end)
+        position += 6
+        code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00) if 0xDC00 <= low < 0xE000 else -1
+    if code < 0 or 0xDC00 <= code < 0xE000:
+        return -1, written
+    return position, _write_character(code, texts, written)
+
+
+@compiled
+def _read_string(
+    data: NDArray[np.uint8],
+    eights: NDArray[np.uint64],
+    position: int,
+    end: int,
+    texts: NDArray[np.uint8],
+    text_eights: NDArray[np.uint64],
+    written: int,
+) -> tuple[int, int]:
+    """Write the text of the string whose opening quote is at `position`.
+
+    Returns:
+        The index after its closing quote, -1 where there is none or the text has half of a surrogate pair, which UTF-8
+        cannot hold; and the index after what was written.
+    """
+    position += 1
+    while 0 <= position < end:
+        if position < len(eights):
+            eight = eights[position]
+            text_eights[written] = eight  # what is too much is written over
+            found = _mark_special(eight)
+            if found == _NOTHING:  # foreseen, the next 8 bytes are fetched before these are looked at
+                position, written = position + 8, written + 8
+                continue
+            plain = _count_before(found)
+            position, written = position + plain, written + plain
+            if position >= end:
+                break
+        byte = data[position]
+        if byte == ord("\\"):
+            escaped = _ESCAPED[data[position + 1]] if position + 1 < end else np.uint8(0)
+            if escaped:
+                texts[written] = escaped
+                position, written = position + 2, written + 1
+            else:
+                position, written = _read_unicode_escape(data, position, end, texts, written)
+        elif byte == ord('"'):
+            return position + 1, written
+        elif _CLASSES[byte] & _TEXT:  # in the last 7 bytes
+            texts[written] = byte
+            position, written = position + 1, written + 1
+        else:
+            break
+    return -1, written
+
+
+@compiled
+def _enter_member(
+    data: NDArray[np.uint8],
+    eights: NDArray[np.uint64],
+    position: int,
+    end: int,
+    keys: NDArray[np.uint8],
+    key_ends: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Pass the bracket or comma at `position` and a key; give the key's number and its value's index, -1 in doubt."""
+    begin = _skip_class(data, position + 1, end, _SPACE)
+    if begin == end or data[begin] != ord('"'):
+        return -1, -1
+    after = _skip_string(data, eights, begin, end)
+    if after < 0:
+        return -1, -1
+    number = _find_key(data, begin + 1, after - 1, keys, key_ends)
+    position = _skip_class(data, after, end, _SPACE)
+    if number == -2 or position == end or data[position] != ord(":"):
+        return -1, -1
+    position = _skip_class(data, position + 1, end, _SPACE)
+    return number, (position if position < end else -1)
+
+
+@compiled
+def _read_object(
+    data: NDArray[np.uint8],
+    eights: NDArray[np.uint64],
+    position: int,
+    end: int,
+    keys: NDArray[np.uint8],
+    key_ends: NDArray[np.int64],
+    texts: NDArray[np.uint8],
+    text_eights: NDArray[np.uint64],
+    text_ends: NDArray[np.int64],
+    line: int,
+    closings: NDArray[np.int64],
+) -> bool:
+    """Write the strings under the wanted keys of the object that data[position:end] is; False in any doubt."""
+    text_ends[:, line + 1] = -1
+    missing = len(key_ends)
+    position = _skip_class(data, position, end, _SPACE)
+    if position == end or data[position] != ord("{"):
+        return False
+    while True:
+        number, position = _enter_member(data, eights, position, end, keys, key_ends)
+        if position < 0:
+            return False
+        if number < 0:
+            position = _skip_value(data, eights, position, end, closings)
+        elif data[position] != ord('"') or text_ends[number, line + 1] >= 0:
+            return False
+        else:
+            missing -= 1
+            position, text_ends[number, line + 1] = _read_string(
+                data, eights, position, end, texts[number], text_eights[number], text_ends[number, line]
+            )
+        if position < 0:
+            return False
+        position = _skip_class(data, position, end, _SPACE)
+        if position == end or data[position] != ord(","):
+            break
+    is_closed = position < end and data[position] == ord("}")
+    return is_closed and missing == 0 and _skip_class(data, position + 1, end, _SPACE) == end
+
+
+@compiled
+def read_objects(
+    data: NDArray[np.uint8],
+    eights: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    keys: NDArray[np.uint8],
+    key_ends: NDArray[np.int64],
+    texts: NDArray[np.uint8],
+    text_eights: NDArray[np.uint64],
+    text_ends: NDArray[np.int64],
+) -> bool:
+    """Read the strings under the wanted keys, if every line is, beyond doubt, an object that has each of them once.
+
+    Args:
+        data: The bytes.
+        eights: The same bytes, where eights[i] is the little-endian number of data[i : i + 8].
+        starts: Index in `data` of each line's first byte.
+        ends: Index in `data` after each line's last byte.
+        keys: The wanted keys in UTF-8, one after the other.
+        key_ends: Where each of them ends in `keys`.
+        texts: Where the strings under each key go, one after the other and without escapes, shape [keys, room]; room
+            for as many bytes as the lines have, and 8 more.
+        text_eights: The same bytes as `texts`, as `eights` are those of `data`.
+        text_ends: Where their ends in `texts` go, behind a column of zeros, shape [keys, lines + 1].
+
+    Returns:
+        False where `json.loads` has to be asked; the encoding is not looked at.
+    """
+    closings = np.empty(MAX_DEPTH + 1, dtype=np.int64)
+    for line in range(len(starts)):
+        if not _read_object(
+            data, eights, starts[line], ends[line], keys, key_ends, texts, text_eights, text_ends, line, closings
+        ):
+            return False
+    return True

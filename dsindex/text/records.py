@@ -1,7 +1,8 @@
 """Byte ranges of a JSONL file as blocks of records: the wanted texts in Arrow arrays, and what was left out and why.
 
 What a record is stands in `fields.py` and is decided there for one line at a time. `_parse_fast` gives the same for a
-whole block by pyarrow.json, which accepts more than JSON lines; what it cannot vouch for goes to `_parse_slow`:
+whole block: by the compiled loops of `scanning.py` once they are loaded, which vouch for what they take, and else by
+pyarrow.json, which accepts more than JSON lines. What neither can vouch for goes to `_parse_slow`. Of pyarrow:
 
 - pyarrow takes two objects on a line, an object over two lines and text between them. Where every line begins with `{`
   and ends with `}`, no object can cross a line's end (`}` newline `{` stands only between objects: inside of one a
@@ -26,6 +27,7 @@ import pyarrow as pa
 
 from dsindex.text.fields import JSON_WHITESPACE, MAX_NESTING, is_too_deep, read_fields
 from dsindex.text.lines import LineBlock, LongLine, read_lines
+from dsindex.text.scanning import count_bytes, scan_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -248,23 +250,33 @@ def _parse_fast(block: LineBlock, wanted: _Wanted, guess: _Guess | None = None) 
     if is_blank is None or block.num_bytes > _ARROW_BLOCK_LIMIT:
         return None
     numbers = np.flatnonzero(~is_blank)
+    if not len(numbers) or not _is_utf8(block):
+        return None
+    count_bytes(block.num_bytes)
+    scanned = scan_texts(block.data, block.starts[numbers], block.ends[numbers], wanted.keys)
+    if scanned is not None:
+        columns = {key: TextColumn(texts=texts, texts_per_record=None) for key, texts in scanned.items()}
+        return _whole_block(block, numbers, columns)
     types = guess.types
     if types is None and len(numbers) > 1:
         first = wanted.read_line(block.text(int(numbers[0])))
         if not isinstance(first, str):
             kinds = (_LIST if isinstance(value, list) else _TEXT for value in first)
             types = dict(zip(wanted.keys, kinds, strict=True))
-    if types is None or not len(numbers) or not _is_utf8(block):
+    if types is None:
         return None
-    columns = None if guess.has_other_keys else _read_columns(block, types, len(numbers), other_keys="error")
-    if columns is None and _is_trusted(block):
-        columns = _read_columns(block, types, len(numbers), other_keys="ignore")
-        guess.has_other_keys = columns is not None
-    if columns is None:
-        return None
+    read = None if guess.has_other_keys else _read_columns(block, types, len(numbers), other_keys="error")
+    if read is None and _is_trusted(block):
+        read = _read_columns(block, types, len(numbers), other_keys="ignore")
+        guess.has_other_keys = read is not None
+    return None if read is None else _whole_block(block, numbers, read)
+
+
+def _whole_block(block: LineBlock, numbers: NDArray[np.int64], columns: dict[str, TextColumn]) -> RecordBlock:
+    """Give a block of which every line but the blank ones is a record, the lines of these numbers."""
     return RecordBlock(
-        num_lines=len(is_blank),
-        num_blank=len(is_blank) - len(numbers),
+        num_lines=len(block.starts),
+        num_blank=len(block.starts) - len(numbers),
         offsets=block.offsets()[numbers],
         lines=numbers + block.first_line,
         columns=columns,

@@ -11,6 +11,8 @@ from dsindex.text.lines import count_lines
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 
 @pytest.mark.parametrize("piece", [1, 3, 4 << 20])
 def test_count_lines_gives_the_number_of_each_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:

@@ -22,6 +22,8 @@ from dsindex.text.records import RecordBlock, read_records
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 BOM = b"\xef\xbb\xbf"
 KEYS = ("text", "title")
 WANTED = records._Wanted(keys=KEYS)

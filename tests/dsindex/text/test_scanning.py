@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsindex.formats import json_scanner
+from dsindex.text import scanning
+from dsindex.text.fields import read_fields
+from dsindex.text.lines import read_lines
+from dsindex.text.records import read_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEYS = ["text", "tit\u00e9"]
+
+
+@pytest.fixture(autouse=True)
+def loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanning, "_LOADER", scanning._Loader())
+    scanning._LOADER.loops = json_scanner
+
+
+def scan(lines: list[bytes], keys: list[str] = KEYS, spare: bytes = b"") -> list[list[str]] | None:
+    """Scan lines as a block has them; `spare` stands behind them, as what an earlier block left."""
+    content = b"\n".join(lines) + b"\n"
+    ends = np.cumsum([len(line) + 1 for line in lines]) - 1
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    columns = scanning.scan_texts(bytearray(content + spare), starts, ends, keys)
+    if columns is None:
+        return None
+    for column in columns.values():
+        column.validate(full=True)
+    return [list(values) for values in zip(*(columns[key].to_pylist() for key in keys), strict=True)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        rb'{"text":"a","tit' + "é".encode() + rb'":"b"}',
+        rb' {  "other" : [1, {"text": 3}, []] , "text" : "a" ,"tit' + "é".encode() + b'":""\t} \r',
+        json.dumps(dict.fromkeys(KEYS, 'é 😀 "\\/\b\f\n\r\t\0\x7f ￿\U0010ffff'), ensure_ascii=False).encode() + b" ",
+        json.dumps({"x": "\ud800", KEYS[1]: "", "text": "0123456\\" * 9}, ensure_ascii=False)
+        .replace("\ud800", "\\ud800")
+        .encode(),
+    ],
+    ids=["plain", "spaces", "characters", "half a pair under another key"],
+)
+def test_scanned_texts_are_those_of_json_loads(line: bytes) -> None:
+    assert scan([line, line]) == [read_fields(line, KEYS)] * 2
+
+
+def test_escapes_become_characters() -> None:
+    text = r"\u0041\u00e9\u20AC\ud83D\uDE00\ufFfF\u0000\"\\\/\b\f\n\r\t"
+    line = b'{"text": "%s"}' % text.encode()
+    assert scan([line], ["text"]) == [[json.loads(line)["text"]]]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b'"\\ud800"', b'"\\udc00"', b'"\\ud800\\u0041"', b'"\\ud800x"', b'"\\ud800\\ud800"', b'"\\ud80', b'"\\u00g0"'],
+)
+def test_half_a_surrogate_pair_is_left_to_json_loads(value: bytes) -> None:
+    assert scan([b'{"text": %s}' % value], ["text"]) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"text":"a"}{"text":"b"}', b'{"text":"a","text":"b"}', b'{"te\\u0078t":"a"}', b'{"text":null}', b"{}",
+        b'{"text":["a"]}', b'{"text":"a",}', b'{"text":"a" "b":1}', b'{"text":"a","b":NaN}', b'{"text":"a\x01"}',
+        b'{"text":"a', b'{"text":"a"', b'{"text":"a\\', b'{"text":"a\\x"}', b'{"text"', b'{"text":', b"{", b"", b" ",
+        b'["text"]', b'{"text":"a"}x', b'{"title":"a"}', b'{"text":"a","b":01}', b'{"text":"a","b":[}', b'{"text" "a"}',
+        b'{"text":"a","b":' + b"[" * 65 + b"]" * 65 + b"}",
+    ],
+)  # fmt: skip
+def test_lines_in_doubt_are_left_to_json_loads(line: bytes) -> None:
+    for spare in (b"", b'"}\n{"text":"what an earlier block left"}'):
+        assert scan([line], ["text"], spare) is None
+        assert scan([b'{"text":"good"}', line], ["text"], spare) is None
+
+
+texts = st.text(st.characters() | st.sampled_from('"\\/\n\t é€😀\x00\x1f'), max_size=40)
+
+
+@given(
+    st.lists(st.fixed_dictionaries({"text": texts, "x": texts | st.floats()}), min_size=1, max_size=8), st.booleans()
+)
+@settings(max_examples=300, deadline=None)
+def test_any_texts_are_read_as_json_loads_reads_them(records: list[dict[str, str]], ascii_only: bool) -> None:
+    lines = [json.dumps(record, ensure_ascii=ascii_only) for record in records]
+    # Half a surrogate pair can only be escaped: the encoding is looked at before a block is scanned.
+    encoded = [line.encode("utf-8", errors="replace") for line in lines]
+    values = [read_fields(line, ["text"]) for line in encoded]
+    scanned = scan(encoded, ["text"])
+    if any(isinstance(value, str) for value in values):
+        assert scanned is None
+    elif not any("NaN" in line or "Infinity" in line for line in lines):
+        assert scanned == values
+
+
+@given(st.lists(st.integers(0, 40), max_size=60), st.integers(0, 9))
+@settings(deadline=None)
+def test_newlines_are_found_at_any_place(gaps: list[int], tail: int) -> None:
+    content = b"".join(b"x" * gap + b"\n" for gap in gaps) + b"\x0b" * tail
+    found = scanning.find_newlines(bytearray(content + b"\n\n"), len(content))
+    assert found is not None
+    assert found.tolist() == [place for place, byte in enumerate(content) if byte == 10]
+
+
+def test_a_process_that_reads_much_goes_over_to_the_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanning, "_LOADER", scanning._Loader())
+    monkeypatch.setattr(scanning, "LOAD_AFTER_BYTES", 100_000)
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b'{"text": "some text"}\n' * 10_000)
+    size = path.stat().st_size
+
+    def read() -> list[str]:
+        blocks = read_records(str(path), 0, size, keys=["text"], block_bytes=8192)
+        return [text for block in blocks for text in block.columns["text"].texts.to_pylist()]
+
+    first = read()
+    deadline = time.monotonic() + 60
+    while scanning._LOADER.loops is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert scanning._LOADER.loops is json_scanner
+    assert sum(thread.name == "dsindex-loops" for thread in threading.enumerate()) <= 1
+    assert read() == first
+    assert sum(len(block.starts) for block in read_lines(str(path), 0, size, block_bytes=8192)) == 10_000  # type: ignore[union-attr]
+
+
+def test_a_process_that_reads_little_does_without() -> None:
+    loader = scanning._Loader()
+    loader.count(scanning.LOAD_AFTER_BYTES)
+    assert not [thread for thread in threading.enumerate() if thread.name == "dsindex-loops"]
+    assert loader.loops is None
