@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dsindex.text.engines import Engine, choose_engine
+from dsindex.text.fast_tokenizers import hand_on, take_or_load
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ class Encoder(Protocol):
         """Encode texts without nulls, each on its own, special-token strings in them included."""
         ...
 
+    def close(self) -> None:
+        """Give up what was loaded."""
+        ...
+
 
 def encoder_for_thread(tokenizer: Tokenizer, engine: Engine, *, num_threads: int = 1) -> Encoder:
     """Give the calling thread's encoder, built on its first use.
@@ -77,6 +82,12 @@ def encoder_for_thread(tokenizer: Tokenizer, engine: Engine, *, num_threads: int
         kind = GigatokenEncoder if engine.name == "gigatoken" else TokenizersEncoder
         encoders[key] = kind(tokenizer, engine, num_threads=num_threads)
     return encoders[key]
+
+
+def release_encoder() -> None:
+    """Give up the calling thread's encoder, if it has one; another thread takes over what it had loaded."""
+    for encoder in _OF_THREAD.__dict__.pop("encoders", {}).values():
+        encoder.close()
 
 
 _OF_THREAD = threading.local()
@@ -102,13 +113,16 @@ class TokenizersEncoder:
             lengths.extend(counts)
         return TokenBatch(tokens=np.concatenate(tokens), lengths=np.array(lengths, np.int64))
 
+    def close(self) -> None:
+        """The library's object is shared by all threads."""
+
 
 class GigatokenEncoder:
     """The fast one: gigatoken over the Arrow buffers as they are, with the tokens around a text added by us."""
 
     def __init__(self, tokenizer: Tokenizer, engine: Engine, *, num_threads: int = 1) -> None:
         self.engine = engine
-        self._json = tokenizer.json
+        self._tokenizer = tokenizer
         self._parallel = num_threads > 1
         self._fast: Any = None
         self._used_seconds = 0.0
@@ -125,13 +139,18 @@ class GigatokenEncoder:
         tokens = np.asarray(layout.content.data, np.uint32)[ends[0] : ends[-1]]
         return self._with_added(tokens, ends - ends[0])
 
+    def close(self) -> None:
+        """Hand on the object, if one was loaded."""
+        if self._fast is not None:
+            hand_on(self._tokenizer, self._fast)
+            self._fast = None
+
     def _encoded(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> Any:  # noqa: ANN401 - awkward has no types
         import awkward as ak
-        import gigatoken
 
         if self._fast is None or self._has_grown():
             self._fast = None  # the old caches go before the new object is made
-            self._fast = gigatoken.Tokenizer.from_json(self._json)
+            self._fast = take_or_load(self._tokenizer)
             self._used_seconds = 0.0
             self._resident_when_built = resident_bytes()
         content = ak.contents.NumpyArray(data, parameters={"__array__": "char"})

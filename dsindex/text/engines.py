@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
-import json
 import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import orjson
+
 from dsindex.errors import TokenizerError
+from dsindex.text.fast_tokenizers import hand_on, take_or_load
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
@@ -115,7 +117,7 @@ def _tokenizers_engine(reason: str, *, add_special_tokens: bool) -> Engine:
 
 def _added_around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Find the fixed tokens that the post-processor puts around a text: by its description, then by trying."""
-    prefix, suffix = _fixed_tokens(json.loads(tokenizer.json).get("post_processor"))
+    prefix, suffix = _fixed_tokens(orjson.loads(tokenizer.json).get("post_processor"))
     loaded = shared_tokenizer(tokenizer)
     plain = loaded.encode_batch_fast(list(_PROBES), add_special_tokens=False)
     processed = loaded.encode_batch_fast(list(_PROBES), add_special_tokens=True)
@@ -156,7 +158,7 @@ def _template_tokens(template: dict[str, Any]) -> tuple[tuple[int, ...], tuple[i
 
 
 def _check_gigatoken(tokenizer: Tokenizer) -> None:
-    document = json.loads(tokenizer.json)
+    document = orjson.loads(tokenizer.json)
     added = document.get("added_tokens") or []
     _check_added_tokens(added, normalizes=document.get("normalizer") is not None)
     loaded = shared_tokenizer(tokenizer)
@@ -166,10 +168,8 @@ def _check_gigatoken(tokenizer: Tokenizer) -> None:
         reason = f"its ids have holes: {largest} among {tokenizer.vocabulary_size} tokens"
         raise _Unsuitable(reason)
 
-    import gigatoken
-
     try:
-        fast = gigatoken.Tokenizer.from_json(tokenizer.json)
+        fast = take_or_load(tokenizer)
     except (RuntimeError, ValueError, TypeError) as error:
         summary = " ".join(str(error).partition("Location:")[0].split())
         reason = f"gigatoken says: {summary}"
@@ -179,6 +179,7 @@ def _check_gigatoken(tokenizer: Tokenizer) -> None:
         if fast.encode(text).tolist() != expected.ids:
             reason = f"gigatoken gives other ids than tokenizers for {text[:40]!r}"
             raise _Unsuitable(reason)
+    hand_on(tokenizer, fast)
 
 
 def _check_added_tokens(added: list[dict[str, Any]], *, normalizes: bool) -> None:

@@ -21,8 +21,8 @@ from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Reference
 
 from dsindex.errors import TokenizerError
-from dsindex.text import encoders, engines
-from dsindex.text.encoders import Encoder, Engine, choose_engine, encoder_for_thread
+from dsindex.text import encoders, engines, fast_tokenizers
+from dsindex.text.encoders import Encoder, Engine, choose_engine, encoder_for_thread, release_encoder
 from tests.dsindex.text import trained
 
 SHARED = Path(__file__).parents[3] / "../shared"
@@ -30,8 +30,9 @@ TEXTS = [*trained.NASTY, *trained.mixed_texts(1500, seed=1)]
 
 
 @pytest.fixture(autouse=True)
-def _restore_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    monkeypatch.setattr(fast_tokenizers, "_SPARE", {})
 
 
 def large(texts: list[str]) -> pa.LargeStringArray:
@@ -256,6 +257,29 @@ def test_encoder_is_kept_per_thread() -> None:
     thread.start()
     thread.join()
     assert others[0] is not mine
+
+
+def test_what_a_thread_gives_up_another_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    import gigatoken
+
+    tokenizer = trained.as_tokenizer(SUITABLE["bos"])
+    engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)  # loads it, to try it
+    monkeypatch.setattr(gigatoken.Tokenizer, "from_json", lambda _: pytest.fail("loaded again"))
+    mine = encoder_for_thread(tokenizer, engine)
+    first = encoded(mine, TEXTS[:50])
+    release_encoder()
+    assert encoder_for_thread(tokenizer, engine) is not mine
+    others: list[list[list[int]]] = []
+
+    def work() -> None:
+        others.append(encoded(encoder_for_thread(tokenizer, engine), TEXTS[:50]))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert others == [first] == [expected(SUITABLE["bos"], TEXTS[:50])]
+    release_encoder()
+    assert not fast_tokenizers._SPARE[tokenizer.sha256]  # the other thread still has it
 
 
 def test_one_thread_keeps_tokenizers_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
