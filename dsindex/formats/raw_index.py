@@ -20,6 +20,7 @@ from dsindex.formats.json_lines import find_faulty_lines
 from dsindex.formats.safe_pickle import PairListWriter, read_pairs
 from dsindex.storage import atomic_writer
 from dsindex.text.lines import LineBlock, read_lines
+from dsindex.text.scanning import load_loops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -168,6 +169,9 @@ def index_range(task: IndexRange) -> IndexedRange:
     Raises:
         InputError: If the file changed since the ranges were planned.
     """
+    is_large = task.size_bytes >= COMPILED_FROM_BYTES
+    if is_large:
+        load_loops()
     parts = [np.empty((0, 2), dtype=np.int64)]
     num_lines = num_faulty = 0
     reported: list[tuple[int, int]] = []
@@ -177,12 +181,7 @@ def index_range(task: IndexRange) -> IndexedRange:
             continue  # only given where a limit is set
         pairs = np.stack((block.offsets(), block.line_sizes()), axis=1)
         # From the line's first byte in the file on: json.loads knows what to do with a BOM.
-        faulty = find_faulty_lines(
-            block.data,
-            pairs[:, 0] - block.offset,
-            block.ends,
-            compiled=task.size_bytes >= COMPILED_FROM_BYTES,
-        )
+        faulty = find_faulty_lines(block.data, pairs[:, 0] - block.offset, block.ends, compiled=is_large)
         named = faulty[: MAX_REPORTED - len(reported)].tolist()
         reported.extend((num_lines + number, int(pairs[number, 0])) for number in named)
         num_lines += len(pairs)

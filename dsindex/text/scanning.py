@@ -39,12 +39,12 @@ class _Loader:
             begins = self._num_bytes > LOAD_AFTER_BYTES and not self._has_begun
             self._has_begun |= begins
         if begins:
-            threading.Thread(target=self.load, name="dsindex-loops", daemon=True).start()
+            threading.Thread(target=self._compile_and_load, name="dsindex-loops", daemon=True).start()
 
-    def load(self) -> None:
+    def _compile_and_load(self) -> None:
         from dsindex.formats import json_scanner
 
-        # A call compiles, or loads what an earlier process compiled.
+        # A first call compiles, or loads what an earlier process compiled: not while work waits for it.
         line = bytearray(b'{"a": "b"}\n')
         _find_newlines(json_scanner, line, len(line))
         _scan_texts(json_scanner, line, np.zeros(1, np.int64), np.full(1, len(line) - 1), ["a"])
@@ -55,8 +55,10 @@ _LOADER = _Loader()
 
 
 def load_loops() -> None:
-    """Load the loops now, whatever this process reads."""
-    _LOADER.load()
+    """Load the loops now, whatever this process reads; each is compiled when it is first called."""
+    from dsindex.formats import json_scanner
+
+    _LOADER.loops = json_scanner
 
 
 def count_bytes(num_bytes: int) -> None:
