@@ -22,6 +22,7 @@ from rich.console import Console
 
 from tests.benchmarks.builds import measure_build, measure_encoding, measure_growth, measure_ray, measure_start
 from tests.benchmarks.merges import measure_many_documents, measure_many_shards, measure_merge
+from tests.benchmarks.packing import measure_packing
 from tests.benchmarks.plans import measure_cluster, measure_planning
 from tests.benchmarks.processes import ROOT, RunError, measure
 from tests.benchmarks.report import describe_machine, draw, make_table, write_json
@@ -61,6 +62,7 @@ GROUPS: dict[str, tuple[Callable[[Setting], Measured], ...]] = {
     "ray": (measure_ray,),
     "growth": (measure_growth,),
     "merge": (measure_merge,),
+    "packing": (measure_packing,),
     "indices": (lambda setting: measure_against_megatron_core(setting, "indices"),),
     "reading": (lambda setting: measure_against_megatron_core(setting, "reading"),),
     "scale": (measure_planning, measure_cluster, measure_many_shards, measure_many_documents),
@@ -120,6 +122,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--megatron-python", default=sys.executable, metavar="PY", help="Python that can run its tools")
     parser.add_argument("--peers-python", default=sys.executable, metavar="PY", help="Python that has megatron-core")
     parser.add_argument("--datatrove-python", default=sys.executable, metavar="PY", help="Python that has datatrove")
+    parser.add_argument("--modalities-python", default=sys.executable, metavar="PY", help="Python that has modalities")
     parser.add_argument("--temporary", type=Path, help="where inputs and outputs go (default: the system's folder)")
     parser.add_argument("--output", type=Path, default=Path("bench-output"), help="default: bench-output")
     return parser.parse_args(arguments)
@@ -138,6 +141,7 @@ def _make_setting(options: argparse.Namespace, folder: Path) -> Setting:
         megatron_python=options.megatron_python,
         peers_python=options.peers_python,
         datatrove_python=options.datatrove_python,
+        modalities_python=options.modalities_python,
         full=options.full,
         rounds=options.rounds or (3 if options.full else 2),
         megabytes=options.megabytes or (1200 if options.full else 60),

@@ -34,6 +34,7 @@ class Setting:
     peers_python: str = sys.executable
     """Of an environment with megatron-core and what dsindex needs."""
     datatrove_python: str = sys.executable
+    modalities_python: str = sys.executable
     full: bool = False
     rounds: int = 2
     megabytes: float = 60
