@@ -6,7 +6,8 @@ They release the GIL and start no threads of their own: numba's thread pools mus
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numba
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -18,18 +19,29 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
+_COMPILING = threading.RLock()
+
 
 def compiled(function: F) -> F:
     """Compile at the first call, or load what an earlier process compiled.
 
     Numba refuses to cache where neither the package's folder, NUMBA_CACHE_DIR nor the user's cache can be written (a
     read-only container without a home): then every process compiles for itself, a second or so, instead of failing.
+
+    One thread compiles at a time: of two that need the same third function numba 0.66 lets one fail with a KeyError.
     """
     try:
-        result: F = numba.njit(cache=True, nogil=True)(function)
+        result = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:
         result = numba.njit(nogil=True)(function)
-    return result
+    compile_it = result._compile_for_args
+
+    def compile_alone(*args: Any, **kws: Any) -> Any:  # noqa: ANN401 - numba's own types
+        with _COMPILING:
+            return compile_it(*args, **kws)
+
+    result._compile_for_args = compile_alone
+    return cast("F", result)
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numba
 import numpy as np
+
+from dsindex.indices.jit import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def place_all(sizes: NDArray[np.int64], order: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
     """Give the block of each conversation; O(n log capacity).
 
@@ -53,7 +54,7 @@ def place_all(sizes: NDArray[np.int64], order: NDArray[np.int64], capacity: int)
     return blocks
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _find_room(tree: NDArray[np.uint8], leaf: int) -> int:
     """Give the first leaf from `leaf` on that is set, or 0: up to a right neighbour in use, then down its left side."""
     if tree[leaf]:
@@ -68,14 +69,14 @@ def _find_room(tree: NDArray[np.uint8], leaf: int) -> int:
     return leaf
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _set(tree: NDArray[np.uint8], leaf: int) -> None:
     while leaf >= 1 and tree[leaf] == 0:
         tree[leaf] = 1
         leaf //= 2
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _clear(tree: NDArray[np.uint8], leaf: int) -> None:
     tree[leaf] = 0
     leaf //= 2

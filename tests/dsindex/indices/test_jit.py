@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import threading
+import numpy as np
+from dsindex.formats import json_scanner
+
+line = b'{"a": "b"}'
+data = np.frombuffer(line * 2, np.uint8)
+eights = np.ndarray(shape=(len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
+places, accepted = np.zeros(1, np.int64), np.zeros(1, np.bool_)
+calls = [
+    lambda: json_scanner.find_newlines(data, eights, len(line), places),
+    lambda: json_scanner.scan_lines(data, eights, places, places + len(line), accepted),
+]
+barrier = threading.Barrier(len(calls))
+
+def run(call):
+    barrier.wait()
+    call()
+
+threads = [threading.Thread(target=run, args=(call,)) for call in calls]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(accepted)
+"""
+
+
+def test_threads_may_compile_at_once(tmp_path: Path) -> None:
+    """Nothing is compiled yet, and several loops need one function: as when a machine runs it first."""
+    root = Path(__file__).parents[3]
+    (tmp_path / "program.py").write_text(PROGRAM)
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(root)}
+    ended = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (ended.stdout, ended.stderr) == ("[ True]\n", "")
