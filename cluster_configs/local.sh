@@ -83,10 +83,16 @@ add() { # COUNT: one after the other, since raylets that start on one machine at
 }
 
 remove() { # NAME
-    local pid
+    local pid workers
     [[ -e "$state/$1.pid" ]] || fail "no worker $1; see local.sh status"
     pid="$(<"$state/$1.pid")"
-    if is_ours "$pid"; then kill -KILL -- "-$pid"; fi
+    if is_ours "$pid"; then
+        # Ray's workers, children of the raylet, are process groups of their own and would finish their task first.
+        kill -STOP -- "-$pid"
+        workers="$(pgrep -P "$(pgrep -d , -g "$pid")" || true)"
+        # shellcheck disable=SC2086 # one argument for each process
+        kill -KILL -- "-$pid" $workers 2>/dev/null || true
+    fi
     rm "$state/$1.pid"
 }
 

@@ -5,6 +5,7 @@ cluster_configs/local.sh has token authentication on, so every step here is with
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -50,10 +51,34 @@ class LocalCluster:
         assert ended.returncode == 0, shown
         return shown
 
-    def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to all processes of a node: what is frozen finishes no shard, however fast the machine is."""
-        node = (Path(self.environment["DSINDEX_CLUSTER_DIR"]) / f"{name}.pid").read_text()
-        os.killpg(int(node), number)
+    def signal_workers(self, name: str, number: signal.Signals) -> list[str]:
+        """Send a signal to the workers of a node, not to the node itself, whose silence would be taken for its end.
+
+        Returns:
+            Their titles, in which Ray's workers say what they do.
+        """
+        group = int((Path(self.environment["DSINDEX_CLUSTER_DIR"]) / f"{name}.pid").read_text())
+        listed = subprocess.run(["ps", "-ewwo", "pid=,ppid=,pgid=,args="], capture_output=True, text=True, check=True)
+        rows = [line.split(maxsplit=3) for line in listed.stdout.splitlines()]
+        members = {pid for pid, _, pgid, _ in rows if int(pgid) == group}
+        workers = {pid: title for pid, parent, _, title in rows if parent in members and title.startswith("ray::")}
+        for pid in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), number)
+        return list(workers.values())
+
+    def freeze_at_work(self, name: str) -> None:
+        """Freeze a node's worker in the middle of a task, which it will not finish, however fast the machine is."""
+        titles: list[str] = []
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            self.signal_workers(name, signal.SIGSTOP)
+            titles = self.signal_workers(name, signal.SIGSTOP)  # now that all stand still
+            if any(title.startswith("ray::tokenize[") for title in titles):
+                return
+            self.signal_workers(name, signal.SIGCONT)
+            time.sleep(0.02)
+        raise AssertionError(f"{name} never had a task: {titles}")
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Begin a dsindex command."""
@@ -131,12 +156,12 @@ def test_build_survives_being_stopped_and_losing_a_node(
     stopped = next(line for line in shown.splitlines() if line.startswith("raysubmit_") and ":" not in line)
     wait_for_shards(work_dir, 20)
     for name in ("worker-0", "worker-1"):
-        cluster.signal(name, signal.SIGSTOP)
+        cluster.signal_workers(name, signal.SIGSTOP)
     kept = wait_for_shards(work_dir, 20)
     assert kept < SHARDS - 100
     code, shown = cluster.run("stop", stopped)
     for name in ("worker-0", "worker-1"):
-        cluster.signal(name, signal.SIGCONT)
+        cluster.signal_workers(name, signal.SIGCONT)
     assert code == 0
     assert f"{stopped}: stopped; what it has done is kept in the work folder" in shown
     assert cluster.run("status", stopped)[0] == 143
@@ -144,8 +169,8 @@ def test_build_survives_being_stopped_and_losing_a_node(
 
     # The same again, followed: it continues, loses a node, gets another.
     follower = cluster.start("submit", "--", "build", "--config", str(config))
-    wait_for_shards(work_dir, kept + 20, follower)
-    cluster.signal("worker-0", signal.SIGSTOP)
+    wait_for_shards(work_dir, kept, follower)
+    cluster.freeze_at_work("worker-0")
     cluster.script("remove", "worker-0")
     cluster.script("add", "1")
     shown, _ = follower.communicate(timeout=150)
