@@ -15,6 +15,7 @@ Written and read by Megatron-LM, NeMo, Curator and datatrove. Source: megatron.c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import tempfile
@@ -375,7 +376,8 @@ class IndexBuilder:
         """Give the temporary files back."""
         for spool in (self._lengths, self._boundaries, self._modes):
             if spool is not None:
-                spool.close()
+                with contextlib.suppress(OSError):  # what is buffered may not fit a full disk, and nobody wants it
+                    spool.close()
 
 
 def _spool(folder: str) -> IO[bytes]:

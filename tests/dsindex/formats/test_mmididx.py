@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import struct
 import tracemalloc
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from dsindex.dtypes import TOKEN_DTYPES
 from dsindex.errors import FormatError
+from dsindex.formats import mmididx
 from dsindex.formats.mmididx import (
     HEADER_BYTES,
     IndexBuilder,
@@ -275,3 +277,11 @@ def test_writer_memory_does_not_grow_with_documents(tmp_path: Path) -> None:
     few, many = peak_of(8), peak_of(48)
     assert many < 1.1 * few + (1 << 20)
     assert (tmp_path / "d.idx").stat().st_size == HEADER_BYTES + 20 * (48 << 16) + 8
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_closing_forgets_what_a_full_disk_did_not_take(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(mmididx, "_spool", lambda _: os.fdopen(os.open("/dev/full", os.O_RDWR), "w+b"))
+    builder = IndexBuilder(np.dtype("<u2"), folder=str(tmp_path))
+    builder.add_documents(np.ones(1, np.int32), np.ones(1, np.int64))  # stays in the buffer
+    builder.close()
