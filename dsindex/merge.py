@@ -1,7 +1,8 @@
 """Make one dataset of many: the `.bin` in parallel by ranges of the output, the `.idx` as a stream.
 
-The plan is a pure function of the parts' sizes. A range of the output is assembled from the parts that overlap it and
-written at its offset, so that a second attempt writes the same bytes to the same place. No step holds all documents.
+The plan is a pure function of the parts' sizes, and can be made as far as the first parts are known. A range of the
+output is assembled from the parts that overlap it and written at its offset, so that a second attempt writes the same
+bytes to the same place. No step holds all documents.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Piece:
     """A run of bytes of a file that becomes part of the output."""
 
     path: str
+    identity: str
+    """Stands for the file's bytes, wherever it lies: another attempt at making it has another one."""
     offset: int
     size_bytes: int
     swapped_bytes: int = 1
@@ -56,13 +59,15 @@ class Part:
 
     bin_path: str
     idx_path: str
+    identity: str
+    """Stands for the bytes of both files, as that of a piece does."""
     bin_bytes: int
     header: IndexHeader
 
     @property
     def piece(self) -> Piece:
         """The whole `.bin`."""
-        return Piece(path=self.bin_path, offset=0, size_bytes=self.bin_bytes)
+        return Piece(path=self.bin_path, identity=self.identity, offset=0, size_bytes=self.bin_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,15 @@ class MergeRange:
     end: int
     output: str
     pieces: tuple[Piece, ...]
+
+    @property
+    def identity(self) -> str:
+        """Stands for the range's place and for exactly the bytes that belong there."""
+        made_of = [f"{self.begin} {self.end}"]
+        made_of += [
+            f"{piece.offset} {piece.size_bytes} {piece.swapped_bytes} {piece.identity}" for piece in self.pieces
+        ]
+        return xxhash.xxh3_128_hexdigest("\n".join(made_of).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +114,13 @@ def open_part(prefix: str) -> Part:
     except OSError as error:
         msg = f"{prefix}.bin: cannot be read ({error.strerror}); a dataset is a .bin and an .idx"
         raise FormatError(msg) from error
-    return Part(bin_path=f"{prefix}.bin", idx_path=f"{prefix}.idx", bin_bytes=bin_bytes, header=header)
+    return Part(
+        bin_path=f"{prefix}.bin",
+        idx_path=f"{prefix}.idx",
+        identity=prefix,  # whoever merges files of others says in the plan which versions of them
+        bin_bytes=bin_bytes,
+        header=header,
+    )
 
 
 def merged_header(parts: Sequence[Part]) -> IndexHeader:
@@ -148,32 +168,61 @@ def range_bytes(total_bytes: int, *, minimum: int = DIGEST_BLOCK_BYTES) -> int:
     return max(minimum, -(-needed // DIGEST_BLOCK_BYTES) * DIGEST_BLOCK_BYTES)
 
 
-def plan_merge(pieces: Sequence[Piece], output: str) -> list[MergeRange]:
+class RangePlanner:
+    """Cuts a file that is made of pieces into ranges, as the pieces become known.
+
+    Args:
+        output: The file that the ranges are written into, at their own offsets.
+        bound_bytes: What the file will hardly be larger than; the ranges' size follows from it.
+    """
+
+    def __init__(self, output: str, *, bound_bytes: int) -> None:
+        self._output = output
+        self._step = range_bytes(bound_bytes)
+        self._number = 0
+        self._size_bytes = 0
+        """Of `_pieces`, which are those of the range that is not full yet."""
+        self._pieces: list[Piece] = []
+
+    def add(self, piece: Piece) -> list[MergeRange]:
+        """Take the next piece in output order; give the ranges that it fills."""
+        full = []
+        offset, left = piece.offset, piece.size_bytes
+        while left:
+            taken = min(left, self._step - self._size_bytes)
+            self._pieces.append(replace(piece, offset=offset, size_bytes=taken))
+            self._size_bytes += taken
+            offset, left = offset + taken, left - taken
+            if self._size_bytes == self._step:
+                full += self.rest()
+        return full
+
+    def rest(self) -> list[MergeRange]:
+        """Give the range that is not full, if there is one: after the last piece it is the last range."""
+        if not self._pieces:
+            return []
+        begin = self._number * self._step
+        cut = MergeRange(
+            number=self._number,
+            begin=begin,
+            end=begin + self._size_bytes,
+            output=self._output,
+            pieces=tuple(self._pieces),
+        )
+        self._number, self._size_bytes, self._pieces = self._number + 1, 0, []
+        return [cut]
+
+
+def plan_merge(pieces: Sequence[Piece], output: str, *, bound_bytes: int = 0) -> list[MergeRange]:
     """Cut a file that is made of pieces into ranges and say which bytes of which pieces make each.
 
     Args:
         pieces: In output order; where the bytes of items are turned round, the sizes before are multiples of an item's.
         output: The file that the ranges are written into, at their own offsets.
+        bound_bytes: The ranges are those of a file of this size, if it is larger.
     """
-    total = sum(piece.size_bytes for piece in pieces)
-    step = range_bytes(total)
-    starts = list(accumulate((piece.size_bytes for piece in pieces), initial=0))
-    ranges = []
-    first = 0  # the first piece that reaches into the current range
-    for number, begin in enumerate(range(0, total, step)):
-        end = min(begin + step, total)
-        while starts[first + 1] <= begin:
-            first += 1
-        inside = []
-        place = first
-        while place < len(pieces) and starts[place] < end:
-            low, high = max(begin, starts[place]), min(end, starts[place + 1])
-            if low < high:
-                offset = pieces[place].offset + low - starts[place]
-                inside.append(replace(pieces[place], offset=offset, size_bytes=high - low))
-            place += 1
-        ranges.append(MergeRange(number=number, begin=begin, end=end, output=output, pieces=tuple(inside)))
-    return ranges
+    planner = RangePlanner(output, bound_bytes=max(bound_bytes, sum(piece.size_bytes for piece in pieces)))
+    return [task for piece in pieces for task in planner.add(piece)] + planner.rest()
 
 
 def merge_range(task: MergeRange) -> RangeResult:

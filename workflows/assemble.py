@@ -1,9 +1,9 @@
 """The last stretch of every job that makes a dataset: merge its parts under partial names, then publish it whole.
 
-Files are assembled beside the output (a rename cannot cross file systems) as `<final>.<merge id>.partial`, where the
-merge id stands for the parts: a zombie of another build cannot write there. Only when all are whole are they renamed,
-the `.idx` last, since its presence means that the `.bin` is whole, and after it the manifest. Packed data is one file,
-the `.pbin`, made of the same parts between two ends that lie in the work folder.
+Files are assembled beside the output under the partial names of workflows.publishing. Ranges of the tokens may have
+been merged before, while shards were still made (workflows.ranges); here the rest is done. Only when all files are
+whole are they renamed, the `.idx` last, since its presence means that the `.bin` is whole, and after it the manifest.
+Packed data is one file, the `.pbin`, made of the same parts between two ends that lie in the work folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dsindex.merge import (
     MergeRange,
     Part,
     RangeResult,
-    merge_range,
     plan_merge,
     write_merged_index,
 )
@@ -25,12 +24,11 @@ from dsindex.storage import (
     atomic_writer,
     combine_digests,
     make_folder,
-    output_error,
-    remove_if_present,
 )
 from workflows.dispatch import run_calls
 from workflows.executors import Call
-from workflows.publishing import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, Dataset, FileDigest
+from workflows.publishing import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, Dataset, FileDigest, identify_parts
+from workflows.ranges import begin_token_file, range_call, resize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,6 +83,8 @@ class _Assembly:
 
     def __init__(self, dataset: Dataset, ledger: Ledger) -> None:
         self._dataset = dataset
+        self._target = dataset.target
+        self._merge_id = identify_parts(dataset.parts)
         self._ledger = ledger
         self._files: dict[str, FileDigest] = {}
         self.ranges: list[MergeRange] = []
@@ -94,14 +94,13 @@ class _Assembly:
         if self._complete:
             self.bytes_done = dataset.bin_bytes
             return
-        make_folder(os.path.dirname(os.path.abspath(dataset.prefix)))
-        partial = dataset.partial(dataset.token_suffix)
-        if _size(partial) != dataset.bin_bytes:
-            ledger.record_merge_again(dataset.merge_id)
-            _allocate(partial, dataset.bin_bytes)
-        self.ranges = plan_merge(dataset.pieces, partial)
+        path = self._target.token_file
+        make_folder(os.path.dirname(path))
+        begin_token_file(self._target, ledger)
+        resize(path, dataset.bin_bytes)  # until now it was as large as the ranges that were written
+        self.ranges = plan_merge(dataset.pieces, path, bound_bytes=self._target.bound_bytes)
         for task in self.ranges:
-            result = ledger.range(dataset.merge_id, task.number)
+            result = ledger.range(task)
             if result is not None:
                 self._results[task.number] = result
         self.num_ranges_done = len(self._results)
@@ -109,15 +108,15 @@ class _Assembly:
 
     def _resume_complete(self) -> bool:
         """Recognise a dataset whose files an earlier run made whole, some of them published already."""
-        recorded = self._ledger.assembled(self._dataset.merge_id)
+        recorded = self._ledger.assembled(self._target.token_file, self._merge_id)
         if recorded is None:
             return False
         files = {suffix: FileDigest(**entry) for suffix, entry in recorded.items()}
         if files.keys() != self._dataset.suffixes:
             return False
         for suffix, file in files.items():
-            size_bytes = _size(self._dataset.partial(suffix))
-            if file.size_bytes != (_size(self._dataset.final(suffix)) if size_bytes is None else size_bytes):
+            size_bytes = _size(self._target.partial(suffix))
+            if file.size_bytes != (_size(self._target.final(suffix)) if size_bytes is None else size_bytes):
                 return False
         self._files = files
         return True
@@ -125,16 +124,16 @@ class _Assembly:
     def calls(self) -> Iterator[tuple[MergeRange | str, Call]]:
         if self._complete:
             return
-        dataset = self._dataset
-        name = os.path.basename(dataset.prefix)
+        dataset, target = self._dataset, self._target
+        name = os.path.basename(target.prefix)
         if dataset.packed is None:
             yield (
                 "idx",
                 Call(
                     name=f"index[{name}]",
-                    place=dataset.final("idx"),
+                    place=target.final("idx"),
                     function=make_index,
-                    arguments=(dataset.parts, dataset.partial("idx")),
+                    arguments=(dataset.parts, target.partial("idx")),
                 ),
             )
         if dataset.provenance is not None:
@@ -142,9 +141,9 @@ class _Assembly:
                 PROVENANCE_SUFFIX,
                 Call(
                     name=f"provenance[{name}]",
-                    place=dataset.final(PROVENANCE_SUFFIX),
+                    place=target.final(PROVENANCE_SUFFIX),
                     function=make_provenance,
-                    arguments=(dataset.provenance, dataset.partial(PROVENANCE_SUFFIX)),
+                    arguments=(dataset.provenance, target.partial(PROVENANCE_SUFFIX)),
                 ),
             )
         if dataset.quarantine:
@@ -152,20 +151,14 @@ class _Assembly:
                 QUARANTINE_SUFFIX,
                 Call(
                     name=f"quarantine[{name}]",
-                    place=dataset.final(QUARANTINE_SUFFIX),
+                    place=target.final(QUARANTINE_SUFFIX),
                     function=make_quarantine,
-                    arguments=(dataset.quarantine, dataset.partial(QUARANTINE_SUFFIX)),
+                    arguments=(dataset.quarantine, target.partial(QUARANTINE_SUFFIX)),
                 ),
             )
         for task in self.ranges:
             if task.number not in self._results:
-                call = Call(
-                    name=f"merge[{name}:{task.number:05d}]",
-                    place=f"{dataset.final(dataset.token_suffix)}, bytes {task.begin} to {task.end}",
-                    function=merge_range,
-                    arguments=(task,),
-                )
-                yield task, call
+                yield task, range_call(task, target)
 
     def take(self, what: MergeRange | str, value: Any) -> int:  # noqa: ANN401 - a RangeResult or a FileDigest
         """Take one call's result; give the bytes of `.bin` that it stands for."""
@@ -173,7 +166,7 @@ class _Assembly:
             self._files[what] = value
             return 0
         self._results[what.number] = value
-        self._ledger.record_range(self._dataset.merge_id, value)
+        self._ledger.record_range(what, value)
         return what.end - what.begin
 
     def finish(self) -> dict[str, FileDigest]:
@@ -182,11 +175,11 @@ class _Assembly:
                 bytes.fromhex(digest) for task in self.ranges for digest in self._results[task.number].block_digests
             ]
             tokens = FileDigest(size_bytes=self._dataset.bin_bytes, digest=combine_digests(digests))
-            self._files[self._dataset.token_suffix] = tokens
+            self._files[self._target.token_suffix] = tokens
             recorded = {
                 suffix: {"size_bytes": file.size_bytes, "digest": file.digest} for suffix, file in self._files.items()
             }
-            self._ledger.record_assembled(self._dataset.merge_id, recorded)
+            self._ledger.record_assembled(self._target.token_file, self._merge_id, recorded)
         return self._files
 
 
@@ -209,20 +202,6 @@ def make_quarantine(shards: Sequence[ShardQuarantine], path: str) -> FileDigest:
     with atomic_writer(path) as file:
         write_quarantine(file, shards)
     return FileDigest(size_bytes=file.size_bytes, digest=file.hexdigest())
-
-
-def _allocate(path: str, size_bytes: int) -> None:
-    """Make an empty file of the given size for ranges to be written into."""
-    remove_if_present(path)
-    try:
-        descriptor = os.open(path, os.O_CREAT | os.O_WRONLY, 0o666)
-        try:
-            os.ftruncate(descriptor, size_bytes)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        remove_if_present(path)
-        raise output_error(path, error) from error
 
 
 def _size(path: str) -> int | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.formats.mmididx import IndexHeader
-from dsindex.merge import Part
 from dsindex.shards import ShardSettings
 from dsindex.storage import make_folder
 from workflows.assemble import assemble
@@ -21,12 +20,14 @@ from workflows.preflight import examine_sample
 from workflows.publishing import (
     Dataset,
     FileDigest,
-    identify_merge,
+    Target,
     partial_files,
     publish,
+    shard_part,
     shard_provenance,
     shard_quarantine,
 )
+from workflows.ranges import TokenSource
 from workflows.run_record import describe_run
 from workflows.session import open_session
 from workflows.source import ACCOUNT_FIELDS, check_room, count_lines, open_source
@@ -36,6 +37,7 @@ from workflows.workfolder import Plan, remove_work_folder
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from dsindex.merge import Part
     from dsindex.shards import ShardResult, ShardTask
     from workflows.config import BuildConfig
     from workflows.executors import Executor
@@ -120,7 +122,6 @@ class _Build:
             if not self._config.keep_shards:
                 remove_work_folder(self._work_dir)  # of a run that was killed after it had published
             return self._report_finished(manifests)
-        self._prepare()
         with open_session(
             self._config,
             self._source,
@@ -128,10 +129,11 @@ class _Build:
             work_dir=self._work_dir,
             keys=self._config.json_keys,
             reporter=self._reporter,
+            examine=self._examine,
         ) as (executor, ledger):
             return self._work(executor, ledger)
 
-    def _prepare(self) -> None:
+    def _examine(self) -> None:
         """Find out what would fail before anything is done."""
         folder = os.path.dirname(os.path.abspath(self._config.output_prefix))
         make_folder(folder)
@@ -148,10 +150,7 @@ class _Build:
 
     def _work(self, executor: Executor, ledger: Ledger) -> BuildReport:
         results = self._tokenize(executor, ledger)
-        datasets = [
-            self._dataset(key, output, results)
-            for key, output in zip(self._config.json_keys, self._outputs, strict=True)
-        ]
+        datasets = [self._dataset(source, results) for source in self._token_sources()]
         files = assemble(
             datasets,
             executor=executor,
@@ -209,31 +208,29 @@ class _Build:
             work_dir=self._work_dir,
         )
         tasks = source.tasks()
-        return list(zip(tasks, stage.run(tasks, settings), strict=True))
+        return list(zip(tasks, stage.run(tasks, settings, self._token_sources()), strict=True))
 
-    def _dataset(self, key: str, output: Output, results: Sequence[tuple[ShardTask, ShardResult]]) -> Dataset:
-        parts, digests = [], []
-        for _, result in results:
-            part = next(part for part in result.keys if part.key == key)
-            header = IndexHeader(
-                dtype=self._dtype,
-                num_sequences=part.num_sequences,
-                num_boundaries=part.num_documents + 1,
-                has_modes=False,
+    def _token_sources(self) -> list[TokenSource]:
+        """Give every key's dataset, and where its parts come from."""
+        return [
+            TokenSource(
+                target=Target(
+                    prefix=os.path.abspath(output.prefix),
+                    plan_id=self._plan.plan_id,
+                    bound_bytes=self._source.total_bytes * self._dtype.itemsize,
+                ),
+                part_of=partial(self._part, key),
             )
-            parts.append(
-                Part(
-                    bin_path=os.path.join(self._work_dir, part.bin.name),
-                    idx_path=os.path.join(self._work_dir, part.idx.name),
-                    bin_bytes=part.bin.size_bytes,
-                    header=header,
-                )
-            )
-            digests += [part.bin.digest, part.idx.digest]
+            for key, output in zip(self._config.json_keys, self._outputs, strict=True)
+        ]
+
+    def _part(self, key: str, result: ShardResult) -> Part:
+        return shard_part(next(part for part in result.keys if part.key == key), self._work_dir, self._dtype)
+
+    def _dataset(self, source: TokenSource, results: Sequence[tuple[ShardTask, ShardResult]]) -> Dataset:
         return Dataset(
-            prefix=os.path.abspath(output.prefix),
-            parts=tuple(parts),
-            merge_id=identify_merge([output.prefix, *digests]),
+            target=source.target,
+            parts=tuple(source.part_of(result) for _, result in results),
             provenance=None if self._config.no_provenance else shard_provenance(results, self._work_dir),
             quarantine=shard_quarantine(results, self._work_dir, [file.path for file in self._source.inputs]),
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ POLL_SECONDS = 0.5
 DEFAULT_DEADLINE_SECONDS = 3600.0
 """Until enough calls have ended to know how long they take."""
 STRAGGLER_FACTOR = 8
-"""A call is overdue after so many medians of those that ended last,"""
+"""A call is overdue after so many medians of those of its function that ended last,"""
 STRAGGLER_MIN_SECONDS = 60.0
 """and at least so many seconds,"""
 STRAGGLER_CALLS = 10
@@ -78,7 +78,7 @@ class _Progress:
 
 def run_calls(
     executor: Executor,
-    calls: Iterable[tuple[int, Call]],
+    calls: Iterable[tuple[int, Call] | None],
     *,
     on_result: Callable[[int, Any], None],
     policy: RetryPolicy | None = None,
@@ -89,7 +89,9 @@ def run_calls(
 
     Args:
         executor: Where to run.
-        calls: Numbered calls, consumed as slots get free: a million of them are never held at once.
+        calls: Numbered calls, consumed as slots get free: a million of them are never held at once. None says that
+            nothing can be begun before a call that runs has ended; it is asked again then, and where none runs, it is
+            the end.
         on_result: Gets the call's number and what its function returned.
         policy: Budgets and deadline.
         statistics: Counted up.
@@ -107,14 +109,14 @@ class _Dispatch:
     def __init__(
         self,
         executor: Executor,
-        calls: Iterable[tuple[int, Call]],
+        calls: Iterable[tuple[int, Call] | None],
         on_result: Callable[[int, Any], None],
         policy: RetryPolicy,
         statistics: DispatchStatistics,
         on_idle: Callable[[], None] | None,
     ) -> None:
         self._executor = executor
-        self._calls: Iterator[tuple[int, Call]] = iter(calls)
+        self._calls: Iterator[tuple[int, Call] | None] = iter(calls)
         self._on_result = on_result
         self._policy = policy
         self._statistics = statistics
@@ -124,7 +126,10 @@ class _Dispatch:
         self._in_flight: dict[int, _Progress] = {}
         self._fault: tuple[int, BaseException] | None = None
         self._next_overdue_check = 0.0
-        self._durations: deque[float] = deque(maxlen=REMEMBERED_CALLS)
+        self._durations: defaultdict[Callable[..., Any], deque[float]] = defaultdict(
+            lambda: deque(maxlen=REMEMBERED_CALLS)
+        )
+        """By function: calls of one kind say nothing of how long those of another take."""
         self._most_in_flight: float = math.inf
         """Lowered by I/O errors; see the module's docstring."""
 
@@ -153,12 +158,11 @@ class _Dispatch:
         while self._paused and self._paused[0][0] <= now:
             self._start(heapq.heappop(self._paused)[2])
         while self._fault is None and len(self._in_flight) < self._room():
-            try:
-                number, call = next(self._calls)
-            except StopIteration:
+            numbered = next(self._calls, None)
+            if numbered is None:
                 break
-            progress = _Progress(number, call)
-            self._in_flight[number] = progress
+            progress = _Progress(*numbered)
+            self._in_flight[progress.number] = progress
             self._start(progress)
 
     def _room(self) -> float:
@@ -176,7 +180,7 @@ class _Dispatch:
             return  # another attempt at the same call came first
         started = progress.tickets.pop(outcome.ticket)
         if outcome.error is None:
-            self._durations.append(time.monotonic() - started)
+            self._durations[progress.call.function].append(time.monotonic() - started)
             self._most_in_flight += 1 / self._most_in_flight
             self._finish(progress)
             self._on_result(progress.number, outcome.value)
@@ -232,27 +236,29 @@ class _Dispatch:
         if now < self._next_overdue_check:
             return
         self._next_overdue_check = now + POLL_SECONDS
-        begun_before = now - self._deadline()
+        functions = {progress.call.function for progress in self._in_flight.values()}
+        deadlines = {function: self._deadline(function) for function in functions}
         # Where most calls are overdue at once, the storage is slow and second attempts would make it slower.
         twice = sum(len(progress.tickets) > 1 for progress in self._in_flight.values())
         for progress in list(self._in_flight.values()):
             if twice >= max(1, self._executor.slots // 4):
                 break
+            begun_before = now - deadlines[progress.call.function]
             if len(progress.tickets) == 1 and next(iter(progress.tickets.values())) <= begun_before:
                 self._start_beside(progress)
                 twice += 1
         if self._executor.kind != "local":  # a thread that hangs cannot be stopped
             for progress in list(self._in_flight.values()):
-                self._replace_hanging(progress, now)
+                self._replace_hanging(progress, now, deadlines[progress.call.function])
 
     def _start_beside(self, progress: _Progress) -> None:
         self._statistics.stragglers += 1
         progress.overdue += 1
         self._start(progress, beyond_slots=True)
 
-    def _replace_hanging(self, progress: _Progress, now: float) -> None:
+    def _replace_hanging(self, progress: _Progress, now: float, deadline: float) -> None:
         """Where two attempts hang, give the older one up for a third; each gets twice the time of the one before."""
-        if len(progress.tickets) < 2 or now - max(progress.tickets.values()) < self._deadline() * 2**progress.overdue:
+        if len(progress.tickets) < 2 or now - max(progress.tickets.values()) < deadline * 2**progress.overdue:
             return
         if self._policy.deadline_seconds is not None and progress.overdue + 1 >= self._policy.lost_workers:
             call = progress.call
@@ -268,13 +274,14 @@ class _Dispatch:
         self._executor.abandon(oldest)
         self._start_beside(progress)
 
-    def _deadline(self) -> float:
+    def _deadline(self, function: Callable[..., Any]) -> float:
         """Give the seconds after which an attempt is overdue; a second thread would only take time from the first."""
         if self._policy.deadline_seconds is not None:
             return self._policy.deadline_seconds
-        if self._executor.kind == "local" or len(self._durations) < STRAGGLER_CALLS:
+        durations = self._durations[function]
+        if self._executor.kind == "local" or len(durations) < STRAGGLER_CALLS:
             return DEFAULT_DEADLINE_SECONDS
-        return max(STRAGGLER_MIN_SECONDS, STRAGGLER_FACTOR * median(self._durations))
+        return max(STRAGGLER_MIN_SECONDS, STRAGGLER_FACTOR * median(durations))
 
 
 def is_machine_fault(error: BaseException) -> bool:

@@ -121,25 +121,31 @@ def available_cpus() -> int:
     return count
 
 
+def wants_ray(config: ExecutorConfig) -> bool:
+    """Tell whether the options ask for Ray: by name, or because a cluster was named (`--address` or RAY_ADDRESS)."""
+    return config.executor == "ray" or (config.executor == "auto" and _address(config) is not None)
+
+
+def _address(config: ExecutorConfig) -> str | None:
+    return config.address or os.environ.get("RAY_ADDRESS") or None
+
+
 def make_executor(config: ExecutorConfig, *, holds_gil: bool = False) -> Executor:
     """Start the executor that the options ask for.
 
-    `auto` is Ray if and only if a cluster was named (`--address` or RAY_ADDRESS), else threads of this process, or
-    processes for work that holds the GIL.
+    `auto` is Ray if and only if a cluster was named, else threads of this process, or processes for work that holds
+    the GIL.
 
     Raises:
         TaskError: If Ray cannot be started or reached.
     """
-    kind = config.executor
-    address = config.address or os.environ.get("RAY_ADDRESS")
-    if kind == "auto":
-        kind = "ray" if address else "processes" if holds_gil else "local"
-    if kind == "ray":
+    if wants_ray(config):
         from workflows.ray_executor import RayExecutor  # Ray takes 0.7 s to import
 
-        return RayExecutor(address=address, workers=config.workers, ship_code=not config.installed)
+        return RayExecutor(address=_address(config), workers=config.workers, ship_code=not config.installed)
     workers = config.workers or available_cpus()
-    return ProcessExecutor(workers) if kind == "processes" else ThreadExecutor(workers)
+    in_processes = config.executor == "processes" or (config.executor == "auto" and holds_gil)
+    return ProcessExecutor(workers) if in_processes else ThreadExecutor(workers)
 
 
 class ThreadExecutor:

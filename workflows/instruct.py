@@ -134,6 +134,9 @@ class _Instruct:
             "output-prefix": os.path.abspath(config.output_prefix),
         }
         self._plan = Plan(settings=settings, inputs=self._source.inputs)
+        self._token_sources = [
+            split.token_sources(self._plan.plan_id, self._source.total_bytes) for split in self._splits
+        ]
 
     def run(self) -> InstructReport:
         if self._config.fresh:
@@ -145,7 +148,6 @@ class _Instruct:
             if not self._config.keep_shards:
                 remove_work_folder(self._work_dir)  # of a run that was killed after it had published
             return self._report([manifest["content"] for manifest in manifests], manifests[0]["run"], is_new=False)
-        self._prepare()
         with open_session(
             self._config,
             self._source,
@@ -153,11 +155,12 @@ class _Instruct:
             work_dir=self._work_dir,
             keys=(),
             reporter=self._reporter,
+            examine=self._examine,
             holds_gil=True,
         ) as (executor, ledger):
             return self._work(executor, ledger)
 
-    def _prepare(self) -> None:
+    def _examine(self) -> None:
         """Find out what would fail before anything is done."""
         folder = os.path.dirname(os.path.abspath(self._config.output_prefix))
         make_folder(folder)
@@ -177,7 +180,8 @@ class _Instruct:
         packings = self._pack(executor, [result for _, result in results])
         inputs = [file.path for file in self._source.inputs]
         datasets = [
-            split.datasets(results, packing, inputs) for split, packing in zip(self._splits, packings, strict=True)
+            split.datasets(sources, results, packing, inputs)
+            for split, sources, packing in zip(self._splits, self._token_sources, packings, strict=True)
         ]
         files = iter(
             assemble(
@@ -230,7 +234,8 @@ class _Instruct:
             work_dir=self._work_dir,
         )
         tasks = self._source.tasks()
-        return list(zip(tasks, stage.run(tasks, settings), strict=True))
+        sources = [source for group in self._token_sources for source in group]
+        return list(zip(tasks, stage.run(tasks, settings, sources), strict=True))
 
     def _pack(self, executor: Executor, results: Sequence[ShardResult]) -> list[PackingResult | None]:
         """Plan the blocks of every split from all its lengths in order; done again after a crash, it is the same."""
@@ -309,8 +314,8 @@ def _publish_split(datasets: Sequence[Dataset], manifests: Sequence[bytes]) -> N
     Where the tokens' `.idx` stands, the others are whole and belong to it, so an older one goes before all else.
     """
     try:
-        withdraw(datasets[0])
+        withdraw(datasets[0].target)
     except OSError as error:
-        raise output_error(datasets[0].prefix, error) from error
+        raise output_error(datasets[0].target.prefix, error) from error
     for dataset, manifest in reversed(list(zip(datasets, manifests, strict=True))):
         publish(dataset, manifest)

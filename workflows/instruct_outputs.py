@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import os
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsindex.formats.mmididx import IndexHeader
@@ -23,7 +24,8 @@ from dsindex.instruct.shards import (
 )
 from dsindex.merge import Part
 from workflows.manifest import MANIFEST_SUFFIX, describe_files
-from workflows.publishing import Dataset, FileDigest, identify_merge, shard_provenance, shard_quarantine
+from workflows.publishing import Dataset, FileDigest, Target, shard_part, shard_provenance, shard_quarantine
+from workflows.ranges import TokenSource
 from workflows.source import count_lines
 
 if TYPE_CHECKING:
@@ -31,11 +33,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from dsindex.attempt import StoredFile
     from dsindex.instruct.packed_blocks import PackingResult
-    from dsindex.provenance import ShardProvenance
-    from dsindex.quarantine import ShardQuarantine
-    from dsindex.shards import KeyResult, ShardResult, ShardTask
+    from dsindex.shards import ShardResult, ShardTask
     from workflows.instruct_config import InstructConfig
     from workflows.source import TextSource
 
@@ -69,59 +68,67 @@ class SplitOutputs:
         found = glob.glob(f"{glob.escape(self.prefix)}_packing_*.{MANIFEST_SUFFIX}")
         return sorted(path.removesuffix(f".{MANIFEST_SUFFIX}") for path in found)
 
-    def datasets(self, results: Results, packing: PackingResult | None, inputs: Sequence[str]) -> list[Dataset]:
+    def token_sources(self, plan_id: str, input_bytes: int) -> list[TokenSource]:
+        """Give what is made of shards alone, tokens and masks, and where its parts come from."""
+        text, mask = self.prefixes[:2]
+        return [
+            TokenSource(
+                target=Target(prefix=prefix, plan_id=plan_id, bound_bytes=input_bytes * dtype.itemsize),
+                part_of=partial(self._part, key, dtype),
+            )
+            for prefix, key, dtype in (
+                (text, text_key(self.split), self.dtype),
+                (mask, mask_key(self.split), MASK_DTYPE),
+            )
+        ]
+
+    def _part(self, key: str, dtype: np.dtype[Any], result: ShardResult) -> Part:
+        return shard_part(next(part for part in result.keys if part.key == key), self.work_dir, dtype)
+
+    def datasets(
+        self,
+        sources: Sequence[TokenSource],
+        results: Results,
+        packing: PackingResult | None,
+        inputs: Sequence[str],
+    ) -> list[Dataset]:
         """Give what is to be made, in the order of `prefixes`.
 
         Args:
+            sources: Tokens and masks.
             results: Of all shards, in plan order.
             packing: The plan of blocks, where one was made.
             inputs: Their paths as they were given.
         """
-        text, mask, *blocks = self.prefixes
+        text, mask = sources
         key = text_key(self.split)
         found = [
-            self._dataset(
-                text,
-                [self._shard_part(part, self.dtype) for part in _parts(results, key)],
+            Dataset(
+                target=text.target,
+                parts=tuple(text.part_of(result) for _, result in results),
                 provenance=None if self.config.no_provenance else shard_provenance(results, self.work_dir, key=key),
                 # What was set aside belongs to no split: it stands beside the tokens of each.
                 quarantine=shard_quarantine(results, self.work_dir, inputs),
             ),
-            self._dataset(mask, [self._shard_part(part, MASK_DTYPE) for part in _parts(results, mask_key(self.split))]),
+            Dataset(target=mask.target, parts=tuple(mask.part_of(result) for _, result in results), provenance=None),
         ]
         if packing is not None:
-            header = _header(PLAN_DTYPE, num_sequences=packing.num_blocks, num_documents=packing.num_blocks)
-            found.append(self._dataset(blocks[0], [(packing.bin, packing.idx, header)]))
+            target = Target(prefix=self.prefixes[2], plan_id=text.target.plan_id, bound_bytes=packing.bin.size_bytes)
+            found.append(Dataset(target=target, parts=(self._packing_part(packing),), provenance=None))
         return found
 
-    def _shard_part(self, part: KeyResult, dtype: np.dtype[Any]) -> tuple[StoredFile, StoredFile, IndexHeader]:
-        header = _header(dtype, num_sequences=part.num_sequences, num_documents=part.num_documents)
-        return part.bin, part.idx, header
-
-    def _dataset(
-        self,
-        prefix: str,
-        parts: Sequence[tuple[StoredFile, StoredFile, IndexHeader]],
-        *,
-        provenance: tuple[ShardProvenance, ...] | None = None,
-        quarantine: tuple[ShardQuarantine, ...] = (),
-    ) -> Dataset:
-        return Dataset(
-            prefix=prefix,
-            parts=tuple(
-                Part(
-                    bin_path=os.path.join(self.work_dir, bin_file.name),
-                    idx_path=os.path.join(self.work_dir, idx_file.name),
-                    bin_bytes=bin_file.size_bytes,
-                    header=header,
-                )
-                for bin_file, idx_file, header in parts
+    def _packing_part(self, packing: PackingResult) -> Part:
+        return Part(
+            bin_path=os.path.join(self.work_dir, packing.bin.name),
+            idx_path=os.path.join(self.work_dir, packing.idx.name),
+            identity=f"{packing.bin.digest} {packing.idx.digest}",  # every run makes it again, and the same
+            bin_bytes=packing.bin.size_bytes,
+            header=IndexHeader(
+                dtype=PLAN_DTYPE,
+                num_sequences=packing.num_blocks,
+                num_boundaries=packing.num_blocks + 1,
+                has_modes=False,
             ),
-            merge_id=identify_merge(
-                [prefix, *(digest for bin_file, idx_file, _ in parts for digest in (bin_file.digest, idx_file.digest))]
-            ),
-            provenance=provenance,
-            quarantine=quarantine,
         )
 
     def contents(
@@ -203,11 +210,3 @@ def describe_packing(packing: PackingResult, sequence_length: int) -> dict[str, 
         "padding": places - packing.num_tokens,
         "fill": round(packing.num_tokens / places, 6) if places else 1.0,
     }
-
-
-def _parts(results: Results, key: str) -> list[KeyResult]:
-    return [part for _, result in results for part in result.keys if part.key == key]
-
-
-def _header(dtype: np.dtype[Any], *, num_sequences: int, num_documents: int) -> IndexHeader:
-    return IndexHeader(dtype=dtype, num_sequences=num_sequences, num_boundaries=num_documents + 1, has_modes=False)

@@ -39,6 +39,36 @@ def stop_on_signals(command: str) -> Iterator[None]:
             signal.signal(number, former)
 
 
+@contextlib.contextmanager
+def interrupts_held_back() -> Iterator[None]:
+    """Let a Ctrl-C wait for the end of the block, which it would leave with processes that nobody ends.
+
+    It is answered at once in words, and the second one stops at once as ever. In the main thread only.
+
+    Raises:
+        KeyboardInterrupt: At the end of the block, if that was asked for.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if not isinstance(handler, _Handler):
+        yield  # whoever called this has other ideas of what a signal means
+        return
+    held: list[KeyboardInterrupt] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        try:
+            handler(number, frame)
+        except KeyboardInterrupt as interrupt:
+            held.append(interrupt)
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if held:
+            raise held[0]
+
+
 class _Handler:
     def __init__(self, command: str) -> None:
         self._command = command

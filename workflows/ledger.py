@@ -17,7 +17,7 @@ import xxhash
 from pydantic import TypeAdapter, ValidationError
 
 from dsindex.errors import FormatError
-from dsindex.merge import RangeResult
+from dsindex.merge import MergeRange, RangeResult
 from dsindex.shards import ShardResult, ShardTask
 from dsindex.storage import output_error
 
@@ -34,6 +34,11 @@ _RANGE = TypeAdapter(RangeResult)
 def task_key(task: ShardTask) -> str:
     """Name a shard by what it reads, so that it is found again when inputs were added around it."""
     return f"{task.path}\0{task.input_size_bytes}\0{task.input_version}\0{task.begin}\0{task.end}"
+
+
+def output_key(path: str) -> str:
+    """Name a partial file of tokens, which has the plan's id in its name; its folder may be moved."""
+    return os.path.basename(path)
 
 
 def stored_files(result: ShardResult) -> list[StoredFile]:
@@ -128,8 +133,10 @@ class Ledger:
         """Read what is there; nothing is an empty ledger."""
         self._path = path
         self._shards: dict[str, ShardResult] = {}
-        self._ranges: dict[tuple[str, int], RangeResult] = {}
-        self._assembled: dict[str, dict[str, Any]] = {}
+        self._ranges: dict[str, dict[str, RangeResult]] = {}
+        """By output and the range's identity."""
+        self._written: dict[str, int] = {}
+        self._assembled: dict[str, tuple[str, dict[str, Any]]] = {}
         self._synced = time.monotonic()
         self._is_synced = True
         ends_whole = self._read()
@@ -162,12 +169,12 @@ class Ledger:
             if entry["kind"] == "shard":
                 self._shards[entry["task"]] = _inside(_SHARD.validate_python(entry["result"]))
             elif entry["kind"] == "range":
-                result = _RANGE.validate_python(entry["result"])
-                self._ranges[entry["merge"], result.number] = _digested(result)
+                result = _digested(_RANGE.validate_python(entry["result"]))
+                self._keep_range(entry["output"], entry["range"], int(entry["end"]), result)
             elif entry["kind"] == "assembled":
-                self._assembled[entry["merge"]] = _described(entry["files"])
+                self._assembled[entry["output"]] = entry["merge"], _described(entry["files"])
             elif entry["kind"] == "merge again":
-                self._forget_merge(entry["merge"])
+                self._forget_merge(entry["output"])
         except _DAMAGE:
             return
 
@@ -180,36 +187,45 @@ class Ledger:
         self._shards[task_key(task)] = result
         self._append({"kind": "shard", "task": task_key(task), "result": result})
 
-    def range(self, merge_id: str, number: int) -> RangeResult | None:
-        """Give the committed result of an output range."""
-        return self._ranges.get((merge_id, number))
+    def range(self, task: MergeRange) -> RangeResult | None:
+        """Give the committed result of an output range, if it was made of exactly these pieces."""
+        return self._ranges.get(output_key(task.output), {}).get(task.identity)
 
-    def record_range(self, merge_id: str, result: RangeResult) -> None:
+    def record_range(self, task: MergeRange, result: RangeResult) -> None:
         """Commit an attempt at an output range."""
-        self._ranges[merge_id, result.number] = result
-        self._append({"kind": "range", "merge": merge_id, "result": result})
+        output, identity = output_key(task.output), task.identity
+        self._keep_range(output, identity, task.end, result)
+        self._append({"kind": "range", "output": output, "range": identity, "end": task.end, "result": result})
 
-    def assembled(self, merge_id: str) -> dict[str, Any] | None:
-        """Give the digests of the files that were assembled and may be published."""
-        return self._assembled.get(merge_id)
+    def _keep_range(self, output: str, identity: str, end: int, result: RangeResult) -> None:
+        self._ranges.setdefault(output, {})[identity] = result
+        self._written[output] = max(end, self.written_bytes(output))
 
-    def record_assembled(self, merge_id: str, files: dict[str, Any]) -> None:
-        """Commit that all files of a dataset are whole under their partial names."""
-        self._assembled[merge_id] = files
-        self._append({"kind": "assembled", "merge": merge_id, "files": files})
+    def written_bytes(self, output: str) -> int:
+        """Tell where the last committed range of an output ends: the file must be as large."""
+        return self._written.get(output_key(output), 0)
+
+    def assembled(self, output: str, merge_id: str) -> dict[str, Any] | None:
+        """Give the digests of the files that were assembled of these parts and may be published."""
+        recorded, files = self._assembled.get(output_key(output), (None, None))
+        return files if recorded == merge_id else None
+
+    def record_assembled(self, output: str, merge_id: str, files: dict[str, Any]) -> None:
+        """Commit that all files of a dataset are whole under their partial names; `output` is that of the tokens."""
+        self._assembled[output_key(output)] = merge_id, files
+        self._append({"kind": "assembled", "output": output_key(output), "merge": merge_id, "files": files})
         self.sync()
 
-    def record_merge_again(self, merge_id: str) -> None:
-        """Take back what was recorded of a merge, whose partial file is about to be made anew and is empty."""
-        if self._forget_merge(merge_id):
-            self._append({"kind": "merge again", "merge": merge_id})
+    def record_merge_again(self, output: str) -> None:
+        """Take back what was recorded of a partial file, which is about to be made anew and is empty."""
+        if self._forget_merge(output_key(output)):
+            self._append({"kind": "merge again", "output": output_key(output)})
             self.sync()
 
-    def _forget_merge(self, merge_id: str) -> bool:
-        known = [key for key in self._ranges if key[0] == merge_id]
-        for key in known:
-            del self._ranges[key]
-        return self._assembled.pop(merge_id, None) is not None or bool(known)
+    def _forget_merge(self, output: str) -> bool:
+        self._written.pop(output, None)
+        had_ranges = self._ranges.pop(output, None) is not None
+        return self._assembled.pop(output, None) is not None or had_ranges
 
     def _append(self, entry: dict[str, Any]) -> None:
         body = orjson.dumps(entry)

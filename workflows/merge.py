@@ -17,9 +17,9 @@ from workflows.manifest import describe_files, encode_manifest
 from workflows.outputs import MEGATRON_SUFFIXES, Output, find_finished, recorded_files, remove_outputs
 from workflows.plan import InputFile
 from workflows.progress import displays_of_job
-from workflows.publishing import Dataset, identify_merge, publish
+from workflows.publishing import Dataset, Target, publish
 from workflows.run_record import describe_run
-from workflows.workfolder import Plan, open_work_folder, remove_work_folder
+from workflows.workfolder import Plan, open_ledger, own_work_folder, remove_work_folder
 
 if TYPE_CHECKING:
     from workflows.config import MergeConfig
@@ -76,8 +76,9 @@ def _merge(
 ) -> dict[str, Any]:
     began = time.time()
     statistics = DispatchStatistics()
-    dataset = Dataset(prefix=prefix, parts=parts, merge_id=identify_merge([plan.plan_id]), provenance=None)
-    with open_work_folder(work_dir, plan, keep=config.keep_shards) as ledger:
+    target = Target(prefix=prefix, plan_id=plan.plan_id, bound_bytes=sum(part.bin_bytes for part in parts))
+    dataset = Dataset(target=target, parts=parts, provenance=None)
+    with own_work_folder(work_dir, plan, keep=config.keep_shards), open_ledger(work_dir, plan) as ledger:
         executor = make_executor(config)
         try:
             with reporter.showing(*displays_of_job(work_dir, executor)):

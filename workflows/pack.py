@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.convert import TYPE_OF_SIZE
-from dsindex.formats.mmididx import IndexHeader
 from dsindex.formats.pbin import ERAS, PackedHeader
-from dsindex.merge import Part
 from dsindex.shards import ShardSettings
 from dsindex.storage import make_folder
 from dsindex.text.patterns import parse_text_pattern
 from workflows.assemble import assemble
 from workflows.dispatch import DispatchStatistics, RetryPolicy
+from workflows.executors import wants_ray
 from workflows.manifest import describe_files, encode_manifest
 from workflows.ordered import ordered_runner
 from workflows.outputs import PACKED_SUFFIXES, Output, find_finished, recorded_files, remove_outputs
@@ -26,12 +25,15 @@ from workflows.preflight import examine_sample
 from workflows.publishing import (
     Dataset,
     FileDigest,
-    identify_merge,
+    Target,
+    identify_parts,
     partial_files,
     publish,
+    shard_part,
     shard_provenance,
     shard_quarantine,
 )
+from workflows.ranges import TokenSource
 from workflows.run_record import describe_run
 from workflows.session import open_session
 from workflows.source import ACCOUNT_FIELDS, check_room, count_lines, open_source
@@ -39,7 +41,8 @@ from workflows.tokenize import TokenizeStage
 from workflows.workfolder import SHARDS_FOLDER, Plan, remove_work_folder
 
 if TYPE_CHECKING:
-    from dsindex.shards import KeyResult, ShardResult, ShardTask
+    from dsindex.merge import Part
+    from dsindex.shards import ShardResult, ShardTask
     from workflows.executors import Executor
     from workflows.ledger import Ledger
     from workflows.pack_config import PackConfig
@@ -81,7 +84,7 @@ class _Pack:
     def __init__(self, config: PackConfig, reporter: Reporter) -> None:
         self._began = time.time()
         self._pattern = parse_text_pattern(config.jq_pattern)
-        if self._pattern.key is None and config.executor == "auto" and not _names_cluster(config):
+        if self._pattern.key is None and config.executor == "auto" and not wants_ray(config):
             # jq holds Python's global lock while it runs.
             config = config.model_copy(update={"executor": "processes"})
         self._config = config
@@ -102,6 +105,13 @@ class _Pack:
             "pbin-era": config.pbin_era,
         }
         self._plan = Plan(settings=settings | own, inputs=self._source.inputs)
+        self._target = Target(
+            prefix=self._prefix,
+            plan_id=self._plan.plan_id,
+            bound_bytes=self._source.total_bytes * self._token_bytes,
+            head_bytes=self._era.header_bytes,
+            swapped_bytes=self._token_bytes if self._era.byte_order == ">" else 1,
+        )
 
     def run(self) -> PackReport:
         config = self._config
@@ -113,7 +123,6 @@ class _Pack:
                 remove_work_folder(self._work_dir)  # of a run that was killed after it had published
             [manifest] = manifests
             return self._report(manifest["content"], manifest["run"], already_complete=True)
-        self._prepare()
         with open_session(
             config,
             self._source,
@@ -121,10 +130,11 @@ class _Pack:
             work_dir=self._work_dir,
             keys=(self._pattern.column,),
             reporter=self._reporter,
+            examine=self._examine,
         ) as (executor, ledger):
             return self._work(executor, ledger)
 
-    def _prepare(self) -> None:
+    def _examine(self) -> None:
         """Find out what would fail before anything is done."""
         source = self._source
         folder = os.path.dirname(self._prefix)
@@ -189,39 +199,26 @@ class _Pack:
             work_dir=self._work_dir,
         )
         tasks = source.tasks()
-        return list(zip(tasks, stage.run(tasks, settings), strict=True))
+        tokens = TokenSource(target=self._target, part_of=self._part)
+        return list(zip(tasks, stage.run(tasks, settings, [tokens]), strict=True))
 
     def _dataset(self, results: Results, executor: Executor) -> Dataset:
-        shards = [result.keys[0] for _, result in results]
-        parts = tuple(self._part(shard) for shard in shards)
+        parts = tuple(self._part(result) for _, result in results)
         header = PackedHeader(
             era=self._era, token_bytes=self._token_bytes, data_bytes=sum(part.bin_bytes for part in parts)
         )
-        digests = [digest for shard in shards for digest in (shard.bin.digest, shard.idx.digest)]
-        merge_id = identify_merge([self._config.output, self._era.name, *digests])
         run_tasks = ordered_runner(executor, name="pack-index", policy=self._policy)
-        ends = make_ends(header, parts, stem=os.path.join(self._work_dir, SHARDS_FOLDER, merge_id), run_tasks=run_tasks)
+        stem = os.path.join(self._work_dir, SHARDS_FOLDER, identify_parts(parts))
         return Dataset(
-            prefix=self._prefix,
+            target=self._target,
             parts=parts,
-            merge_id=merge_id,
             provenance=None if self._config.no_provenance else shard_provenance(results, self._work_dir),
             quarantine=shard_quarantine(results, self._work_dir, [file.path for file in self._source.inputs]),
-            packed=ends,
+            packed=make_ends(header, parts, stem=stem, run_tasks=run_tasks),
         )
 
-    def _part(self, shard: KeyResult) -> Part:
-        return Part(
-            bin_path=os.path.join(self._work_dir, shard.bin.name),
-            idx_path=os.path.join(self._work_dir, shard.idx.name),
-            bin_bytes=shard.bin.size_bytes,
-            header=IndexHeader(
-                dtype=TYPE_OF_SIZE[self._token_bytes],
-                num_sequences=shard.num_sequences,
-                num_boundaries=shard.num_documents + 1,
-                has_modes=False,
-            ),
-        )
+    def _part(self, result: ShardResult) -> Part:
+        return shard_part(result.keys[0], self._work_dir, TYPE_OF_SIZE[self._token_bytes])
 
     def _content(self, results: Results, files: dict[str, FileDigest]) -> dict[str, Any]:
         """Give the manifest's part that is under the one law."""
@@ -263,7 +260,3 @@ class _Pack:
             seconds=time.time() - self._began,
             run=run,
         )
-
-
-def _names_cluster(config: PackConfig) -> bool:
-    return bool(config.address or os.environ.get("RAY_ADDRESS"))

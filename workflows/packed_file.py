@@ -5,6 +5,7 @@ Header and index are written into the work folder, as files of which the output 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,18 +65,18 @@ def make_ends(header: PackedHeader, parts: Sequence[Part], *, stem: str, run_tas
     Args:
         header: Of the `.pbin`.
         parts: The shards, in output order: one sequence per document.
-        stem: Path of both files, without suffix.
+        stem: Path of both files, without suffix; its name stands for the parts.
         run_tasks: Runs `write_packed_index`.
     """
     head = header.to_bytes()
     write_whole(f"{stem}.head", head)
     task = PackedIndexTask(idx_paths=tuple(part.idx_path for part in parts), header=header, path=f"{stem}.index")
     [index_bytes] = run_tasks(write_packed_index, [task])
-    return PackedEnds(
-        head=Piece(path=f"{stem}.head", offset=0, size_bytes=len(head)),
-        index=Piece(path=task.path, offset=0, size_bytes=index_bytes),
-        swapped_bytes=header.token_bytes if header.era.byte_order == ">" else 1,
-    )
+    return PackedEnds(head=_whole(f"{stem}.head", len(head)), index=_whole(task.path, index_bytes))
+
+
+def _whole(path: str, size_bytes: int) -> Piece:
+    return Piece(path=path, identity=os.path.basename(path), offset=0, size_bytes=size_bytes)
 
 
 def write_packed_index(task: PackedIndexTask) -> int:

@@ -1,7 +1,7 @@
 """A dataset's files and their names: partial until all are whole, then published; and what a job leaves of them.
 
-Files are assembled beside the output (a rename cannot cross file systems) as `<final>.<merge id>.partial`, where the
-merge id stands for the parts: a zombie of another build cannot write there.
+Files are assembled beside the output (a rename cannot cross file systems) as `<final>.<plan id>.partial`: a zombie of a
+build of another plan cannot write there, and one of the same plan would write the same bytes.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import glob
 import os
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import xxhash
 
+from dsindex.formats.mmididx import IndexHeader
 from dsindex.merge import (
     Part,
     Piece,
@@ -33,8 +34,9 @@ from workflows.manifest import MANIFEST_SUFFIX, manifest_path
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.formats.mmididx import IndexHeader
-    from dsindex.shards import ShardResult, ShardTask
+    import numpy as np
+
+    from dsindex.shards import KeyResult, ShardResult, ShardTask
 
 PROVENANCE_SUFFIX = "provenance.parquet"
 QUARANTINE_SUFFIX = "quarantine.jsonl.zst"
@@ -51,30 +53,68 @@ class FileDigest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A dataset that a job is going to make: what is known of it before there are parts."""
+
+    prefix: str
+    """Final path without suffix."""
+    plan_id: str
+    """Of the job."""
+    bound_bytes: int
+    """What the file of tokens will hardly be larger than, by the plan alone; its ranges follow from it."""
+    head_bytes: int = 0
+    """What a `.pbin` has before its tokens; 0: a `.bin` and an `.idx` are made."""
+    swapped_bytes: int = 1
+    """Size of a token where its bytes are turned round; 1: it stays as it is in the parts."""
+
+    @property
+    def publishing_order(self) -> tuple[str, ...]:
+        """All files that it may have; the last one's presence says that the others are whole."""
+        return PACKED_PUBLISHING_ORDER if self.head_bytes else PUBLISHING_ORDER
+
+    @property
+    def token_suffix(self) -> str:
+        """The file that is assembled by ranges."""
+        return "pbin" if self.head_bytes else "bin"
+
+    @property
+    def token_file(self) -> str:
+        """The file that is assembled by ranges, until it is published."""
+        return self.partial(self.token_suffix)
+
+    def final(self, suffix: str) -> str:
+        """Give a file's published name."""
+        return f"{self.prefix}.{suffix}"
+
+    def partial(self, suffix: str) -> str:
+        """Give a file's name until it is published."""
+        return f"{self.prefix}.{suffix}.{self.plan_id}.partial"
+
+    def piece(self, part: Part) -> Piece:
+        """Give what a part adds to the file of tokens."""
+        return replace(part.piece, swapped_bytes=self.swapped_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackedEnds:
     """What stands before and after the tokens of a `.pbin`."""
 
     head: Piece
     index: Piece
-    swapped_bytes: int
-    """Size of a token where its bytes are turned round; 1: it stays as it is in the parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """A dataset that is to be made."""
+    """A dataset that is to be made, all parts of which are there."""
 
-    prefix: str
-    """Final path without suffix."""
+    target: Target
     parts: tuple[Part, ...]
     """In output order."""
-    merge_id: str
-    """Stands for the parts' content."""
     provenance: tuple[ShardProvenance, ...] | None
     quarantine: tuple[ShardQuarantine, ...] = ()
     """What was set aside; none, and no file is published."""
     packed: PackedEnds | None = None
-    """Make a `.pbin` of the parts; None: a `.bin` and an `.idx`."""
+    """Of a `.pbin`."""
 
     @property
     def header(self) -> IndexHeader:
@@ -86,44 +126,39 @@ class Dataset:
         """Which files the dataset has."""
         absent = set() if self.provenance is not None else {PROVENANCE_SUFFIX}
         absent |= set() if self.quarantine else {QUARANTINE_SUFFIX}
-        return frozenset(self.publishing_order) - absent
-
-    @property
-    def publishing_order(self) -> tuple[str, ...]:
-        """All files that it may have; the last one's presence says that the others are whole."""
-        return PUBLISHING_ORDER if self.packed is None else PACKED_PUBLISHING_ORDER
-
-    @property
-    def token_suffix(self) -> str:
-        """The file that is assembled by ranges."""
-        return "bin" if self.packed is None else "pbin"
+        return frozenset(self.target.publishing_order) - absent
 
     @property
     def pieces(self) -> list[Piece]:
         """What the file of tokens is made of, in order."""
-        tokens = [part.piece for part in self.parts]
-        if self.packed is None:
-            return tokens
-        swapped = [replace(piece, swapped_bytes=self.packed.swapped_bytes) for piece in tokens]
-        return [self.packed.head, *swapped, self.packed.index]
+        tokens = [self.target.piece(part) for part in self.parts]
+        return tokens if self.packed is None else [self.packed.head, *tokens, self.packed.index]
 
     @property
     def bin_bytes(self) -> int:
         """Size of the merged file of tokens."""
         return sum(piece.size_bytes for piece in self.pieces)
 
-    def final(self, suffix: str) -> str:
-        """Give a file's published name."""
-        return f"{self.prefix}.{suffix}"
 
-    def partial(self, suffix: str) -> str:
-        """Give a file's name until it is published."""
-        return f"{self.prefix}.{suffix}.{self.merge_id}.partial"
+def identify_parts(parts: Sequence[Part]) -> str:
+    """Give a short id for parts in their order."""
+    return xxhash.xxh3_64_hexdigest("\n".join(part.identity for part in parts).encode())
 
 
-def identify_merge(digests: Sequence[str]) -> str:
-    """Give a short id for a sequence of parts' digests."""
-    return xxhash.xxh3_64_hexdigest("\n".join(digests).encode())
+def shard_part(shard: KeyResult, work_dir: str, dtype: np.dtype[Any]) -> Part:
+    """Give one key's part of a shard as what is merged."""
+    return Part(
+        bin_path=os.path.join(work_dir, shard.bin.name),
+        idx_path=os.path.join(work_dir, shard.idx.name),
+        identity=shard.bin.name,  # the attempt's own: the shard made again has another one
+        bin_bytes=shard.bin.size_bytes,
+        header=IndexHeader(
+            dtype=dtype,
+            num_sequences=shard.num_sequences,
+            num_boundaries=shard.num_documents + 1,
+            has_modes=False,
+        ),
+    )
 
 
 def publish(dataset: Dataset, manifest: bytes) -> None:
@@ -132,46 +167,53 @@ def publish(dataset: Dataset, manifest: bytes) -> None:
     A reader takes an `.idx` for the sign that the `.bin` is whole and its own. So what an earlier build published
     under these names goes first, its manifest and `.idx` (or `.pbin`) before all else.
     """
-    folder = os.path.dirname(dataset.prefix)
+    target = dataset.target
+    folder = os.path.dirname(target.prefix)
     try:
-        *others, last = dataset.publishing_order
-        if os.path.exists(dataset.partial(last)):  # else it is published, and so is all that goes before it
-            withdraw(dataset)
+        *others, last = target.publishing_order
+        if os.path.exists(target.partial(last)):  # else it is published, and so is all that goes before it
+            withdraw(target)
             for suffix in others:
                 if suffix in dataset.suffixes:
-                    _rename(dataset, suffix)
+                    _rename(target, suffix)
                 else:
-                    remove_if_present(dataset.final(suffix))
+                    remove_if_present(target.final(suffix))
             sync_folder(folder)
-            _rename(dataset, last)
+            _rename(target, last)
             sync_folder(folder)
     except OSError as error:
-        raise output_error(dataset.prefix, error) from error
-    write_whole(manifest_path(dataset.prefix), manifest)
-    remove_partials(dataset.prefix)
+        raise output_error(target.prefix, error) from error
+    write_whole(manifest_path(target.prefix), manifest)
+    remove_partials(target.prefix)
 
 
-def withdraw(dataset: Dataset) -> None:
+def withdraw(target: Target) -> None:
     """Take back what an earlier build published under a dataset's names, if another one is about to be published.
 
     Raises:
         OSError: If that cannot be done.
     """
-    last = dataset.publishing_order[-1]
-    if os.path.exists(dataset.partial(last)):
-        remove_if_present(manifest_path(dataset.prefix))
-        remove_if_present(dataset.final(last))
+    last = target.publishing_order[-1]
+    if os.path.exists(target.partial(last)):
+        remove_if_present(manifest_path(target.prefix))
+        remove_if_present(target.final(last))
 
 
-def _rename(dataset: Dataset, suffix: str) -> None:
+def _rename(target: Target, suffix: str) -> None:
     with contextlib.suppress(FileNotFoundError):  # published before a crash
-        os.replace(dataset.partial(suffix), dataset.final(suffix))
+        os.replace(target.partial(suffix), target.final(suffix))
 
 
-def remove_partials(prefix: str) -> None:
-    """Remove what unfinished merges, and crashes while a small file was written, left beside an output."""
+def remove_partials(prefix: str, *, other_than: str | None = None) -> None:
+    """Remove what unfinished merges, and crashes while a small file was written, left beside an output.
+
+    Args:
+        prefix: Of the output.
+        other_than: The id of a plan whose files are left where they are.
+    """
     for path in partial_files(prefix):
-        remove_if_present(path)
+        if other_than is None or f".{other_than}.partial" not in path.removeprefix(prefix):
+            remove_if_present(path)
 
 
 def partial_files(prefix: str) -> list[str]:

@@ -5,6 +5,7 @@ Ray is imported here only. A cluster is joined only when the user named one; els
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -19,6 +20,7 @@ import dsindex
 import workflows
 from dsindex.errors import TaskError
 from workflows.executors import Call, NodeAnswer, Outcome, available_cpus, run_guarded
+from workflows.interrupts import TerminatedError, interrupts_held_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +91,15 @@ class RayExecutor:
         else:
             options["address"] = address
         try:
-            ray.init(**options)
+            with interrupts_held_back() if address is None else contextlib.nullcontext():
+                ray.init(**options)
+        except KeyboardInterrupt:
+            ray.shutdown()
+            raise
+        except SystemExit as stop:
+            if stop.code == signal.SIGTERM:  # from Ray's own handler, which is in place by now
+                raise TerminatedError from stop
+            raise
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
             place = "a local Ray instance" if address is None else f"the Ray cluster at {address}"
             msg = f"{place}: cannot be started or reached ({error}); check --address, or use --executor local"

@@ -1,4 +1,7 @@
-"""The stage that makes shards: verifies and keeps what is committed, tokenizes the rest, counts bad records."""
+"""The stage that makes shards: verifies and keeps what is committed, tokenizes the rest, counts bad records.
+
+Ranges of the output that finished shards fill are merged on the way, before more shards are begun (workflows.ranges).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from dsindex.storage import digest_file
 from workflows.dispatch import run_calls
 from workflows.executors import Call
 from workflows.ledger import stored_files
+from workflows.ranges import EarlyRanges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from workflows.executors import Executor
     from workflows.ledger import Ledger
     from workflows.progress import Reporter
+    from workflows.ranges import TokenSource
 
 
 WORKER_MEMORY_BYTES = 350 << 20
@@ -57,8 +62,15 @@ class TokenizeStage:
         self._budget = BadRecordBudget(max_bad_records)
         self._function = function or tokenize_shard
 
-    def run(self, tasks: Sequence[ShardTask], settings: StageSettings) -> list[ShardResult]:
+    def run(
+        self, tasks: Sequence[ShardTask], settings: StageSettings, sources: Sequence[TokenSource] = ()
+    ) -> list[ShardResult]:
         """Give the result of every shard, in plan order.
+
+        Args:
+            tasks: All shards of the plan.
+            settings: What they have in common.
+            sources: Of datasets, ranges of which may be merged already while shards are made.
 
         Raises:
             BadRecordError: The first bad record of the smallest input and offset, with its line number.
@@ -72,25 +84,48 @@ class TokenizeStage:
             if kept is not None:
                 self._tell(task, kept, fresh=False)
                 self._budget.count(kept)
-        shared = self._executor.share(settings)
-
-        def on_result(number: int, result: ShardResult) -> None:
-            results[number] = result
-            self._commit(tasks[number], result)
-
-        todo = (number for number, kept in enumerate(results) if kept is None)
-        try:
-            self._run(((number, self._call(tasks[number], shared)) for number in todo), on_result)
-        except BadRecordError as error:
-            raise _with_line_number(error) from error
-        finally:
-            self._ledger.sync()
+        self._make(tasks, self._executor.share(settings), results, sources)
         finished = [result for result in results if result is not None]
         self._budget.check_share(finished)
         if not any(result.num_records for result in finished):
             msg = f"{tasks[0].path}: expected at least one record in all inputs together, got none"
             raise InputError(msg)
         return finished
+
+    def _make(
+        self,
+        tasks: Sequence[ShardTask],
+        settings: object,
+        results: list[ShardResult | None],
+        sources: Sequence[TokenSource],
+    ) -> None:
+        """Make the shards whose result is missing, and on the way the ranges that they fill."""
+        early = EarlyRanges(sources, self._ledger)
+
+        def calls() -> Iterator[tuple[int, Call] | None]:
+            todo = (number for number, kept in enumerate(results) if kept is None)
+            while not early.has_all(results):
+                if (merge := early.next_call()) is not None:
+                    # After all shards: a fault of theirs, which has the smaller number, is the one that is told.
+                    yield len(tasks) + merge[0], merge[1]
+                elif (number := next(todo, None)) is not None:
+                    yield number, self._call(tasks[number], settings)
+                else:
+                    yield None
+
+        def on_result(number: int, value: Any) -> None:  # noqa: ANN401 - a ShardResult or a RangeResult
+            if number < len(tasks):
+                results[number] = value
+                self._commit(tasks[number], value)
+            else:
+                early.take(number - len(tasks), value)
+
+        try:
+            self._run(calls(), on_result)
+        except BadRecordError as error:
+            raise _with_line_number(error) from error
+        finally:
+            self._ledger.sync()
 
     def _call(self, task: ShardTask, settings: object) -> Call:
         return Call(
@@ -101,7 +136,7 @@ class TokenizeStage:
             memory_bytes=WORKER_MEMORY_BYTES,
         )
 
-    def _run(self, calls: Iterator[tuple[int, Call]], on_result: Callable[[int, Any], None]) -> None:
+    def _run(self, calls: Iterator[tuple[int, Call] | None], on_result: Callable[[int, Any], None]) -> None:
         run_calls(
             self._executor,
             calls,

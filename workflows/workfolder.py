@@ -89,35 +89,57 @@ def _shown(value: object) -> str:
 
 
 @contextlib.contextmanager
-def open_work_folder(path: str, plan: Plan, *, keep: bool = True) -> Iterator[Ledger]:
+def own_work_folder(path: str, plan: Plan, *, keep: bool = True) -> Iterator[None]:
     """Own a work folder for the time of the block, and remove it when the block succeeds, unless it is to be kept.
+
+    A block that fails before it opens the ledger leaves no trace.
 
     Raises:
         PlanError: If another driver works there, or another plan has committed work there, naming what differs.
         OutputError: If it cannot be made.
     """
     make_folder(path)
-    with hold_lock(os.path.join(path, LOCK_FILE)):
-        stored = read_plan(path)
-        nothing_done = _size(os.path.join(path, LEDGER_FILE)) == 0
-        if stored is not None and not nothing_done and (changes := describe_changes(stored, plan)):
-            msg = (
-                f"{path}: an unfinished build of another plan is here: {'; '.join(changes)}; "
-                f"give the former options and inputs to continue it, or --fresh to start over"
-            )
-            raise PlanError(msg)
-        if stored is None:  # a ledger that no plan explains: a removal was cut off, and it may be of another plan
-            remove_if_present(os.path.join(path, LEDGER_FILE))
-        write_whole(os.path.join(path, PLAN_FILE), orjson.dumps(plan.to_json()))
-        ledger = Ledger(os.path.join(path, LEDGER_FILE))
-        try:
-            yield ledger
-        finally:
-            ledger.close()
-        if not keep:
-            _empty(path)
+    try:
+        with hold_lock(os.path.join(path, LOCK_FILE)):
+            _refuse_other_plan(path, plan)
+            yield
+            if not keep:
+                _empty(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.rmdir(path)  # which it lets only if nothing was begun there
+        raise
     if not keep:
         _remove_emptied(path)
+
+
+def _refuse_other_plan(path: str, plan: Plan) -> None:
+    stored = read_plan(path)
+    nothing_done = _size(os.path.join(path, LEDGER_FILE)) == 0
+    if stored is not None and not nothing_done and (changes := describe_changes(stored, plan)):
+        msg = (
+            f"{path}: an unfinished build of another plan is here: {'; '.join(changes)}; "
+            f"give the former options and inputs to continue it, or --fresh to start over"
+        )
+        raise PlanError(msg)
+
+
+@contextlib.contextmanager
+def open_ledger(path: str, plan: Plan) -> Iterator[Ledger]:
+    """Begin or continue a plan in a work folder that is owned.
+
+    Raises:
+        FormatError: If what an earlier run recorded cannot be read.
+        OutputError: If the folder cannot be written.
+    """
+    if read_plan(path) is None:  # a ledger that no plan explains: a removal was cut off, and it may be of another plan
+        remove_if_present(os.path.join(path, LEDGER_FILE))
+    write_whole(os.path.join(path, PLAN_FILE), orjson.dumps(plan.to_json()))
+    ledger = Ledger(os.path.join(path, LEDGER_FILE))
+    try:
+        yield ledger
+    finally:
+        ledger.close()
 
 
 def _size(path: str) -> int:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,17 @@ from hypothesis import strategies as st
 from dsindex import merge
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import IndexBuilder, IndexHeader, check_index, read_index
-from dsindex.merge import MergeRange, Part, merge_range, open_part, plan_merge, range_bytes, write_merged_index
+from dsindex.merge import (
+    MergeRange,
+    Part,
+    Piece,
+    RangePlanner,
+    merge_range,
+    open_part,
+    plan_merge,
+    range_bytes,
+    write_merged_index,
+)
 from dsindex.storage import atomic_writer, combine_digests, digest_file
 
 if TYPE_CHECKING:
@@ -39,7 +50,7 @@ def write_part(
 
 def part_of_size(size: int) -> Part:
     header = IndexHeader(dtype=np.dtype("<u2"), num_sequences=0, num_boundaries=1, has_modes=False)
-    return Part(bin_path=f"{size}.bin", idx_path=f"{size}.idx", bin_bytes=size, header=header)
+    return Part(bin_path=f"{size}.bin", idx_path=f"{size}.idx", identity=f"{size}", bin_bytes=size, header=header)
 
 
 @given(sizes=st.lists(st.integers(0, 500), min_size=1, max_size=20), step=st.integers(1, 700))
@@ -58,6 +69,43 @@ def test_plan_merge_covers_every_byte_once_in_order(sizes: list[int], step: int)
             sources[piece.path] = sources.get(piece.path, 0) + piece.size_bytes
     assert position == sum(sizes)
     assert sources == {f"{size}.bin": size * sizes.count(size) for size in set(sizes) if size}
+
+
+@given(
+    sizes=st.lists(st.integers(0, 500), min_size=1, max_size=20),
+    step=st.integers(1, 700),
+    bound=st.integers(0, 20_000),
+)
+def test_ranges_of_the_first_pieces_are_those_of_the_whole(sizes: list[int], step: int, bound: int) -> None:
+    """As far as they are full: what is merged before all pieces are there has the place that the plan gives it."""
+    pieces = [part_of_size(size).piece for size in sizes]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge, "range_bytes", lambda total: step + total // 10_000)
+        bound = max(bound, sum(sizes))
+        planner = RangePlanner("out", bound_bytes=bound)
+        early = []
+        for number, piece in enumerate(pieces, 1):
+            early += planner.add(piece)
+            known = plan_merge(pieces[:number], "out", bound_bytes=bound)
+            assert early == [task for task in known if task.end - task.begin == planner._step]
+        assert early + planner.rest() == plan_merge(pieces, "out", bound_bytes=bound)
+        assert planner.rest() == []
+
+
+def test_range_is_known_by_its_place_and_its_pieces() -> None:
+    piece = Piece(path="a/x", identity="x", offset=5, size_bytes=10)
+    task = MergeRange(number=1, begin=100, end=110, output="out", pieces=(piece,))
+    others = [
+        replace(task, begin=90, end=100),
+        replace(task, pieces=()),
+        *(
+            replace(task, pieces=(replace(piece, **changed),))
+            for changed in ({"identity": "y"}, {"offset": 4}, {"size_bytes": 9}, {"swapped_bytes": 2})
+        ),
+    ]
+    assert len({task.identity, *(other.identity for other in others)}) == 1 + len(others)
+    moved = replace(task, output="elsewhere/out", pieces=(replace(piece, path="b/x"),))
+    assert moved.identity == task.identity
 
 
 @pytest.mark.parametrize(("total", "ranges"), [(0, 0), (1, 1), (64 << 20, 1), ((64 << 20) + 1, 2), (10 << 40, 8624)])

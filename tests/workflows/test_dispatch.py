@@ -125,6 +125,28 @@ def test_calls_are_taken_only_when_slots_are_free() -> None:
     assert most_ahead <= executor.slots + executor.backlog
 
 
+def test_calls_that_wait_for_a_result_are_begun_when_it_is_there() -> None:
+    """Call 9 is made of the results of 0 and 1; meanwhile others go on, and then there is nothing else to do."""
+    executor = FakeExecutor(slots=1, backlog=1)
+    results: dict[int, Any] = {}
+
+    def numbered() -> Any:
+        yield from calls_of(lambda n: n, lambda n: n)
+        while len(results) < 2:
+            yield None
+        yield 9, Call(name="sum", place="", function=lambda: sum(results.values()), arguments=())
+
+    run_calls(executor, numbered(), on_result=results.__setitem__)
+    assert results == {0: 0, 1: 1, 9: 1}
+    assert executor.started == ["call[0]", "call[1]", "sum"]
+
+
+def test_nothing_that_could_be_waited_for_is_the_end() -> None:
+    results: dict[int, Any] = {}
+    run_calls(FakeExecutor(), iter([*calls_of(lambda n: n), None, None, None, None]), on_result=results.__setitem__)
+    assert results == {0: 0}
+
+
 @pytest.mark.parametrize(
     "error", [OSError(5, "Input/output error"), ConnectionError("worker died")], ids=["I/O error", "lost worker"]
 )

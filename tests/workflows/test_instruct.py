@@ -168,7 +168,7 @@ def test_same_bytes_after_publishing_was_cut_off(
     publish, calls = instruct.publish, []
 
     def fail_third(dataset: Any, manifest: bytes) -> None:
-        calls.append(dataset.prefix)
+        calls.append(dataset.target.prefix)
         if len(calls) == 3:
             raise InputError("the storage went away")
         publish(dataset, manifest)

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.attempt import StoredFile
-from dsindex.merge import RangeResult
+from dsindex.merge import MergeRange, Piece, RangeResult
 from dsindex.shards import KeyResult, ShardResult, ShardTask
 from workflows.ledger import Ledger
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE = StoredFile(name="shards/0000/00000000.x.0.bin", size_bytes=2, digest="ab")
+PIECE = Piece(path="/work/shards/x.bin", identity="shards/x.bin", offset=0, size_bytes=8)
+RANGE = MergeRange(number=4, begin=32, end=40, output="/out/x.bin.id.partial", pieces=(PIECE,))
 TASK = ShardTask(shard=0, input=0, path="/in", begin=0, end=10, input_size_bytes=20, input_version="5")
 
 
@@ -51,8 +53,8 @@ def written(path: Path, *, num_shards: int = 3) -> None:
     ledger = Ledger(str(path))
     for shard in range(num_shards):
         ledger.record_shard(task_of(shard), result_of(shard))
-    ledger.record_range("merge", RangeResult(number=4, block_digests=("aa", "bb")))
-    ledger.record_assembled("merge", {"bin": {"size_bytes": 1, "digest": "cc"}})
+    ledger.record_range(RANGE, RangeResult(number=4, block_digests=("aa", "bb")))
+    ledger.record_assembled(RANGE.output, "parts", {"bin": {"size_bytes": 1, "digest": "cc"}})
     ledger.close()
 
 
@@ -60,10 +62,47 @@ def test_ledger_gives_back_what_was_recorded(tmp_path: Path) -> None:
     written(tmp_path / "ledger")
     ledger = Ledger(str(tmp_path / "ledger"))
     assert [ledger.shard(task_of(n)) for n in range(4)] == [result_of(0), result_of(1), result_of(2), None]
-    assert ledger.range("merge", 4) == RangeResult(number=4, block_digests=("aa", "bb"))
-    assert ledger.range("other", 4) is None
-    assert ledger.assembled("merge") == {"bin": {"size_bytes": 1, "digest": "cc"}}
+    assert ledger.range(RANGE) == RangeResult(number=4, block_digests=("aa", "bb"))
+    assert ledger.written_bytes(RANGE.output) == 40
+    assert ledger.written_bytes("/out/x.bin.other.partial") == 0
+    assert ledger.assembled(RANGE.output, "parts") == {"bin": {"size_bytes": 1, "digest": "cc"}}
+    assert ledger.assembled(RANGE.output, "other parts") is None
+    assert ledger.assembled("/out/y.bin.id.partial", "parts") is None
     ledger.close()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"output": "/out/x.bin.other.partial"},
+        {"begin": 24, "end": 32},
+        {"pieces": (replace(PIECE, identity="shards/another-attempt.bin"),)},
+        {"pieces": (replace(PIECE, offset=8),)},
+    ],
+    ids=["another plan", "another place", "a shard made again", "other bytes of it"],
+)
+def test_range_counts_only_for_what_it_was_made_of(tmp_path: Path, changed: dict[str, Any]) -> None:
+    written(tmp_path / "ledger")
+    ledger = Ledger(str(tmp_path / "ledger"))
+    assert ledger.range(replace(RANGE, **changed)) is None
+    moved = replace(RANGE, output="/elsewhere/x.bin.id.partial", pieces=(replace(PIECE, path="/elsewhere/x.bin"),))
+    assert ledger.range(moved) is not None
+    ledger.close()
+
+
+def test_file_that_is_made_again_has_no_ranges(tmp_path: Path) -> None:
+    written(tmp_path / "ledger")
+    ledger = Ledger(str(tmp_path / "ledger"))
+    other = replace(RANGE, output="/out/y.bin.id.partial")
+    ledger.record_range(other, RangeResult(number=4, block_digests=()))
+    ledger.record_merge_again(RANGE.output)
+    ledger.close()
+    again = Ledger(str(tmp_path / "ledger"))
+    assert again.range(RANGE) is None
+    assert again.assembled(RANGE.output, "parts") is None
+    assert again.written_bytes(RANGE.output) == 0
+    assert again.range(other) is not None
+    again.close()
 
 
 def test_ledger_finds_a_shard_whose_number_moved(tmp_path: Path) -> None:

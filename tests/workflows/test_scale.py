@@ -12,6 +12,7 @@ import pickle
 import tempfile
 import time
 import uuid
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 
 from dsindex.attempt import StoredFile
-from dsindex.merge import plan_merge
+from dsindex.merge import MergeRange, RangeResult, plan_merge
 from dsindex.shards import KeyResult, ShardResult, ShardTask
 from workflows.build import _Build
 from workflows.dispatch import DispatchStatistics, RetryPolicy, run_calls
@@ -27,6 +28,8 @@ from workflows.executors import Call, Outcome
 from workflows.ledger import Ledger
 from workflows.plan import InputFile, plan_shards
 from workflows.progress import Reporter, displays_of_job
+from workflows.publishing import Target
+from workflows.ranges import TokenSource
 from workflows.tokenize import TokenizeStage
 
 if TYPE_CHECKING:
@@ -72,8 +75,10 @@ class Simulated:
         raise AssertionError(ticket)
 
 
-def play(task: ShardTask) -> ShardResult:
+def play(task: ShardTask | MergeRange) -> ShardResult | RangeResult:
     """What a shard of the default size gives: every number and name its own object, as long as real ones."""
+    if isinstance(task, MergeRange):
+        return RangeResult(number=task.number, block_digests=(uuid.uuid4().hex, uuid.uuid4().hex))
     stem = f"shards/{task.shard // 10_000:04d}/{task.shard:08d}.{uuid.uuid4().hex}"
 
     def stored(suffix: str) -> StoredFile:
@@ -132,16 +137,21 @@ def drive(num_inputs: int, num_shards: int) -> dict[str, float]:
             statistics=DispatchStatistics(),
             max_bad_records=None,
         )
-        with reporter.showing(*displays_of_job(folder, executor)):
-            results = list(zip(tasks, stage.run(tasks, SimpleNamespace(work_dir=folder)), strict=True))  # type: ignore[arg-type]
         driver = SimpleNamespace(
             _dtype=np.dtype("<u2"),
             _work_dir=folder,
             _config=SimpleNamespace(no_provenance=False),
             _source=SimpleNamespace(inputs=inputs),
         )
-        dataset = _Build._dataset(driver, "text", SimpleNamespace(prefix="out/x_text_document"), results)  # type: ignore[arg-type]
-        ranges = plan_merge(dataset.pieces, dataset.partial("bin"))
+        prefix = os.path.join(folder, "x_text_document")
+        target = Target(prefix=prefix, plan_id="plan", bound_bytes=num_shards * 2 * (64 << 20))
+        source = TokenSource(target=target, part_of=partial(_Build._part, driver, "text"))  # type: ignore[arg-type]
+        settings = SimpleNamespace(work_dir=folder)
+        with reporter.showing(*displays_of_job(folder, executor)):
+            results = list(zip(tasks, stage.run(tasks, settings, [source]), strict=True))
+        dataset = _Build._dataset(driver, source, results)  # type: ignore[arg-type]
+        ranges = plan_merge(dataset.pieces, target.token_file, bound_bytes=target.bound_bytes)
+        early = sum(ledger.range(task) is not None for task in ranges)
         seconds = time.process_time() - began
         ledger_bytes = os.path.getsize(os.path.join(folder, "ledger.jsonl"))
         used = resident_bytes() - before
@@ -155,6 +165,7 @@ def drive(num_inputs: int, num_shards: int) -> dict[str, float]:
         "shards": len(results),
         "found_again": found,
         "ranges": len(ranges),
+        "early_ranges": early,
         "most_in_flight": executor.most_in_flight,
         "bytes_per_shard": used / num_shards,
         "ledger_bytes_per_shard": ledger_bytes / num_shards,
@@ -173,6 +184,8 @@ def test_driver_takes_a_few_kilobytes_and_little_time_per_shard(num_inputs: int)
     assert measured["shards"] == measured["found_again"] == NUM_SHARDS
     assert measured["most_in_flight"] == Simulated.slots + Simulated.backlog
     assert measured["ranges"] <= 9000
+    # All but those of the shards that were made last.
+    assert measured["ranges"] - measured["early_ranges"] <= 2 + 2 * Simulated.slots
     assert measured["bytes_per_shard"] < 4096
     # Ten times what was measured; anything that grows with the number of shards or inputs goes far beyond it.
     assert measured["driver_us_per_shard"] < 600
@@ -267,6 +280,22 @@ def test_deadline_grows_with_the_calls_themselves(clock: list[float]) -> None:
         durations = [[100.0] for _ in range(20)] + [[slow, 100.0]]
         run_calls(executor, scripted(durations), on_result=lambda _n, _v: None, statistics=statistics)
         assert statistics.stragglers == expected
+
+
+def test_short_calls_say_nothing_of_how_long_others_take(clock: list[float]) -> None:
+    """Merging a range takes a second, tokenizing a large shard 100."""
+
+    def merge() -> None:
+        pass
+
+    def tokenize() -> None:
+        pass
+
+    statistics = DispatchStatistics()
+    calls = [*scripted([[1.0]] * 30, merge), *scripted([[100.0, 100.0]] * 30, tokenize)]
+    numbered = enumerate(call for _, call in calls)
+    run_calls(Scripted(4, clock), numbered, on_result=lambda _n, _v: None, statistics=statistics)
+    assert statistics.stragglers == 0
 
 
 def test_slow_storage_does_not_get_everything_twice(clock: list[float]) -> None:
