@@ -127,7 +127,7 @@ def _draw_bars(axes: Any, rows: Sequence[Row]) -> None:
                 axes.barh(number + shift, share, 0.38, color=color)
                 axes.text(share, number + shift, f" {who} {_shown(values, row.unit)}", va="center", fontsize=7)
     axes.set_yticks(range(len(rows)), [row.name for row in rows], fontsize=7)
-    axes.set_xlim(0, 1.6)
+    axes.set_xlim(0, 2.3)
     axes.set_xticks([])
     axes.invert_yaxis()
     axes.spines[["top", "right", "bottom"]].set_visible(False)
