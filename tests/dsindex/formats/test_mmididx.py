@@ -285,3 +285,5 @@ def test_closing_forgets_what_a_full_disk_did_not_take(monkeypatch: pytest.Monke
     builder = IndexBuilder(np.dtype("<u2"), folder=str(tmp_path))
     builder.add_documents(np.ones(1, np.int32), np.ones(1, np.int64))  # stays in the buffer
     builder.close()
+    assert builder._lengths.closed
+    assert builder._boundaries.closed
