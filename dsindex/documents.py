@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.dtypes import cast_tokens, require_fit
+from dsindex.loops import loaded_loops
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,10 +64,10 @@ def lay_out_documents(
         eod_in_text = 0
         tokens = cast_tokens(batch.tokens, dtype)
     else:
-        eod_in_text = int(np.count_nonzero(batch.tokens == eod_id))
         last_sequences = np.cumsum(sequences_per_document)[sequences_per_document > 0] - 1
         lengths[last_sequences] += 1
-        tokens = _insert_eod(batch.tokens, np.cumsum(lengths)[last_sequences] - 1, eod_id, dtype=dtype)
+        places = np.cumsum(lengths)[last_sequences] - 1
+        tokens, eod_in_text = _insert_eod(batch.tokens, places, eod_id, dtype=dtype)
     return LaidOutDocuments(
         tokens=tokens,
         sequence_lengths=lengths,
@@ -92,10 +93,10 @@ def lay_out_packed_documents(batch: TokenBatch, *, dtype: np.dtype[Any], eod_id:
         eod_in_text = 0
         tokens = cast_tokens(batch.tokens, dtype)
     else:
-        eod_in_text = int(np.count_nonzero(batch.tokens == eod_id))
         lacks_eod = batch.tokens[np.cumsum(lengths) - 1] != eod_id
         lengths = lengths + lacks_eod
-        tokens = _insert_eod(batch.tokens, np.cumsum(lengths)[lacks_eod] - 1, eod_id, dtype=dtype)
+        places = np.cumsum(lengths)[lacks_eod] - 1
+        tokens, eod_in_text = _insert_eod(batch.tokens, places, eod_id, dtype=dtype)
     return LaidOutDocuments(
         tokens=tokens,
         sequence_lengths=lengths,
@@ -107,13 +108,25 @@ def lay_out_packed_documents(batch: TokenBatch, *, dtype: np.dtype[Any], eod_id:
 
 
 def _insert_eod(
-    tokens: NDArray[np.uint32], positions: NDArray[np.int64], eod_id: int, *, dtype: np.dtype[Any]
-) -> NDArray[Any]:
-    """Put `eod_id` at the given positions of the result and the tokens, narrowed on the way, everywhere else."""
+    tokens: NDArray[np.uint32], places: NDArray[np.int64], eod_id: int, *, dtype: np.dtype[Any]
+) -> tuple[NDArray[Any], int]:
+    """Put `eod_id` at the given places of the result and the tokens, narrowed on the way, everywhere else.
+
+    Returns:
+        The result, and how many of the tokens were `eod_id`.
+
+    Raises:
+        OverflowError: If an id does not fit.
+    """
+    result = np.empty(len(tokens) + len(places), dtype)
+    loops = loaded_loops()
+    if loops is not None:
+        largest, eod_in_text = loops.insert_token(tokens, places, eod_id, result)
+        require_fit(np.array([largest]), dtype)
+        return result, eod_in_text
     require_fit(tokens, dtype)
-    result = np.empty(len(tokens) + len(positions), dtype)
     is_text = np.ones(len(result), np.bool_)
-    is_text[positions] = False
+    is_text[places] = False
     result[is_text] = tokens
-    result[positions] = eod_id
-    return result
+    result[places] = eod_id
+    return result, int(np.count_nonzero(tokens == eod_id))

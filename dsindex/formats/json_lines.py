@@ -35,9 +35,7 @@ def find_faulty_lines(
         from dsindex.formats.json_scanner import scan_lines  # numba takes a second to load
 
         accepted = np.zeros(len(starts), dtype=np.bool_)
-        octets = np.frombuffer(data, dtype=np.uint8)
-        eights = np.ndarray(shape=(max(0, len(octets) - 7),), dtype="<u8", buffer=data, strides=(1,))
-        scan_lines(octets, eights, starts, ends, accepted)
+        scan_lines(np.frombuffer(data, dtype=np.uint8), starts, ends, accepted)
         doubtful = np.flatnonzero(~accepted)
         if len(starts) and not data.isascii() and not _is_utf8(data, int(starts[0]), int(ends[-1])):
             doubtful = np.arange(len(starts))

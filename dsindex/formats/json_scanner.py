@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.indices.jit import compiled
+from dsindex.formats.simd import LANES, copy_and_mark_special, count_before, mark_newlines, mark_special
+from dsindex.indices.jit import borrowed, compiled, inlined
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,36 +49,10 @@ _ESCAPED[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
 _VALUE, _KEY, _AFTER = 0, 1, 2
 """What comes next: a value; a key; a comma, a closing bracket or the end."""
 
-_ONES, _HIGHS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
-_QUOTES, _BACKSLASHES = np.uint64(0x2222222222222222), np.uint64(0x5C5C5C5C5C5C5C5C)
-_NEWLINES = np.uint64(0x0A0A0A0A0A0A0A0A)
-_SPACES, _COUNTING = np.uint64(0x2020202020202020), np.uint64(0x0001020304050607)
-_NOTHING, _ONE, _SEVEN, _TOP_BYTE = np.uint64(0), np.uint64(1), np.uint64(7), np.uint64(56)
+_NOTHING, _ONE = np.uint64(0), np.uint64(1)
 
 
-@compiled
-def _mark_special(eight: np.uint64) -> np.uint64:
-    """Mark, in 8 bytes, the first that is a quote, a backslash or below 0x20, and perhaps others behind it.
-
-    (x - 0x01…) & ~x & 0x80… marks bytes of x that are 0, and with 0x20 for 0x01 those below 0x20. The lowest mark is
-    always true; a borrow may set false ones above it.
-    """
-    quotes, backslashes = eight ^ _QUOTES, eight ^ _BACKSLASHES
-    found = ((quotes - _ONES) & ~quotes) | ((backslashes - _ONES) & ~backslashes) | ((eight - _SPACES) & ~eight)
-    return np.uint64(found & _HIGHS)
-
-
-@compiled
-def _count_before(found: np.uint64) -> int:
-    """Count the bytes before the lowest mark.
-
-    A mark at byte k is bit 8k + 7: shifted by 7 and multiplied, k comes out in the top byte.
-    """
-    lowest = (found & (~found + _ONE)) >> _SEVEN
-    return int(np.int64((lowest * _COUNTING) >> _TOP_BYTE))  # numba keeps it unsigned otherwise
-
-
-@compiled
+@inlined
 def _skip_class(data: NDArray[np.uint8], position: int, end: int, members: int) -> int:
     """Give the index of the first byte that is not of a class."""
     while position < end and _CLASSES[data[position]] & members:
@@ -85,7 +60,7 @@ def _skip_class(data: NDArray[np.uint8], position: int, end: int, members: int) 
     return position
 
 
-@compiled
+@inlined
 def _skip_escape(data: NDArray[np.uint8], position: int, end: int) -> int:
     """Give the index after the escape whose backslash is at `position`."""
     if position + 1 >= end:
@@ -100,38 +75,37 @@ def _skip_escape(data: NDArray[np.uint8], position: int, end: int) -> int:
     return position + 6 if left & right & _HEX else -1
 
 
-@compiled
-def _skip_string(data: NDArray[np.uint8], eights: NDArray[np.uint64], position: int, end: int) -> int:
+@inlined
+def _skip_string(data: NDArray[np.uint8], position: int, end: int) -> int:
     """Give the index after the closing quote of the string whose opening quote is at `position`."""
     position += 1
     while 0 <= position < end:
+        if position + LANES <= len(data):
+            marks = mark_special(data, position)
+            if marks == _NOTHING:
+                position += LANES
+                continue
+            position += count_before(marks)
+            if position >= end:
+                break
         byte = data[position]
         if byte == ord("\\"):
             position = _skip_escape(data, position, end)
         elif byte == ord('"'):
             return position + 1
-        elif not _CLASSES[byte] & _TEXT:
-            return -1
-        elif position + 8 > end:
+        elif _CLASSES[byte] & _TEXT:  # in the last 63 bytes
             position += 1
         else:
-            found = _mark_special(eights[position])
-            while found == _NOTHING:  # foreseen, the next 8 bytes are fetched before these are looked at
-                position += 8
-                if position + 8 > end:
-                    break
-                found = _mark_special(eights[position])
-            else:
-                position += _count_before(found)
+            break
     return -1
 
 
 @compiled
-def _skip_key(data: NDArray[np.uint8], eights: NDArray[np.uint64], position: int, end: int) -> int:
+def _skip_key(data: NDArray[np.uint8], position: int, end: int) -> int:
     """Give the index after the colon of the key at `position`."""
     if data[position] != ord('"'):
         return -1
-    position = _skip_string(data, eights, position, end)
+    position = _skip_string(data, position, end)
     if position < 0:
         return -1
     position = _skip_class(data, position, end, _SPACE)
@@ -163,11 +137,11 @@ def _skip_number(data: NDArray[np.uint8], begin: int, end: int) -> int:
 
 
 @compiled
-def _skip_scalar(data: NDArray[np.uint8], eights: NDArray[np.uint64], position: int, end: int) -> int:
+def _skip_scalar(data: NDArray[np.uint8], position: int, end: int) -> int:
     """Give the index after the string, number, true, false or null at `position`."""
     first = data[position]
     if first == ord('"'):
-        return int(_skip_string(data, eights, position, end))
+        return int(_skip_string(data, position, end))
     if first == ord("-") or _CLASSES[first] & _DIGIT:
         return int(_skip_number(data, position, end))
     for word in (b"true", b"false", b"null"):
@@ -180,16 +154,14 @@ def _skip_scalar(data: NDArray[np.uint8], eights: NDArray[np.uint64], position: 
 
 
 @compiled
-def _skip_value(
-    data: NDArray[np.uint8], eights: NDArray[np.uint64], position: int, end: int, closings: NDArray[np.int64]
-) -> int:
+def _skip_value(data: NDArray[np.uint8], position: int, end: int, closings: NDArray[np.int64]) -> int:
     """Give the index after the JSON value at `position`; closings[1:] is room for what the open brackets wait for."""
     depth = 0
     expected = _VALUE
     while 0 <= position < end:
         byte = data[position]
         if expected == _KEY:
-            position = _skip_key(data, eights, position, end)
+            position = _skip_key(data, position, end)
             expected = _VALUE
         elif expected == _AFTER:
             position += 1
@@ -209,7 +181,7 @@ def _skip_value(
             is_empty = position < end and data[position] == closings[depth]
             expected = _AFTER if is_empty else (_KEY if byte == ord("{") else _VALUE)
         else:
-            position = _skip_scalar(data, eights, position, end)
+            position = _skip_scalar(data, position, end)
             expected = _AFTER
         if depth == 0 and expected == _AFTER:
             return position
@@ -219,29 +191,32 @@ def _skip_value(
 
 
 @compiled
-def find_newlines(data: NDArray[np.uint8], eights: NDArray[np.uint64], size: int, newlines: NDArray[np.int64]) -> int:
+def find_newlines(data: NDArray[np.uint8], size: int, newlines: NDArray[np.int64]) -> int:
     """Write the index of every newline in data[:size], ascending; give their number, -1 where there is no room."""
     position, count = 0, 0
     while position < size:
-        if position + 8 <= size:
-            masked = eights[position] ^ _NEWLINES
-            if ((masked - _ONES) & ~masked) & _HIGHS == _NOTHING:
-                position += 8
-                continue
-        for index in range(position, min(position + 8, size)):
-            if data[index] == ord("\n"):
-                if count == len(newlines):
-                    return -1
-                newlines[count] = index
-                count += 1
-        position += 8
+        if position + LANES <= len(data):
+            marks = mark_newlines(data, position)
+            step = LANES
+        else:
+            marks = _ONE if data[position] == ord("\n") else _NOTHING
+            step = 1
+        while marks != _NOTHING:
+            index = position + count_before(marks)
+            if index >= size:
+                break
+            if count == len(newlines):
+                return -1
+            newlines[count] = index
+            count += 1
+            marks &= marks - _ONE
+        position += step
     return count
 
 
 @compiled
 def scan_lines(
     data: NDArray[np.uint8],
-    eights: NDArray[np.uint64],
     starts: NDArray[np.int64],
     ends: NDArray[np.int64],
     accepted: NDArray[np.bool_],
@@ -250,20 +225,20 @@ def scan_lines(
 
     Args:
         data: The bytes.
-        eights: The same bytes, where eights[i] is the little-endian number of data[i : i + 8].
         starts: Index in `data` of each line's first byte.
         ends: Index in `data` after each line's last byte.
         accepted: Where the marks go, shape [lines].
     """
     closings = np.empty(MAX_DEPTH + 1, dtype=np.int64)
+    data = borrowed(data)
     for line in range(len(starts)):
         end = ends[line]
         position = _skip_class(data, starts[line], end, _SPACE)
-        position = _skip_value(data, eights, position, end, closings)
+        position = _skip_value(data, position, end, closings)
         accepted[line] = position >= 0 and _skip_class(data, position, end, _SPACE) == end
 
 
-@compiled
+@inlined
 def _find_key(
     data: NDArray[np.uint8], begin: int, end: int, keys: NDArray[np.uint8], key_ends: NDArray[np.int64]
 ) -> int:
@@ -283,7 +258,7 @@ def _find_key(
     return -1
 
 
-@compiled
+@inlined
 def _read_code_unit(data: NDArray[np.uint8], position: int, end: int) -> int:
     r"""Read the escape \uXXXX at `position`; -1: there is none."""
     if position + 6 > end or data[position] != ord("\\") or data[position + 1] != ord("u"):
@@ -296,7 +271,7 @@ def _read_code_unit(data: NDArray[np.uint8], position: int, end: int) -> int:
     return code
 
 
-@compiled
+@inlined
 def _write_character(code: int, texts: NDArray[np.uint8], written: int) -> int:
     """Write a character in UTF-8 and give the index after it."""
     if code < 0x80:
@@ -317,7 +292,7 @@ def _write_character(code: int, texts: NDArray[np.uint8], written: int) -> int:
     return written + 2
 
 
-@compiled
+@inlined
 def _read_unicode_escape(
     data: NDArray[np.uint8], position: int, end: int, texts: NDArray[np.uint8], written: int
 ) -> tuple[int, int]:
@@ -333,14 +308,12 @@ def _read_unicode_escape(
     return position, _write_character(code, texts, written)
 
 
-@compiled
+@inlined
 def _read_string(
     data: NDArray[np.uint8],
-    eights: NDArray[np.uint64],
     position: int,
     end: int,
     texts: NDArray[np.uint8],
-    text_eights: NDArray[np.uint64],
     written: int,
 ) -> tuple[int, int]:
     """Write the text of the string whose opening quote is at `position`.
@@ -351,14 +324,12 @@ def _read_string(
     """
     position += 1
     while 0 <= position < end:
-        if position < len(eights):
-            eight = eights[position]
-            text_eights[written] = eight  # what is too much is written over
-            found = _mark_special(eight)
-            if found == _NOTHING:  # foreseen, the next 8 bytes are fetched before these are looked at
-                position, written = position + 8, written + 8
+        if position + LANES <= len(data):
+            marks = copy_and_mark_special(data, position, texts, written)  # what is too much is written over
+            if marks == _NOTHING:
+                position, written = position + LANES, written + LANES
                 continue
-            plain = _count_before(found)
+            plain = count_before(marks)
             position, written = position + plain, written + plain
             if position >= end:
                 break
@@ -372,7 +343,7 @@ def _read_string(
                 position, written = _read_unicode_escape(data, position, end, texts, written)
         elif byte == ord('"'):
             return position + 1, written
-        elif _CLASSES[byte] & _TEXT:  # in the last 7 bytes
+        elif _CLASSES[byte] & _TEXT:  # in the last 63 bytes
             texts[written] = byte
             position, written = position + 1, written + 1
         else:
@@ -380,10 +351,9 @@ def _read_string(
     return -1, written
 
 
-@compiled
+@inlined
 def _enter_member(
     data: NDArray[np.uint8],
-    eights: NDArray[np.uint64],
     position: int,
     end: int,
     keys: NDArray[np.uint8],
@@ -393,7 +363,7 @@ def _enter_member(
     begin = _skip_class(data, position + 1, end, _SPACE)
     if begin == end or data[begin] != ord('"'):
         return -1, -1
-    after = _skip_string(data, eights, begin, end)
+    after = _skip_string(data, begin, end)
     if after < 0:
         return -1, -1
     number = _find_key(data, begin + 1, after - 1, keys, key_ends)
@@ -404,39 +374,37 @@ def _enter_member(
     return number, (position if position < end else -1)
 
 
-@compiled
+@inlined
 def _read_object(
     data: NDArray[np.uint8],
-    eights: NDArray[np.uint64],
     position: int,
     end: int,
     keys: NDArray[np.uint8],
     key_ends: NDArray[np.int64],
     texts: NDArray[np.uint8],
-    text_eights: NDArray[np.uint64],
     text_ends: NDArray[np.int64],
     line: int,
     closings: NDArray[np.int64],
 ) -> bool:
     """Write the strings under the wanted keys of the object that data[position:end] is; False in any doubt."""
-    text_ends[:, line + 1] = -1
+    for number in range(len(key_ends)):
+        text_ends[number, line + 1] = -1
     missing = len(key_ends)
     position = _skip_class(data, position, end, _SPACE)
     if position == end or data[position] != ord("{"):
         return False
     while True:
-        number, position = _enter_member(data, eights, position, end, keys, key_ends)
+        number, position = _enter_member(data, position, end, keys, key_ends)
         if position < 0:
             return False
         if number < 0:
-            position = _skip_value(data, eights, position, end, closings)
+            position = _skip_value(data, position, end, closings)
         elif data[position] != ord('"') or text_ends[number, line + 1] >= 0:
             return False
         else:
             missing -= 1
-            position, text_ends[number, line + 1] = _read_string(
-                data, eights, position, end, texts[number], text_eights[number], text_ends[number, line]
-            )
+            position, written = _read_string(data, position, end, texts, text_ends[number, line])
+            text_ends[number, line + 1] = written
         if position < 0:
             return False
         position = _skip_class(data, position, end, _SPACE)
@@ -449,36 +417,33 @@ def _read_object(
 @compiled
 def read_objects(
     data: NDArray[np.uint8],
-    eights: NDArray[np.uint64],
     starts: NDArray[np.int64],
     ends: NDArray[np.int64],
     keys: NDArray[np.uint8],
     key_ends: NDArray[np.int64],
     texts: NDArray[np.uint8],
-    text_eights: NDArray[np.uint64],
     text_ends: NDArray[np.int64],
 ) -> bool:
     """Read the strings under the wanted keys, if every line is, beyond doubt, an object that has each of them once.
 
     Args:
         data: The bytes.
-        eights: The same bytes, where eights[i] is the little-endian number of data[i : i + 8].
         starts: Index in `data` of each line's first byte.
         ends: Index in `data` after each line's last byte.
         keys: The wanted keys in UTF-8, one after the other.
         key_ends: Where each of them ends in `keys`.
-        texts: Where the strings under each key go, one after the other and without escapes, shape [keys, room]; room
-            for as many bytes as the lines have, and 8 more.
-        text_eights: The same bytes as `texts`, as `eights` are those of `data`.
-        text_ends: Where their ends in `texts` go, behind a column of zeros, shape [keys, lines + 1].
+        texts: Where the strings go without escapes, those of a key one after the other; for each key as many bytes as
+            the lines have, and LANES more.
+        text_ends: Where their ends in `texts` go, behind a column of where each key's strings begin, shape
+            [keys, lines + 1].
 
     Returns:
         False where `json.loads` has to be asked; the encoding is not looked at.
     """
     closings = np.empty(MAX_DEPTH + 1, dtype=np.int64)
+    data, keys, key_ends = borrowed(data), borrowed(keys), borrowed(key_ends)
+    texts, text_ends = borrowed(texts), borrowed(text_ends)
     for line in range(len(starts)):
-        if not _read_object(
-            data, eights, starts[line], ends[line], keys, key_ends, texts, text_eights, text_ends, line, closings
-        ):
+        if not _read_object(data, starts[line], ends[line], keys, key_ends, texts, text_ends, line, closings):
             return False
     return True

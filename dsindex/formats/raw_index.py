@@ -18,9 +18,9 @@ import numpy as np
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 from dsindex.formats.json_lines import find_faulty_lines
 from dsindex.formats.safe_pickle import PairListWriter, read_pairs
+from dsindex.loops import load_loops
 from dsindex.storage import atomic_writer
 from dsindex.text.lines import LineBlock, read_lines
-from dsindex.text.scanning import load_loops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 
+from dsindex.loops import count_bytes
 from dsindex.text.fields import JSON_WHITESPACE, MAX_NESTING, is_too_deep, read_fields
 from dsindex.text.lines import LineBlock, LongLine, read_lines
-from dsindex.text.scanning import count_bytes, scan_texts
+from dsindex.text.scanning import scan_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,11 +12,10 @@ from dsindex.formats import json_scanner
 
 line = b'{"a": "b"}'
 data = np.frombuffer(line * 2, np.uint8)
-eights = np.ndarray(shape=(len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
 places, accepted = np.zeros(1, np.int64), np.zeros(1, np.bool_)
 calls = [
-    lambda: json_scanner.find_newlines(data, eights, len(line), places),
-    lambda: json_scanner.scan_lines(data, eights, places, places + len(line), accepted),
+    lambda: json_scanner.find_newlines(data, len(line), places),
+    lambda: json_scanner.scan_lines(data, places, places + len(line), accepted),
 ]
 barrier = threading.Barrier(len(calls))
 

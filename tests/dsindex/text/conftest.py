@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dsindex.formats import json_scanner
-from dsindex.text import scanning
+from dsindex import loops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Reading with and without the compiled loops: nothing may depend on it."""
     with monkeypatch.context() as patch:
-        patch.setattr(scanning, "_LOADER", scanning._Loader())
+        patch.setattr(loops, "_LOADER", loops._Loader())
         if request.param == "loops loaded":
-            scanning._LOADER.loops = json_scanner
+            loops._LOADER.loops = loops.import_loops()
         yield request.param
