@@ -6,16 +6,17 @@ They release the GIL and start no threads of their own: numba's thread pools mus
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numba
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba.core import cgutils
+from numba.core import cgutils, entrypoints
 from numba.extending import intrinsic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -37,11 +38,26 @@ def compiled(function: F, *, forceinline: bool = False) -> F:
     compile_it = result._compile_for_args
 
     def compile_alone(*args: Any, **kws: Any) -> Any:  # noqa: ANN401 - numba's own types
-        with _COMPILING:
+        with _COMPILING, _without_extensions():
             return compile_it(*args, **kws)
 
     result._compile_for_args = compile_alone
     return cast("F", result)
+
+
+@contextlib.contextmanager
+def _without_extensions() -> Iterator[None]:
+    """Keep numba from importing, before its first loop, every installed package that extends it.
+
+    Our loops need none of them; awkward, which comes with gigatoken, takes 0.3 s. Whoever compiles loops of his own in
+    this process has them loaded then.
+    """
+    before = entrypoints._already_initialized
+    entrypoints._already_initialized = True
+    try:
+        yield
+    finally:
+        entrypoints._already_initialized = before
 
 
 def inlined(function: F) -> F:

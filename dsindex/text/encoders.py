@@ -14,6 +14,7 @@ import numpy as np
 
 from dsindex.text.engines import Engine, choose_engine
 from dsindex.text.fast_tokenizers import hand_on, take_or_load
+from dsindex.text.ragged import encode_ragged
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
@@ -134,10 +135,9 @@ class GigatokenEncoder:
         if len(texts) == 0:
             return TokenBatch(tokens=np.empty(0, np.uint32), lengths=np.empty(0, np.int64))
         offsets, data = string_buffers(texts)
-        layout = self._encoded(offsets, data).layout
-        ends = np.asarray(layout.offsets.data, np.int64)
-        tokens = np.asarray(layout.content.data, np.uint32)[ends[0] : ends[-1]]
-        return self._with_added(tokens, ends - ends[0])
+        tokens, lengths = self._encoded(offsets, data)
+        added = (*self.engine.prefix, *self.engine.suffix)
+        return self._with_added(tokens, lengths) if added else TokenBatch(tokens=tokens, lengths=lengths)
 
     def close(self) -> None:
         """Hand on the object, if one was loaded."""
@@ -145,20 +145,18 @@ class GigatokenEncoder:
             hand_on(self._tokenizer, self._fast)
             self._fast = None
 
-    def _encoded(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> Any:  # noqa: ANN401 - awkward has no types
-        import awkward as ak
-
+    def _encoded(
+        self, offsets: NDArray[np.int64], data: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         if self._fast is None or self._has_grown():
             self._fast = None  # the old caches go before the new object is made
             self._fast = take_or_load(self._tokenizer)
             self._used_seconds = 0.0
             self._resident_when_built = resident_bytes()
-        content = ak.contents.NumpyArray(data, parameters={"__array__": "char"})
-        strings = ak.contents.ListOffsetArray(ak.index.Index64(offsets), content, parameters={"__array__": "string"})
         begin = time.thread_time()
-        result = self._fast.encode_batch(ak.Array(strings), parallel=self._parallel)
+        encoded = encode_ragged(self._fast, offsets, data, parallel=self._parallel)
         self._used_seconds += time.thread_time() - begin
-        return result
+        return encoded
 
     def _has_grown(self) -> bool:
         now = resident_bytes()
@@ -166,19 +164,18 @@ class GigatokenEncoder:
             return self._used_seconds > REBUILD_AFTER_SECONDS
         return now - self._resident_when_built > REBUILD_AFTER_GROWTH * len(_LIVE)
 
-    def _with_added(self, tokens: NDArray[np.uint32], ends: NDArray[np.int64]) -> TokenBatch:
+    def _with_added(self, tokens: NDArray[np.uint32], lengths: NDArray[np.int64]) -> TokenBatch:
         """Put the fixed tokens around each text.
 
-        Two texts of 2 and 0 tokens, ends [0, 2, 2], with BOS and EOS: inserted before tokens 0, 2, 2, 2, in this order.
+        Two texts of 2 and 0 tokens, with BOS and EOS: inserted before tokens 0, 2, 2, 2, in this order.
         """
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        before = np.repeat(ends[:-1, np.newaxis], len(self.engine.prefix), axis=1)
+        after = np.repeat(ends[1:, np.newaxis], len(self.engine.suffix), axis=1)
+        places = np.concatenate([before, after], axis=1).ravel()
         added = np.array([*self.engine.prefix, *self.engine.suffix], np.uint32)
-        lengths = np.diff(ends) + added.size
-        if added.size:
-            before = np.repeat(ends[:-1, np.newaxis], len(self.engine.prefix), axis=1)
-            after = np.repeat(ends[1:, np.newaxis], len(self.engine.suffix), axis=1)
-            places = np.concatenate([before, after], axis=1).ravel()
-            tokens = np.insert(tokens, places, np.tile(added, lengths.size))
-        return TokenBatch(tokens=tokens, lengths=lengths)
+        tokens = np.insert(tokens, places, np.tile(added, lengths.size))
+        return TokenBatch(tokens=tokens, lengths=lengths + added.size)
 
 
 _LIVE: weakref.WeakSet[GigatokenEncoder] = weakref.WeakSet()

@@ -129,7 +129,6 @@ def serve() -> None:
 
 def import_everything() -> None:
     """Load what a build loads, and start nothing: a fork has one thread only."""
-    import awkward
     import gigatoken
     import pyarrow.json
     import pyarrow.parquet
@@ -144,7 +143,7 @@ def import_everything() -> None:
     import workflows.commands.pack
 
     workflows.cli.make_parser("build").format_usage()
-    loaded = (awkward, gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.audit, dsindex.text.records)
+    loaded = (gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.audit, dsindex.text.records)
     loaded += (dsindex.text.encoders, workflows.cli, workflows.commands.build, workflows.commands.merge)
     loaded += (workflows.commands.pack,)
     if threading.active_count() != 1 or not all(loaded):
