@@ -25,7 +25,7 @@ from dsindex.formats.mmididx import (
     read_header,
     write_index,
 )
-from dsindex.storage import DIGEST_BLOCK_BYTES, output_error, read_into, write_at
+from dsindex.storage import DIGEST_BLOCK_BYTES, output_error, read_into, start_writeback, write_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -242,6 +242,7 @@ def merge_range(task: MergeRange) -> RangeResult:
     try:
         for chunk in _read_pieces(task):
             write_at(output, chunk, position)
+            start_writeback(output, position, len(chunk))
             position += len(chunk)
             digest.update(chunk)
             if position % DIGEST_BLOCK_BYTES == 0 or position == task.end:

@@ -67,6 +67,11 @@ def measure(
     return Run(**found)
 
 
+def _usual_environment() -> dict[str, str]:
+    """Give what users have: Python's modules are compiled once and kept, even where a container says otherwise."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def watch() -> None:
     """Run what standard input orders, as JSON, and print what was measured."""
     order = json.loads(sys.stdin.read())
@@ -74,7 +79,7 @@ def watch() -> None:
     began = time.perf_counter()
     process = subprocess.Popen(
         order["command"],
-        env={**os.environ, **order["env"]},
+        env=_usual_environment() | order["env"],
         cwd=order["cwd"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
