@@ -1,8 +1,6 @@
 """`python -m workflows …` is `dsindex …`: the entry point for schedulers."""
 
-import sys
-
-from workflows.cli import main
+from workflows.cli import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()
