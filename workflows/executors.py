@@ -126,6 +126,12 @@ def wants_ray(config: ExecutorConfig) -> bool:
     return config.executor == "ray" or (config.executor == "auto" and _address(config) is not None)
 
 
+def wants_threads(config: ExecutorConfig, *, holds_gil: bool = False) -> bool:
+    """Tell whether tasks run in threads of this process."""
+    in_processes = config.executor == "processes" or (config.executor == "auto" and holds_gil)
+    return not wants_ray(config) and not in_processes
+
+
 def _address(config: ExecutorConfig) -> str | None:
     return config.address or os.environ.get("RAY_ADDRESS") or None
 
@@ -144,8 +150,7 @@ def make_executor(config: ExecutorConfig, *, holds_gil: bool = False) -> Executo
 
         return RayExecutor(address=_address(config), workers=config.workers, ship_code=not config.installed)
     workers = config.workers or available_cpus()
-    in_processes = config.executor == "processes" or (config.executor == "auto" and holds_gil)
-    return ProcessExecutor(workers) if in_processes else ThreadExecutor(workers)
+    return ThreadExecutor(workers) if wants_threads(config, holds_gil=holds_gil) else ProcessExecutor(workers)
 
 
 class ThreadExecutor:

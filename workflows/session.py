@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from dsindex.errors import TaskError
-from workflows.executors import make_executor, wants_ray
+from dsindex.loops import count_bytes
+from workflows.executors import make_executor, wants_ray, wants_threads
 from workflows.nodes import check_nodes, require_sound
 from workflows.progress import displays_of_job
 from workflows.workfolder import open_ledger, own_work_folder
@@ -58,7 +59,7 @@ def open_session(
         BaseException: What interrupts the job, with a note that says what is kept.
     """
     with own_work_folder(work_dir, plan, keep=config.keep_shards):
-        executor = start_and_examine(config, examine, holds_gil=holds_gil)
+        executor = start_and_examine(config, examine, num_bytes=source.total_bytes, holds_gil=holds_gil)
         with contextlib.closing(executor), open_ledger(work_dir, plan) as ledger:
             try:
                 with reporter.showing(*displays_of_job(work_dir, executor)):
@@ -72,15 +73,20 @@ def open_session(
                 raise
 
 
-def start_and_examine(config: WorkConfig, examine: Callable[[], None], *, holds_gil: bool = False) -> Executor:
+def start_and_examine(
+    config: WorkConfig, examine: Callable[[], None], *, num_bytes: int, holds_gil: bool = False
+) -> Executor:
     """Start the executor that the options ask for, and find out meanwhile what would fail.
 
-    Ray takes seconds to start, and wants the main thread for that: the examination is then in another one.
+    Ray takes seconds to start, and wants the main thread for that: the examination is then in another one. A large input
+    has the compiled loops loaded meanwhile.
 
     Raises:
         DsindexError: What the examination finds, whether or not the executor can be started; nothing is left running.
         TaskError: If Ray cannot be started or reached.
     """
+    if wants_threads(config, holds_gil=holds_gil):
+        count_bytes(num_bytes)
     if not wants_ray(config):
         examine()
         return make_executor(config, holds_gil=holds_gil)
