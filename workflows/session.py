@@ -78,8 +78,8 @@ def start_and_examine(
 ) -> Executor:
     """Start the executor that the options ask for, and find out meanwhile what would fail.
 
-    Ray takes seconds to start, and wants the main thread for that: the examination is then in another one. A large input
-    has the compiled loops loaded meanwhile.
+    Ray takes seconds to start, and wants the main thread for that: the examination is then in another one. For a large
+    input the compiled loops are loaded meanwhile.
 
     Raises:
         DsindexError: What the examination finds, whether or not the executor can be started; nothing is left running.
