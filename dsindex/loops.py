@@ -14,8 +14,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LOAD_AFTER_BYTES = 64 << 20
-"""What a process reads, or knows that it will read, before it loads the loops."""
+LOAD_FROM_BYTES = 64 << 20
+"""A process that has so much to read, all in all, loads the loops."""
 
 
 class Loops(NamedTuple):
@@ -38,7 +38,7 @@ class _Loader:
     def count(self, num_bytes: int) -> None:
         with self._lock:
             self._num_bytes += num_bytes
-            begins = self._num_bytes > LOAD_AFTER_BYTES and not self._has_begun
+            begins = self._num_bytes >= LOAD_FROM_BYTES and not self._has_begun
             self._has_begun |= begins
         if begins:
             threading.Thread(target=self.load, name="dsindex-loops", daemon=True).start()
@@ -60,7 +60,7 @@ _LOADER = _Loader()
 
 
 def count_bytes(num_bytes: int) -> None:
-    """Take note of bytes that this process reads: much of it is what loading the loops pays for."""
+    """Take note of bytes that this process will read: much of it is what loading the loops pays for."""
     _LOADER.count(num_bytes)
 
 

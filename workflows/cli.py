@@ -94,11 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def program() -> None:
     """Be the program `dsindex`, and end it at once when the command is done.
 
-    Python would take 0.3 s of a large build to give back memory that the system takes back anyway. Ray has processes
-    to end, so its own ending is waited for.
+    Python would take 0.3 s of a large build to give back memory that the system takes back anyway. A connection to
+    Ray that is still open is left to Ray's own ending.
     """
     code = main()
-    if "ray" in sys.modules:
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
         sys.exit(code)
     with contextlib.suppress(OSError, ValueError):  # whoever read our output went away
         sys.stdout.flush()

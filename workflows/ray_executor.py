@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SINGLE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-"""One thread per task slot. Set for the whole job: variables per task would force new workers."""
+"""One thread per task slot. Set for all workers: variables per task would force new ones."""
 
 LOOK_SECONDS = 5.0
 """How often the cluster's size is asked for."""
@@ -72,16 +72,13 @@ class RayExecutor:
 
     def _connect(self, address: str | None, workers: int | None, *, ship_code: bool) -> None:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        runtime_env: dict[str, Any] = {"env_vars": SINGLE_THREAD}
-        if address is not None and ship_code and JOB_VARIABLE not in os.environ:
-            runtime_env["py_modules"] = [os.path.dirname(package.__file__ or "") for package in (dsindex, workflows)]
-            runtime_env["excludes"] = ["__pycache__"]
         options: dict[str, Any] = {
             "log_to_driver": False,
             "logging_level": logging.ERROR,
-            "runtime_env": runtime_env,
         }
         if address is None:
+            # Inherited: with a runtime_env the workers that Ray starts at once would be of no use (1.5 s).
+            os.environ.update(SINGLE_THREAD)
             # The address must be said: a plain init() joins whatever cluster an earlier one left behind.
             options |= {
                 "address": "local",
@@ -89,7 +86,12 @@ class RayExecutor:
                 "include_dashboard": False,
             }
         else:
-            options["address"] = address
+            runtime_env: dict[str, Any] = {"env_vars": SINGLE_THREAD}
+            if ship_code and JOB_VARIABLE not in os.environ:
+                packages = (dsindex, workflows)
+                runtime_env["py_modules"] = [os.path.dirname(package.__file__ or "") for package in packages]
+                runtime_env["excludes"] = ["__pycache__"]
+            options |= {"address": address, "runtime_env": runtime_env}
         try:
             with interrupts_held_back() if address is None else contextlib.nullcontext():
                 ray.init(**options)

@@ -168,7 +168,9 @@ class _RangeReader:
     def blocks(self) -> Iterator[LineBlock | LongLine]:
         """Give every line from `base` to the range's end."""
         while self.base < self.end:
-            at_end = self.read_more()
+            if self.searched == self.filled:
+                self.read_more()
+            at_end = self.base + self.filled == self.size
             cut = self.whole_lines() or (self.filled if at_end else 0)
             if cut:
                 block = self.cut_block(cut)
@@ -185,14 +187,13 @@ class _RangeReader:
             else:
                 self.searched = self.filled
 
-    def read_more(self) -> bool:
-        """Fill the buffer: up to the range's end, then in small steps. True at the end of the file."""
+    def read_more(self) -> None:
+        """Fill the buffer: up to the range's end, then in small steps."""
         position = self.base + self.filled
         wanted = self.end - position if position < self.end else min(_OVERRUN_BYTES, self.size - position)
         view = memoryview(self.buffer)[self.filled : self.filled + wanted]
         _read_exactly(self.path, self.file, view, position)
         self.filled += len(view)
-        return self.base + self.filled == self.size
 
     def whole_lines(self) -> int:
         """Give the length of the whole lines in the buffer that begin in the range; 0 for none."""
@@ -230,14 +231,14 @@ class _RangeReader:
         offset, head, cut = self.base, bytes(self.buffer[:limit]), 0
         while not cut:
             self.base, self.filled = self.base + self.filled, 0
-            at_end = self.read_more()
+            self.read_more()
             cut = self.buffer.find(_NEWLINE, 0, self.filled) + 1
-            if not cut and at_end:
+            if not cut and self.base + self.filled == self.size:
                 cut = self.filled + 1  # as if a newline followed
         num_bytes = self.base + cut - 1 - offset
         cut = min(cut, self.filled)
         self.drop(cut)
-        self.searched = 0  # the rest may hold whole lines
+        self.searched = 0  # the rest may hold whole lines, which are looked for before more is read
         return LongLine(offset=offset, line=self.line, head=head, num_bytes=num_bytes)
 
 

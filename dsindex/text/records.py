@@ -136,6 +136,7 @@ def read_records(
     if isinstance(keys, str) or not keys or len(set(keys)) != len(keys):
         msg = f"expected a sequence of different keys, at least one, got {keys!r}"
         raise ValueError(msg)
+    count_bytes(end - begin)
     blocks = read_lines(
         path, begin, end, block_bytes=block_bytes, max_line_bytes=max_record_bytes, expected_size=expected_size
     )
@@ -253,7 +254,6 @@ def _parse_fast(block: LineBlock, wanted: _Wanted, guess: _Guess | None = None) 
     numbers = np.flatnonzero(~is_blank)
     if not len(numbers) or not _is_utf8(block):
         return None
-    count_bytes(block.num_bytes)
     scanned = scan_texts(block.data, block.starts[numbers], block.ends[numbers], wanted.keys)
     if scanned is not None:
         columns = {key: TextColumn(texts=texts, texts_per_record=None) for key, texts in scanned.items()}

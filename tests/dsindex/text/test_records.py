@@ -403,6 +403,17 @@ def test_any_ranges_and_blocks_equal_json_loads(
     assert found == reference(content, limit=limit)
 
 
+@pytest.mark.parametrize("block_bytes", [40, 300, 1 << 20])
+def test_lines_that_follow_a_long_line_belong_to_the_range_they_begin_in(tmp_path: Path, block_bytes: int) -> None:
+    path = tmp_path / "long.jsonl"
+    content = b"\n".join([GOOD, b"x" * 300, GOOD, GOOD, GOOD, GOOD])
+    path.write_bytes(content)
+    expected = reference(content, limit=len(GOOD))
+    for cut in range(len(content) + 1):
+        found = read_ranges(path, [0, cut, len(content)], block_bytes=block_bytes, max_record_bytes=len(GOOD))
+        assert found == expected, cut
+
+
 @given(content=contents())
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 def test_fast_path_equals_slow_path(content: bytes) -> None:

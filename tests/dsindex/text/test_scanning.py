@@ -117,7 +117,7 @@ def test_newlines_are_found_at_any_place(gaps: list[int], tail: int) -> None:
 
 def test_a_process_that_reads_much_goes_over_to_the_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "_LOADER", loops._Loader())
-    monkeypatch.setattr(loops, "LOAD_AFTER_BYTES", 100_000)
+    monkeypatch.setattr(loops, "LOAD_FROM_BYTES", 100_000)
     path = tmp_path / "in.jsonl"
     path.write_bytes(b'{"text": "some text"}\n' * 10_000)
     size = path.stat().st_size
@@ -138,6 +138,6 @@ def test_a_process_that_reads_much_goes_over_to_the_loops(tmp_path: Path, monkey
 
 def test_a_process_that_reads_little_does_without() -> None:
     loader = loops._Loader()
-    loader.count(loops.LOAD_AFTER_BYTES)
+    loader.count(loops.LOAD_FROM_BYTES - 1)
     assert not [thread for thread in threading.enumerate() if thread.name == "dsindex-loops"]
     assert loader.loops is None
