@@ -215,13 +215,18 @@ def test_result_does_not_depend_on_the_batches(monkeypatch: pytest.MonkeyPatch, 
     assert encoded(encoder_of(SUITABLE["bos"], "tokenizers"), texts) == expected(SUITABLE["bos"], texts)
 
 
-@pytest.mark.parametrize("resident", [[100, 100 + 193 * 1024**2], [None, None]], ids=["grown", "unknown"])
+@pytest.mark.parametrize(
+    ("resident", "most_bytes"),
+    [([100, 100 + 97 * 1024**2], 1 << 30), ([None, None], 1 << 30), ([100, 100], 1000)],
+    ids=["grown", "unknown", "much text"],
+)
 def test_gigatoken_is_built_again_and_says_the_same(
-    monkeypatch: pytest.MonkeyPatch, resident: list[int | None]
+    monkeypatch: pytest.MonkeyPatch, resident: list[int | None], most_bytes: int
 ) -> None:
     import gigatoken
 
     sizes = iter([*resident, 0])
+    monkeypatch.setattr(encoders, "REBUILD_AFTER_BYTES", most_bytes)
     monkeypatch.setattr(encoders, "_LIVE", weakref.WeakSet())
     monkeypatch.setattr(encoders, "resident_bytes", lambda: next(sizes))
     monkeypatch.setattr(encoders, "REBUILD_AFTER_SECONDS", 0)
