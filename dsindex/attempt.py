@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from dsindex.errors import OutputError
 from dsindex.formats.mmididx import IndexBuilder
-from dsindex.storage import WRITE_BYTES, DigestingWriter, make_folder, output_error
+from dsindex.storage import BUFFER_BYTES, DigestingWriter, make_folder, output_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,7 +120,7 @@ class AttemptFile:
     def __init__(self, work_dir: str, name: str) -> None:
         self._name = name
         self._path = os.path.join(work_dir, name)
-        self._file: IO[bytes] = open(self._path, "xb", buffering=WRITE_BYTES)  # noqa: SIM115 - closed by close()
+        self._file: IO[bytes] = open(self._path, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115 - closed by close()
         self.writer = DigestingWriter(self._file)
 
     def write(self, data: bytes | memoryview) -> None:

@@ -28,6 +28,9 @@ WRITE_BYTES = 256 << 10
 """Written per call. Linux gives the page cache of larger writes in huge pages, which can cost more than the copying:
 1 GB took 0.8 s in pieces of 256 KiB and 3.4 s in pieces of 4 MiB (ext4, Linux 6.18, a virtual machine)."""
 
+BUFFER_BYTES = 64 << 10
+"""For small writes. Larger ones pass the buffer by, which is why it is smaller than WRITE_BYTES."""
+
 WRITEBACK_BYTES = 8 << 20
 """Written before the disk is set to work on it, so that the sync at the end finds little left to wait for."""
 
@@ -166,7 +169,7 @@ def atomic_writer(path: str) -> Iterator[DigestingWriter]:
     """
     temporary = f"{path}.{uuid.uuid4().hex}.tmp"
     try:
-        with open(temporary, "xb", buffering=WRITE_BYTES) as file:
+        with open(temporary, "xb", buffering=BUFFER_BYTES) as file:
             yield DigestingWriter(file)
             file.flush()
             os.fsync(file.fileno())

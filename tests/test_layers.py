@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     {"dsindex", "dsindex.errors", "dsindex.dtypes"},
     {"dsindex.storage"},
-    {"dsindex.formats", "dsindex.text", "dsindex.documents", "dsindex.indices", "dsindex.instruct"},
+    {"dsindex.formats", "dsindex.text", "dsindex.documents", "dsindex.loops", "dsindex.indices", "dsindex.instruct"},
     {
         "dsindex.instruct.shards",
         "dsindex.instruct.packed_blocks",

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dsindex.documents import lay_out_documents
@@ -44,6 +44,8 @@ def batch_of(texts: list[list[int]]) -> TokenBatch:
     return TokenBatch(tokens=np.array(flat, np.uint32), lengths=np.array([len(text) for text in texts], np.int64))
 
 
+@pytest.mark.usefixtures("either_way")
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(documents=documents_strategy, eod=st.sampled_from([None, EOD]))
 def test_lay_out_documents_equals_reference_for_lists_of_texts(
     documents: list[list[list[int]]], eod: int | None
@@ -59,6 +61,8 @@ def test_lay_out_documents_equals_reference_for_lists_of_texts(
         assert got.eod_in_text == sum(token == eod for texts in documents for text in texts for token in text)
 
 
+@pytest.mark.usefixtures("either_way")
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(st.lists(st.integers(0, 60_000), max_size=5), max_size=12), eod=st.sampled_from([None, EOD]))
 def test_lay_out_documents_equals_reference_for_one_text_each(texts: list[list[int]], eod: int | None) -> None:
     got = lay_out_documents(batch_of(texts), None, dtype=np.dtype("<i4"), eod_id=eod)
@@ -68,9 +72,11 @@ def test_lay_out_documents_equals_reference_for_one_text_each(texts: list[list[i
     assert got.tokens.dtype == np.dtype("<i4")
 
 
-def test_lay_out_documents_never_wraps_a_token() -> None:
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("eod", [None, EOD])
+def test_lay_out_documents_never_wraps_a_token(eod: int | None) -> None:
     with pytest.raises(OverflowError, match="70000 does not fit uint16"):
-        lay_out_documents(batch_of([[1, 70_000]]), None, dtype=np.dtype("<u2"), eod_id=None)
+        lay_out_documents(batch_of([[1, 70_000]]), None, dtype=np.dtype("<u2"), eod_id=eod)
 
 
 @pytest.mark.parametrize("last", ['{"text": "good"}', "{bad"], ids=["whole", "bad at the end"])
