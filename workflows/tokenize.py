@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from workflows.ranges import TokenSource
 
 
-WORKER_MEMORY_BYTES = 460 << 20
-"""What a worker process needs at its peak: 183 MB with its first shard and 281 MB after 600 MB of prose were measured,
-most of the growth being gigatoken's caches until they are dropped, and 110 MB for the compiled loops, which it loads
-when it has read much. A very long document costs its own size on top."""
+WORKER_MEMORY_BYTES = 384 << 20
+"""What a worker process needs at its peak: 357 MB were measured on Ray after 600 MB of text. A very long document costs
+its own size on top."""
 
 
 class StageSettings(Protocol):
