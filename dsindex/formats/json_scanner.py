@@ -1,7 +1,8 @@
 """Compiled loops over lines of JSON, by RFC 8259: where lines end, which are JSON, the strings under wanted keys.
 
-Used by formats.json_lines and text.scanning. Loads numba, so import it where it is used. All loops stand in this file,
-since numba's cache does not see that a function of another file has changed. Every function is given `end` and judges
+Used by formats.json_lines and dsindex.loops. Loads numba, so import it where it is used. All loops stand in this file,
+since numba's cache does not see that a function of another file has changed (formats.simd is one: whoever changes it
+changes this file too, if only its time). Every function is given `end` and judges
 no byte from there on; -1 says that what was looked for is not there.
 """
 
