@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from workflows.ranges import TokenSource
 
 
-WORKER_MEMORY_BYTES = 384 << 20
-"""What a worker process needs at its peak: 357 MB were measured on Ray after 600 MB of text. A very long document costs
+WORKER_MEMORY_BYTES = 460 << 20
+"""What a worker process needs at its peak: 451 MB were measured on Ray after 600 MB of text. A very long document costs
 its own size on top."""
 
 
