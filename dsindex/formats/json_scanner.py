@@ -1,8 +1,8 @@
 """Compiled loops over lines of JSON, by RFC 8259: where lines end, which are JSON, the strings under wanted keys.
 
 Used by formats.json_lines and dsindex.loops. Loads numba, so import it where it is used. All loops stand in this file,
-since numba's cache does not see that a function of another file has changed (formats.simd is one: whoever changes it
-changes this file too, if only its time). Every function is given `end` and judges
+since numba's cache does not see that a function of another file has changed; for formats.simd there is SIMD_DIGEST.
+Every function is given `end` and judges
 no byte from there on; -1 says that what was looked for is not there.
 """
 
@@ -17,6 +17,9 @@ from dsindex.indices.jit import borrowed, compiled, inlined
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+SIMD_DIGEST = "53b9d0750103a8a8a33ccf8d6d987689"
+"""XXH3-128 of simd.py: a change there has to show here, or the cache gives loops that were compiled before it."""
 
 MAX_DEPTH = 64
 """Brackets within brackets that the scanner follows; deeper lines are left to json.loads, whose limit is Python's."""

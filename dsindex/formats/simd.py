@@ -1,7 +1,7 @@
 """64 bytes at once in compiled loops: marked, copied, counted. LLVM turns each into the widest instructions there are.
 
-A mark is bit k of a uint64 for byte k of the 64. Whoever calls sees to it that all 64 bytes are there. numba's cache of
-the loops that call does not see changes in this file: see formats.json_scanner.
+A mark is bit k of a uint64 for byte k of the 64. Whoever calls sees to it that all 64 bytes are there. After a change
+in this file formats.json_scanner.SIMD_DIGEST has to be written anew.
 """
 
 from __future__ import annotations

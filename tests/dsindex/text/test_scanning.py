@@ -3,21 +3,20 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex import loops
+from dsindex.formats import json_scanner, simd
 from dsindex.text import scanning
 from dsindex.text.fields import read_fields
 from dsindex.text.lines import read_lines
 from dsindex.text.records import read_records
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEYS = ["text", "tit\u00e9"]
 
@@ -29,7 +28,16 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scan(lines: list[bytes], keys: list[str] = KEYS, spare: bytes = b"") -> list[list[str]] | None:
-    """Scan lines as a block has them; `spare` stands behind them, as what an earlier block left."""
+    """Scan lines as a block has them; `spare` stands behind them, as what an earlier block left.
+
+    With 64 bytes and more behind them they are read 64 bytes at once, at the end of a buffer byte by byte.
+    """
+    found = scan_once(lines, keys, spare)
+    assert scan_once(lines, keys, spare + b'"\\\n' * 64) == found
+    return found
+
+
+def scan_once(lines: list[bytes], keys: list[str], spare: bytes) -> list[list[str]] | None:
     content = b"\n".join(lines) + b"\n"
     ends = np.cumsum([len(line) + 1 for line in lines]) - 1
     starts = np.concatenate([[0], ends[:-1] + 1])
@@ -87,6 +95,17 @@ def test_lines_in_doubt_are_left_to_json_loads(line: bytes) -> None:
         assert scan([b'{"text":"good"}', line], ["text"], spare) is None
 
 
+@pytest.mark.parametrize("position", [0, 1, 31, 62, 63, 64, 65, 130])
+def test_every_byte_at_any_place_of_a_string_is_judged_as_json_loads_judges_it(position: int) -> None:
+    for byte in range(128):
+        line = b'{"x": 1, "text":"' + b"x" * position + bytes([byte]) + b"n" * 70 + b'"}'
+        expected = read_fields(line, ["text"])
+        assert scan([line], ["text"]) == (None if isinstance(expected, str) else [expected]), bytes([byte])
+        other = line.replace(b"text", b"other")[:-1] + b', "text": ""}'
+        expected = read_fields(other, ["text"])
+        assert scan([other], ["text"]) == (None if isinstance(expected, str) else [expected]), bytes([byte])
+
+
 texts = st.text(st.characters() | st.sampled_from('"\\/\n\t é€😀\x00\x1f'), max_size=40)
 
 
@@ -110,9 +129,10 @@ def test_any_texts_are_read_as_json_loads_reads_them(records: list[dict[str, str
 @settings(deadline=None)
 def test_newlines_are_found_at_any_place(gaps: list[int], tail: int) -> None:
     content = b"".join(b"x" * gap + b"\n" for gap in gaps) + b"\x0b" * tail
-    found = scanning.find_newlines(bytearray(content + b"\n\n"), len(content))
-    assert found is not None
-    assert found.tolist() == [place for place, byte in enumerate(content) if byte == 10]
+    for spare in (b"\n\n", b"\n" * 64):
+        found = scanning.find_newlines(bytearray(content + spare), len(content))
+        assert found is not None
+        assert found.tolist() == [place for place, byte in enumerate(content) if byte == 10]
 
 
 def test_a_process_that_reads_much_goes_over_to_the_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +154,11 @@ def test_a_process_that_reads_much_goes_over_to_the_loops(tmp_path: Path, monkey
     assert sum(thread.name == "dsindex-loops" for thread in threading.enumerate()) <= 1
     assert read() == first
     assert sum(len(block.starts) for block in read_lines(str(path), 0, size, block_bytes=8192)) == 10_000  # type: ignore[union-attr]
+
+
+def test_a_change_of_the_vectors_reaches_loops_that_were_compiled_before() -> None:
+    digest = xxhash.xxh3_128_hexdigest(Path(simd.__file__).read_bytes())
+    assert digest == json_scanner.SIMD_DIGEST, "write the new digest there: numba's cache sees that file only"
 
 
 def test_a_process_that_reads_little_does_without() -> None:
