@@ -211,13 +211,13 @@ class _ShardWriter:
 
     def add(self, block: RecordBlock) -> None:
         """Encode a block of records and write it at the end of this attempt's files."""
-        from dsindex.text.encoders import encoder_for_thread
+        from dsindex.text.encoders import make_encoder
 
         if block.bad and not self._settings.quarantine:
             self._audit()  # of what stands before it
             first = block.bad[0]
             raise BadRecordError(self._task.path, first.offset, first.reason)
-        encoder = encoder_for_thread(self._settings.tokenizer, self._settings.engine)
+        encoder = make_encoder(self._settings.tokenizer, self._settings.engine)
         offsets, lines = block.offsets, block.lines
         with self._attempt.errors_named():
             for key in self._keys:

@@ -207,11 +207,11 @@ def sample_pieces(sizes: Sequence[int]) -> list[tuple[int, int, int]]:
 
 def _encode_piece(source: TextSource, keys: Sequence[str], piece: tuple[int, int, int]) -> tuple[int, int, int, int]:
     """Give documents, tokens, tokens of the longest document, and bad records."""
-    from dsindex.text.encoders import encoder_for_thread
+    from dsindex.text.encoders import make_encoder
     from dsindex.text.records import read_records
 
     number, begin, end = piece
-    encoder = encoder_for_thread(source.tokenizer, source.engine)
+    encoder = make_encoder(source.tokenizer, source.engine)
     documents = tokens = longest = bad = 0
     limit = source.config.max_record_size
     path = source.inputs[number].absolute_path

@@ -179,14 +179,14 @@ def _look_at_inputs(inputs: Sequence[tuple[str, int]]) -> tuple[int, list[str]]:
 
 def _audit_first_texts(probe: Probe) -> None:
     from dsindex.text.audit import audit, clip_texts
-    from dsindex.text.encoders import encoder_for_thread
+    from dsindex.text.encoders import make_encoder
     from dsindex.text.records import read_records
 
     path, size_bytes = probe.inputs[0]
     for block in read_records(path, 0, min(size_bytes, AUDITED_BYTES), keys=probe.keys):
         for column in block.columns.values():
             texts = clip_texts(column.texts, text_bytes=AUDITED_BYTES, total_bytes=AUDITED_BYTES)
-            encoder_for_thread(probe.tokenizer, probe.engine).encode(texts)
+            make_encoder(probe.tokenizer, probe.engine).encode(texts)
             audit(probe.tokenizer, probe.engine, texts)
 
 

@@ -57,11 +57,11 @@ def examine_sample(
         TokenizerError: If the engines differ.
     """
     from dsindex.text.audit import SAMPLE_MAX_BYTES, audit, clip_texts, sample_offsets
-    from dsindex.text.encoders import encoder_for_thread, release_encoder
+    from dsindex.text.encoders import make_encoder
     from dsindex.text.records import read_records
 
     sizes = [file.size_bytes for file in inputs]
-    encoder = encoder_for_thread(tokenizer, engine)
+    encoder = make_encoder(tokenizer, engine)
     sampled_bytes = tokens = documents = 0
     for number, begin, end in sample_offsets(sizes):
         for block in read_records(inputs[number].absolute_path, begin, end, keys=keys, pattern=pattern):
@@ -73,7 +73,6 @@ def examine_sample(
                 kept = int(np.sum(batch.lengths)) + len(batch.lengths)
                 tokens += kept * column.texts.nbytes // max(1, texts.nbytes)
         sampled_bytes += end - begin  # on average, the lines that begin in a range are as long as it
-    release_encoder()  # to the first thread that tokenizes
     if not documents:
         return Estimate(tokens=sum(sizes) / 3, documents=sum(sizes) / 1000)
     scale = sum(sizes) / sampled_bytes

@@ -131,11 +131,11 @@ class MemMapDataset:
         """
         import pyarrow as pa
 
-        from dsindex.text.encoders import encoder_for_thread
+        from dsindex.text.encoders import make_encoder
 
         numbers = range(*index.indices(len(self))) if isinstance(index, slice) else [_checked(index, len(self))]
         texts = pa.array([self.text(number) for number in numbers], pa.large_string())
-        batch = encoder_for_thread(self.tokenizer, self._engine).encode(texts)
+        batch = make_encoder(self.tokenizer, self._engine).encode(texts)
         ends = batch.lengths.cumsum()
         tokens = [batch.tokens[end - length : end] for end, length in zip(ends, batch.lengths, strict=True)]
         return tokens if isinstance(index, slice) else tokens[0]

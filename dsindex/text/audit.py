@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 
 from dsindex.errors import TokenizerError
-from dsindex.text.encoders import encoder_for_thread, string_buffers
+from dsindex.text.encoders import make_encoder, string_buffers
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def audit(tokenizer: Tokenizer, engine: Engine, texts: pa.LargeStringArray) -> N
     """
     if engine.name != "gigatoken" or len(texts) == 0:
         return
-    batch = encoder_for_thread(tokenizer, engine).encode(texts)
+    batch = make_encoder(tokenizer, engine).encode(texts)
     ends = np.cumsum(batch.lengths)
     listed = texts.to_pylist()
     reference = shared_tokenizer(tokenizer).encode_batch_fast(listed, add_special_tokens=engine.add_special_tokens)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dsindex.text.fields import Texts
     from dsindex.text.patterns import TextPattern
 
-DEFAULT_BLOCK_BYTES = 4 << 20
+DEFAULT_BLOCK_BYTES = 2 << 20
 _TEXT, _LIST = pa.large_string(), pa.list_(pa.large_string())
 _ARROW_BLOCK_LIMIT = 2**31 - 2**10
 """pyarrow.json counts a block's bytes in int32."""

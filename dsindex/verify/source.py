@@ -245,10 +245,10 @@ def _read(piece: SourceRange, settings: SourceSettings) -> Iterator[RecordBlock]
 
 
 def _lay_out(block: RecordBlock, settings: SourceSettings) -> LaidOutDocuments:
-    from dsindex.text.encoders import encoder_for_thread
+    from dsindex.text.encoders import make_encoder
 
     column = block.columns[settings.key]
-    batch = encoder_for_thread(settings.tokenizer, settings.engine).encode(column.texts)
+    batch = make_encoder(settings.tokenizer, settings.engine).encode(column.texts)
     dtype = np.dtype(settings.dtype)
     if settings.packed is not None:
         return lay_out_packed_documents(batch, dtype=dtype, eod_id=settings.eod_id)

@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tests.benchmarks.builds import measure_build, measure_encoding, measure_growth, measure_ray, measure_start
+from tests.benchmarks.builds import (
+    measure_build,
+    measure_encoding,
+    measure_growth,
+    measure_ray,
+    measure_start,
+    measure_warm_ray,
+)
 from tests.benchmarks.merges import measure_many_documents, measure_many_shards, measure_merge
 from tests.benchmarks.packing import measure_packing
 from tests.benchmarks.plans import measure_cluster, measure_planning
@@ -59,7 +66,7 @@ GROUPS: dict[str, tuple[Callable[[Setting], Measured], ...]] = {
     "start": (measure_start,),
     "build": (measure_build,),
     "encoding": (measure_encoding,),
-    "ray": (measure_ray,),
+    "ray": (measure_ray, measure_warm_ray),
     "growth": (measure_growth,),
     "merge": (measure_merge,),
     "packing": (measure_packing,),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import statistics
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.benchmarks.processes import Run, alternate
+from tests.benchmarks.processes import ROOT, Run, alternate, measure
 from tests.benchmarks.rows import Curve, Row, absent, compare_runs
 from tests.benchmarks.setting import check_same, has_module
 
@@ -122,6 +124,39 @@ def measure_ray(setting: Setting) -> list[Row]:
     target = 1.5 if setting.full else None  # Ray's start alone takes longer than a small build
     row = compare_runs("ray", name, fast, ours=runs["ray"], peer=runs["fast"], target=target, note="same bytes")
     return [row, *rows]
+
+
+def measure_warm_ray(setting: Setting) -> list[Row]:
+    """Find out what Ray costs once it runs: its part of a task, and the same shards in threads of one process."""
+    source = setting.text("warm", setting.size(120 * MEGABYTE, 1200 * MEGABYTE))
+    options = ["--tokenizer", str(setting.tokenizer), "--folder", str(setting.fresh("ours"))]
+    options += ["--workers", str(setting.workers), "--rounds", str(setting.rounds)]
+    run = measure([sys.executable, "-m", "tests.benchmarks.warm", str(source), *options], cwd=ROOT)
+    setting.drop(source, setting.folder / "ours")
+    found = json.loads(run.output.splitlines()[-1])
+    ray, local, shards = found["ray"], found["local"], found["shards"]
+    per_shard = [seconds * setting.workers / shards for seconds in ray]
+    parts = zip(found["empty"], per_shard, strict=True)
+    return [
+        Row(
+            group="ray",
+            name="warm workers: an empty task through Ray, as a part of one shard's time",
+            unit="%",
+            ours=tuple(100 * empty / shard for empty, shard in parts),
+            target=5,
+            judged="ours at most",
+            note=f"{1e3 * statistics.median(found['empty']):.1f} ms of {statistics.median(per_shard):.2f} s",
+        ),
+        Row(
+            group="ray",
+            name=f"warm workers: {shards} shards through Ray",
+            against="in threads of one process",
+            ours=tuple(ray),
+            peer=tuple(local),
+            ratios=tuple(theirs / own for own, theirs in zip(ray, local, strict=True)),
+            note="same bytes",
+        ),
+    ]
 
 
 def source_size(setting: Setting) -> str:

@@ -119,3 +119,12 @@ def test_bare_engines_agree(tmp_path: Path) -> None:
         shown = subprocess.check_output([sys.executable, *command, "--engine", engine, "--threads", "2"])
         counted.append(json.loads(shown)["tokens"])
     assert counted[0] == counted[1] > 40_000
+
+
+def test_warm_workers_of_ray_and_threads_make_the_same_shards(tmp_path: Path) -> None:
+    command = ["-m", "tests.benchmarks.warm", str(OWN.docs), "--tokenizer", str(OWN.plain_tokenizer)]
+    shown = subprocess.check_output([sys.executable, *command, "--folder", str(tmp_path / "w"), "--rounds", "1"])
+    found = json.loads(shown.splitlines()[-1])
+    assert found["shards"] == 1
+    assert len(found["ray"]) == len(found["local"]) == len(found["empty"]) == 1
+    assert 0 < found["empty"][0] < 1

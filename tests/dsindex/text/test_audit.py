@@ -88,7 +88,7 @@ def test_audit_catches_a_wrong_engine(monkeypatch: pytest.MonkeyPatch, damage: A
 def test_audit_leaves_the_reference_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = trained.as_tokenizer(trained.byte_level())
     engine = choose_engine(tokenizer, "tokenizers", add_special_tokens=True)
-    monkeypatch.setattr(module, "encoder_for_thread", None)
+    monkeypatch.setattr(module, "make_encoder", None)
     audit(tokenizer, engine, large(["wheel"]))
 
 

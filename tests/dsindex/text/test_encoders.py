@@ -8,7 +8,7 @@ import json
 import os
 import pickle
 import threading
-import weakref
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from tokenizers import Tokenizer as Reference
 
 from dsindex.errors import TokenizerError
 from dsindex.text import encoders, engines, fast_tokenizers
-from dsindex.text.encoders import Encoder, Engine, choose_engine, encoder_for_thread, release_encoder
+from dsindex.text.encoders import Encoder, Engine, choose_engine, make_encoder
 from tests.dsindex.text import trained
 
 SHARED = Path(__file__).parents[3] / "../shared"
@@ -32,7 +32,7 @@ TEXTS = [*trained.NASTY, *trained.mixed_texts(1500, seed=1)]
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    monkeypatch.setattr(fast_tokenizers, "_SPARE", {})
+    monkeypatch.setattr(fast_tokenizers, "_SHARED", {})
 
 
 def large(texts: list[str]) -> pa.LargeStringArray:
@@ -48,7 +48,7 @@ def encoder_of(
     content: bytes, requested: Literal["auto", "gigatoken", "tokenizers"], *, special: bool = True
 ) -> Encoder:
     engine = chosen(content, requested, special)
-    return encoder_for_thread(trained.as_tokenizer(content), engine)
+    return make_encoder(trained.as_tokenizer(content), engine)
 
 
 def encoded(encoder: Encoder, texts: list[str]) -> list[list[int]]:
@@ -223,79 +223,140 @@ def test_result_does_not_depend_on_the_batches(monkeypatch: pytest.MonkeyPatch, 
 def test_gigatoken_is_built_again_and_says_the_same(
     monkeypatch: pytest.MonkeyPatch, resident: list[int | None], most_bytes: int
 ) -> None:
+    tokenizer = trained.as_tokenizer(SUITABLE["bos"])
+    engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
+    sizes = iter([*resident, 0])
+    monkeypatch.setattr(fast_tokenizers, "_SHARED", {})
+    monkeypatch.setattr(fast_tokenizers, "REBUILD_AFTER_BYTES", most_bytes)
+    monkeypatch.setattr(fast_tokenizers, "resident_bytes", lambda: next(sizes))
+    monkeypatch.setattr(fast_tokenizers, "REBUILD_AFTER_SECONDS", 0)
+    built = count_loads(monkeypatch)
+    encoder = make_encoder(tokenizer, engine)
+    first = encoded(encoder, TEXTS[:50])
+    assert len(built) == 1
+    assert encoded(encoder, TEXTS[:50]) == first
+    assert len(built) == 2
+
+
+def count_loads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     import gigatoken
 
-    sizes = iter([*resident, 0])
-    monkeypatch.setattr(encoders, "REBUILD_AFTER_BYTES", most_bytes)
-    monkeypatch.setattr(encoders, "_LIVE", weakref.WeakSet())
-    monkeypatch.setattr(encoders, "resident_bytes", lambda: next(sizes))
-    monkeypatch.setattr(encoders, "REBUILD_AFTER_SECONDS", 0)
-    built: list[bytes] = []
+    loaded: list[bytes] = []
     from_json = gigatoken.Tokenizer.from_json
-    tokenizer = trained.as_tokenizer(SUITABLE["bos"])
-    encoder = encoders.GigatokenEncoder(tokenizer, choose_engine(tokenizer, "gigatoken", add_special_tokens=True))
-    monkeypatch.setattr(gigatoken.Tokenizer, "from_json", lambda data: built.append(data) or from_json(data))
-    first = encoded(encoder, TEXTS[:50])
-    num_built = len(built)
-    assert encoded(encoder, TEXTS[:50]) == first
-    assert len(built) == num_built + 1
+    monkeypatch.setattr(gigatoken.Tokenizer, "from_json", lambda data: loaded.append(data) or from_json(data))
+    return loaded
 
 
 def test_gigatoken_is_kept_while_the_process_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    import gigatoken
-
-    monkeypatch.setattr(encoders, "resident_bytes", lambda: 100)
-    tokenizer = trained.as_tokenizer(SUITABLE["bos"])
-    encoder = encoders.GigatokenEncoder(tokenizer, choose_engine(tokenizer, "gigatoken", add_special_tokens=True))
-    first = encoded(encoder, TEXTS[:50])
-    monkeypatch.setattr(gigatoken.Tokenizer, "from_json", lambda _: pytest.fail("built again"))
-    assert encoded(encoder, TEXTS[:50]) == first
-
-
-def test_encoder_is_kept_per_thread() -> None:
-    tokenizer = trained.as_tokenizer(trained.byte_level())
-    engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
-    mine = encoder_for_thread(tokenizer, engine)
-    assert encoder_for_thread(copy.deepcopy(tokenizer), engine) is mine
-    others: list[Encoder] = []
-    thread = threading.Thread(target=lambda: others.append(encoder_for_thread(tokenizer, engine)))
-    thread.start()
-    thread.join()
-    assert others[0] is not mine
-
-
-def test_what_a_thread_gives_up_another_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    import gigatoken
-
+    monkeypatch.setattr(fast_tokenizers, "resident_bytes", lambda: 100)
+    loaded = count_loads(monkeypatch)
     tokenizer = trained.as_tokenizer(SUITABLE["bos"])
     engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)  # loads it, to try it
-    monkeypatch.setattr(gigatoken.Tokenizer, "from_json", lambda _: pytest.fail("loaded again"))
-    mine = encoder_for_thread(tokenizer, engine)
-    first = encoded(mine, TEXTS[:50])
-    release_encoder()
-    assert encoder_for_thread(tokenizer, engine) is not mine
-    others: list[list[list[int]]] = []
-
-    def work() -> None:
-        others.append(encoded(encoder_for_thread(tokenizer, engine), TEXTS[:50]))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert others == [first] == [expected(SUITABLE["bos"], TEXTS[:50])]
-    release_encoder()
-    assert not fast_tokenizers._SPARE[tokenizer.sha256]  # the other thread still has it
+    first = encoded(make_encoder(tokenizer, engine), TEXTS[:50])
+    assert encoded(make_encoder(copy.deepcopy(tokenizer), engine), TEXTS[:50]) == first
+    assert len(loaded) == 1
 
 
-def test_one_thread_keeps_tokenizers_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for before, num_threads, after in [(None, 1, "false"), ("true", 1, "true"), (None, 2, None)]:
+def test_what_learns_nothing_is_never_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_tokenizers, "REBUILD_AFTER_BYTES", 0)
+    loaded = count_loads(monkeypatch)
+    for name, loads in [("sentencepiece-bpe", 1), ("bos", 3)]:
+        tokenizer = trained.as_tokenizer(SUITABLE[name])
+        engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
+        for _ in range(2):
+            assert encoded(make_encoder(tokenizer, engine), TEXTS[:50]) == expected(SUITABLE[name], TEXTS[:50])
+        assert len(loaded) == loads
+        loaded.clear()
+
+
+@pytest.mark.parametrize("name", ["bos", "nfc", "stripping-tokens", "sentencepiece-bpe"])
+def test_threads_share_an_object_and_each_gets_its_own_tokens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More threads than CPUs, with calls of little text, of much, and a rebuild now and then in between."""
+    monkeypatch.setattr(fast_tokenizers, "REBUILD_AFTER_BYTES", 1 << 20)
+    monkeypatch.setattr(fast_tokenizers, "_UNDIVIDED_BYTES", 4000)
+    tokenizer = trained.as_tokenizer(SUITABLE[name])
+    encoder = make_encoder(tokenizer, choose_engine(tokenizer, "gigatoken", add_special_tokens=True))
+    wanted = expected(SUITABLE[name], TEXTS)
+    wrong: list[int] = []
+    began = threading.Barrier(6)
+
+    def work(thread: int) -> None:
+        began.wait()
+        for step in range(60):
+            first = (thread * 211 + step * 37) % len(TEXTS)
+            last = min(len(TEXTS), first + (5, 60, 400)[step % 3])
+            if encoded(encoder, TEXTS[first:last]) != wanted[first:last]:
+                wrong.append(first)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_calls_at_the_same_time_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two calls meet inside of gigatoken: one of them by a table of its pool, and with less text than it divides."""
+    met = threading.Barrier(2, timeout=30)
+    seen: list[bool] = []
+
+    def meet(*_: object, parallel: bool) -> tuple[Any, Any]:
+        met.wait()
+        seen.append(parallel)
+        return np.empty(0, np.uint32), np.zeros(1, np.int64)
+
+    monkeypatch.setattr(fast_tokenizers, "encode_ragged", meet)
+    shared = fast_tokenizers.fast_tokenizer(trained.as_tokenizer(trained.byte_level()))
+    arguments = (np.array([0, 3]), np.frombuffer(b"abc", np.uint8))
+    threads = [threading.Thread(target=shared.encode, args=arguments) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == [False, True]
+
+
+def test_much_text_stays_in_the_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gigatoken would divide it among threads of its own; so it waits for its turn."""
+    running: list[int] = []
+    most: list[int] = []
+
+    def encode(*_: object, parallel: bool) -> tuple[Any, Any]:
+        assert not parallel
+        running.append(1)
+        most.append(len(running))
+        time.sleep(0.02)
+        running.pop()
+        return np.empty(0, np.uint32), np.zeros(1, np.int64)
+
+    monkeypatch.setattr(fast_tokenizers, "encode_ragged", encode)
+    shared = fast_tokenizers.fast_tokenizer(trained.as_tokenizer(trained.byte_level()))
+    text = np.zeros(fast_tokenizers._UNDIVIDED_BYTES, np.uint8)
+    threads = [threading.Thread(target=shared.encode, args=(np.array([0, len(text)]), text)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1, 1, 1]
+
+
+def test_the_last_few_tokenizers_are_kept() -> None:
+    contents = [SUITABLE[name] for name in ("bos", "eos", "both")]
+    first, second, third = map(fast_tokenizers.fast_tokenizer, map(trained.as_tokenizer, contents))
+    assert fast_tokenizers.fast_tokenizer(trained.as_tokenizer(contents[1])) is second
+    assert fast_tokenizers.fast_tokenizer(trained.as_tokenizer(contents[2])) is third
+    assert fast_tokenizers.fast_tokenizer(trained.as_tokenizer(contents[0])) is not first
+
+
+def test_threads_of_ours_keep_tokenizers_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = trained.as_tokenizer(trained.byte_level())
+    engine = choose_engine(tokenizer, "tokenizers", add_special_tokens=True)
+    for before, after in [(None, "false"), ("true", "true")]:
         monkeypatch.delenv("TOKENIZERS_PARALLELISM")
         if before is not None:
             monkeypatch.setenv("TOKENIZERS_PARALLELISM", before)
-        tokenizer = trained.as_tokenizer(trained.byte_level())
-        encoders.TokenizersEncoder(
-            tokenizer, choose_engine(tokenizer, "tokenizers", add_special_tokens=True), num_threads=num_threads
-        )
+        make_encoder(tokenizer, engine)
         assert os.environ.get("TOKENIZERS_PARALLELISM") == after
         monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
 
