@@ -148,6 +148,16 @@ def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
         return shared
 
 
+def _forget_after_fork() -> None:
+    """Begin anew in a forked process: a lock that another thread held at that moment would never be given back."""
+    global _SHARED_LOCK
+    _SHARED_LOCK = threading.Lock()
+    _SHARED.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
 def resident_bytes() -> int | None:
     """Give the memory that this process holds; None where the system does not say."""
     try:

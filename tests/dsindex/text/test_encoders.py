@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import pickle
+import signal
 import threading
 import time
 from pathlib import Path
@@ -347,6 +348,18 @@ def test_the_last_few_tokenizers_are_kept() -> None:
     assert fast_tokenizers.fast_tokenizer(trained.as_tokenizer(contents[1])) is second
     assert fast_tokenizers.fast_tokenizer(trained.as_tokenizer(contents[2])) is third
     assert fast_tokenizers.fast_tokenizer(trained.as_tokenizer(contents[0])) is not first
+
+
+def test_a_forked_process_waits_for_no_lock_of_its_parent() -> None:
+    tokenizer = trained.as_tokenizer(SUITABLE["bos"])
+    engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
+    wanted = expected(SUITABLE["bos"], TEXTS[:5])
+    with fast_tokenizers.fast_tokenizer(tokenizer)._lock, fast_tokenizers._SHARED_LOCK:  # as if a thread encoded
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            os._exit(0 if encoded(make_encoder(tokenizer, engine), TEXTS[:5]) == wanted else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_threads_of_ours_keep_tokenizers_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
