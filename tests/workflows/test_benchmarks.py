@@ -56,6 +56,13 @@ def test_measure_counts_children_and_orphans() -> None:
     assert with_orphan.cpu_seconds > alone.cpu_seconds + 0.02
 
 
+def test_measure_counts_children_that_nobody_waits_for() -> None:
+    burn = "import time\nwhile time.process_time() < 0.6: pass"
+    forget = "import signal, subprocess, sys, time; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+    wait = f"subprocess.Popen([sys.executable, '-c', {burn!r}]); time.sleep(1.5)"
+    assert measure([sys.executable, "-c", forget + wait]).cpu_seconds > 0.4
+
+
 def test_measure_gives_the_peak_over_all_processes() -> None:
     hold = f"import time; held = bytearray({40 * MIB}); held[::4096] = b'x' * len(held[::4096]); time.sleep(0.6)"
     both = f"import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', {hold!r}]); {hold}; child.wait()"
