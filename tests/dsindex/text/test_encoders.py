@@ -297,8 +297,11 @@ def test_threads_share_an_object_and_each_gets_its_own_tokens(name: str, monkeyp
     assert not wrong
 
 
-def test_calls_at_the_same_time_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two calls meet inside of gigatoken: one of them by a table of its pool, and with less text than it divides."""
+@pytest.mark.parametrize(("name", "wanted"), [("byte-level", [False, True]), ("sentencepiece-bpe", [False, False])])
+def test_calls_at_the_same_time_do_not_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch, name: str, wanted: list[bool]
+) -> None:
+    """Two calls meet inside of gigatoken: one of them by a table of its pool, where it has tables."""
     met = threading.Barrier(2, timeout=30)
     seen: list[bool] = []
 
@@ -308,14 +311,14 @@ def test_calls_at_the_same_time_do_not_wait_for_each_other(monkeypatch: pytest.M
         return np.empty(0, np.uint32), np.zeros(1, np.int64)
 
     monkeypatch.setattr(fast_tokenizers, "encode_ragged", meet)
-    shared = fast_tokenizers.fast_tokenizer(trained.as_tokenizer(trained.byte_level()))
+    shared = fast_tokenizers.fast_tokenizer(trained.as_tokenizer(SUITABLE[name]))
     arguments = (np.array([0, 3]), np.frombuffer(b"abc", np.uint8))
     threads = [threading.Thread(target=shared.encode, args=arguments) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(seen) == [False, True]
+    assert sorted(seen) == wanted
 
 
 def test_much_text_stays_in_the_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
