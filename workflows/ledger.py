@@ -184,8 +184,9 @@ class Ledger:
 
     def record_shard(self, task: ShardTask, result: ShardResult) -> None:
         """Commit an attempt at a shard."""
-        self._shards[task_key(task)] = result
         self._append({"kind": "shard", "task": task_key(task), "result": result})
+        self._shards[task_key(task)] = result
+        self.sync_if_due()
 
     def range(self, task: MergeRange) -> RangeResult | None:
         """Give the committed result of an output range, if it was made of exactly these pieces."""
@@ -194,8 +195,9 @@ class Ledger:
     def record_range(self, task: MergeRange, result: RangeResult) -> None:
         """Commit an attempt at an output range."""
         output, identity = output_key(task.output), task.identity
-        self._keep_range(output, identity, task.end, result)
         self._append({"kind": "range", "output": output, "range": identity, "end": task.end, "result": result})
+        self._keep_range(output, identity, task.end, result)
+        self.sync_if_due()
 
     def _keep_range(self, output: str, identity: str, end: int, result: RangeResult) -> None:
         self._ranges.setdefault(output, {})[identity] = result
@@ -212,8 +214,8 @@ class Ledger:
 
     def record_assembled(self, output: str, merge_id: str, files: dict[str, Any]) -> None:
         """Commit that all files of a dataset are whole under their partial names; `output` is that of the tokens."""
-        self._assembled[output_key(output)] = merge_id, files
         self._append({"kind": "assembled", "output": output_key(output), "merge": merge_id, "files": files})
+        self._assembled[output_key(output)] = merge_id, files
         self.sync()
 
     def record_merge_again(self, output: str) -> None:
@@ -228,9 +230,9 @@ class Ledger:
         return self._assembled.pop(output, None) is not None or had_ranges
 
     def _append(self, entry: dict[str, Any]) -> None:
+        """Write a line. Before it is written nothing is taken for done: whoever is stopped meanwhile tells what is."""
         body = orjson.dumps(entry)
         self._write(xxhash.xxh3_64_hexdigest(body).encode() + b" " + body + b"\n")
-        self.sync_if_due()
 
     def _write(self, line: bytes) -> None:
         self._is_synced = False

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dsindex.attempt import StoredFile
 from dsindex.merge import MergeRange, Piece, RangeResult
 from dsindex.shards import KeyResult, ShardResult, ShardTask
+from workflows import ledger as ledger_module
 from workflows.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -69,6 +70,34 @@ def test_ledger_gives_back_what_was_recorded(tmp_path: Path) -> None:
     assert ledger.assembled(RANGE.output, "other parts") is None
     assert ledger.assembled("/out/y.bin.id.partial", "parts") is None
     ledger.close()
+
+
+@pytest.mark.parametrize(("stopped_at", "is_kept"), [("write", False), ("fsync", True)])
+def test_who_is_stopped_while_recording_knows_what_is_on_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_at: str, is_kept: bool
+) -> None:
+    ledger = Ledger(str(tmp_path / "ledger"))
+    done = RangeResult(number=4, block_digests=("aa", "bb"))
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ledger_module, "SYNC_SECONDS", 0.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger_module.os, stopped_at, stop)
+        for record in (
+            lambda: ledger.record_shard(task_of(0), result_of(0)),
+            lambda: ledger.record_range(RANGE, done),
+            lambda: ledger.record_assembled(RANGE.output, "parts", {"bin": {"size_bytes": 1, "digest": "cc"}}),
+        ):
+            with pytest.raises(KeyboardInterrupt):
+                record()
+    on_file = Ledger(str(tmp_path / "ledger"))
+    for kept in (ledger, on_file):
+        assert kept.shard(task_of(0)) == (result_of(0) if is_kept else None)
+        assert kept.range(RANGE) == (done if is_kept else None)
+        assert (kept.assembled(RANGE.output, "parts") is not None) == is_kept
+        kept.close()
 
 
 @pytest.mark.parametrize(
