@@ -52,6 +52,8 @@ class FastTokenizer:
         """Calls that encode now, and the most that did so at once: each had a table."""
         self._used_bytes, self._used_seconds = 0, 0.0
         self._resident_when_built: int | None = None
+        self._others: list[Any] = []
+        """More objects, for calls that find no table free in the first one."""
         self._alone = threading.Lock()
         self._beside = threading.BoundedSemaphore(len(os.sched_getaffinity(0)))
 
@@ -74,8 +76,8 @@ class FastTokenizer:
         fast = self._take(num_bytes)
         begin = time.thread_time()
         try:
-            with self._turn(num_bytes) as parallel:
-                return encode_ragged(fast, offsets, data, parallel=parallel)
+            with self._turn(fast, num_bytes) as (free, parallel):
+                return encode_ragged(free, offsets, data, parallel=parallel)
         finally:
             with self._lock:
                 self._running -= 1
@@ -83,14 +85,14 @@ class FastTokenizer:
 
     def _take(self, num_bytes: int) -> Any:  # noqa: ANN401 - gigatoken has no types
         """Give the object for a call, after building it where that is due."""
-        import gigatoken
         from gigatoken.gigatoken_rs import SentencePieceTokenizer
 
         give_back_memory()
         with self._lock:
             if self._fast is None or (self._learns and self._has_learnt_much(num_bytes)):
                 self._fast = None  # the old tables go before new ones are made, unless a call still uses them
-                self._fast = gigatoken.Tokenizer.from_json(self._tokenizer.json)
+                self._others.clear()
+                self._fast = self._load()
                 self._learns = not isinstance(self._fast.backend, SentencePieceTokenizer)
                 self._tables = 1
                 self._used_bytes, self._used_seconds = 0, 0.0
@@ -99,6 +101,11 @@ class FastTokenizer:
             self._tables = max(self._tables, self._running)
             self._used_bytes += num_bytes
             return self._fast
+
+    def _load(self) -> Any:  # noqa: ANN401 - as above
+        import gigatoken
+
+        return gigatoken.Tokenizer.from_json(self._tokenizer.json)
 
     def _has_learnt_much(self, num_bytes: int) -> bool:
         if self._used_bytes + num_bytes > REBUILD_AFTER_BYTES * self._tables:
@@ -109,27 +116,34 @@ class FastTokenizer:
         return now - self._resident_when_built > REBUILD_AFTER_GROWTH * self._tables
 
     @contextlib.contextmanager
-    def _turn(self, num_bytes: int) -> Iterator[bool]:
-        """Give what to call the object's `parallel` so that it encodes in this thread, by a table that is free.
+    def _turn(self, fast: Any, num_bytes: int) -> Iterator[tuple[Any, bool]]:  # noqa: ANN401 - as above
+        """Give an object with a free table, and what to call its `parallel` so that it encodes in this thread.
 
-        One table is for calls that are not parallel, which wait for each other; the others are those of gigatoken's
-        pool of threads, one for each CPU. A call of little text takes one of these too, and none of the threads.
+        One table is for calls that are not parallel; the others are those of gigatoken's pool of threads, one for each
+        CPU. A call of little text takes one of these too, and none of the threads. Where none is free, as for several
+        very long documents at once, another object is used.
         """
         if not self._learns:  # then it has no tables to wait for
-            yield False
+            yield fast, False
         elif self._alone.acquire(blocking=False):
             try:
-                yield False
+                yield fast, False
             finally:
                 self._alone.release()
         elif num_bytes < _UNDIVIDED_BYTES and self._beside.acquire(blocking=False):
             try:
-                yield True
+                yield fast, True
             finally:
                 self._beside.release()
         else:
-            with self._alone:
-                yield False
+            with self._lock:
+                other = self._others.pop() if self._others else self._load()
+            try:
+                yield other, False
+            finally:
+                with self._lock:
+                    if fast is self._fast:  # else it is as old as the first one that was given up
+                        self._others.append(other)
 
 
 _KEPT = 2

@@ -9,7 +9,6 @@ import os
 import pickle
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -321,28 +320,29 @@ def test_calls_at_the_same_time_do_not_wait_for_each_other(
     assert sorted(seen) == wanted
 
 
-def test_much_text_stays_in_the_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """gigatoken would divide it among threads of its own; so it waits for its turn."""
-    running: list[int] = []
-    most: list[int] = []
+def test_much_text_stays_in_the_calling_thread_and_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gigatoken would divide it among threads of its own; so each call that is left over gets an object of its own."""
+    met = threading.Barrier(4, timeout=30)
+    seen: list[tuple[object, bool]] = []
 
-    def encode(*_: object, parallel: bool) -> tuple[Any, Any]:
-        assert not parallel
-        running.append(1)
-        most.append(len(running))
-        time.sleep(0.02)
-        running.pop()
+    def meet(fast: object, *_: object, parallel: bool) -> tuple[Any, Any]:
+        seen.append((fast, parallel))
+        met.wait()
         return np.empty(0, np.uint32), np.zeros(1, np.int64)
 
-    monkeypatch.setattr(fast_tokenizers, "encode_ragged", encode)
+    monkeypatch.setattr(fast_tokenizers, "encode_ragged", meet)
+    loaded = count_loads(monkeypatch)
     shared = fast_tokenizers.fast_tokenizer(trained.as_tokenizer(trained.byte_level()))
     text = np.zeros(fast_tokenizers._UNDIVIDED_BYTES, np.uint8)
-    threads = [threading.Thread(target=shared.encode, args=(np.array([0, len(text)]), text)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == [1, 1, 1, 1]
+    for _ in range(2):
+        threads = [threading.Thread(target=shared.encode, args=(np.array([0, len(text)]), text)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(seen) == 8
+    assert not any(parallel for _, parallel in seen)
+    assert len({id(fast) for fast, _ in seen[:4]}) == len({id(fast) for fast, _ in seen}) == len(loaded) == 4
 
 
 def test_the_last_few_tokenizers_are_kept() -> None:
