@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench faults clean
+.PHONY: demo test lint docs bench faults clean
 
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "dsindex needs Python 3.11, 3.12 or 3.13 (set PYTHON=/path/to/python)"; exit 1; }
@@ -23,11 +23,36 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The site's packages are installed when the site is first built.
+DOCS_READY := $(VENV)/.docs-ready
+
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+# MkDocs empties the folder that it writes to.
+docs: $(DOCS_READY)
+	@test -e site/.dsindex-site -o ! -e site || { echo "site: not made by make docs; move it away"; exit 1; }
+	@mkdir -p site && touch site/.dsindex-site
+	NO_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --strict
+	@echo "the documentation is in site/index.html; search needs a server: $(BIN)/python -m http.server -d site"
+
 bench: $(READY)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
 faults: $(READY)
 	$(BIN)/python -m pytest tests/faults --long-faults
 
+# Only what these targets have made: each folder holds a file that says so.
+MADE := $(VENV)/.ready demo-output/dsindex-demo.txt bench-output/dsindex-bench.txt site/.dsindex-site
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache demo-output bench-output
+	rm -rf .mypy_cache .pytest_cache .ruff_cache
+	@for marker in $(MADE); do \
+	    folder=$$(dirname "$$marker"); \
+	    if [ -f "$$marker" ] && [ ! -L "$$folder" ]; then \
+	        echo "rm -rf $$folder"; rm -rf "$$folder"; \
+	    elif [ -e "$$folder" ] || [ -L "$$folder" ]; then \
+	        echo "$$folder is kept: $$marker is not there, so make has not made it"; \
+	    fi; \
+	done

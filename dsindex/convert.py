@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.errors import FormatError, InputError, LimitError, OutputError
+from dsindex.errors import FormatError, InputError, LimitError
 from dsindex.formats.mmididx import CHUNK_ITEMS, IndexBuilder, SequenceIndex, check_index, read_index
+from dsindex.formats.new_files import NewFiles, new_file_error
 from dsindex.formats.pbin import (
     CURRENT_ERA,
     PackedHeader,
@@ -25,8 +26,8 @@ from dsindex.formats.pbin import (
 )
 from dsindex.formats.pbin_join import merge_packed, token_run
 from dsindex.formats.raw_index import run_in_threads
-from dsindex.formats.token_copy import TokenRun, assemble
-from dsindex.storage import atomic_writer, output_error
+from dsindex.formats.token_copy import TokenRun, assemble, copy_tokens
+from dsindex.storage import DigestingWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
     from dsindex.formats.pbin import Era
     from dsindex.formats.raw_index import RunTasks
-    from dsindex.storage import DigestingWriter
 
 TYPE_OF_SIZE: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<i4")}
 """The MMIDIDX type of a token of so many bytes."""
@@ -133,27 +133,21 @@ def convert_to_indexed(
     header = read_packed_header(path, era=era)
     wanted = TYPE_OF_SIZE[header.token_bytes] if dtype is None else dtype.newbyteorder("<")
     idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
-    if os.path.lexists(idx_path):
-        msg = f"{idx_path}: expected a file that does not exist yet; remove it or give another name"
-        raise OutputError(msg)
-    try:
+    with NewFiles([bin_path, idx_path], inputs=[path]) as [new_bin, new_idx]:
         builder = IndexBuilder(wanted, folder=os.path.dirname(prefix) or ".")
-    except OSError as error:
-        raise output_error(idx_path, error) from error
-    try:
-        for lengths in read_document_lengths(path, header):
-            filled = lengths > 0
-            builder.add_documents(lengths[filled], filled.astype(np.int64))
-        assemble(bin_path, [token_run(path, header)], dtype=wanted, run_tasks=run_tasks)
-        with atomic_writer(idx_path) as file:
-            builder.write(file)
-    except OverflowError as error:
-        msg = f"{path}: {error}"
-        raise LimitError(msg) from error
-    except OSError as error:  # of the builder's temporary files
-        raise output_error(idx_path, error) from error
-    finally:
-        builder.close()
+        try:
+            for lengths in read_document_lengths(path, header):
+                filled = lengths > 0
+                builder.add_documents(lengths[filled], filled.astype(np.int64))
+            copy_tokens(new_bin, [token_run(path, header)], dtype=wanted, run_tasks=run_tasks)
+            builder.write(DigestingWriter(new_idx.file))
+        except OverflowError as error:
+            msg = f"{path}: {error}"
+            raise LimitError(msg) from error
+        except OSError as error:  # of the index, or of the builder's temporary files
+            raise new_file_error(idx_path, error) from error
+        finally:
+            builder.close()
     return Conversion(
         outputs=(bin_path, idx_path),
         num_documents=builder.num_documents,
@@ -176,7 +170,7 @@ def convert_era(path: str, output: str, *, era: Era, run_tasks: RunTasks = run_i
 
 
 def _document_bounds(index: SequenceIndex, bin_bytes: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Give where documents begin and end in the `.bin`, in bytes, a chunk at a time."""
+    """Yield where documents begin and end in the `.bin`, in bytes, a chunk at a time."""
     boundaries = index.document_indices
     for first in range(0, index.header.num_documents, CHUNK_ITEMS):
         sequences = boundaries[first : first + CHUNK_ITEMS + 1]

@@ -29,7 +29,7 @@ UINT16_VOCABULARY_LIMIT = 65_500
 
 
 def dtype_code(dtype: np.dtype[Any]) -> int:
-    """Give the MMIDIDX code of a token type.
+    """Return the MMIDIDX code of a token type.
 
     Raises:
         ValueError: If the format has no code for it.
@@ -46,7 +46,7 @@ def dtype_code(dtype: np.dtype[Any]) -> int:
 
 
 def dtype_for_vocabulary(vocabulary_size: int) -> np.dtype[Any]:
-    """Give the token type that Megatron writes for a vocabulary of this size, added tokens included.
+    """Return the token type that Megatron writes for a vocabulary of this size, added tokens included.
 
     >>> dtype_for_vocabulary(50257), dtype_for_vocabulary(65500)
     (dtype('uint16'), dtype('int32'))

@@ -2,7 +2,10 @@
 
     DsindexError
     ├── InputError              an input is missing, empty, unreadable, or changed while it was read
-    │   └── BadRecordError      one line of an input is not a record; knows the file and byte offset
+    │   └── RecordError         one line of an input stops the job; knows the file and byte offset
+    │       ├── BadRecordError  it is not a record
+    │       └── RecordLimitError    a template or pattern takes too much time or memory for it
+    ├── RecordProblem           a record cannot become tokens; who reads the file adds the place
     ├── TokenizerError          a tokenizer cannot be read, or lacks what the job needs
     ├── FormatError             a file is not what its format says
     ├── OutputError             an output exists, cannot be written, or does not fit on the disk
@@ -14,6 +17,11 @@ Misuse of the library (a wrong type, an index out of range) is ValueError, TypeE
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class DsindexError(Exception):
@@ -27,8 +35,8 @@ class InputError(DsindexError):
     """An input is missing, empty, unreadable, or changed while it was read."""
 
 
-class BadRecordError(InputError):
-    """One line of an input is not a record.
+class RecordError(InputError):
+    """One line of an input stops the job.
 
     Args:
         path: The input file.
@@ -45,12 +53,20 @@ class BadRecordError(InputError):
         self.reason = reason
         self.line = line
 
-    def __reduce__(self) -> tuple[type[BadRecordError], tuple[str, int, str, int | None]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[str, int, str, int | None]]:
         return type(self), (self.path, self.offset, self.reason, self.line)
 
-    def with_line(self, line: int) -> BadRecordError:
+    def with_line(self, line: int) -> Self:
         """Say the same with the 1-based line number, which only a reader of the whole file knows."""
-        return BadRecordError(self.path, self.offset, self.reason, line)
+        return type(self)(self.path, self.offset, self.reason, line)
+
+
+class BadRecordError(RecordError):
+    """One line of an input is not a record."""
+
+
+class RecordLimitError(RecordError):
+    """A chat template or jq pattern takes too much time or memory for one record, which is never set aside for it."""
 
 
 class TokenizerError(DsindexError):
@@ -75,3 +91,22 @@ class LimitError(DsindexError):
 
 class TaskError(DsindexError):
     """A task failed more often than its budget of retries allows."""
+
+
+class RecordProblem(DsindexError):
+    """One record cannot become tokens; whoever reads the file adds the place.
+
+    Args:
+        kind: A short name to count by: `bad-json`, `bad-text`, `bad-field`, `missing-field`, `no-turns`,
+            `unknown-role`, `pattern-error`, `pattern-no-match`, `marker-in-text`, `unbalanced-markers`,
+            `template-failed`, `nothing-learnt`, `too-long`, `too-large`.
+        reason: One sentence: what was expected, what was found.
+    """
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[RecordProblem], tuple[str, str]]:
+        return type(self), (self.kind, self.reason)

@@ -25,6 +25,8 @@ from dsindex.formats.mmididx import (
     read_header,
     write_index,
 )
+from dsindex.json_text import name_bytes
+from dsindex.regular_files import open_descriptor, open_unbuffered
 from dsindex.storage import DIGEST_BLOCK_BYTES, output_error, read_into, start_writeback, write_at
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ class MergeRange:
         made_of += [
             f"{piece.offset} {piece.size_bytes} {piece.swapped_bytes} {piece.identity}" for piece in self.pieces
         ]
-        return xxhash.xxh3_128_hexdigest("\n".join(made_of).encode())
+        return xxhash.xxh3_128_hexdigest(name_bytes("\n".join(made_of)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +126,7 @@ def open_part(prefix: str) -> Part:
 
 
 def merged_header(parts: Sequence[Part]) -> IndexHeader:
-    """Give the header of the merged index.
+    """Return the header of the merged index.
 
     Raises:
         FormatError: If the parts disagree on the token type or on having modes, naming the first that does.
@@ -159,7 +161,7 @@ def merged_header(parts: Sequence[Part]) -> IndexHeader:
 
 
 def range_bytes(total_bytes: int, *, minimum: int = DIGEST_BLOCK_BYTES) -> int:
-    """Give the size of an output range: at least `minimum`, at most MAX_RANGES of them, whole digest blocks.
+    """Return the size of an output range: at least `minimum`, at most MAX_RANGES of them, whole digest blocks.
 
     >>> range_bytes(10 << 30) >> 20, range_bytes(10 << 40) >> 20
     (64, 1216)
@@ -198,7 +200,7 @@ class RangePlanner:
         return full
 
     def rest(self) -> list[MergeRange]:
-        """Give the range that is not full, if there is one: after the last piece it is the last range."""
+        """Return the range that is not full, if there is one: after the last piece it is the last range."""
         if not self._pieces:
             return []
         begin = self._number * self._step
@@ -233,7 +235,7 @@ def merge_range(task: MergeRange) -> RangeResult:
         OutputError: If the output cannot be written.
     """
     try:
-        output = os.open(task.output, os.O_WRONLY)
+        output = os.open(task.output, os.O_WRONLY | os.O_NOFOLLOW)
     except OSError as error:
         raise output_error(task.output, error) from error
     digests: list[str] = []
@@ -262,7 +264,7 @@ def _read_pieces(task: MergeRange) -> Iterator[memoryview]:
     filled = 0
     for piece in task.pieces:
         try:
-            descriptor = os.open(piece.path, os.O_RDONLY)
+            descriptor = open_descriptor(piece.path)
         except OSError as error:
             raise _unreadable(piece.path, error) from error
         try:
@@ -324,7 +326,7 @@ def write_merged_index(file: DigestingWriter, parts: Sequence[Part]) -> None:
 
 
 def _moved_boundaries(part: Part, base: int) -> Iterator[NDArray[np.int64]]:
-    """Give a part's boundaries after its leading 0, counted from the merged dataset's first sequence."""
+    """Yield a part's boundaries after its leading 0, counted from the merged dataset's first sequence."""
     previous = 0
     header = part.header
     for number, chunk in enumerate(_section(part.idx_path, BOUNDARY, header.boundaries_offset, header.num_boundaries)):
@@ -344,7 +346,7 @@ def _moved_boundaries(part: Part, base: int) -> Iterator[NDArray[np.int64]]:
 def _section(path: str, dtype: np.dtype[Any], offset: int, count: int) -> Iterator[NDArray[Any]]:
     """Read `count` items from a byte offset, a chunk at a time."""
     try:
-        opened = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by the with below
+        opened = open_unbuffered(path)
     except OSError as error:
         raise _unreadable(path, error) from error
     with opened as file:

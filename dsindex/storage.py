@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING
 import xxhash
 
 from dsindex.errors import InputError, OutputError
+from dsindex.regular_files import open_unbuffered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,9 +39,9 @@ Bytes = bytes | bytearray | memoryview
 
 
 def combine_digests(block_digests: Iterable[bytes]) -> str:
-    """Give a file's digest from the XXH3-128 digests (16 bytes, big-endian) of its blocks, in order.
+    """Return a file's digest from the XXH3-128 digests (16 bytes, big-endian) of its blocks, in order.
 
-    Source: design.md, "Manifest".
+    Source: docs/formats.md, section 6.
 
     >>> combine_digests([])
     '99aa06d3014798d86001c324468d497f'
@@ -71,11 +72,11 @@ class BlockDigester:
                 self._room = DIGEST_BLOCK_BYTES
 
     def blocks(self) -> list[bytes]:
-        """Give the digest of each block so far, a last partial one included."""
+        """Return the digest of each block so far, a last partial one included."""
         return [*self._finished, self._hash.digest()] if self._room < DIGEST_BLOCK_BYTES else list(self._finished)
 
     def hexdigest(self) -> str:
-        """Give the digest of all bytes so far."""
+        """Return the digest of all bytes so far."""
         return combine_digests(self.blocks())
 
 
@@ -102,7 +103,7 @@ class DigestingWriter:
             self._at_work_bytes = self.size_bytes
 
     def hexdigest(self) -> str:
-        """Give the digest of what was written, as `digest_file` will see it."""
+        """Return the digest of what was written, as `digest_file` will see it."""
         return self._digester.hexdigest()
 
 
@@ -120,7 +121,7 @@ class ArrowSink:
         return len(data)
 
     def tell(self) -> int:
-        """Give the bytes written so far."""
+        """Return the bytes written so far."""
         return self._file.size_bytes
 
     def flush(self) -> None:
@@ -151,7 +152,7 @@ def digest_file(path: str, *, chunk_bytes: int = 4 << 20) -> str:
     digester = BlockDigester()
     buffer = memoryview(bytearray(chunk_bytes))
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_unbuffered(path) as file:
             while count := file.readinto(buffer):
                 digester.update(buffer[:count])
     except OSError as error:
@@ -161,13 +162,18 @@ def digest_file(path: str, *, chunk_bytes: int = 4 << 20) -> str:
 
 
 @contextlib.contextmanager
-def atomic_writer(path: str) -> Iterator[DigestingWriter]:
+def atomic_writer(path: str, *, ticket: str | None = None) -> Iterator[DigestingWriter]:
     """Open `path` for writing; it appears whole, synced to disk, when the block ends, or not at all.
+
+    Args:
+        path: The final name.
+        ticket: A word that no other writer uses, for a caller that wants to know the temporary file's name after a
+            crash; see `temporary_name`.
 
     Raises:
         OutputError: If the folder or the disk refuses.
     """
-    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+    temporary = temporary_name(path, ticket or uuid.uuid4().hex)
     try:
         with open(temporary, "xb", buffering=BUFFER_BYTES) as file:
             yield DigestingWriter(file)
@@ -182,10 +188,33 @@ def atomic_writer(path: str) -> Iterator[DigestingWriter]:
             os.unlink(temporary)
 
 
+def temporary_name(path: str, ticket: str) -> str:
+    """Return the name under which `atomic_writer` writes."""
+    return f"{path}.{ticket}.tmp"
+
+
 def write_whole(path: str, data: Bytes) -> None:
     """Write a small file atomically."""
     with atomic_writer(path) as file:
         file.write(data)
+
+
+def replace_file(path: str, data: Bytes, *, temporary: str) -> None:
+    """Write a small file atomically by way of a name that the caller knows, so that a crash leaves no other.
+
+    Raises:
+        OutputError: If the folder or the disk refuses.
+    """
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(os.path.dirname(path))
+    except OSError as error:
+        raise output_error(path, error) from error
 
 
 def put_if_absent(path: str, data: bytes) -> bool:

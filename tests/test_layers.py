@@ -1,4 +1,4 @@
-"""Imports run one way only: errors, dtypes -> storage -> formats, text, indices -> datasets, ... -> workflows."""
+"""Imports run one way: each folder has a level, no import points up, and no modules import each other in a circle."""
 
 from __future__ import annotations
 
@@ -11,21 +11,26 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LAYERS = [
-    {"dsindex", "dsindex.errors", "dsindex.dtypes"},
-    {"dsindex.storage"},
-    {"dsindex.formats", "dsindex.text", "dsindex.documents", "dsindex.loops", "dsindex.indices", "dsindex.instruct"},
-    {
-        "dsindex.instruct.shards",
-        "dsindex.instruct.packed_blocks",
-        "dsindex.datasets",
-        "dsindex.attempt",
-        "dsindex.shards",
-        "dsindex.merge",
-        "dsindex.provenance",
-        "dsindex.quarantine",
-    },
+    {"dsindex", "dsindex.errors", "dsindex.dtypes", "dsindex.json_text"},
+    {"dsindex.storage", "dsindex.regular_files", "dsindex.yaml_file", "dsindex.guarded"},
+    {"dsindex.kernels"},
+    {"dsindex.formats", "dsindex.text"},
+    {"dsindex.indices"},
+    {"dsindex.shards", "dsindex.merge"},
+    {"dsindex.instruct"},
+    {"dsindex.datasets"},
     {"dsindex.verify", "dsindex.repair", "dsindex.convert"},
-    {"workflows"},
+    {"workflows", "workflows.options"},
+    {"workflows.execution"},
+    {"workflows.progress"},
+    {"workflows.state"},
+    {"workflows.stages"},
+    {"workflows.verification"},
+    {"workflows.jobs"},
+    {"workflows.cluster", "workflows.demo"},
+    {"workflows.commands"},
+    {"workflows.cli"},
+    {"workflows.__main__"},
 ]
 
 
@@ -69,6 +74,15 @@ def test_imports_run_downwards(path: Path) -> None:
             assert layer_of(name) <= own, f"{module_name(path)} imports {name}, which lies above it"
 
 
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports for type checkers count as well: two modules that need each other's types belong together."""
+    modules = {module_name(path): path for path in SOURCES}
+    imports = {name: imported_modules(path) & modules.keys() - {name} for name, path in modules.items()}
+    while leaves := {name for name, others in imports.items() if not others}:
+        imports = {name: others - leaves for name, others in imports.items() if name not in leaves}
+    assert not imports, f"these import each other, or what does: {', '.join(sorted(imports))}"
+
+
 @pytest.mark.parametrize("path", [p for p in SOURCES if p.is_relative_to(ROOT / "dsindex")], ids=module_name)
 def test_library_knows_neither_ray_nor_command_line(path: Path) -> None:
     roots = {name.split(".")[0] for name in imported_modules(path)}
@@ -78,7 +92,7 @@ def test_library_knows_neither_ray_nor_command_line(path: Path) -> None:
 def test_library_imports_nothing_heavy() -> None:
     """`import dsindex` and its formats stay cheap: what is slow to import loads when it is used."""
     code = (
-        "import sys, dsindex, dsindex.formats.mmididx, dsindex.shards, dsindex.merge, workflows.cli;"
+        "import sys, dsindex, dsindex.formats.mmididx, dsindex.shards.tokenize, dsindex.merge, workflows.cli;"
         "print(sorted({'ray','awkward','numba','pyarrow.json','gigatoken','jinja2','torch'} & set(sys.modules)))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -96,11 +96,11 @@ class BlendedDataset:
         return cls(datasets, f"{base}dataset_index.npy", f"{base}dataset_sample_index.npy")
 
     def __len__(self) -> int:
-        """Give the number of samples."""
+        """Return the number of samples."""
         return len(self.dataset_index)
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
-        """Give a sample as GPTDataset does, with the number of its dataset as `dataset_id`.
+        """Return a sample as GPTDataset does, with the number of its dataset as `dataset_id`.
 
         Raises:
             IndexError: If there is no such sample.
@@ -110,7 +110,7 @@ class BlendedDataset:
         return {"dataset_id": dataset_id, **self.datasets[dataset_id][sample]}
 
     def tokens(self, index: SupportsIndex) -> NDArray[np.int64]:
-        """Give the tokens of a sample, as `GPTDataset.tokens` does."""
+        """Return the tokens of a sample, as `GPTDataset.tokens` does."""
         dataset_id, sample = self._locate(index)
         return self.datasets[dataset_id].tokens(sample)
 
@@ -120,7 +120,7 @@ class BlendedDataset:
         return self.datasets[dataset_id].parts(sample)
 
     def batch(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Give the tokens of many samples at once, each as `tokens` does, shape [n, sequence_length (+ 1)]."""
+        """Return the tokens of many samples at once, each as `tokens` does, shape [n, sequence_length (+ 1)]."""
         numbers = sample_numbers(indices)
         for end in (numbers.min(), numbers.max()) if numbers.size else ():
             self._check_number(end)
@@ -144,7 +144,7 @@ class BlendedDataset:
         self.__init__(*state["sources"])  # type: ignore[misc]
 
     def _locate(self, index: SupportsIndex) -> tuple[np.integer[Any], int]:
-        """Give the dataset, in the index's own type as Megatron does, and the number of its sample."""
+        """Return the dataset, in the index's own type as Megatron does, and the number of its sample."""
         number = index.__index__()
         self._check_number(number)
         dataset_id, sample = self.dataset_index[number], int(self.dataset_sample_index[number])

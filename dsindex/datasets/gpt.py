@@ -102,7 +102,7 @@ class GPTDataset:
         add_extra_token: bool = True,
         options: SampleOptions = DEFAULT_OPTIONS,
     ) -> None:
-        from dsindex.datasets.assembly import assemble_samples  # compiled by numba, which is slow to import
+        from dsindex.kernels.sample_assembly import assemble_samples  # compiled by numba, which is slow to import
 
         if dataset.dtype.kind not in "iu":
             msg = f"{dataset.prefix}: expected integer tokens, got {dataset.dtype}; no samples can be made of these"
@@ -176,11 +176,11 @@ class GPTDataset:
         )
 
     def __len__(self) -> int:
-        """Give the number of samples."""
+        """Return the number of samples."""
         return len(self.shuffle_index)
 
     def __getitem__(self, index: SupportsIndex | None) -> dict[str, NDArray[Any]]:
-        """Give a sample for training.
+        """Return a sample for training.
 
         Args:
             index: Which sample; None for one that only fills up a batch: the first, without any loss.
@@ -221,7 +221,7 @@ class GPTDataset:
         return sample
 
     def tokens(self, index: SupportsIndex) -> NDArray[np.int64]:
-        """Give the tokens of a sample, shape [sequence_length + 1] ([sequence_length] without the extra token).
+        """Return the tokens of a sample, shape [sequence_length + 1] ([sequence_length] without the extra token).
 
         A partial last sample is filled up with the pad token, or -1 where there is none.
 
@@ -237,7 +237,7 @@ class GPTDataset:
         return text
 
     def batch(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Give the tokens of many samples at once, each as `tokens` does, shape [n, sequence_length (+ 1)].
+        """Return the tokens of many samples at once, each as `tokens` does, shape [n, sequence_length (+ 1)].
 
         Raises:
             IndexError: If there is no such sample.
@@ -321,7 +321,7 @@ class GPTDataset:
 
 
 def _document_starts(sequence_length: int, ends: NDArray[np.intp]) -> NDArray[np.int64]:
-    """Give for each position where its document begins, from the positions of the EODs.
+    """Return for each position where its document begins, from the positions of the EODs.
 
     >>> _document_starts(6, np.array([1, 3]))
     array([0, 0, 2, 2, 4, 4])
@@ -332,7 +332,7 @@ def _document_starts(sequence_length: int, ends: NDArray[np.intp]) -> NDArray[np
 
 
 def _causal_mask(sequence_length: int, hidden_after: list[int]) -> NDArray[np.bool_]:
-    """Give True where row must not see column: the future, and what lies before an EOD from after it."""
+    """Return True where row must not see column: the future, and what lies before an EOD from after it."""
     mask = ~np.tri(sequence_length, dtype=np.bool_)
     for end in hidden_after:
         mask[end + 1 :, : end + 1] = True

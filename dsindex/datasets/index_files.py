@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from dsindex.errors import FormatError
+from dsindex.regular_files import open_file
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -53,7 +54,7 @@ def _check_head(path: str, what: str) -> None:
     Source: numpy.lib.format: magic, version, and the length of the head in 2 bytes, or 4 from version 2 on.
     """
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             head = file.read(12)
             size_bytes = os.fstat(file.fileno()).st_size
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL byte
@@ -66,7 +67,7 @@ def _check_head(path: str, what: str) -> None:
 
 
 def sample_numbers(indices: ArrayLike) -> NDArray[np.integer[Any]]:
-    """Give a list of sample numbers as an array.
+    """Return a list of sample numbers as an array.
 
     Raises:
         TypeError: If they are not integers in one dimension.

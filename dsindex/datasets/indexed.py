@@ -13,6 +13,7 @@ import numpy as np
 
 from dsindex.errors import FormatError
 from dsindex.formats.mmididx import check_ends, check_index, read_index
+from dsindex.regular_files import open_file
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -53,7 +54,7 @@ class IndexedDataset:
         self._pointers = _as_items(index.sequence_pointers, "q")
 
     def __len__(self) -> int:
-        """Give the number of sequences."""
+        """Return the number of sequences."""
         return self._num_sequences
 
     @overload
@@ -61,7 +62,7 @@ class IndexedDataset:
     @overload
     def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
     def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        """Give the tokens of a sequence, or a list of those of a slice of sequences, which may have any step.
+        """Return the tokens of a sequence, or a list of those of a slice of sequences, which may have any step.
 
         Raises:
             IndexError: If there is no such sequence.
@@ -80,7 +81,7 @@ class IndexedDataset:
         return tokens
 
     def get(self, index: SupportsIndex, offset: int = 0, length: int | None = None) -> NDArray[Any]:
-        """Give part of a sequence.
+        """Return part of a sequence.
 
         Args:
             index: Which sequence.
@@ -123,7 +124,7 @@ class IndexedDataset:
             IndexError: If there is no such sequence.
             FormatError: If the index points outside the `.bin`.
         """
-        from dsindex.datasets.assembly import copy_ranges  # compiled by numba: too slow to import for ds[i] alone
+        from dsindex.kernels.sample_assembly import copy_ranges  # compiled by numba: too slow to import for ds[i] alone
 
         ids = np.asarray(indices)
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
@@ -145,7 +146,7 @@ class IndexedDataset:
         return values, offsets
 
     def token_columns(self) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64], int]:
-        """Give what compiled loops read: all tokens, sequence lengths and pointers, log2 of a token's bytes."""
+        """Return what compiled loops read: all tokens, sequence lengths and pointers, log2 of a token's bytes."""
         index = self._open_index()
         return self._tokens, index.sequence_lengths, index.sequence_pointers, self._shift
 
@@ -175,7 +176,7 @@ class IndexedDataset:
         return self._open_index().sequence_modes
 
     def document_sequences(self, document: SupportsIndex) -> range:
-        """Give the numbers of a document's sequences; empty for a document without tokens.
+        """Return the numbers of a document's sequences; empty for a document without tokens.
 
         Raises:
             IndexError: If there is no such document.
@@ -194,7 +195,7 @@ class IndexedDataset:
         return range(begin, end)
 
     def document(self, document: SupportsIndex) -> NDArray[Any]:
-        """Give all tokens of a document, its sequences one after the other, as they lie in the `.bin`.
+        """Return all tokens of a document, its sequences one after the other, as they lie in the `.bin`.
 
         Raises:
             IndexError: If there is no such document.
@@ -287,7 +288,7 @@ def _reopen(prefix: str) -> IndexedDataset:
 def _map_tokens(bin_path: str, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]:
     """Map a `.bin`; give its whole tokens, read-only, and its size in bytes."""
     try:
-        with open(bin_path, "rb") as file:
+        with open_file(bin_path) as file:
             size_bytes = os.fstat(file.fileno()).st_size
             # An empty file cannot be mapped.
             buffer = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) if size_bytes else b""
@@ -298,7 +299,7 @@ def _map_tokens(bin_path: str, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]
 
 
 def _as_items(array: NDArray[Any], code: Literal["i", "q"]) -> memoryview[int] | tuple[int, ...]:
-    """Give a view of an array whose items are plain ints; a memoryview, which has no form for an empty one."""
+    """Return a view of an array whose items are plain ints; a memoryview, which has no form for an empty one."""
     if not len(array):
         return ()
     native = array.astype(array.dtype.newbyteorder("="), copy=False)

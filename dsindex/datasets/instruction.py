@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.errors import FormatError, InputError
+from dsindex.errors import FormatError, InputError, RecordLimitError, RecordProblem
 from dsindex.formats.raw_index import create_raw_index, raw_index_path, read_raw_index
+from dsindex.guarded.process import LimitReachedError
 from dsindex.instruct.blocks import Block, assemble_block
 from dsindex.instruct.collator import SPECIAL_TOKENS_KEY, TOKENS_KEY
 from dsindex.instruct.packing import PackingPlan, plan_packing
-from dsindex.instruct.patterns import parse_field_patterns
-from dsindex.instruct.records import RecordProblem, check_text, message_text, parse_record, strings_in
+from dsindex.instruct.records import check_text, message_text, parse_record, strings_in
+from dsindex.regular_files import open_unbuffered
+from dsindex.text.jq import Patterns, parse_field_patterns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,11 +58,13 @@ class InstructionDataset:
         jq_patterns: Mapping[str, str] | Sequence[str],
         special_tokens: Mapping[str, str],
     ) -> None:
-        self._patterns = parse_field_patterns(jq_patterns)
-        if any(field.name == SPECIAL_TOKENS_KEY for field in self._patterns):
+        fields = parse_field_patterns(jq_patterns)
+        self._names = [field.name for field in fields]
+        if SPECIAL_TOKENS_KEY in self._names:
             raise InputError(
                 f"jq_patterns: a field cannot be called {SPECIAL_TOKENS_KEY!r}; name its pattern otherwise"
             )
+        self._patterns = Patterns(fields)
         self._tokenizer = tokenizer
         self.special_ids = {name: tokenizer.special_id(name, text) for name, text in special_tokens.items()}
         """Name -> id."""
@@ -75,11 +79,11 @@ class InstructionDataset:
         self._pairs = read_raw_index(index, size_bytes=size_bytes)
 
     def __len__(self) -> int:
-        """Give the number of records."""
+        """Return the number of records."""
         return len(self._pairs)
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
-        """Give the fields of one record, tokenized.
+        """Return the fields of one record, tokenized.
 
         Returns:
             Per field: for a text `{"value": text, "tokens": ids}`; for a list of messages the messages, each with
@@ -88,15 +92,20 @@ class InstructionDataset:
         Raises:
             IndexError: If there is no such record.
             RecordProblem: If it is not JSON, or a field is neither a text nor a list of messages.
+            RecordLimitError: If a pattern takes too much time or memory for it.
         """
         record = parse_record(self._line(index))
         for text in strings_in(record):
             check_text(text)
+        try:
+            answers = self._patterns.read(record)
+        except LimitReachedError as error:
+            raise RecordLimitError(self.path, int(self._pairs[index][0]), error.reason) from error
         sample: dict[str, Any] = {}
-        for field in self._patterns:
-            value = field.read(record)
+        for name in self._names:
+            value = answers.value(name)
             if value is not None:
-                sample[field.name] = self._tokenize(field.name, value)
+                sample[name] = self._tokenize(name, value)
         sample[SPECIAL_TOKENS_KEY] = dict(self.special_ids)
         return sample
 
@@ -105,7 +114,7 @@ class InstructionDataset:
         if not -len(self) <= number < len(self):
             raise IndexError(f"{self.path}: expected a record in [0, {len(self)}), got {number}")
         offset, length = self._pairs[number].tolist()
-        with open(self.path, "rb", buffering=0) as file:
+        with open_unbuffered(self.path) as file:
             return os.pread(file.fileno(), length, offset)
 
     def _tokenize(self, name: str, value: object) -> object:
@@ -146,11 +155,11 @@ class PackedInstructionDataset:
         """Which sequences stand in which block."""
 
     def __len__(self) -> int:
-        """Give the number of blocks."""
+        """Return the number of blocks."""
         return self.plan.num_blocks
 
     def __getitem__(self, index: SupportsIndex) -> Block:
-        """Give one block.
+        """Return one block.
 
         Raises:
             IndexError: If there is no such block.
@@ -208,7 +217,7 @@ class PackedInstructionDataset:
 
 
 def packing_prefix(prefix: str, sequence_length: int) -> str:
-    """Give the path of a packing plan without `.bin` and `.idx`.
+    """Return the path of a packing plan without `.bin` and `.idx`.
 
     >>> packing_prefix("out/chat", 4096)
     'out/chat_packing_4096'

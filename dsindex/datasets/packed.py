@@ -79,7 +79,7 @@ class PackedMemMapDatasetContinuous(_Blocks):
         self._stride = block_size - 1 if reuse_last_target else block_size
 
     def __len__(self) -> int:
-        """Give the number of blocks."""
+        """Return the number of blocks."""
         return (self.header.num_tokens - self.block_size) // self._stride + 1
 
     @overload
@@ -87,7 +87,7 @@ class PackedMemMapDatasetContinuous(_Blocks):
     @overload
     def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
     def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        """Give the tokens of a block, shape [block_size], or a list of those of a slice.
+        """Return the tokens of a block, shape [block_size], or a list of those of a slice.
 
         Raises:
             IndexError: If there is no such block.
@@ -133,7 +133,7 @@ class PackedMemMapDatasetMegatron(_Blocks):
         self._begins = plan_document_blocks(np.concatenate(lengths), block_size)
 
     def __len__(self) -> int:
-        """Give the number of blocks."""
+        """Return the number of blocks."""
         return len(self._begins)
 
     @overload
@@ -141,7 +141,7 @@ class PackedMemMapDatasetMegatron(_Blocks):
     @overload
     def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
     def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        """Give the tokens of a block, shape [block_size], or a list of those of a slice.
+        """Return the tokens of a block, shape [block_size], or a list of those of a slice.
 
         Raises:
             IndexError: If there is no such block.
@@ -155,7 +155,7 @@ class PackedMemMapDatasetMegatron(_Blocks):
 
 
 def plan_document_blocks(document_lengths: NDArray[np.int64], block_size: int) -> NDArray[np.int64]:
-    """Give the token at which each block begins, by the rule of PackedMemMapDatasetMegatron.
+    """Return the token at which each block begins, by the rule of PackedMemMapDatasetMegatron.
 
     Args:
         document_lengths: Tokens of each document, shape [documents].
@@ -182,7 +182,7 @@ def plan_document_blocks(document_lengths: NDArray[np.int64], block_size: int) -
 
 
 def _follow(following: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give the documents reached from the first one; each leads to a later one, or to itself at the end."""
+    """Return the documents reached from the first one; each leads to a later one, or to itself at the end."""
     step = following.data
     count = len(following)
     visited = np.zeros(count, dtype=np.bool_)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 from dsindex.errors import BadRecordError, InputError
 from dsindex.formats.raw_index import create_raw_index, raw_index_path, read_raw_index
+from dsindex.regular_files import open_unbuffered
 from dsindex.storage import read_into
 from dsindex.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -44,11 +45,11 @@ class RawLines:
         self._pairs = read_raw_index(self.index_path, size_bytes=size_bytes)
 
     def __len__(self) -> int:
-        """Give the number of lines in the index."""
+        """Return the number of lines in the index."""
         return len(self._pairs)
 
     def offset(self, index: SupportsIndex) -> int:
-        """Give the byte of the file at which a line begins.
+        """Return the byte of the file at which a line begins.
 
         Raises:
             IndexError: If there is no such line.
@@ -56,7 +57,7 @@ class RawLines:
         return int(self._pairs[_checked(index, len(self)), 0])
 
     def __getitem__(self, index: SupportsIndex) -> bytes:
-        """Give a line without its newline.
+        """Return a line without its newline.
 
         Raises:
             IndexError: If there is no such line.
@@ -65,7 +66,7 @@ class RawLines:
         offset, length = self._pairs[_checked(index, len(self))].tolist()
         line = bytearray(length)
         try:
-            with open(self.path, "rb", buffering=0) as file:
+            with open_unbuffered(self.path) as file:
                 read_into(file.fileno(), memoryview(line), offset)
         except (OSError, EOFError) as error:
             msg = f"{self.path}: expected a line of {length} bytes at byte {offset}, got none ({error}); index it again"
@@ -115,7 +116,7 @@ class MemMapDataset:
         self.lines = RawLines(path, index_path)
 
     def __len__(self) -> int:
-        """Give the number of lines in the index."""
+        """Return the number of lines in the index."""
         return len(self.lines)
 
     @overload
@@ -123,7 +124,7 @@ class MemMapDataset:
     @overload
     def __getitem__(self, index: slice) -> list[NDArray[np.uint32]]: ...
     def __getitem__(self, index: SupportsIndex | slice) -> NDArray[np.uint32] | list[NDArray[np.uint32]]:
-        """Give the token ids of a line, shape [tokens], or a list of those of a slice.
+        """Return the token ids of a line, shape [tokens], or a list of those of a slice.
 
         Raises:
             IndexError: If there is no such line.
@@ -141,7 +142,7 @@ class MemMapDataset:
         return tokens if isinstance(index, slice) else tokens[0]
 
     def text(self, index: SupportsIndex) -> str:
-        """Give what the jq pattern finds in a line, before it is tokenized.
+        """Return what the jq pattern finds in a line, before it is tokenized.
 
         Raises:
             IndexError: If there is no such line.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def find_faulty_lines(
     data: bytearray, starts: NDArray[np.int64], ends: NDArray[np.int64], *, compiled: bool
 ) -> NDArray[np.int64]:
-    """Give the numbers of the lines that json.loads refuses.
+    """Return the numbers of the lines that json.loads refuses.
 
     Args:
         data: Lines, the last one ended by a newline or by the end of `data`.
@@ -32,7 +32,7 @@ def find_faulty_lines(
     if not compiled:
         doubtful = np.arange(len(starts))
     else:
-        from dsindex.formats.json_scanner import scan_lines  # numba takes a second to load
+        from dsindex.kernels.json_scanner import scan_lines  # numba takes a second to load
 
         accepted = np.zeros(len(starts), dtype=np.bool_)
         scan_lines(np.frombuffer(data, dtype=np.uint8), starts, ends, accepted)

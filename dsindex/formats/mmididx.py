@@ -26,6 +26,7 @@ import numpy as np
 
 from dsindex.dtypes import TOKEN_DTYPES, dtype_code
 from dsindex.errors import FormatError
+from dsindex.regular_files import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,7 +90,7 @@ class IndexHeader:
         return self.modes_offset + (MODE.itemsize * self.num_sequences if self.has_modes else 0)
 
     def to_bytes(self) -> bytes:
-        """Give the first 34 bytes of the file."""
+        """Return the first 34 bytes of the file."""
         return _HEADER.pack(MAGIC, VERSION, dtype_code(self.dtype), self.num_sequences, self.num_boundaries)
 
 
@@ -121,7 +122,7 @@ def read_header(idx_path: str) -> IndexHeader:
             counts ask for.
     """
     try:
-        with open(idx_path, "rb") as file:
+        with open_file(idx_path) as file:
             head = file.read(HEADER_BYTES)
             size_bytes = os.fstat(file.fileno()).st_size
     except OSError as error:

@@ -1,7 +1,7 @@
 """Packed data of Modalities: `.pbin` = header | tokens | pickled list of each document's (offset, length) in bytes.
 
-Four eras of the format are in use (formats.md §3); the era is told from the file. Documents lie one after the other
-without gaps. Offsets count from the file's start in the older eras and from the first token in the current one.
+Four eras of the format are in use (docs/formats.md §3); the era is told from the file. Documents lie one after the
+other without gaps. Offsets count from the file's start in the older eras and from the first token in the current one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from dsindex.errors import FormatError, LimitError
 from dsindex.formats.safe_pickle import PairListWriter, read_pairs
+from dsindex.regular_files import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,7 +83,7 @@ class PackedHeader:
         return self.era.header_bytes + self.data_bytes
 
     def to_bytes(self) -> bytes:
-        """Give the bytes before the first token.
+        """Return the bytes before the first token.
 
         Raises:
             LimitError: If the era cannot hold tokens of this size.
@@ -99,7 +100,7 @@ class PackedHeader:
 
 
 def token_bytes_for_vocabulary(vocabulary_size: int) -> int:
-    """Give the bytes that Modalities gives a token: ceil(log2(vocabulary) / 8), of which 3 becomes 4.
+    """Return the bytes that Modalities gives a token: ceil(log2(vocabulary) / 8), of which 3 becomes 4.
 
     Args:
         vocabulary_size: Without added tokens, as Modalities counts; whoever packs checks every id against the size.
@@ -259,9 +260,9 @@ def open_tokens(path: str, header: PackedHeader) -> NDArray[Any]:
 
 
 def _plausible_headers(path: str) -> list[PackedHeader]:
-    """Give each reading of the header that leads to the beginning of a pickle."""
+    """Return each reading of the header that leads to the beginning of a pickle."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             head = file.read(DATA_LENGTH_BYTES + TOKEN_SIZE_BYTES)
             size_bytes = os.fstat(file.fileno()).st_size
             headers = []

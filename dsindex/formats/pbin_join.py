@@ -114,7 +114,7 @@ def repair_joined(path: str, output: str, *, run_tasks: RunTasks = run_in_thread
 
 
 def token_run(path: str, header: PackedHeader) -> TokenRun:
-    """Give all tokens of a `.pbin` as one run."""
+    """Return all tokens of a `.pbin` as one run."""
     return TokenRun(path=path, offset=header.era.header_bytes, dtype=header.dtype.str, num_tokens=header.num_tokens)
 
 

@@ -1,7 +1,7 @@
 """Raw indices: where each line of a JSONL file lies, as Modalities' `create_raw_index` writes it.
 
 `<stem>.idx` beside the JSONL is a pickled list of (byte offset, byte length), one pair per line, the newline not
-counted, a carriage return counted (formats.md §3). The suffix is also MMIDIDX's: the first bytes tell them apart.
+counted, a carriage return counted (docs/formats.md §3). The suffix is also MMIDIDX's: the first bytes tell them apart.
 Ranges of the file are indexed independently; the result does not depend on how the file was cut.
 """
 
@@ -17,9 +17,10 @@ import numpy as np
 
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 from dsindex.formats.json_lines import find_faulty_lines
+from dsindex.formats.new_files import NewFiles, is_same_file
 from dsindex.formats.safe_pickle import PairListWriter, read_pairs
-from dsindex.loops import load_loops
-from dsindex.storage import atomic_writer
+from dsindex.kernels.loader import load_loops
+from dsindex.regular_files import open_file, open_unbuffered
 from dsindex.text.lines import LineBlock, read_lines
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class RawIndexAccount:
 
 
 def raw_index_path(path: str) -> str:
-    """Give the place where Modalities looks for a file's raw index.
+    """Return the place where Modalities looks for a file's raw index.
 
     >>> raw_index_path("data/news.jsonl")
     'data/news.idx'
@@ -103,7 +104,8 @@ def create_raw_index(
 
     Args:
         path: The JSONL file.
-        index_path: Where to write; beside the file, with the suffix `.idx`, if None. An older raw index is replaced.
+        index_path: Where to write; beside the file, with the suffix `.idx`, if None. What is there is never replaced:
+            an index that is the same stays, and anything else is an error.
         drop_faulty_entries: Leave faulty lines out; otherwise the first one is an error.
         range_bytes: Bytes of the file that are one task.
         run_tasks: Runs the tasks; threads of this process if None.
@@ -111,29 +113,55 @@ def create_raw_index(
     Raises:
         InputError: If the file cannot be read or changes meanwhile.
         BadRecordError: At the first faulty line.
-        OutputError: If `index_path` is another kind of file, or cannot be written.
+        OutputError: If `index_path` is another file, or cannot be written.
     """
     target = raw_index_path(path) if index_path is None else index_path
     _check_target(path, target)
     tasks = plan_ranges(path, range_bytes=range_bytes, drop_faulty_entries=drop_faulty_entries)
-    num_lines = num_entries = num_dropped = 0
-    dropped: list[tuple[int, int]] = []
-    with atomic_writer(target) as file:
-        writer = PairListWriter(file.write)
+    places = _Places(path, drop_faulty_entries=drop_faulty_entries)
+    with NewFiles([target], or_same=True) as [new]:
+        writer = PairListWriter(new.file.write)
         for result in (run_tasks or run_in_threads)(index_range, tasks):
-            places = [(num_lines + line + 1, offset) for line, offset in result.faulty]
-            if places and not drop_faulty_entries:
-                line, offset = places[0]
-                what = "a blank line" if _is_blank(path, offset) else "something else"
-                reason = f"expected JSON, got {what}; mend it, or leave such lines out with --drop-faulty-entries"
-                raise BadRecordError(path, offset, reason, line)
-            dropped += places[: MAX_REPORTED - len(dropped)]
+            places.add(result)
             writer.add(result.pairs)
-            num_lines += result.num_lines
-            num_entries += len(result.pairs)
-            num_dropped += result.num_faulty
         writer.close()
-    return RawIndexAccount(index_path=target, num_entries=num_entries, num_dropped=num_dropped, dropped=tuple(dropped))
+    return places.account(target)
+
+
+class _Places:
+    """Counts the lines of ranges that come in order, and names the faulty ones."""
+
+    def __init__(self, path: str, *, drop_faulty_entries: bool) -> None:
+        self._path = path
+        self._drop = drop_faulty_entries
+        self._num_lines = self._num_entries = self._num_dropped = 0
+        self._dropped: list[tuple[int, int]] = []
+
+    def add(self, result: IndexedRange) -> None:
+        """Take the next range.
+
+        Raises:
+            BadRecordError: At a faulty line that is not to be dropped.
+        """
+        places = [(self._num_lines + line + 1, offset) for line, offset in result.faulty]
+        if places and not self._drop:
+            line, offset = places[0]
+            what = "a blank line" if _is_blank(self._path, offset) else "something else"
+            reason = f"expected JSON, got {what}; mend it, or leave such lines out with --drop-faulty-entries"
+            raise BadRecordError(self._path, offset, reason, line)
+        self._dropped += places[: MAX_REPORTED - len(self._dropped)]
+        self._num_lines += result.num_lines
+        self._num_entries += len(result.pairs)
+        self._num_dropped += result.num_faulty
+
+    def account(self, target: str) -> RawIndexAccount:
+        """Return what became of all lines."""
+        return RawIndexAccount(
+            index_path=target,
+            num_entries=self._num_entries,
+            num_dropped=self._num_dropped,
+            dropped=tuple(self._dropped),
+        )
 
 
 def plan_ranges(path: str, *, range_bytes: int, drop_faulty_entries: bool) -> list[IndexRange]:
@@ -143,7 +171,8 @@ def plan_ranges(path: str, *, range_bytes: int, drop_faulty_entries: bool) -> li
         InputError: If the file is not there, or empty while every line must count.
     """
     try:
-        size_bytes = os.stat(path).st_size
+        with open_unbuffered(path) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
     except OSError as error:
         msg = f"{path}: expected a file that can be read, got {error.strerror!r}; check the path and its permissions"
         raise InputError(msg) from error
@@ -238,24 +267,24 @@ def run_in_threads(
 
 
 def _is_blank(path: str, offset: int) -> bool:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         file.seek(offset)
         return file.read(2).lstrip(b"\r")[:1] in {b"", b"\n"}
 
 
 def _check_target(path: str, target: str) -> None:
-    """Replace an older raw index only: `.idx` is also MMIDIDX's suffix."""
-    if os.path.abspath(target) == os.path.abspath(path):
+    """Refuse what cannot be this index before any work is done: `.idx` is also MMIDIDX's suffix."""
+    if is_same_file(path, target):
         msg = f"{target}: expected an index path other than the file itself; give another --output"
         raise OutputError(msg)
     try:
-        with open(target, "rb") as file:
+        with open_file(target) as file:
             head = file.read(1)
     except FileNotFoundError:
         return
     except OSError as error:
-        msg = f"{target}: cannot be replaced ({error.strerror}); give another --output"
-        raise OutputError(msg) from error
+        msg = f"{target}: expected no file or the same index, got what cannot be read ({error.strerror})"
+        raise OutputError(f"{msg}; give another --output") from error
     if head != b"\x80":
         msg = f"{target}: exists and is no raw index; it stays as it is, give another --output"
         raise OutputError(msg)

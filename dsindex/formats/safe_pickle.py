@@ -14,6 +14,7 @@ import numpy as np
 
 from dsindex.errors import FormatError
 from dsindex.formats.pickle_machine import run_pickle
+from dsindex.regular_files import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -170,7 +171,7 @@ def read_pairs(path: str, *, offset: int = 0) -> Iterator[NDArray[np.int64]]:
     """
     num_pairs = 0
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             try:
                 for pairs in _decode_frames(file, offset):
                     num_pairs += len(pairs)
@@ -191,7 +192,7 @@ class _OtherLayoutError(Exception):
 
 
 def _payloads(file: IO[bytes], offset: int) -> Iterator[bytes]:
-    """Give what the frames hold, joined to about READ_BYTES."""
+    """Yield what the frames hold, joined to about READ_BYTES."""
     size_bytes = os.fstat(file.fileno()).st_size
     file.seek(offset)
     if file.read(2) != _PROTOCOL_4:
@@ -293,7 +294,7 @@ def _follow_chain(
 
 
 def _integer_widths(octets: NDArray[np.uint8], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give the bytes of the integers at `positions`, 0 where there is none that fits 8 bytes."""
+    """Return the bytes of the integers at `positions`, 0 where there is none that fits 8 bytes."""
     opcodes = octets[positions]
     widths = _WIDTHS[opcodes]
     is_long = opcodes == _LONG1

@@ -1,26 +1,28 @@
 """Assemble a file from runs of tokens of other files, in ranges that any executor may copy, casting on the way.
 
-The file appears whole or not at all. A range is written at its own offset: a second attempt writes the same bytes.
+A range is written at its own offset: a second attempt writes the same bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsindex.dtypes import cast_tokens
-from dsindex.errors import FormatError, InputError, OutputError
-from dsindex.storage import DigestingWriter, output_error, read_into, remove_if_present, sync_folder, write_at
+from dsindex.errors import FormatError, InputError
+from dsindex.formats.new_files import NewFiles, new_file_error
+from dsindex.regular_files import open_descriptor
+from dsindex.storage import DigestingWriter, read_into, write_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
+    from dsindex.formats.new_files import NewFile
     from dsindex.formats.raw_index import RunTasks
 
 RANGE_TOKENS = 16 << 20
@@ -45,6 +47,8 @@ class CopyRange:
 
     source: TokenRun
     output: str
+    output_name: str
+    """What the output will be called."""
     output_offset: int
     dtype: str
 
@@ -61,7 +65,7 @@ def copy_range(task: CopyRange) -> None:
     wanted = np.dtype(task.dtype)
     buffer = np.empty(min(COPY_TOKENS, task.source.num_tokens), dtype=source)
     with _opened(task.source.path) as descriptor:
-        output = _open_output(task.output)
+        output = _open_output(task)
         try:
             for begin in range(0, task.source.num_tokens, COPY_TOKENS):
                 tokens = buffer[: min(COPY_TOKENS, task.source.num_tokens - begin)]
@@ -75,7 +79,7 @@ def copy_range(task: CopyRange) -> None:
                 write_at(output, data.view(np.uint8).data, task.output_offset + begin * wanted.itemsize)
             os.fsync(output)
         except OSError as error:
-            raise output_error(task.output, error) from error
+            raise new_file_error(task.output_name, error) from error
         finally:
             os.close(output)
 
@@ -89,7 +93,7 @@ def assemble(
     write_tail: Callable[[DigestingWriter], None] | None = None,
     run_tasks: RunTasks,
 ) -> None:
-    """Write `head`, the tokens of all runs in order, and a tail that is streamed; atomically.
+    """Write a file of tokens as `copy_tokens` does; it appears whole or not at all.
 
     Args:
         path: The file to make; it must not exist.
@@ -104,39 +108,54 @@ def assemble(
         FormatError: If an id does not fit `dtype`.
         InputError: If a source is gone or shorter than planned.
     """
-    if os.path.lexists(path):
-        msg = f"{path}: expected a file that does not exist yet; remove it or give another name"
-        raise OutputError(msg)
-    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+    with NewFiles([path], inputs=[run.path for run in runs]) as [new]:
+        copy_tokens(new, runs, dtype=dtype, head=head, write_tail=write_tail, run_tasks=run_tasks)
+
+
+def copy_tokens(
+    new: NewFile,
+    runs: Sequence[TokenRun],
+    *,
+    dtype: np.dtype[Any],
+    head: bytes = b"",
+    write_tail: Callable[[DigestingWriter], None] | None = None,
+    run_tasks: RunTasks,
+) -> None:
+    """Write `head`, the tokens of all runs in order, and a tail that is streamed, into a file that is not named yet.
+
+    Raises:
+        OutputError: If the disk refuses.
+        FormatError: If an id does not fit `dtype`.
+        InputError: If a source is gone or shorter than planned.
+    """
     data_bytes = sum(run.num_tokens for run in runs) * dtype.itemsize
     try:
-        with open(temporary, "xb") as file:
-            file.write(head)
-            file.truncate(len(head) + data_bytes)
-            file.flush()
-            for _ in run_tasks(copy_range, list(_plan(temporary, runs, dtype, len(head)))):
-                pass
-            file.seek(0, os.SEEK_END)
-            if write_tail is not None:
-                write_tail(DigestingWriter(file))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_folder(os.path.dirname(path))
+        new.file.write(head)
+        new.file.truncate(len(head) + data_bytes)
+        new.file.flush()
+        for _ in run_tasks(copy_range, list(_plan(new, runs, dtype, len(head)))):
+            pass
+        new.file.seek(0, os.SEEK_END)
+        if write_tail is not None:
+            write_tail(DigestingWriter(new.file))
     except OSError as error:
-        raise output_error(path, error) from error
-    finally:
-        remove_if_present(temporary)
+        raise new_file_error(new.path, error) from error
 
 
-def _plan(output: str, runs: Sequence[TokenRun], dtype: np.dtype[Any], offset: int) -> Iterator[CopyRange]:
+def _plan(output: NewFile, runs: Sequence[TokenRun], dtype: np.dtype[Any], offset: int) -> Iterator[CopyRange]:
     """Cut the runs into ranges; `offset` is where the first token goes."""
     for run in runs:
         itemsize = np.dtype(run.dtype).itemsize
         for begin in range(0, run.num_tokens, RANGE_TOKENS):
             count = min(RANGE_TOKENS, run.num_tokens - begin)
             source = TokenRun(path=run.path, offset=run.offset + begin * itemsize, dtype=run.dtype, num_tokens=count)
-            yield CopyRange(source=source, output=output, output_offset=offset, dtype=dtype.str)
+            yield CopyRange(
+                source=source,
+                output=output.temporary,
+                output_name=output.path,
+                output_offset=offset,
+                dtype=dtype.str,
+            )
             offset += count * dtype.itemsize
 
 
@@ -152,7 +171,7 @@ def _read_tokens(run: TokenRun, descriptor: int, tokens: np.ndarray[Any, Any], b
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[int]:
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = open_descriptor(path)
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror})"
         raise InputError(msg) from error
@@ -162,8 +181,8 @@ def _opened(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _open_output(path: str) -> int:
+def _open_output(task: CopyRange) -> int:
     try:
-        return os.open(path, os.O_WRONLY)
+        return os.open(task.output, os.O_WRONLY | os.O_NOFOLLOW)
     except OSError as error:
-        raise output_error(path, error) from error
+        raise new_file_error(task.output_name, error) from error

@@ -1,11 +1,12 @@
 """The index files of BigScience's and OpenGPT-X's Megatron-DeepSpeed, which lie beside the data.
 
     {prefix}_{split}_indexmap_{N}ns_{L}sl_{seed}s_{doc,sample,shuffle}_idx.npy
+                                                  dsindex.json   our own record
 
 The arrays are Megatron's; what differs is the split, rounded part by part, and the samples asked of a blend's datasets,
 rounded once. A sample always has L + 1 tokens; the order of a blend is not cached there.
 
-Source: formats.md §2; Megatron-DeepSpeed, megatron/data/gpt_dataset.py and dataset_utils.py
+Source: docs/formats.md §2; Megatron-DeepSpeed, megatron/data/gpt_dataset.py and dataset_utils.py
 (`get_train_valid_test_split_`, `get_datasets_weights_and_num_samples`).
 """
 
@@ -36,8 +37,17 @@ def index_path(
     return f"{prefix}_{split}_indexmap_{num_samples}ns_{sequence_length}sl_{seed}s_{ARRAY_NAMES[array]}.npy"
 
 
+def record_path(document_index: str) -> str:
+    """Name our own file beside the arrays; see dsindex.indices.slot.
+
+    >>> record_path("web_text_document_train_indexmap_900ns_2048sl_1234s_doc_idx.npy")
+    'web_text_document_train_indexmap_900ns_2048sl_1234s_dsindex.json'
+    """
+    return document_index.removesuffix(f"{ARRAY_NAMES['document_index']}.npy") + "dsindex.json"
+
+
 def split_bounds(text: str, num_sequences: int) -> list[tuple[int, int]]:
-    """Give the range of sequence ids of train, valid and test.
+    """Return the range of sequence ids of train, valid and test.
 
     Args:
         text: Up to three shares between commas, or else between slashes; more are dropped, as there.

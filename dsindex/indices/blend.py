@@ -1,6 +1,6 @@
 """Blends: which datasets they name, how many samples each gives, and what Megatron could not blend.
 
-Source: formats.md §2; megatron.core.datasets.blended_megatron_dataset_builder, `_get_size_per_split_per_dataset`;
+Source: docs/formats.md §2; megatron.core.datasets.blended_megatron_dataset_builder, `_get_size_per_split_per_dataset`;
 megatron.core.datasets.utils, `get_blend_from_list`; megatron.core.datasets.blended_dataset. The order of the samples of
 a blend is dsindex.indices.greedy's.
 """

@@ -4,12 +4,13 @@
                             -document_index.npy                                       -dataset_index.npy
                             -sample_index.npy                                         -dataset_sample_index.npy
                             -shuffle_index.npy
-                            -dsindex.json   what Megatron's hash does not cover
+                            -dsindex.json                                             -dsindex.json
 
+The last file is ours: what Megatron's hash does not cover, and which files dsindex wrote (dsindex.indices.slot).
 md5 is that of the description, which Megatron writes with json.dumps(indent=4); a job looks for exactly these names.
 Without the tokenizer's identifiers that hash cannot be known: then the dataset's name stands in its place.
 
-Source: formats.md §2; megatron.core.datasets, megatron_dataset.py, gpt_dataset.py and blended_dataset.py.
+Source: docs/formats.md §2; megatron.core.datasets, megatron_dataset.py, gpt_dataset.py and blended_dataset.py.
 """
 
 from __future__ import annotations
@@ -18,18 +19,16 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dsindex.errors import FormatError
-from dsindex.storage import atomic_writer, remove_if_present, write_whole
+from dsindex.indices.slot import CacheSlot
+from dsindex.regular_files import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
+    import numpy as np
 
     from dsindex.indices.splits import SplitMatrix
 
@@ -37,7 +36,6 @@ GPT_CLASS = "GPTDataset"
 BLENDED_CLASS = "BlendedDataset"
 GPT_ARRAYS = ("document_index", "sample_index", "shuffle_index")
 BLENDED_ARRAYS = ("dataset_index", "dataset_sample_index")
-RECORD_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +125,14 @@ class CacheFiles:
             raise ValueError(msg)
         return f"{self.stem}-{name}.npy"
 
+    @property
+    def slot(self) -> CacheSlot:
+        """The files as they are written: the description comes last."""
+        return CacheSlot(paths=(*map(self.array, self.arrays), self.description), record=self.record)
+
     def exist(self) -> bool:
         """Tell whether Megatron would take the cache as built: it looks at nothing but the files' presence."""
-        return all(map(os.path.isfile, [self.description, *map(self.array, self.arrays)]))
+        return self.slot.exists()
 
 
 def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None = None) -> CacheFiles:
@@ -173,12 +176,12 @@ def read_description(path: str) -> dict[str, Any]:
     """
     expected = f"the description of a {GPT_CLASS} or {BLENDED_CLASS}"
     try:
-        with open(path, encoding="utf-8") as file:
-            identifiers = json.load(file)
+        with open_file(path) as file:
+            identifiers = json.loads(file.read().decode())
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror})"
         raise FormatError(msg) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         msg = f"{path}: expected {expected}, got a file that is not JSON ({error})"
         raise FormatError(msg) from error
     if not isinstance(identifiers, dict) or not _describes_cache(identifiers):
@@ -200,40 +203,6 @@ def _describes_cache(identifiers: Mapping[str, Any]) -> bool:
     )
 
 
-def write_array(path: str, array: NDArray[Any]) -> None:
-    """Write an array as numpy.save does, but whole or not at all."""
-    head = BytesIO()
-    np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(array))
-    with atomic_writer(path) as file:
-        file.write(head.getvalue())
-        file.write(np.ascontiguousarray(array).data)
-
-
-def write_description(files: CacheFiles, text: str) -> None:
-    """Write the description: last, since a cache whose four files are there is complete."""
-    write_whole(files.description, text.encode())
-
-
 def array_bytes(count: int, dtype: np.dtype[Any]) -> int:
     """Give the size on disk of an array of `count` items: numpy pads its header to 128 bytes."""
     return 128 + count * dtype.itemsize
-
-
-def write_record(files: CacheFiles, record: Mapping[str, Any]) -> None:
-    """Write our own file beside a cache."""
-    write_whole(files.record, json.dumps({"version": RECORD_VERSION, **record}, indent=2).encode())
-
-
-def read_record(files: CacheFiles) -> dict[str, Any] | None:
-    """Read our own file beside a cache; None where there is none that this version can read."""
-    try:
-        with open(files.record, encoding="utf-8") as file:
-            record = json.load(file)
-    except (OSError, ValueError):
-        return None
-    return record if isinstance(record, dict) and record.get("version") == RECORD_VERSION else None
-
-
-def remove_record(files: CacheFiles) -> None:
-    """Remove our own file before arrays are replaced: it must never speak of other arrays than those it lies beside."""
-    remove_if_present(files.record)

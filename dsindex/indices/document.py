@@ -1,6 +1,6 @@
 """The document index: every sequence id of a part once per epoch, in the order in which training meets them.
 
-Source: formats.md §2; megatron.core.datasets.gpt_dataset, `_build_document_index`.
+Source: docs/formats.md §2; megatron.core.datasets.gpt_dataset, `_build_document_index`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The types of the index arrays, which depend on their sizes.
 
-Source: formats.md §2; megatron.core.datasets, gpt_dataset.py and helpers.py.
+Source: docs/formats.md §2; megatron.core.datasets, gpt_dataset.py and helpers.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BLEND_DTYPES = (np.dtype("<i2"), np.dtype("<i8"))
 
 
 def sample_dtype(num_positions: int) -> np.dtype[Any]:
-    """Give the type of a sample index: int32 unless positions in the document index need int64.
+    """Return the type of a sample index: int32 unless positions in the document index need int64.
 
     Megatron looks at the longest sequence too, but lengths are int32 in the file.
 
@@ -26,7 +26,7 @@ def sample_dtype(num_positions: int) -> np.dtype[Any]:
 
 
 def shuffle_dtype(num_samples: int) -> np.dtype[Any]:
-    """Give the type of a shuffle index: uint32, int64 from 2**32 - 2 samples on.
+    """Return the type of a shuffle index: uint32, int64 from 2**32 - 2 samples on.
 
     >>> shuffle_dtype(2**32 - 3), shuffle_dtype(2**32 - 2)
     (dtype('uint32'), dtype('int64'))

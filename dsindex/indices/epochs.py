@@ -4,7 +4,7 @@
     L  sequence length
     x  extra token: 1, or 0 without it. A sample takes L + x tokens and the next begins L tokens later.
 
-Source: formats.md §2; megatron.core.datasets.gpt_dataset, `_get_num_epochs` and
+Source: docs/formats.md §2; megatron.core.datasets.gpt_dataset, `_get_num_epochs` and
 `_build_document_sample_shuffle_indices`; helpers.cpp, `build_sample_idx`.
 """
 
@@ -148,7 +148,7 @@ def count_samples(num_tokens: int, *, rule: SampleRule) -> int:
 def samples_for_epochs(epochs: Fraction, tokens_per_epoch: int, *, rule: SampleRule) -> int:
     """Turn `--epochs E` into the number of samples: the full ones in the first floor(E * T) tokens.
 
-    Source: design.md, "Index caches".
+    Source: docs/architecture.md, "Index caches".
 
     >>> from fractions import Fraction
     >>> samples_for_epochs(Fraction("2.5"), 1000, rule=SampleRule(sequence_length=10))

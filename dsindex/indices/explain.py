@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import FormatError
-from dsindex.indices.cache import BLENDED_CLASS, GPT_CLASS, CacheFiles, cache_files, read_description, read_record
+from dsindex.indices.cache import BLENDED_CLASS, GPT_CLASS, CacheFiles, cache_files, read_description
+from dsindex.indices.slot import read_record
 from dsindex.indices.source import source_changes
 
 if TYPE_CHECKING:
@@ -89,13 +90,16 @@ def _faults(
     """Look for what Megatron's hash does not cover."""
     if wanted["class"] != GPT_CLASS:
         return []
-    record = read_record(files)
+    record = read_record(files.record)
     if record is None:
         # Whoever built it left no record: all that can be seen is that the data are younger.
         idx = f"{prefix}.idx"
         if prefix is not None and os.path.isfile(idx) and os.path.getmtime(idx) > os.path.getmtime(files.description):
-            return [f"{idx} is younger than the cache, which was not built by dsindex and may not fit; build it again"]
+            doubt = f"{idx} is younger than the cache, which was not built by dsindex and may not fit"
+            return [f"{doubt}; move it away and build it again"]
         return []
+    if "building" in record:
+        return ["dsindex was stopped while it built this cache; build it again"]
     faults = []
     for key, value in (settings or {}).items():
         built = record.get("settings", {}).get(key)

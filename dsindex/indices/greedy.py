@@ -3,7 +3,7 @@
 The lag of dataset d at sample i is w[d] * max(i, 1) - taken[d] in float64, one product and one difference, never fused;
 the first dataset wins ties.
 
-Source: formats.md §2; megatron.core.datasets helpers.cpp, `build_blending_indices` and
+Source: docs/formats.md §2; megatron.core.datasets helpers.cpp, `build_blending_indices` and
 `build_exhaustive_blending_indices`.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.indices.dtypes import BLEND_DTYPES
-from dsindex.indices.jit import compiled
+from dsindex.kernels.jit import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

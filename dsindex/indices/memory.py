@@ -18,7 +18,7 @@ _CGROUP_FILES = (
 
 
 def available_memory() -> int | None:
-    """Give the bytes that can still be had without swapping: of the machine, and of the control group if it is less.
+    """Return the bytes that can still be had without swapping: of the machine, and of the control group if it is less.
 
     Returns:
         None where the system does not say.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.indices.jit import compiled, prefetch
+from dsindex.kernels.jit import compiled, prefetch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,6 +1,6 @@
 """Which caches a job will look for: Megatron's dataset builder as a pure function of counts.
 
-Source: formats.md §2; megatron.core.datasets.blended_megatron_dataset_builder, `_build_blended_dataset_splits`.
+Source: docs/formats.md §2; megatron.core.datasets.blended_megatron_dataset_builder, `_build_blended_dataset_splits`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CacheSettings:
     tokenizer: Mapping[str, Any] | None = None
 
     def rule(self, split: int) -> SampleRule:
-        """Give the rule by which a split's tokens are cut into samples."""
+        """Return the rule by which a split's tokens are cut into samples."""
         return SampleRule(
             sequence_length=self.sequence_length,
             extra_token=self.extra_token,

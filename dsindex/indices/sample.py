@@ -9,7 +9,7 @@ index whose end reaches k*L + x tokens, and the offset k*L minus the tokens befo
 
 The walk is cut into blocks of the document index, counted first and walked then, each by whichever thread is free.
 
-Source: formats.md §2; megatron.core.datasets helpers.cpp, `build_sample_idx`.
+Source: docs/formats.md §2; megatron.core.datasets helpers.cpp, `build_sample_idx`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from dsindex.errors import LimitError
 from dsindex.indices.dtypes import sample_dtype
-from dsindex.indices.jit import compiled
+from dsindex.kernels.jit import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -1,6 +1,6 @@
 """The shuffle index: in which order the samples of an index are drawn.
 
-Source: formats.md §2; megatron.core.datasets.gpt_dataset, `_build_shuffle_index`.
+Source: docs/formats.md §2; megatron.core.datasets.gpt_dataset, `_build_shuffle_index`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class SourceFingerprint:
     """XXH3-128 of those sequences' lengths, int32 little-endian: all that an index depends on."""
 
     def as_record(self) -> dict[str, Any]:
-        """Give the fingerprint as JSON can hold it."""
+        """Return the fingerprint as JSON can hold it."""
         return asdict(self)
 
 

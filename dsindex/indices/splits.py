@@ -1,6 +1,6 @@
 """Which sequences of a dataset belong to train, valid and test.
 
-Source: formats.md §2; megatron.core.datasets.blended_megatron_dataset_config, `parse_and_normalize_split` and
+Source: docs/formats.md §2; megatron.core.datasets.blended_megatron_dataset_config, `parse_and_normalize_split` and
 `convert_split_vector_to_split_matrix`.
 """
 
@@ -71,7 +71,7 @@ def split_matrix(shares: tuple[float, float, float]) -> SplitMatrix:
 
 
 def split_bounds(part: Part, num_sequences: int) -> tuple[int, int]:
-    """Give the half-open range of sequence ids of a part, rounding half to even.
+    """Return the half-open range of sequence ids of a part, rounding half to even.
 
     >>> split_bounds((0.8, 1.0), 217)
     (174, 217)

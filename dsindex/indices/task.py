@@ -1,7 +1,7 @@
 """The unit of work of an index job: build one cache, on any executor.
 
-Tasks are small and can be pickled; they name files and carry counts. Two tasks that build the same cache at the same
-time write the same bytes, each file whole or not at all, so neither disturbs the other nor a job that reads.
+Tasks are small and can be pickled; they name files and carry counts. Of two tasks that build the same cache at the same
+time one waits for the other, and then finds it built.
 """
 
 from __future__ import annotations
@@ -19,18 +19,11 @@ from dsindex.errors import InputError
 from dsindex.formats.mmididx import read_index
 from dsindex.indices import bigscience
 from dsindex.indices.blend import check_draws
-from dsindex.indices.cache import (
-    CacheFiles,
-    array_bytes,
-    read_record,
-    remove_record,
-    write_array,
-    write_description,
-    write_record,
-)
+from dsindex.indices.cache import CacheFiles, array_bytes
 from dsindex.indices.dtypes import BLEND_DTYPES, DOCUMENT_DTYPE, sample_dtype, shuffle_dtype
 from dsindex.indices.memory import MemoryGate
 from dsindex.indices.plan import PartCounts
+from dsindex.indices.slot import CacheSlot, has_recorded_files, lock_slot, read_record, write_slot
 from dsindex.indices.source import SourceFingerprint, count_tokens, fingerprint, read_lengths
 from dsindex.indices.splits import split_bounds
 from dsindex.storage import make_folder
@@ -82,6 +75,13 @@ class GPTIndexTask:
     settings: Mapping[str, Any]
     """What the record says of options that the hash does not cover."""
     threads: int = 1
+
+    @property
+    def slot(self) -> CacheSlot:
+        """The files as they are written."""
+        if self.files is not None:
+            return self.files.slot
+        return CacheSlot(paths=self.array_paths, record=bigscience.record_path(self.array_paths[0]))
 
     @property
     def num_positions(self) -> int:
@@ -158,7 +158,7 @@ class IndexResult:
 
 
 def count_parts(task: PartTask) -> list[PartCounts | None]:
-    """Give the sequences and tokens of each part; None where nobody asks.
+    """Return the sequences and tokens of each part; None where nobody asks.
 
     Raises:
         InputError: If there is no such dataset.
@@ -195,26 +195,17 @@ def build_index_cache(task: IndexTask) -> IndexResult:
 
 
 def _build_dataset(task: GPTIndexTask, started: float) -> IndexResult:
+    slot = task.slot
     lengths = read_lengths(task.prefix, task.begin, task.end)
     source = fingerprint(task.prefix, task.begin, task.end, lengths)
-    reused = _is_current(task, source)
+    reused = _is_current(task, source) and not os.path.lexists(slot.lock)
     if not reused:
-        arrays = build_arrays(
-            lengths, task.epochs, begin=task.begin, rule=task.rule, seed=task.seed, threads=task.threads
-        )
-        for path in task.array_paths:
-            make_folder(os.path.dirname(path) or ".")
-        if task.files is not None:
-            remove_record(task.files)
-        for path, array in zip(task.array_paths, arrays, strict=True):
-            write_array(path, array)
-        if task.files is not None and task.description is not None:
-            write_description(task.files, task.description)
-            write_record(task.files, {**_record_settings(task), "source": source.as_record()})
-    described = () if task.files is None else (task.files.description, task.files.record)
+        make_folder(os.path.dirname(slot.record) or ".")
+        with lock_slot(slot):
+            reused = _is_current(task, source) or _write_dataset(task, lengths, source)
     return IndexResult(
         name=task.name,
-        paths=(*described, *task.array_paths),
+        paths=(slot.paths[-1], slot.record, *slot.paths[:-1]),
         num_samples=task.epochs.num_samples,
         num_epochs=task.epochs.num_epochs,
         file_bytes=task.file_bytes,
@@ -249,16 +240,21 @@ def build_arrays(
     return documents, samples, order
 
 
-def _record_settings(task: GPTIndexTask) -> dict[str, Any]:
-    return {"dsindex": __version__, "numpy": np.__version__, "settings": dict(task.settings)}
+def _write_dataset(task: GPTIndexTask, lengths: NDArray[np.int32], source: SourceFingerprint) -> bool:
+    arrays = build_arrays(lengths, task.epochs, begin=task.begin, rule=task.rule, seed=task.seed, threads=task.threads)
+    described = () if task.description is None else (task.description.encode(),)
+    record = {**_made_by(), "settings": dict(task.settings), "source": source.as_record()}
+    return write_slot(task.slot, (*arrays, *described), record)
+
+
+def _made_by() -> dict[str, Any]:
+    return {"dsindex": __version__, "numpy": np.__version__}
 
 
 def _is_current(task: GPTIndexTask, source: SourceFingerprint) -> bool:
     """Tell whether the very cache is there: its files, their sizes, the lengths and the options it was built from."""
-    if task.files is None or not task.files.exist():
-        return False
-    record = read_record(task.files)
-    if record is None or record.get("settings") != dict(task.settings):
+    record = read_record(task.slot.record)
+    if record is None or record.get("settings") != dict(task.settings) or not has_recorded_files(task.slot, record):
         return False
     recorded = record.get("source")
     if not isinstance(recorded, dict) or recorded.get("lengths_digest") != source.lengths_digest:
@@ -276,17 +272,16 @@ def _build_blend(task: BlendIndexTask, started: float) -> IndexResult:
         datasets, samples = blend_by_weights(task.weights, task.size)
     drawn = Counter(dict(enumerate(np.bincount(datasets, minlength=len(task.prefixes)).tolist())))
     check_draws(drawn, task.lengths, task.prefixes, place=task.name, surplus=task.surplus)
-    make_folder(os.path.dirname(task.files.stem) or ".")
-    paths = [task.files.array(name) for name in task.files.arrays]
-    write_array(paths[0], datasets)
-    write_array(paths[1], samples)
-    write_description(task.files, task.description)
+    slot = task.files.slot
+    make_folder(os.path.dirname(slot.record) or ".")
+    with lock_slot(slot):
+        reused = write_slot(slot, (datasets, samples, task.description.encode()), _made_by())
     return IndexResult(
         name=task.name,
-        paths=(task.files.description, *paths),
+        paths=(slot.paths[-1], slot.record, *slot.paths[:-1]),
         num_samples=len(datasets),
         num_epochs=None,
         file_bytes=task.file_bytes,
         seconds=time.monotonic() - started,
-        reused=False,
+        reused=reused,
     )

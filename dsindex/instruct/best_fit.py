@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.indices.jit import compiled
+from dsindex.kernels.jit import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @compiled
 def place_all(sizes: NDArray[np.int64], order: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
-    """Give the block of each conversation; O(n log capacity).
+    """Return the block of each conversation; O(n log capacity).
 
     `newest[r]` is the block with r free places that was filled last, `older` links it to the one before. The tree has
     a leaf for each r, and a node is 1 iff a leaf under it has a block.
@@ -56,7 +56,7 @@ def place_all(sizes: NDArray[np.int64], order: NDArray[np.int64], capacity: int)
 
 @compiled
 def _find_room(tree: NDArray[np.uint8], leaf: int) -> int:
-    """Give the first leaf from `leaf` on that is set, or 0: up to a right neighbour in use, then down its left side."""
+    """Return the first leaf from `leaf` on that is set, or 0: up to a used right neighbour, then down its left side."""
     if tree[leaf]:
         return leaf
     while leaf > 1 and (leaf % 2 == 1 or tree[leaf + 1] == 0):

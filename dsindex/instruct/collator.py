@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dsindex.errors import InputError
+from dsindex.errors import InputError, RecordProblem
 from dsindex.instruct.blocks import Block, assemble_block
 from dsindex.instruct.construction import MessageConstruction
 from dsindex.instruct.packing import plan_packing
-from dsindex.instruct.records import RecordProblem
+from dsindex.text.jq import write_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from dsindex.instruct.config import InstructionConfig
     from dsindex.instruct.tokens import ChatTokenizer
+    from dsindex.text.jq import PatternAnswers
 
 SPECIAL_TOKENS_KEY = "special_tokens"
 TOKENS_KEY = "tokens"
@@ -98,7 +99,7 @@ class InstructionCollator:
             pad_id = special_ids.get("pad_token", special_ids.get("eos_token"))
         if pad_id is None:
             raise InputError("InstructionCollator: expected a pad_token or eos_token in special_tokens, or a pad_id")
-        self._construction = MessageConstruction(config)
+        self._construction = MessageConstruction(config, from_fields=True)
         self._tokenizer = tokenizer
         self._layout = layout
         self._sequence_length = sequence_length
@@ -113,8 +114,11 @@ class InstructionCollator:
 
         Raises:
             RecordProblem: If a sample cannot be assembled, has nothing to learn, or is longer than a row.
+            LimitReachedError: If a masking pattern takes too much time or memory for a sample.
         """
-        conversations = [self.assemble(sample) for sample in samples]
+        fields = [_fields_of(sample) for sample in samples]
+        answers = self._construction.read_all([write_record(values) for values in fields])
+        conversations = [self._assemble(*given) for given in zip(samples, fields, answers, strict=True)]
         lengths = [len(tokens) for tokens, _ in conversations]
         limit = max(lengths) if self._sequence_length is None else self._sequence_length
         if max(lengths) > limit:
@@ -127,14 +131,21 @@ class InstructionCollator:
         return stack_blocks(blocks, as_torch=self._as_torch)
 
     def assemble(self, sample: Mapping[str, Any]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
-        """Give tokens and mask (1 = learn) of one sample.
+        """Return tokens and mask (1 = learn) of one sample.
 
         Raises:
             RecordProblem: If the sample cannot be assembled, or has nothing to learn.
+            LimitReachedError: If a masking pattern takes too much time or memory for the sample.
         """
-        fields = {name: _without_tokens(value) for name, value in sample.items() if name != SPECIAL_TOKENS_KEY}
+        fields = _fields_of(sample)
+        [answers] = self._construction.read_all([write_record(fields)])
+        return self._assemble(sample, fields, answers)
+
+    def _assemble(
+        self, sample: Mapping[str, Any], fields: Mapping[str, Any], answers: PatternAnswers
+    ) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
         special_ids = sample[SPECIAL_TOKENS_KEY]
-        parts = self._construction.build_parts(fields)
+        parts = self._construction.build_parts(fields, answers)
         tokens: list[NDArray[np.uint32]] = []
         mask: list[NDArray[np.uint8]] = []
         for piece in self._construction.assemble(parts):
@@ -153,8 +164,12 @@ class InstructionCollator:
         return np.concatenate(tokens), assembled
 
 
+def _fields_of(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON data of a sample's fields, as masking patterns see it."""
+    return {name: _without_tokens(value) for name, value in sample.items() if name != SPECIAL_TOKENS_KEY}
+
+
 def _without_tokens(value: Any) -> Any:  # noqa: ANN401
-    """Give the JSON data of a field again, as masking patterns see it."""
     if isinstance(value, list):
         return [{key: item for key, item in message.items() if key != TOKENS_KEY} for message in value]
     return value["value"]

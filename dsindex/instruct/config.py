@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic_core import PydanticSerializationError
 
 from dsindex.errors import InputError
 from dsindex.instruct.records import DEFAULT_ROLES
+from dsindex.regular_files import open_file
+from dsindex.yaml_file import parse_yaml, read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,19 +121,11 @@ def parse_config(text: str, *, source: str = "configuration", folder: Path | Non
     Raises:
         InputError: If the text is not YAML, or not this configuration.
     """
-    import yaml
-
-    try:
-        loaded = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{source}: expected YAML, got something else: {error}") from error
-    if not isinstance(loaded, dict):
-        raise InputError(f"{source}: expected a mapping of options, got {type(loaded).__name__}")
-    return check_config(loaded, source=source, folder=folder)
+    return check_config(parse_yaml(text, source=source), source=source, folder=folder)
 
 
 def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None = None) -> InstructionConfig:
-    """Give options as a configuration that is complete in itself.
+    """Return options as a configuration that is complete in itself.
 
     Args:
         options: Name -> value, as YAML gives them.
@@ -145,13 +140,24 @@ def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None
     except ValidationError as error:
         raise InputError(f"{source}: {_explain(error)}") from error
     if config.chat_template_file is None:
-        return config
+        return _complete(config, source)
     path = (folder or Path()) / config.chat_template_file
     try:
-        template = path.read_text(encoding="utf-8")
+        with open_file(path) as file:
+            template = file.read().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: expected a chat template in UTF-8, got {error}") from error
-    return config.model_copy(update={"chat_template": template, "chat_template_file": None})
+    return _complete(config.model_copy(update={"chat_template": template, "chat_template_file": None}), source)
+
+
+def _complete(config: InstructionConfig, source: str) -> InstructionConfig:
+    """Refuse what can be no part of a prompt or of a manifest: YAML spells letters that no UTF-8 can hold."""
+    try:
+        config.model_dump_json()
+    except PydanticSerializationError as error:
+        reason = str(error).partition("UnicodeEncodeError: ")[2] or str(error)
+        raise InputError(f"{source}: expected Unicode text in every option, got another ({reason})") from error
+    return config
 
 
 def read_config(path: Path) -> InstructionConfig:
@@ -160,11 +166,7 @@ def read_config(path: Path) -> InstructionConfig:
     Raises:
         InputError: If the file cannot be read, or is not this configuration.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: expected a configuration in YAML, got {error}") from error
-    return parse_config(text, source=str(path), folder=path.parent)
+    return check_config(read_yaml(str(path)), source=str(path), folder=path.parent)
 
 
 def _explain(error: ValidationError) -> str:

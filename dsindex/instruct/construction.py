@@ -12,14 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dsindex.errors import InputError
-from dsindex.instruct.patterns import MaskPattern, parse_field_patterns, parse_mask_pattern
-from dsindex.instruct.records import RecordProblem, map_role, message_role, message_text
+from dsindex.errors import InputError, RecordProblem
+from dsindex.instruct.records import map_role, message_role, message_text
+from dsindex.text.jq import Patterns, parse_field_patterns, parse_mask_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from dsindex.guarded.limits import Limits
     from dsindex.instruct.config import InstructionConfig
+    from dsindex.text.jq import MaskPattern, PatternAnswers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,19 +54,26 @@ class Piece:
 
 
 class MessageConstruction:
-    """Compiled `message_construction` and `loss_masking_jq_patterns`.
+    """Compiled `message_construction` and `loss_masking_jq_patterns`. Can be pickled; safe in threads.
+
+    Args:
+        config: With `message_construction`.
+        from_fields: What is read are mappings of field names to values; `jq_patterns` found them before.
+        limits: What the patterns may cost for one record; the usual ones where None.
 
     Raises:
-        InputError: If a pattern is not allowed, or names a field that is not constructed.
+        InputError: If a pattern is no jq or not allowed, or names a field that is not constructed.
     """
 
-    def __init__(self, config: InstructionConfig) -> None:
+    def __init__(self, config: InstructionConfig, *, from_fields: bool = False, limits: Limits | None = None) -> None:
         names = config.message_construction
         # Quoted, so that any key may be named: `.["my-field"]`.
-        patterns = config.jq_patterns or {name: f'.["{name}"]' for name in names}
-        self._fields = {field.name: field for field in parse_field_patterns(patterns)}
-        if missing := [name for name in names if name not in self._fields]:
+        own = {name: f'.["{name}"]' for name in names}
+        patterns = own if from_fields else config.jq_patterns or own
+        fields = {field.name: field for field in parse_field_patterns(patterns)}
+        if missing := [name for name in names if name not in fields]:
             raise InputError(f"message_construction: no jq pattern gives the field {missing[0]!r}")
+        self._fields = [fields[name] for name in names]
         self._masks = [parse_mask_pattern(pattern) for pattern in config.loss_masking_jq_patterns]
         for mask in self._masks:
             if mask.field not in names:
@@ -72,28 +81,43 @@ class MessageConstruction:
                     f"loss_masking_jq_patterns: {mask.pattern!r} masks the field {mask.field!r}, which is not one of "
                     f"message_construction ({', '.join(names)})"
                 )
+        self._patterns = Patterns(self._fields, self._masks, limits=limits)
         self._config = config
 
-    def read_fields(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Give the fields of a record by name, in the order of construction; optional ones where they are.
+    def read_all(self, records: Sequence[bytes]) -> Iterator[PatternAnswers]:
+        """Run the patterns on records in order.
+
+        Args:
+            records: From `patterns.write_record`; a few MiB together.
+
+        Yields:
+            What `read_fields` and `build_parts` look into.
+
+        Raises:
+            LimitReachedError: In place of the first record that takes too much time or memory.
+        """
+        return self._patterns.read_all(records)
+
+    def read_fields(self, answers: PatternAnswers) -> dict[str, Any]:
+        """Return the fields of a record by name, in the order of construction; optional ones where they are.
 
         Raises:
             RecordProblem: If a field is missing, or is neither a text nor a list of messages.
         """
         fields = {}
-        for name in self._config.message_construction:
-            value = self._fields[name].read(record)
+        for field in self._fields:
+            value = answers.value(field.name)
             if value is not None:
-                fields[name] = value
-            elif name not in self._config.optional_fields:
+                fields[field.name] = value
+            elif field.name not in self._config.optional_fields:
                 raise RecordProblem(
                     "missing-field",
-                    f"field {name!r}: pattern `{self._fields[name].pattern}` matches nothing; "
+                    f"field {field.name!r}: pattern `{field.pattern}` matches nothing; "
                     "name the field under `optional_fields` if records may lack it",
                 )
         return fields
 
-    def build_parts(self, fields: Mapping[str, Any]) -> list[Part]:
+    def build_parts(self, fields: Mapping[str, Any], answers: PatternAnswers) -> list[Part]:
         """Put the parts of all fields in order, each with its mask.
 
         Raises:
@@ -104,7 +128,7 @@ class MessageConstruction:
         parts = [part for name in names for part in self._field_parts(name, fields[name])]
         if not any(part.text for part in parts):
             raise RecordProblem("no-turns", "expected at least one text, got none")
-        masked = self._select_masked(fields)
+        masked = self._select_masked(fields, answers)
         return [replace(part, learnt=part.place not in masked) for part in parts]
 
     def assemble(self, parts: Sequence[Part]) -> list[Piece]:
@@ -122,12 +146,12 @@ class MessageConstruction:
                 pieces.append(Piece(text="", learnt=part.learnt, special="eos_token"))
         return pieces
 
-    def _select_masked(self, fields: Mapping[str, Any]) -> set[tuple[str, int | None]]:
+    def _select_masked(self, fields: Mapping[str, Any], answers: PatternAnswers) -> set[tuple[str, int | None]]:
         masked: set[tuple[str, int | None]] = set()
-        for mask in self._masks:
+        for number, mask in enumerate(self._masks):
             if mask.field not in fields:  # An optional field, else `read_fields` had complained.
                 continue
-            selected = mask.select(fields[mask.field])
+            selected = answers.selected(number)
             if not any(selected) and self._config.unmatched_patterns == "refuse":
                 raise _no_match(mask)
             is_list = isinstance(fields[mask.field], list)

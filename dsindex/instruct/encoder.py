@@ -6,24 +6,37 @@ into one sequence, each sequence with the whole prompt (fields that are texts, l
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from dsindex.errors import InputError
-from dsindex.instruct.account import fingerprint_content
+from dsindex.errors import InputError, RecordProblem
+from dsindex.instruct.chat import ChatTemplate, write_conversation
 from dsindex.instruct.construction import MessageConstruction, Piece, group_exchanges
-from dsindex.instruct.records import Message, RecordProblem, check_text, read_messages, strings_in
+from dsindex.instruct.records import Message, check_text, parse_record, read_messages, strings_in
+from dsindex.instruct.splits import fingerprint_content
 from dsindex.instruct.tokens import ChatTokenizer, mask_between_markers, mask_from_spans
+from dsindex.text.jq import write_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from dsindex.instruct.chat import ChatTemplate
+    from dsindex.guarded.limits import Limits
+    from dsindex.instruct.chat import Rendered
     from dsindex.instruct.config import InstructionConfig
+    from dsindex.text.jq import PatternAnswers
+
+_T = TypeVar("_T")
+
+
+_RENDERED_AHEAD = 4
+"""Choices of messages that a template is asked about at once: a question alone costs as much as it takes to render."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,25 +62,40 @@ class _Sequence:
     mask: NDArray[np.uint8]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """A record that waits for the answer of the template or of the patterns."""
+
+    request: bytes
+    finish: Callable[[Any], EncodedConversation]
+    """Makes tokens of the answer."""
+
+
+_Encode = Callable[[Iterator[list[int]]], Iterator[_Sequence]]
+"""Encodes the same record with other choices of its messages, given by their positions."""
+
+
 class InstructionEncoder:
     """Encodes records by message construction or by a chat template. Can be pickled; safe in threads.
 
     Args:
         config: What the records are and what is learnt.
         tokenizer: The tokenizer, with its names of special tokens and its chat templates.
+        limits: What the template or the patterns may cost for one record; the usual limits where None.
 
     Raises:
         TokenizerError: If a special token is not exactly one id.
         InputError: If a pattern or the template cannot be used.
     """
 
-    def __init__(self, config: InstructionConfig, tokenizer: ChatTokenizer) -> None:
+    def __init__(self, config: InstructionConfig, tokenizer: ChatTokenizer, *, limits: Limits | None = None) -> None:
         self._config = config
         self._tokenizer = tokenizer
+        self._limits = limits
         self.special_ids = {name: tokenizer.special_id(name, text) for name, text in config.special_tokens.items()}
         """Name -> id of the configured special tokens."""
-        self._construction = MessageConstruction(config) if config.message_construction else None
-        self._template = None if self._construction else _open_template(config, tokenizer)
+        self._construction = MessageConstruction(config, limits=limits) if config.message_construction else None
+        self._template = None if self._construction else _open_template(config, tokenizer, limits)
         self._markers = {
             text: tokenizer.special_id(name, text)
             for name, text in (
@@ -78,7 +106,7 @@ class InstructionEncoder:
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._config, self._tokenizer)
+        return _restore, (self._config, self._tokenizer, self._limits)
 
     def encode(self, record: Mapping[str, Any]) -> EncodedConversation:
         """Encode one record.
@@ -91,33 +119,70 @@ class InstructionEncoder:
 
         Raises:
             RecordProblem: If the record does not become a conversation with something to learn.
+            LimitReachedError: If the template or a pattern takes too much time or memory.
         """
-        if not isinstance(record, dict):
-            raise RecordProblem("bad-field", f"expected an object, got {type(record).__name__}")
-        try:
-            return self._encode_construction(record) if self._construction else self._encode_chat(record)
-        except RecursionError:
-            raise RecordProblem("bad-field", "expected a record of usual depth, got one nested too deep") from None
+        [encoded] = self._encode_all([lambda: record])
+        if isinstance(encoded, RecordProblem):
+            raise encoded
+        return encoded
 
-    def _encode_construction(self, record: Mapping[str, Any]) -> EncodedConversation:
+    def encode_lines(self, lines: Sequence[bytes]) -> Iterator[EncodedConversation | RecordProblem]:
+        """Encode records as they stand in a file, in order; much faster than one by one.
+
+        Args:
+            lines: JSON objects without their newlines, a few MiB together.
+
+        Yields:
+            What `encode` returns, or the problem that it raises.
+
+        Raises:
+            LimitReachedError: In place of the first record for which it takes too much time or memory.
+        """
+        return self._encode_all([functools.partial(parse_record, line) for line in lines])
+
+    def _encode_all(
+        self, readers: Sequence[Callable[[], Mapping[str, Any]]]
+    ) -> Iterator[EncodedConversation | RecordProblem]:
+        begin = self._begin_construction if self._construction else self._begin_chat
+        begun = [_attempt(_then(reader, begin)) for reader in readers]
+        answers = self._ask([conversation.request for conversation in begun if isinstance(conversation, _Begun)])
+        for conversation in begun:
+            if isinstance(conversation, RecordProblem):
+                yield conversation
+            else:
+                yield _attempt(functools.partial(conversation.finish, next(answers)))
+
+    def _ask(self, requests: Sequence[bytes]) -> Iterator[Any]:
+        if self._construction is not None:
+            return self._construction.read_all(requests)
+        return self._chat_template.render_all(requests)
+
+    def _begin_construction(self, record: Mapping[str, Any]) -> _Begun:
         construction = self._construction
         if construction is None:
             raise TypeError("expected message_construction in the configuration")
+        _check_object(record)
         for text in strings_in(record):
             check_text(text)  # jq would speak of JSON escapes.
-        fields = construction.read_fields(record)
-        parts = construction.build_parts(fields)
-        has_special = self._check_texts([part.text for part in parts])
 
-        def encode(chosen: Sequence[int]) -> _Sequence:
-            wanted = set(chosen)
-            kept = [part for number, part in enumerate(parts) if not part.is_message or number in wanted]
-            return self._encode_pieces(construction.assemble(kept))
+        def finish(answers: PatternAnswers) -> EncodedConversation:
+            fields = construction.read_fields(answers)
+            parts = construction.build_parts(fields, answers)
+            has_special = self._check_texts([part.text for part in parts])
 
-        return self._finish(group_exchanges(parts), encode, content=fields, special_in_text=has_special)
+            def encode(choices: Iterator[list[int]]) -> Iterator[_Sequence]:
+                for wanted in map(set, choices):
+                    kept = [part for number, part in enumerate(parts) if not part.is_message or number in wanted]
+                    yield self._encode_pieces(construction.assemble(kept))
 
-    def _encode_chat(self, record: Mapping[str, Any]) -> EncodedConversation:
+            whole = self._encode_pieces(construction.assemble(parts))
+            return self._finish(whole, group_exchanges(parts), encode, content=fields, special_in_text=has_special)
+
+        return _Begun(request=write_record(record), finish=finish)
+
+    def _begin_chat(self, record: Mapping[str, Any]) -> _Begun:
         config = self._config
+        _check_object(record)
         messages = read_messages(record, record_format=config.record_format, roles=config.role_mapping)
         variables = {key: record[key] for key in ("tools", "documents") if record.get(key) is not None}
         content = {"messages": messages, **variables}
@@ -126,22 +191,30 @@ class InstructionEncoder:
             check_text(text)
         has_special = self._check_texts(texts)
         num_system = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
-
-        def encode(chosen: Sequence[int]) -> _Sequence:
-            return self._render([messages[number] for number in (*range(num_system), *chosen)], variables)
-
         exchanges = _group_messages(messages, num_system, config.assistant_role)
-        return self._finish(exchanges, encode, content=content, special_in_text=has_special)
+
+        def write(chosen: Sequence[int]) -> bytes:
+            return write_conversation([messages[number] for number in (*range(num_system), *chosen)], variables)
+
+        def encode(choices: Iterator[list[int]]) -> Iterator[_Sequence]:
+            while ahead := [write(chosen) for chosen in islice(choices, _RENDERED_AHEAD)]:
+                yield from map(self._tokenize, self._chat_template.render_all(ahead))
+
+        def finish(rendered: Rendered | RecordProblem) -> EncodedConversation:
+            whole = self._tokenize(rendered)
+            return self._finish(whole, exchanges, encode, content=content, special_in_text=has_special)
+
+        return _Begun(request=write_conversation(messages, variables), finish=finish)
 
     def _finish(
         self,
+        whole: _Sequence,
         exchanges: Sequence[Sequence[int]],
-        encode: Callable[[Sequence[int]], _Sequence],
+        encode: _Encode,
         *,
         content: object,
         special_in_text: bool,
     ) -> EncodedConversation:
-        whole = encode([number for exchange in exchanges for number in exchange])
         if not whole.mask.any():
             raise RecordProblem("nothing-learnt", "expected at least one token to learn, got a mask of zeros only")
         sequences, limit, cut = [whole], self._config.max_length, 0
@@ -161,9 +234,9 @@ class InstructionEncoder:
         whole: _Sequence,
         limit: int,
         exchanges: Sequence[Sequence[int]],
-        encode: Callable[[Sequence[int]], _Sequence],
+        encode: _Encode,
     ) -> tuple[list[_Sequence], int]:
-        """Give sequences of at most `limit` tokens, and the number of tokens left out."""
+        """Return sequences of at most `limit` tokens, and the number of tokens left out."""
         if self._config.too_long == "refuse":
             raise RecordProblem("too-long", f"expected at most {limit} tokens, got {len(whole.tokens)}; see `too_long`")
         if self._config.too_long == "truncate":
@@ -187,10 +260,16 @@ class InstructionEncoder:
         masks = [np.full(len(ids), piece.learnt, dtype=np.uint8) for ids, piece in zip(tokens, pieces, strict=True)]
         return _Sequence(tokens=np.concatenate(tokens), mask=np.concatenate(masks))
 
-    def _render(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> _Sequence:
+    @property
+    def _chat_template(self) -> ChatTemplate:
         if self._template is None:
             raise TypeError("expected a chat template in the configuration")
-        text, spans = self._template.render(messages, **variables)
+        return self._template
+
+    def _tokenize(self, rendered: Rendered | RecordProblem) -> _Sequence:
+        if isinstance(rendered, RecordProblem):
+            raise rendered
+        text, spans = rendered
         encoded = self._tokenizer.encode(text)
         if self._markers:
             begin_id, end_id = self._markers.values()
@@ -212,9 +291,30 @@ class InstructionEncoder:
         return bool(found)
 
 
-def _open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTemplate:
-    from dsindex.instruct.chat import ChatTemplate
+def _restore(config: InstructionConfig, tokenizer: ChatTokenizer, limits: Limits | None) -> InstructionEncoder:
+    return InstructionEncoder(config, tokenizer, limits=limits)
 
+
+def _attempt(step: Callable[[], _T]) -> _T | RecordProblem:
+    """Return what a step gives, or the problem of its record."""
+    try:
+        return step()
+    except RecordProblem as problem:
+        return problem
+    except RecursionError:
+        return RecordProblem("bad-field", "expected a record of usual depth, got one nested too deep")
+
+
+def _then(read: Callable[[], Mapping[str, Any]], begin: Callable[[Mapping[str, Any]], _Begun]) -> Callable[[], _Begun]:
+    return lambda: begin(read())
+
+
+def _check_object(record: object) -> None:
+    if not isinstance(record, dict):
+        raise RecordProblem("bad-field", f"expected an object, got {type(record).__name__}")
+
+
+def _open_template(config: InstructionConfig, tokenizer: ChatTokenizer, limits: Limits | None) -> ChatTemplate:
     source = config.chat_template
     if source is None:
         source = tokenizer.chat_templates.get(config.chat_template_name)
@@ -233,6 +333,7 @@ def _open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatT
         },
         date=config.template_date,
         join_lines=config.join_template_lines,
+        limits=limits,
     )
     if not template.marks_generation and config.b_include_to_loss_token is None:
         raise InputError(
@@ -253,17 +354,15 @@ def _group_messages(messages: Sequence[Message], num_system: int, assistant: str
     return groups
 
 
-def _split_exchanges(
-    limit: int, exchanges: Sequence[Sequence[int]], encode: Callable[[Sequence[int]], _Sequence]
-) -> list[_Sequence]:
+def _split_exchanges(limit: int, exchanges: Sequence[Sequence[int]], encode: _Encode) -> list[_Sequence]:
     """Cover the exchanges in order with sequences that each hold as many as fit."""
     sequences: list[_Sequence] = []
     first = 0
     while first < len(exchanges):
         best: _Sequence | None = None
         last = first
-        while last < len(exchanges):
-            tried = encode([number for exchange in exchanges[first : last + 1] for number in exchange])
+        # One more exchange each time; no more of them are encoded than are looked at.
+        for tried in encode(list(chain(*exchanges[first:end])) for end in range(first + 1, len(exchanges) + 1)):
             if len(tried.tokens) > limit:
                 break
             best, last = tried, last + 1

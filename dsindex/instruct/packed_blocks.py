@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsindex.attempt import Attempt, StoredFile
 from dsindex.errors import LimitError
 from dsindex.formats.mmididx import read_index
 from dsindex.instruct.packing import plan_packing
+from dsindex.shards.attempt import Attempt, StoredFile
 
 PLAN_DTYPE = np.dtype("<i4")
 MAX_SEQUENCES = 2**31 - 1

@@ -51,7 +51,7 @@ class PackingPlan:
         return self.num_tokens / (self.num_blocks * self.sequence_length) if self.num_blocks else 1.0
 
     def block(self, number: int) -> NDArray[np.int64]:
-        """Give the ids of one block's conversations."""
+        """Return the ids of one block's conversations."""
         return self.conversations[self.block_starts[number] : self.block_starts[number + 1]]
 
 

@@ -10,8 +10,8 @@ import json
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from dsindex.errors import DsindexError
-from dsindex.text.fields import MAX_NESTING, is_too_deep
+from dsindex.errors import RecordProblem
+from dsindex.text.fields import MAX_NESTING, is_too_deep, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,25 +25,6 @@ DEFAULT_ROLES: Mapping[str, str] = MappingProxyType(
 
 ROLE_KEYS = ("role", "from")
 TEXT_KEYS = ("content", "value")
-
-
-class RecordProblem(DsindexError):
-    """One record cannot become tokens; whoever reads the file adds the place.
-
-    Args:
-        kind: A short name to count by: `bad-json`, `bad-text`, `bad-field`, `missing-field`, `no-turns`,
-            `unknown-role`, `pattern-error`, `pattern-no-match`, `marker-in-text`, `unbalanced-markers`,
-            `template-failed`, `nothing-learnt`, `too-long`, `too-large`.
-        reason: One sentence: what was expected, what was found.
-    """
-
-    def __init__(self, kind: str, reason: str) -> None:
-        super().__init__(reason)
-        self.kind = kind
-        self.reason = reason
-
-    def __reduce__(self) -> tuple[type[RecordProblem], tuple[str, str]]:
-        return type(self), (self.kind, self.reason)
 
 
 def parse_record(line: bytes) -> dict[str, Any]:
@@ -72,7 +53,7 @@ def read_messages(
     record_format: str = "auto",
     roles: Mapping[str, str] = DEFAULT_ROLES,
 ) -> list[Message]:
-    """Give a record's conversation as messages with `role` and `content`, in its own order.
+    """Return a record's conversation as messages with `role` and `content`, in its own order.
 
     Args:
         record: One JSON object.
@@ -145,7 +126,7 @@ def alpaca_to_messages(record: Mapping[str, Any]) -> list[Message]:
 
 
 def message_role(message: Mapping[str, Any], number: int) -> str:
-    """Give the value of `role` or `from` of the `number`-th message (from 1), unmapped.
+    """Return the value of `role` or `from` of the `number`-th message (from 1), unmapped.
 
     Raises:
         RecordProblem: If it has neither, or it is not a text.
@@ -154,7 +135,7 @@ def message_role(message: Mapping[str, Any], number: int) -> str:
 
 
 def message_text(message: Mapping[str, Any], number: int) -> str:
-    """Give the value of `content` or `value` of the `number`-th message (from 1).
+    """Return the value of `content` or `value` of the `number`-th message (from 1).
 
     Raises:
         RecordProblem: If it has neither, or it is not a text.
@@ -244,9 +225,3 @@ def _field(record: Mapping[str, Any], key: str) -> object:
     if key not in record:
         raise RecordProblem("missing-field", f"expected the key `{key}`, and the record does not have it")
     return record[key]
-
-
-def type_name(value: object) -> str:
-    """Name the type of a JSON value as people do."""
-    names = {dict: "an object", list: "a list", str: "a text", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number")

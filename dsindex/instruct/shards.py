@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dsindex.dtypes import cast_tokens
-from dsindex.errors import BadRecordError
-from dsindex.instruct.account import SPLITS, InstructionStatistics, split_by_hash
-from dsindex.instruct.records import RecordProblem, parse_record
-from dsindex.quarantine import quarantine_line
-from dsindex.shards import (
+from dsindex.errors import BadRecordError, RecordLimitError, RecordProblem
+from dsindex.guarded.limits import Limits, default_limits
+from dsindex.guarded.process import LimitReachedError
+from dsindex.instruct.splits import SPLITS, split_by_hash
+from dsindex.instruct.statistics import InstructionStatistics
+from dsindex.shards.quarantine import quarantine_line
+from dsindex.shards.tokenize import (
     KeyResult,
     ShardResult,
     check_ids,
@@ -32,12 +34,12 @@ from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.lines import LongLine, read_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from dsindex.attempt import Attempt, AttemptFile
     from dsindex.instruct.config import InstructionConfig
     from dsindex.instruct.encoder import EncodedConversation, InstructionEncoder
-    from dsindex.shards import ShardTask
+    from dsindex.shards.attempt import Attempt, AttemptFile
+    from dsindex.shards.tokenize import ShardTask
     from dsindex.text.lines import LineBlock
     from dsindex.text.tokenizer import Tokenizer
 
@@ -77,6 +79,8 @@ class InstructionSettings:
     provenance: bool
     work_dir: str
     """The folder that attempts are written below."""
+    limits: Limits = field(default_factory=default_limits)
+    """What templates and patterns may cost for one record."""
 
 
 def make_recipe(config: InstructionConfig, tokenizer: Tokenizer, tokenizer_model: str) -> EncoderRecipe:
@@ -101,14 +105,22 @@ def make_recipe(config: InstructionConfig, tokenizer: Tokenizer, tokenizer_model
     )
 
 
-@functools.lru_cache(maxsize=2)
-def make_encoder(recipe: EncoderRecipe) -> InstructionEncoder:
-    """Make the encoder of a recipe, once per process.
+def make_encoder(recipe: EncoderRecipe, limits: Limits | None = None) -> InstructionEncoder:
+    """Return the process-wide encoder of a recipe.
+
+    Args:
+        recipe: What it is made of.
+        limits: What templates and patterns may cost for one record; the usual limits where None.
 
     Raises:
         TokenizerError: If a special token is not exactly one id.
         InputError: If a pattern or the template cannot be used.
     """
+    return _make_encoder(recipe, limits or default_limits())
+
+
+@functools.lru_cache(maxsize=2)
+def _make_encoder(recipe: EncoderRecipe, limits: Limits) -> InstructionEncoder:
     from dsindex.instruct.config import InstructionConfig
     from dsindex.instruct.encoder import InstructionEncoder
     from dsindex.instruct.tokens import ChatTokenizer
@@ -116,11 +128,11 @@ def make_encoder(recipe: EncoderRecipe) -> InstructionEncoder:
     tokenizer = ChatTokenizer(
         recipe.tokenizer, special_tokens=dict(recipe.special_tokens), chat_templates=dict(recipe.chat_templates)
     )
-    return InstructionEncoder(InstructionConfig.model_validate_json(recipe.config), tokenizer)
+    return InstructionEncoder(InstructionConfig.model_validate_json(recipe.config), tokenizer, limits=limits)
 
 
 def split_names(fractions: Sequence[float] | None) -> tuple[str | None, ...]:
-    """Give the splits that there are: those with a share above 0; None, where everything is one dataset.
+    """Return the splits that there are: those with a share above 0; None, where everything is one dataset.
 
     >>> split_names(None), split_names((0.9, 0.1, 0))
     ((None,), ('train', 'valid'))
@@ -131,7 +143,7 @@ def split_names(fractions: Sequence[float] | None) -> tuple[str | None, ...]:
 
 
 def split_prefix(prefix: str, split: str | None) -> str:
-    """Give the prefix of a split's datasets, as PackedInstructionDataset takes it.
+    """Return the prefix of a split's datasets, as PackedInstructionDataset takes it.
 
     >>> split_prefix("out/chat", "valid"), split_prefix("out/chat", None)
     ('out/chat_valid', 'out/chat')
@@ -182,6 +194,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
 
     Raises:
         BadRecordError: At the range's first bad record, unless bad records are quarantined.
+        RecordLimitError: At the first record for which a template or pattern takes too much time or memory.
         InputError: If the input is gone or changed since it was planned.
         TokenizerError: If the tokenizer is damaged.
         OutputError: If the work folder cannot be written.
@@ -212,7 +225,7 @@ class _Shard:
         self._attempt = attempt
         self._task = task
         self._settings = settings
-        self._encoder = make_encoder(settings.recipe)
+        self._encoder = make_encoder(settings.recipe, settings.limits)
         self._lines = self._blank = 0
         self._bad: Counter[str] = Counter()
         self._quarantine: AttemptFile | None = None
@@ -226,30 +239,38 @@ class _Shard:
             self._refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, len(block.head)))
             return
         offsets, sizes = block.offsets().tolist(), block.line_sizes().tolist()
+        limit = self._settings.max_record_bytes
+        lines = [block.text(number) for number in range(len(sizes))]
+        is_blank = [not line.strip(JSON_WHITESPACE) for line in lines]
+        is_large = [limit is not None and size > limit for size in sizes]
+        encoded = self._encoder.encode_lines(
+            [line for line, *left_out in zip(lines, is_blank, is_large, strict=True) if not any(left_out)]
+        )
         for number, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
-            text = block.text(number)
-            if not text.strip(JSON_WHITESPACE):
+            if is_blank[number]:
                 self._blank += 1
                 continue
-            try:
-                encoded = self._encode(text, size)
-            except RecordProblem as problem:
-                head = block.line(number)[: self._settings.max_record_bytes]
-                self._refuse(offset, block.first_line + number, head, problem)
+            line = block.first_line + number
+            outcome = _too_large(size, limit or 0) if is_large[number] else self._next(encoded, offset)
+            if isinstance(outcome, RecordProblem):
+                self._refuse(offset, line, block.line(number)[:limit], outcome)
             else:
-                self._splits[self._split_of(encoded)].take(encoded, offset, block.first_line + number)
+                self._splits[self._split_of(outcome)].take(outcome, offset, line)
         self._lines += len(sizes)
         with self._attempt.errors_named():
             for split in self._splits.values():
                 split.write()
 
-    def _encode(self, text: bytes, num_bytes: int) -> EncodedConversation:
-        limit = self._settings.max_record_bytes
-        if limit is not None and num_bytes > limit:
-            raise _too_large(num_bytes, limit)
-        encoded = self._encoder.encode(parse_record(text))
-        check_ids(encoded.tokens, self._settings.vocabulary_size)
-        return encoded
+    def _next(
+        self, encoded: Iterator[EncodedConversation | RecordProblem], offset: int
+    ) -> EncodedConversation | RecordProblem:
+        try:
+            outcome = next(encoded)
+        except LimitReachedError as error:
+            raise RecordLimitError(self._task.path, offset, error.reason) from error
+        if not isinstance(outcome, RecordProblem):
+            check_ids(outcome.tokens, self._settings.vocabulary_size)
+        return outcome
 
     def _split_of(self, encoded: EncodedConversation) -> str | None:
         fractions = self._settings.fractions
@@ -287,7 +308,7 @@ class _Shard:
             keys=keys,
             provenance=None,
             quarantine=quarantine,
-            input_fingerprint=fingerprint_input(self._task.path) if self._task.begin == 0 else None,
+            input_fingerprint=fingerprint_input(self._task.path),
             counts=tuple(sorted(counts.items())),
         )
 
@@ -349,7 +370,7 @@ class _SplitWriter:
         return results[0], results[1]
 
     def counts(self) -> dict[str, int]:
-        """Give the statistics by names that shards can be added up by."""
+        """Return the statistics by names that shards can be added up by."""
         return {
             f"{text_key(self._split)}.{field.name}": getattr(self.statistics, field.name)
             for field in fields(InstructionStatistics)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import TokenizerError
+from dsindex.regular_files import open_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,6 +82,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with open_file(path) as file:
+            return file.read().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TokenizerError(f"{path}: expected a file of a tokenizer in UTF-8, got {error}") from error

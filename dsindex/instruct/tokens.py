@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.errors import TokenizerError
-from dsindex.instruct.records import RecordProblem, check_text
+from dsindex.errors import RecordProblem, TokenizerError
+from dsindex.instruct.records import check_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,7 +102,7 @@ class ChatTokenizer:
         return EncodedText(ids=np.array(encoding.ids, dtype=np.uint32), offsets=offsets)
 
     def special_id(self, name: str, text: str) -> int:
-        """Give the one id of a special token.
+        """Return the one id of a special token.
 
         Raises:
             TokenizerError: If the tokenizer makes anything but one id of the text.
@@ -118,15 +118,15 @@ class ChatTokenizer:
         return int(ids[0])
 
     def token_text(self, token_id: int) -> str:
-        """Give a token as the vocabulary spells it, to show to a person."""
+        """Return a token as the vocabulary spells it, to show to a person."""
         return str(self._tokenizer.id_to_token(token_id))
 
     def decode(self, ids: NDArray[np.uint32]) -> str:
-        """Give the text of some tokens, special tokens included."""
+        """Return the text of some tokens, special tokens included."""
         return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=False))
 
     def special_tokens_in(self, text: str) -> list[str]:
-        """Give the special tokens whose text stands in a text, in order, repeats included."""
+        """Return the special tokens whose text stands in a text, in order, repeats included."""
         return self._special.findall(text) if self._special is not None else []
 
     @cached_property

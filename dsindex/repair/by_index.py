@@ -24,6 +24,7 @@ from dsindex.formats.mmididx import (
     IndexHeader,
     write_index,
 )
+from dsindex.regular_files import open_unbuffered
 from dsindex.repair.outputs import RepairAccount, Target, copy_bytes, write_dataset
 from dsindex.storage import read_into
 
@@ -76,7 +77,7 @@ def examine_index(prefix: str, *, dtype: np.dtype[Any] | None = None) -> Survivi
     path = f"{prefix}.idx"
     try:
         bin_bytes = os.path.getsize(f"{prefix}.bin")
-        with open(path, "rb", buffering=0) as file:
+        with open_unbuffered(path) as file:
             size_bytes = os.fstat(file.fileno()).st_size
             header = _read_claims(path, file.read(HEADER_BYTES), size_bytes, dtype)
             num_lengths, lengths_end = _count_lengths(file.fileno(), header, size_bytes, bin_bytes)
@@ -196,7 +197,7 @@ def repair_by_index(
     restored = IndexHeader(
         dtype=header.dtype, num_sequences=num_sequences, num_boundaries=num_documents + 1, has_modes=header.has_modes
     )
-    with open(f"{found.prefix}.idx", "rb", buffering=0) as source:
+    with open_unbuffered(f"{found.prefix}.idx") as source:
         descriptor = source.fileno()
 
         def boundaries() -> Iterator[NDArray[np.int64]]:

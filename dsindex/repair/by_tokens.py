@@ -13,6 +13,7 @@ import numpy as np
 
 from dsindex.errors import FormatError, LimitError
 from dsindex.formats.mmididx import IndexBuilder
+from dsindex.regular_files import open_unbuffered
 from dsindex.repair.outputs import RepairAccount, Target, copy_bytes, write_dataset
 from dsindex.storage import read_into
 
@@ -29,7 +30,7 @@ GUESS = (
 
 
 def document_lengths(path: str, *, dtype: np.dtype[Any], eod_id: int) -> Iterator[NDArray[np.int64]]:
-    """Give the tokens of each document that ends with EOD, EOD included; what follows the last EOD is left out.
+    """Yield the tokens of each document that ends with EOD, EOD included; what follows the last EOD is left out.
 
     Raises:
         FormatError: If the file cannot be read.
@@ -38,7 +39,7 @@ def document_lengths(path: str, *, dtype: np.dtype[Any], eod_id: int) -> Iterato
     try:
         size_bytes = os.path.getsize(path) // dtype.itemsize * dtype.itemsize
         buffer = bytearray(min(CHUNK_BYTES, size_bytes))
-        with open(path, "rb", buffering=0) as file:
+        with open_unbuffered(path) as file:
             for begin in range(0, size_bytes, CHUNK_BYTES):
                 chunk = memoryview(buffer)[: min(CHUNK_BYTES, size_bytes - begin)]
                 read_into(file.fileno(), chunk, begin)

@@ -1,18 +1,19 @@
-"""The new files of a repair: refused where they exist, whole or not there at all, the `.idx` last."""
+"""The new files of a repair: refused where they exist, whole or not there at all."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsindex.errors import FormatError, InputError, OutputError
-from dsindex.storage import atomic_writer, digest_file, remove_if_present
+from dsindex.errors import FormatError, InputError
+from dsindex.formats.new_files import NewFiles, new_file_error
+from dsindex.regular_files import open_unbuffered
+from dsindex.storage import DigestingWriter, digest_file, read_into
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from dsindex.storage import DigestingWriter
+    from collections.abc import Callable, Iterator, Mapping
 
 COPY_BYTES = 4 << 20
 
@@ -65,41 +66,24 @@ class Target:
         return os.path.dirname(self.prefix) or "."
 
 
-def refuse_existing(target: Target) -> None:
-    """Refuse to write where anything is.
-
-    Raises:
-        OutputError: If one of the files exists.
-    """
-    for path in target.paths:
-        if os.path.lexists(path):
-            msg = (
-                f"{path}: expected a new name, and the file exists; a repair never overwrites, choose another --output"
-            )
-            raise OutputError(msg)
-
-
 def write_dataset(
     target: Target, *, tokens: Callable[[DigestingWriter], None], index: Callable[[DigestingWriter], None]
 ) -> None:
-    """Write the `.bin`, unless the target is an index only, then the `.idx`.
+    """Write the `.bin`, unless the target is an index only, and the `.idx`; they appear together.
 
     Raises:
         FormatError: If what came out has not the digest that it must have; nothing is then left.
-        OutputError: If the disk refuses.
+        OutputError: If a file exists or the disk refuses.
     """
-    if not target.index_only:
-        with atomic_writer(target.bin_path) as file:
-            tokens(file)
-            _check_digest(target, "bin", file)
-    try:
-        with atomic_writer(target.idx_path) as file:
-            index(file)
-            _check_digest(target, "idx", file)
-    except BaseException:
-        if not target.index_only:
-            remove_if_present(target.bin_path)
-        raise
+    parts = (("bin", tokens), ("idx", index))
+    with NewFiles(target.paths) as files:
+        for new, (suffix, write) in zip(files, parts[-len(files) :], strict=True):
+            try:
+                writer = DigestingWriter(new.file)
+                write(writer)
+            except OSError as error:
+                raise new_file_error(new.path, error) from error
+            _check_digest(target, suffix, writer)
 
 
 def _check_digest(target: Target, suffix: str, file: DigestingWriter) -> None:
@@ -132,18 +116,25 @@ def copy_bytes(path: str, size_bytes: int, file: DigestingWriter) -> None:
 
     Raises:
         InputError: If it cannot be read or is shorter.
+        OSError: If they cannot be written.
     """
+    for chunk in _read_chunks(path, size_bytes):
+        file.write(chunk)
+
+
+def _read_chunks(path: str, size_bytes: int) -> Iterator[memoryview]:
     buffer = memoryview(bytearray(max(1, min(COPY_BYTES, size_bytes))))
-    left = size_bytes
-    try:
-        with open(path, "rb", buffering=0) as source:
-            while left:
-                count = source.readinto(buffer[: min(len(buffer), left)])
-                if not count:
-                    msg = f"{path}: expected {size_bytes} bytes, and it ends {left} bytes earlier; it changed meanwhile"
-                    raise InputError(msg)
-                file.write(buffer[:count])
-                left -= count
-    except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise InputError(msg) from error
+    with contextlib.ExitStack() as opened:
+        for begin in range(0, size_bytes, COPY_BYTES):
+            chunk = buffer[: min(COPY_BYTES, size_bytes - begin)]
+            try:
+                if begin == 0:
+                    source = opened.enter_context(open_unbuffered(path))
+                read_into(source.fileno(), chunk, begin)
+            except EOFError as error:
+                msg = f"{path}: expected {size_bytes} bytes, and it {error}; it changed meanwhile"
+                raise InputError(msg) from error
+            except OSError as error:
+                msg = f"{path}: cannot be read ({error.strerror})"
+                raise InputError(msg) from error
+            yield chunk

@@ -146,7 +146,7 @@ def clip_texts(texts: pa.LargeStringArray, *, text_bytes: int, total_bytes: int)
 
 
 def _text_positions(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give each text a stretch of its record's line: behind each other, from the line's first byte.
+    """Return each text a stretch of its record's line: behind each other, from the line's first byte.
 
     JSON is never shorter than the UTF-8 that it stands for, so the stretches of different records do not meet.
     """

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from dsindex.text.code_points import CodePoints
 from dsindex.text.engines import Engine, choose_engine
 from dsindex.text.fast_tokenizers import fast_tokenizer
 from dsindex.text.tokenizer import shared_tokenizer
@@ -35,6 +37,8 @@ class TokenBatch:
     """Token ids, shape [T]."""
     lengths: NDArray[np.int64]
     """Number of tokens of each text, shape [D]; they add up to T."""
+    num_reference_texts: int = 0
+    """Texts that `tokenizers` encoded, since gigatoken can differ on them; 0 where it encodes all of them."""
 
 
 class Encoder(Protocol):
@@ -48,7 +52,7 @@ class Encoder(Protocol):
 
 
 def make_encoder(tokenizer: Tokenizer, engine: Engine) -> Encoder:
-    """Give an encoder; what takes time to load is loaded once in a process, when it is first used.
+    """Return an encoder; what takes time to load is loaded once in a process, when it is first used.
 
     Args:
         tokenizer: As loaded.
@@ -82,21 +86,52 @@ class TokenizersEncoder:
 
 
 class GigatokenEncoder:
-    """The fast one: gigatoken over the Arrow buffers as they are, with the tokens around a text added by us."""
+    """The fast one: gigatoken over the Arrow buffers as they are, with the tokens around a text added by us.
+
+    A text with a code point on which gigatoken can differ is encoded by the reference instead.
+    """
 
     def __init__(self, tokenizer: Tokenizer, engine: Engine) -> None:
         self.engine = engine
+        self._tokenizer = tokenizer
         self._fast = fast_tokenizer(tokenizer)
+        self._differing = _code_points(engine.differing)
 
     def encode(self, texts: pa.LargeStringArray) -> TokenBatch:
-        """Encode all texts in one call."""
+        """Encode all texts in one call, and again those that are the reference's."""
         if len(texts) == 0:
             return TokenBatch(tokens=np.empty(0, np.uint32), lengths=np.empty(0, np.int64))
-        tokens, lengths = self._fast.encode(*string_buffers(texts))
-        added = (*self.engine.prefix, *self.engine.suffix)
-        return self._with_added(tokens, lengths) if added else TokenBatch(tokens=tokens, lengths=lengths)
+        offsets, data = string_buffers(texts)
+        tokens, lengths = self._fast.encode(offsets, data)
+        numbers = self._differing.find_texts(offsets, data)
+        if numbers.size:
+            tokens, lengths = self._with_reference(texts, numbers, tokens, lengths)
+        if self.engine.prefix or self.engine.suffix:
+            tokens, lengths = self._with_added(tokens, lengths)
+        return TokenBatch(tokens=tokens, lengths=lengths, num_reference_texts=numbers.size)
 
-    def _with_added(self, tokens: NDArray[np.uint32], lengths: NDArray[np.int64]) -> TokenBatch:
+    def _with_reference(
+        self,
+        texts: pa.LargeStringArray,
+        numbers: NDArray[np.int64],
+        tokens: NDArray[np.uint32],
+        lengths: NDArray[np.int64],
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Put the reference's tokens of some texts in the place of gigatoken's."""
+        plain = replace(self.engine, name="tokenizers", add_special_tokens=False)
+        wanted = TokenizersEncoder(self._tokenizer, plain).encode(texts.take(numbers))
+        ends = np.cumsum(lengths)
+        pieces, begin = [], 0
+        for number, own in zip(numbers, np.split(wanted.tokens, np.cumsum(wanted.lengths)[:-1]), strict=True):
+            pieces += [tokens[begin : ends[number] - lengths[number]], own]
+            begin = ends[number]
+        lengths = lengths.copy()
+        lengths[numbers] = wanted.lengths
+        return np.concatenate([*pieces, tokens[begin:]]), lengths
+
+    def _with_added(
+        self, tokens: NDArray[np.uint32], lengths: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Put the fixed tokens around each text.
 
         Two texts of 2 and 0 tokens, with BOS and EOS: inserted before tokens 0, 2, 2, 2, in this order.
@@ -106,12 +141,17 @@ class GigatokenEncoder:
         after = np.repeat(ends[1:, np.newaxis], len(self.engine.suffix), axis=1)
         places = np.concatenate([before, after], axis=1).ravel()
         added = np.array([*self.engine.prefix, *self.engine.suffix], np.uint32)
-        tokens = np.insert(tokens, places, np.tile(added, lengths.size))
-        return TokenBatch(tokens=tokens, lengths=lengths + added.size)
+        return np.insert(tokens, places, np.tile(added, lengths.size)), lengths + added.size
+
+
+@functools.lru_cache(maxsize=8)
+def _code_points(ranges: tuple[tuple[int, int], ...]) -> CodePoints:
+    """Prepare the set once in a process: an encoder is made for every block of records."""
+    return CodePoints(ranges)
 
 
 def string_buffers(texts: pa.LargeStringArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Give the buffers of an Arrow array without copies.
+    """Return the buffers of an Arrow array without copies.
 
     Returns:
         Offsets of shape [D + 1] into the bytes, the first not 0 where the array is a slice; and all the buffer's bytes.

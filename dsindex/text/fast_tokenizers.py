@@ -84,7 +84,7 @@ class FastTokenizer:
                 self._used_seconds += time.thread_time() - begin
 
     def _take(self, num_bytes: int) -> Any:  # noqa: ANN401 - gigatoken has no types
-        """Give the object for a call, after building it where that is due."""
+        """Return the object for a call, after building it where that is due."""
         from gigatoken.gigatoken_rs import SentencePieceTokenizer
 
         give_back_memory()
@@ -117,7 +117,7 @@ class FastTokenizer:
 
     @contextlib.contextmanager
     def _turn(self, fast: Any, num_bytes: int) -> Iterator[tuple[Any, bool]]:  # noqa: ANN401 - as above
-        """Give an object with a free table, and what to call its `parallel` so that it encodes in this thread.
+        """Return an object with a free table, and what to call its `parallel` so that it encodes in this thread.
 
         One table is for calls that are not parallel; the others are those of gigatoken's pool of threads, one for each
         CPU. A call of little text takes one of these too, and none of the threads. Where none is free, as for several
@@ -153,7 +153,7 @@ _SHARED_LOCK = threading.Lock()
 
 
 def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
-    """Give the one of this process."""
+    """Return the one of this process."""
     with _SHARED_LOCK:
         shared = _SHARED.pop(tokenizer.sha256, None) or FastTokenizer(tokenizer)
         _SHARED[tokenizer.sha256] = shared
@@ -173,7 +173,7 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def resident_bytes() -> int | None:
-    """Give the memory that this process holds; None where the system does not say."""
+    """Return the memory that this process holds; None where the system does not say."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -130,3 +130,9 @@ def _show_keys(record: dict[str, object]) -> str:
     shown = [repr(key if len(key) <= _SHOWN_CHARACTERS else key[:_SHOWN_CHARACTERS] + "…") for key in record]
     more = f" and {len(shown) - _SHOWN_KEYS} more" if len(shown) > _SHOWN_KEYS else ""
     return f"only {', '.join(shown[:_SHOWN_KEYS])}{more}"
+
+
+def type_name(value: object) -> str:
+    """Name the type of a JSON value as people do."""
+    names = {dict: "an object", list: "a list", str: "a text", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.errors import InputError
+from dsindex.regular_files import open_unbuffered
 from dsindex.text.scanning import find_newlines
 
 if TYPE_CHECKING:
@@ -56,11 +57,11 @@ class LineBlock:
         return bytes(memoryview(self.data)[self.starts[number] : self.ends[number]])
 
     def line_sizes(self) -> NDArray[np.int64]:
-        """Give the bytes of each line, its newline not included, shape [lines]."""
+        """Return the bytes of each line, its newline not included, shape [lines]."""
         return self.ends + self.offset - self.offsets()
 
     def offsets(self) -> NDArray[np.int64]:
-        """Give the file offset of each line's first byte, shape [lines]."""
+        """Return the file offset of each line's first byte, shape [lines]."""
         offsets = self.starts + self.offset
         offsets[:1] = self.offset  # a BOM belongs to its line
         return offsets
@@ -87,7 +88,7 @@ def read_lines(
     max_line_bytes: int | None = None,
     expected_size: int | None = None,
 ) -> Iterator[LineBlock | LongLine]:
-    """Give the lines that begin in [begin, end), in order; the last one is read to its end beyond `end`.
+    """Yield the lines that begin in [begin, end), in order; the last one is read to its end beyond `end`.
 
     Memory is one block, or the longest line where that is longer.
 
@@ -166,7 +167,7 @@ class _RangeReader:
         return False
 
     def blocks(self) -> Iterator[LineBlock | LongLine]:
-        """Give every line from `base` to the range's end."""
+        """Yield every line from `base` to the range's end."""
         while self.base < self.end:
             if self.searched == self.filled:
                 self.read_more()
@@ -196,7 +197,7 @@ class _RangeReader:
         self.filled += len(view)
 
     def whole_lines(self) -> int:
-        """Give the length of the whole lines in the buffer that begin in the range; 0 for none."""
+        """Return the length of the whole lines in the buffer that begin in the range; 0 for none."""
         if self.base + self.filled > self.end:  # read_more stopped at `end` first: this is the rest of the last line
             return self.buffer.find(_NEWLINE, self.searched, self.filled) + 1
         return self.buffer.rfind(_NEWLINE, self.searched, self.filled) + 1
@@ -243,7 +244,7 @@ class _RangeReader:
 
 
 def _find_newlines(buffer: bytearray, size: int) -> NDArray[np.int64]:
-    """Give the place of every newline byte, ascending.
+    """Return the place of every newline byte, ascending.
 
     They are few, so eight bytes at a time are passed over: a quarter of the time of `np.flatnonzero` over all.
     """
@@ -263,7 +264,7 @@ def _find_newlines(buffer: bytearray, size: int) -> NDArray[np.int64]:
 def _opened(path: str, expected_size: int | None) -> Iterator[FileIO]:
     """Open an input and see to it that it stays the same until it is closed."""
     try:
-        file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed below; only opening is guarded)
+        file = open_unbuffered(path)
     except OSError as error:
         msg = f"{path}: expected a file that can be read, got {error.strerror!r}; check the path and its permissions"
         raise InputError(msg) from error

@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 
-from dsindex.loops import count_bytes
+from dsindex.errors import RecordLimitError
+from dsindex.guarded.process import LimitReachedError
+from dsindex.kernels.loader import count_bytes
 from dsindex.text.fields import JSON_WHITESPACE, MAX_NESTING, is_too_deep, read_fields
 from dsindex.text.lines import LineBlock, LongLine, read_lines
 from dsindex.text.scanning import scan_texts
@@ -52,6 +54,7 @@ _TRIM_STEPS = 8
 _IS_WHITESPACE = np.isin(np.arange(256), list(JSON_WHITESPACE))
 _CASE_BIT = np.uint8(0x20)
 """Turns `[` into `{`, as it turns upper case into lower case."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _WRONG_NUMBER = re.compile(rb"Inf[ \t\r]*[,\]}]|-NaN")
 """What pyarrow takes for a number and json.loads does not; in a string it means nothing."""
 
@@ -93,6 +96,9 @@ class RecordBlock:
     """Per wanted key, all with the same records."""
     bad: tuple[BadRecord, ...]
     """What was left out of every column, in file order."""
+    stopped: RecordLimitError | None = None
+    """Why nothing is read after these lines: raised when the next block is asked for, since a bad record before that
+    place goes first."""
 
 
 def read_records(
@@ -126,6 +132,7 @@ def read_records(
 
     Raises:
         InputError: If the file cannot be read, has not the size expected, or changes while it is read.
+        RecordLimitError: At the first record for which the pattern takes too much time or memory.
         ValueError: If the range or the options make no sense.
     """
     if not 0 <= begin <= end:
@@ -141,23 +148,29 @@ def read_records(
     blocks = read_lines(
         path, begin, end, block_bytes=block_bytes, max_line_bytes=max_record_bytes, expected_size=expected_size
     )
-    return _parse_all(blocks, _Wanted(keys=tuple(keys), pattern=pattern), max_record_bytes)
+    return _parse_all(blocks, _Wanted(path=path, keys=tuple(keys), pattern=pattern), max_record_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
     """What is read of a record: texts by their keys, or the one text that a pattern gives."""
 
+    path: str
     keys: tuple[str, ...]
     pattern: TextPattern | None = None
 
     def read_line(self, line: bytes) -> list[Texts] | str:
         return read_fields(line, self.keys) if self.pattern is None else self.pattern.read_line(line)
 
+    def read_lines(self, lines: Sequence[bytes]) -> Iterator[list[Texts] | str]:
+        if self.pattern is None:
+            return (read_fields(line, self.keys) for line in lines)
+        return self.pattern.read_lines(lines)
+
     @property
     def is_fast(self) -> bool:
-        """Whether pyarrow can read it."""
-        return self.pattern is None or self.pattern.key is not None
+        """Whether pyarrow can read it; it knows no key that has no UTF-8."""
+        return (self.pattern is None or self.pattern.key is not None) and not _SURROGATE.search("".join(self.keys))
 
 
 def _parse_all(blocks: Iterator[LineBlock | LongLine], wanted: _Wanted, limit: int | None) -> Iterator[RecordBlock]:
@@ -168,6 +181,8 @@ def _parse_all(blocks: Iterator[LineBlock | LongLine], wanted: _Wanted, limit: i
             columns = parsed.columns.items()
             guess.types = {key: _TEXT if column.texts_per_record is None else _LIST for key, column in columns}
         yield parsed
+        if parsed.stopped is not None:
+            raise parsed.stopped
 
 
 @dataclass(slots=True)
@@ -204,17 +219,14 @@ def _parse_slow(block: LineBlock, wanted: _Wanted, limit: int | None) -> RecordB
     values: list[list[Texts]] = []
     bad: list[BadRecord] = []
     num_blank = 0
-    offsets, sizes = block.offsets(), block.line_sizes()
-    for number, size in enumerate(sizes.tolist()):
-        text = block.text(number)
-        if limit is not None and size > limit:
-            fields: list[Texts] | str = describe_long_line(size, limit)
-        elif not text.strip(JSON_WHITESPACE):
+    stopped: RecordLimitError | None = None
+    offsets = block.offsets()
+    for number, fields in enumerate(_judge(block, wanted, limit)):
+        if fields is None:
             num_blank += 1
-            continue
-        else:
-            fields = wanted.read_line(text)
-        if isinstance(fields, str):
+        elif isinstance(fields, RecordLimitError):
+            stopped = fields
+        elif isinstance(fields, str):
             line, line_bytes = block.first_line + number, block.line(number)[:limit]
             bad.append(BadRecord(offset=int(offsets[number]), line=line, line_bytes=line_bytes, reason=fields))
         else:
@@ -222,13 +234,38 @@ def _parse_slow(block: LineBlock, wanted: _Wanted, limit: int | None) -> RecordB
             values.append(fields)
     numbers = np.array(kept, np.int64)
     return RecordBlock(
-        num_lines=len(sizes),
+        num_lines=len(block.starts),
         num_blank=num_blank,
         offsets=offsets[numbers],
         lines=numbers + block.first_line,
         columns={key: _build_column([record[index] for record in values]) for index, key in enumerate(wanted.keys)},
         bad=tuple(bad),
+        stopped=stopped,
     )
+
+
+def _judge(
+    block: LineBlock, wanted: _Wanted, limit: int | None
+) -> Iterator[list[Texts] | str | RecordLimitError | None]:
+    """Yield for each line its texts, the reason why it is no record, None if it is blank; an error ends it."""
+    sizes = block.line_sizes().tolist()
+    lines = [block.text(number) for number in range(len(sizes))]
+    is_large = [limit is not None and size > limit for size in sizes]
+    is_blank = [not line.strip(JSON_WHITESPACE) for line in lines]
+    texts = wanted.read_lines(
+        [line for line, *left_out in zip(lines, is_large, is_blank, strict=True) if not any(left_out)]
+    )
+    for number, size in enumerate(sizes):
+        if is_large[number]:
+            yield describe_long_line(size, limit or 0)
+        elif is_blank[number]:
+            yield None
+        else:
+            try:
+                yield next(texts)
+            except LimitReachedError as error:
+                yield RecordLimitError(wanted.path, int(block.offsets()[number]), error.reason)
+                return
 
 
 def _build_column(values: list[Texts]) -> TextColumn:
@@ -242,7 +279,7 @@ def _build_column(values: list[Texts]) -> TextColumn:
 
 
 def describe_long_line(num_bytes: int, limit: int) -> str:
-    """Give the reason for which a line longer than the limit is a bad record."""
+    """Return the reason for which a line longer than the limit is a bad record."""
     return f"record of {num_bytes} bytes is larger than the limit of {limit} bytes"
 
 
@@ -275,7 +312,7 @@ def _parse_fast(block: LineBlock, wanted: _Wanted, guess: _Guess | None = None) 
 
 
 def _whole_block(block: LineBlock, numbers: NDArray[np.int64], columns: dict[str, TextColumn]) -> RecordBlock:
-    """Give a block of which every line but the blank ones is a record, the lines of these numbers."""
+    """Return a block of which every line but the blank ones is a record, the lines of these numbers."""
     return RecordBlock(
         num_lines=len(block.starts),
         num_blank=len(block.starts) - len(numbers),
@@ -383,5 +420,5 @@ def _read_columns(
 
 
 def _join(chunks: pa.ChunkedArray) -> pa.Array:
-    """Give what pyarrow read as one array: without a copy, since one block gives one chunk."""
+    """Return what pyarrow read as one array: without a copy, since one block gives one chunk."""
     return chunks.chunk(0) if chunks.num_chunks == 1 else pa.concat_arrays(chunks.chunks)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from dsindex.loops import loaded_loops
+from dsindex.kernels.loader import loaded_loops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ _BYTES_PER_LINE = 64
 
 
 def find_newlines(data: bytearray, size: int) -> NDArray[np.int64] | None:
-    """Give the index of every newline byte in data[:size], ascending; None while the loops are not loaded."""
+    """Return the index of every newline byte in data[:size], ascending; None while the loops are not loaded."""
     loops = loaded_loops()
     if loops is None:
         return None

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import TokenizerError
+from dsindex.regular_files import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -88,7 +89,7 @@ def load_tokenizer(path: str, *, eod_token: str | None = None) -> Tokenizer:
 
 
 def require_eod(tokenizer: Tokenizer) -> int:
-    """Give the end-of-document id.
+    """Return the end-of-document id.
 
     Raises:
         TokenizerError: If the tokenizer has none.
@@ -109,7 +110,7 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 
 
 def shared_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    """Give this process's `tokenizers` object: the reference, with truncation and padding off as in Megatron.
+    """Return this process's `tokenizers` object: the reference, with truncation and padding off as in Megatron.
 
     Threads share it: two threads on one object encode twice as fast as one (5.8 against 2.8 MB/s).
     """
@@ -147,7 +148,7 @@ def _find_tokenizer_json(path: str) -> str:
 def _folder_remedy(path: str, names: list[str]) -> str:
     for name in names:
         if name.endswith((".model", ".tiktoken")):
-            with open(os.path.join(path, name), "rb") as stream:
+            with open_file(os.path.join(path, name)) as stream:
                 kind, remedy = _foreign_kind(name, stream.read(4096)) or ("unknown", _FROM_PARTS)
             return f"{name} is a {kind} file: {remedy}"
     if {"vocab.json", "vocab.txt", "tekken.json"} & set(names):
@@ -175,7 +176,7 @@ def _foreign_kind(name: str, head: bytes) -> tuple[str, str] | None:
 
 def _read_tokenizer_json(file: str) -> bytes:
     try:
-        with open(file, "rb") as stream:
+        with open_file(file) as stream:
             foreign = _foreign_kind(file, stream.read(4096))
             if foreign is not None:
                 msg = f"{file}: expected a tokenizer.json, got a {foreign[0]} file; {foreign[1]}"
@@ -247,7 +248,7 @@ def _read_config(folder: str) -> dict[str, Any]:
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         file = os.path.join(folder, name)
         if os.path.isfile(file):
-            with open(file, "rb") as stream:
+            with open_file(file) as stream:
                 found = _parse_object(file, stream.read(LARGEST_FILE_BYTES))
             merged.update((key, value) for key, value in found.items() if value is not None)
     return merged

@@ -4,7 +4,7 @@ A document index must hold every sequence of its part once per epoch, a shuffle 
 walk the tokens in steps of the sequence length. Arrays are read in chunks; that two multisets are the same is told by
 the sums of a 64-bit mix of their items, which damage does not keep but by a chance of 1 in 2**64.
 
-Source of the rules: formats.md, section 2.
+Source of the rules: docs/formats.md, section 2.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from dsindex.indices.cache import (
     cache_files,
     description_hash,
     read_description,
-    read_record,
 )
+from dsindex.indices.slot import read_record
 from dsindex.indices.source import count_tokens, source_changes
 from dsindex.indices.splits import SPLIT_NAMES, split_bounds
+from dsindex.regular_files import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -79,7 +80,7 @@ def verify_cache(task: CacheTask) -> list[str]:
     try:
         return list(_findings(task))
     except FormatError as error:
-        return [f"{error}; build the cache again with dsindex index"]
+        return [f"{error}; move its files away and build the cache again: dsindex index"]
 
 
 def _findings(task: CacheTask) -> Iterator[str]:
@@ -92,12 +93,12 @@ def _findings(task: CacheTask) -> Iterator[str]:
     arrays = {name: _open(files, name) for name in files.arrays}
     check = _check_dataset if identifiers["class"] == GPT_CLASS else _check_blend
     for sentence in check(files, identifiers, arrays, task.prefix):
-        yield f"{files.stem}: {sentence}; build the cache again with dsindex index"
+        yield f"{files.stem}: {sentence}; move its files away and build the cache again: dsindex index"
 
 
 def _text_of(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
+    with open_file(path) as file:
+        return file.read().decode()
 
 
 def _files_of(description: str, identifiers: Mapping[str, Any]) -> CacheFiles:
@@ -146,7 +147,7 @@ def _check_dataset(
         yield from _check_samples(documents, samples, index.sequence_lengths, length)
         tokens = count_tokens(index.sequence_lengths[begin:end])
         yield from _check_counts(identifiers, len(documents) // max(1, end - begin), tokens, len(order), length)
-    record = read_record(files)
+    record = read_record(files.record)
     if record is not None and isinstance(record.get("source"), dict):
         try:
             yield from source_changes(prefix, record["source"])
@@ -155,7 +156,7 @@ def _check_dataset(
 
 
 def _part(identifiers: Mapping[str, Any], num_sequences: int, description: str) -> tuple[int, int]:
-    """Give the sequences that a cache draws from: all where the job had a path for each split."""
+    """Return the sequences that a cache draws from: all where the job had a path for each split."""
     matrix = identifiers.get("split_matrix")
     if matrix is None:
         return 0, num_sequences

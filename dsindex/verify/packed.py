@@ -1,6 +1,6 @@
 """The structure of a `.pbin`: its header against the file, every entry of its index, EOD where documents end.
 
-The index is read as a stream, so memory does not depend on the number of documents. Source: formats.md, section 3.
+The index is read as a stream, so memory does not depend on the number of documents. Source: docs/formats.md, section 3.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from dsindex.formats.pbin import (
 )
 from dsindex.formats.pbin_join import JOIN_SHORTFALL
 from dsindex.formats.safe_pickle import read_pairs
+from dsindex.regular_files import open_file
 from dsindex.verify.structure import IndexCounts
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def verify_packed_header(path: str, *, era_name: str | None) -> tuple[PackedHead
 def _judge_damage(path: str, error: FormatError, era_name: str | None) -> tuple[PackedHeader | None, list[str]]:
     """Say in which way a file is no `.pbin`: of the era that the manifest says, or else of one with a token size."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             head = file.read(DATA_LENGTH_BYTES + TOKEN_SIZE_BYTES)
             size_bytes = os.fstat(file.fileno()).st_size
     except OSError:
@@ -115,7 +116,7 @@ def _describe_misfit(path: str, header: PackedHeader, size_bytes: int) -> str | 
         return f"expected tokens up to byte {end}, as its header says, and an index, got a file of {size_bytes} bytes"
     if header.data_bytes % header.token_bytes:
         return f"expected whole tokens of {header.token_bytes} bytes, got {header.data_bytes} bytes in its header"
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         file.seek(end)
         begin = file.read(1)
     if begin != PICKLE_START:
@@ -198,7 +199,7 @@ class _IndexScan:
         return f"document {number} at offset {before}, where document {number - 1} ends, got {offset}: {what}"
 
     def judge(self) -> list[str]:
-        """Give what is wrong, once all entries were looked at."""
+        """Return what is wrong, once all entries were looked at."""
         header = self._header
         if self._joints and self._fits_a_join and self._length_bytes == header.data_bytes:
             low = f"the offsets are {JOIN_SHORTFALL} bytes too low after each of {self._joints} joints"
@@ -211,7 +212,7 @@ class _IndexScan:
         return self._wrong
 
     def counts(self) -> IndexCounts:
-        """Give the counts of a whole index."""
+        """Return the counts of a whole index."""
         return IndexCounts(
             num_sequences=self._documents,
             num_documents=self._documents,

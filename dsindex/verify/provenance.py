@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.errors import FormatError
-from dsindex.provenance import read_rows
+from dsindex.shards.provenance import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from dsindex.documents import LaidOutDocuments, lay_out_documents, lay_out_packed_documents
 from dsindex.errors import BadRecordError
-from dsindex.provenance import count_rows, read_rows
+from dsindex.shards.layout import LaidOutDocuments, lay_out_documents, lay_out_packed_documents
+from dsindex.shards.provenance import count_rows, read_rows
 from dsindex.verify.stored import IndexedDocuments, PackedDocuments
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def lay_out_range(piece: SourceRange, settings: SourceSettings) -> tuple[NDArray
 def _end_of_run(
     settings: SourceSettings, number: int, inputs: NDArray[np.int32], offsets: NDArray[np.int64], after: int
 ) -> int:
-    """Give where the document after a run begins, or the end of the input."""
+    """Return where the document after a run begins, or the end of the input."""
     if after < len(inputs) and inputs[after] == number:
         return int(offsets[after])
     return settings.inputs[number].size_bytes
@@ -335,7 +335,7 @@ Document = tuple["NDArray[Any]", "NDArray[Any]"]
 
 
 def _split(documents: Documents | LaidOutDocuments) -> Iterator[Document]:
-    """Give each document's sequence lengths and tokens."""
+    """Yield each document's sequence lengths and tokens."""
     sequence = token = 0
     for count in documents.sequences_per_document.tolist():
         own = documents.sequence_lengths[sequence : sequence + count]

@@ -48,7 +48,7 @@ class StoredDocuments(Protocol):
     """Number after the last document that can be read."""
 
     def read(self, first: int, count: int) -> Documents:
-        """Give the documents [first, first + count), all of which are there."""
+        """Return the documents [first, first + count), all of which are there."""
         ...
 
 
@@ -63,7 +63,7 @@ class IndexedDocuments:
         self.end = self._index.header.num_documents
 
     def read(self, first: int, count: int) -> Documents:
-        """Give the documents [first, first + count)."""
+        """Return the documents [first, first + count)."""
         index = self._index
         boundaries = index.document_indices[first : first + count + 1]
         begin, end = int(boundaries[0]), int(boundaries[-1])
@@ -87,7 +87,7 @@ class PackedDocuments:
         self.end = run.first_document + len(run.lengths)
 
     def read(self, first: int, count: int) -> Documents:
-        """Give the documents [first, first + count)."""
+        """Return the documents [first, first + count)."""
         begin = first - self._run.first_document
         return Documents(
             sequences_per_document=np.ones(count, np.int64),

@@ -10,6 +10,7 @@ import numpy as np
 
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import check_index, read_index
+from dsindex.regular_files import open_file, open_unbuffered
 from dsindex.storage import digest_file
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def verify_index(prefix: str) -> tuple[IndexCounts | None, list[str]]:
         The counts (None for a file that is no whole index), and findings.
     """
     try:
-        bin_bytes = os.path.getsize(f"{prefix}.bin")
+        with open_unbuffered(f"{prefix}.bin") as file:
+            bin_bytes = os.fstat(file.fileno()).st_size
     except OSError as error:
         return None, [f"{prefix}.bin: cannot be read ({error.strerror}); restore it, or build the dataset again"]
     try:
@@ -103,7 +105,7 @@ def verify_quarantine(path: str, expected: int) -> list[str]:
 
     lines = 0
     try:
-        with pa.input_stream(path, compression="zstd") as stream:
+        with open_file(path) as file, pa.input_stream(file, compression="zstd") as stream:
             while chunk := stream.read(1 << 20):
                 lines += chunk.count(b"\n")
     except (OSError, pa.ArrowException) as error:

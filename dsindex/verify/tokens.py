@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
+from dsindex.regular_files import open_descriptor
 from dsindex.storage import DIGEST_BLOCK_BYTES, read_into
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def verify_tokens(piece: TokenPiece) -> TokenPieceResult:
     dtype = np.dtype(piece.dtype)
     buffer = memoryview(bytearray(min(CHUNK_BYTES, piece.end - piece.begin)))
     try:
-        descriptor = os.open(piece.path, os.O_RDONLY)
+        descriptor = open_descriptor(piece.path)
         try:
             for begin in range(piece.begin, piece.end, CHUNK_BYTES):
                 chunk = buffer[: min(CHUNK_BYTES, piece.end - begin)]

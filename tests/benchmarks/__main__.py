@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from dsindex.errors import OutputError
 from tests.benchmarks.builds import (
     measure_build,
     measure_encoding,
@@ -36,6 +37,7 @@ from tests.benchmarks.report import describe_machine, draw, make_table, write_js
 from tests.benchmarks.rows import Curve, Row
 from tests.benchmarks.setting import Setting, has_module
 from tests.benchmarks.texts import write_text
+from workflows.demo.folder import BENCHMARKS_MARKER, own_folder
 from workflows.demo.tokenizer import train_demo_tokenizer
 
 if TYPE_CHECKING:
@@ -79,7 +81,10 @@ GROUPS: dict[str, tuple[Callable[[Setting], Measured], ...]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if something failed or outputs differ. A missed target is no failure."""
     options = _parse(arguments)
-    options.output.mkdir(parents=True, exist_ok=True)
+    try:
+        own_folder(str(options.output), BENCHMARKS_MARKER)
+    except OutputError as error:
+        sys.exit(str(error))
     machine = describe_machine()
     rows: list[Row] = []
     curves: list[Curve] = []
@@ -123,16 +128,30 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--megabytes", type=float, help="input of a build (default: 60, with --full 1200)")
     parser.add_argument("--scale", type=float, default=1.0, help="make all other sizes smaller")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--corpus", type=Path, help="JSONL to measure with instead of drawn words")
-    parser.add_argument("--tokenizer", type=Path, help="default: a BPE of GPT-2's size, trained on the drawn words")
-    parser.add_argument("--megatron", type=Path, metavar="PATH", help="a checkout of Megatron-LM")
+    parser.add_argument("--corpus", type=_file, help="JSONL to measure with instead of drawn words")
+    parser.add_argument("--tokenizer", type=_folder, help="default: a BPE of GPT-2's size, trained on the drawn words")
+    parser.add_argument("--megatron", type=_folder, metavar="PATH", help="a checkout of Megatron-LM")
     parser.add_argument("--megatron-python", default=sys.executable, metavar="PY", help="Python that can run its tools")
     parser.add_argument("--peers-python", default=sys.executable, metavar="PY", help="Python that has megatron-core")
     parser.add_argument("--datatrove-python", default=sys.executable, metavar="PY", help="Python that has datatrove")
     parser.add_argument("--modalities-python", default=sys.executable, metavar="PY", help="Python that has modalities")
-    parser.add_argument("--temporary", type=Path, help="where inputs and outputs go (default: the system's folder)")
+    parser.add_argument("--temporary", type=_folder, help="where inputs and outputs go (default: the system's folder)")
     parser.add_argument("--output", type=Path, default=Path("bench-output"), help="default: bench-output")
     return parser.parse_args(arguments)
+
+
+def _folder(name: str) -> Path:
+    return _existing(Path(name), "a folder", Path.is_dir)
+
+
+def _file(name: str) -> Path:
+    return _existing(Path(name), "a file", Path.is_file)
+
+
+def _existing(path: Path, what: str, is_there: Callable[[Path], bool]) -> Path:
+    if not is_there(path):
+        raise argparse.ArgumentTypeError(f"expected {what} that is there, got {path}")
+    return path
 
 
 def _make_setting(options: argparse.Namespace, folder: Path) -> Setting:

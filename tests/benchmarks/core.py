@@ -19,7 +19,7 @@ PEER = "megatron-core"
 
 
 def index_rows(*, full: bool, scale: float) -> list[Row]:
-    """Give document, sample and shuffle index, their memory, and a blend."""
+    """Return document, sample and shuffle index, their memory, and a blend."""
     from tests.benchmarks.indices import measure_blend, measure_indices, measure_memory
 
     rounds = 5 if full else 2
@@ -58,7 +58,7 @@ def _index_row(name: str, found: dict[str, Any]) -> Row:
 
 
 def reading_rows(*, full: bool, scale: float) -> list[Row]:
-    """Give sequences and samples per second, and a DataLoader."""
+    """Return sequences and samples per second, and a DataLoader."""
     from tests.benchmarks.reading import measure_gpt, measure_indexed, measure_loader
 
     times, rounds = (5 * scale, 9) if full else (0.5 * scale, 3)

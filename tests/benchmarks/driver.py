@@ -20,18 +20,18 @@ from collections import deque
 from typing import Any
 from unittest.mock import patch
 
-import workflows.plan
-import workflows.session
-from dsindex.attempt import StoredFile
+import workflows.stages.start
+import workflows.state.inputs
 from dsindex.merge import MergeRange, RangeResult, merge_range
-from dsindex.shards import KeyResult, ShardResult, ShardSettings, ShardTask, tokenize_shard
+from dsindex.shards.attempt import StoredFile
+from dsindex.shards.tokenize import KeyResult, ShardResult, ShardSettings, ShardTask, tokenize_shard
 from dsindex.storage import DIGEST_BLOCK_BYTES
-from workflows.build import run_build
-from workflows.config import BuildConfig
-from workflows.executors import Call, Outcome
-from workflows.plan import choose_shard_size, find_inputs, plan_shards
-from workflows.progress import Reporter
-from workflows.publishing import FileDigest
+from workflows.execution.calls import Call, Outcome
+from workflows.jobs.build import run_build
+from workflows.options.config import BuildConfig
+from workflows.progress.reporter import Reporter
+from workflows.state.inputs import choose_shard_size, find_inputs, plan_shards
+from workflows.state.manifest import FileDigest
 
 OUTCOMES_AT_ONCE = 500
 TOKENS_PER_SHARD = 1_000
@@ -76,7 +76,7 @@ class ImaginedCluster:
 
 
 def imagine(call: Call) -> object:
-    """Give what a call's function would have returned."""
+    """Return what a call's function would have returned."""
     if call.function is tokenize_shard:
         return imagine_shard(*call.arguments)
     if call.function is merge_range:
@@ -87,7 +87,7 @@ def imagine(call: Call) -> object:
 
 
 def imagine_shard(task: ShardTask, _settings: ShardSettings) -> ShardResult:
-    """Give a shard of one document."""
+    """Return a shard of one document."""
     stem = f"shards/{task.shard // 10_000:04d}/{task.shard:08d}.{'0' * 32}"
     files = {
         suffix: StoredFile(name=f"{stem}.{suffix}", size_bytes=size, digest=DIGEST)
@@ -138,8 +138,8 @@ def build(pattern: str, *, shards: int, slots: int, tokenizer: str, output_prefi
     cluster = ImaginedCluster(slots)
     began, cpu_began = time.perf_counter(), time.process_time()
     with (
-        patch.object(workflows.session, "make_executor", return_value=cluster),
-        patch.object(workflows.plan, "MAX_SHARDS", 10 * shards),
+        patch.object(workflows.stages.start, "make_executor", return_value=cluster),
+        patch.object(workflows.state.inputs, "MAX_SHARDS", 10 * shards),
     ):
         report = run_build(config, reporter=Reporter())
     cpu_seconds = time.process_time() - cpu_began

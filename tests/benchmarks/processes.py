@@ -70,7 +70,7 @@ def measure(
 
 
 def _usual_environment() -> dict[str, str]:
-    """Give what users have: Python's modules are compiled once and kept, even where a container says otherwise."""
+    """Return what users have: Python's modules are compiled once and kept, even where a container says otherwise."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
@@ -152,7 +152,7 @@ def end_descendants(*, patience_seconds: float = 5.0) -> None:
 
 
 def cpu_time_of(pid: int) -> tuple[str, float]:
-    """Give when a process was started and the seconds that it has computed; none when it is gone."""
+    """Return when a process was started and the seconds that it has computed; none when it is gone."""
     try:
         # The name in parentheses may hold anything; what follows the last one is plain.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -162,7 +162,7 @@ def cpu_time_of(pid: int) -> tuple[str, float]:
 
 
 def proportional_bytes(pid: int) -> int:
-    """Give a process's memory, shared pages divided by their users; 0 when it is gone."""
+    """Return a process's memory, shared pages divided by their users; 0 when it is gone."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
             return next(int(line.split()[1]) << 10 for line in file if line.startswith("Pss:"))

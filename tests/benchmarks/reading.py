@@ -168,7 +168,7 @@ def write_random_dataset(prefix: Path, num_sequences: int, *, mean_tokens: int) 
 
 
 def open_gpt(folder: Path, *, num_sequences: int, mean_tokens: int) -> tuple[GPTDataset, Any]:
-    """Give ours and megatron-core's dataset over one cache, which megatron-core builds."""
+    """Return ours and megatron-core's dataset over one cache, which megatron-core builds."""
     from megatron.core.datasets.gpt_dataset import GPTDataset as MegatronGPTDataset
     from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
     from megatron.core.datasets.indexed_dataset import IndexedDataset as MegatronDataset

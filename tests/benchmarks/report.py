@@ -36,7 +36,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def make_table(rows: Sequence[Row], machine: dict[str, Any]) -> Table:
-    """Give the table of all rows."""
+    """Return the table of all rows."""
     title = "{cpu}, {cores} cores, {memory_gib} GiB, Linux {kernel}, Python {python}".format(**machine)
     table = Table(title=f"{title}\nmedians of the rounds; a ratio says how many times as fast as the peer we are")
     table.add_column("what", overflow="fold", ratio=3)

@@ -1,4 +1,4 @@
-"""What a benchmark gives: a row with our figures, the peer's beside them, and what design.md asks for."""
+"""What a benchmark gives: a row with our figures, the peer's beside them, and the target."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Row:
         return reached >= self.target if self.judged == "ratio at least" else reached <= self.target
 
     def to_json(self) -> dict[str, Any]:
-        """Give everything that was measured and the verdict."""
+        """Return everything that was measured and the verdict."""
         return {**asdict(self), "is_met": self.is_met}
 
     @staticmethod
@@ -67,7 +67,7 @@ class Curve:
     points: tuple[tuple[float, float], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Give the points."""
+        """Return the points."""
         return asdict(self)
 
 
@@ -87,7 +87,7 @@ def compare_runs(group: str, name: str, against: str, *, ours: Sequence[Run], pe
 
 
 def median_of(runs: Sequence[Run], figure: Callable[[Run], float]) -> float:
-    """Give the median of one figure over runs."""
+    """Return the median of one figure over runs."""
     return statistics.median(figure(run) for run in runs)
 
 

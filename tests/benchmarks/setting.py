@@ -44,16 +44,16 @@ class Setting:
     workers: int = 2
 
     def size(self, short: float, full: float) -> int:
-        """Give a size of this run: bytes, files, documents, as the caller counts."""
+        """Return a size of this run: bytes, files, documents, as the caller counts."""
         return max(1, int((full if self.full else short) * self.scale))
 
     def text(self, name: str, size_bytes: int, *, seed: int = 1) -> Path:
-        """Give an input of a size, made on first use."""
+        """Return an input of a size, made on first use."""
         path = self.folder / f"{name}.jsonl"
         return path if path.exists() else write_text(path, size_bytes, seed=seed, corpus=self.corpus)
 
     def fresh(self, name: str) -> Path:
-        """Give an empty folder."""
+        """Return an empty folder."""
         path = self.folder / name
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
@@ -139,7 +139,7 @@ def has_module(python: str, name: str) -> bool:
 
 
 def digest_dataset(prefix: Path) -> str:
-    """Give one digest of a `.bin` and its `.idx`."""
+    """Return one digest of a `.bin` and its `.idx`."""
     return " ".join(digest_file(f"{prefix}.{suffix}") for suffix in ("bin", "idx"))
 
 

@@ -101,7 +101,7 @@ class _Tables(NamedTuple):
 
 
 def _load_words() -> tuple[pa.LargeBinaryArray, _Tables]:
-    """Give words as they stand in a JSON string, a space in front of all but second halves; last what ends a record."""
+    """Return words as a JSON string spells them, a space before all but second halves; last what ends a record."""
     from pydoc_data.topics import topics
 
     counts = collections.Counter(re.findall(r"[^\s\\]+", "\n".join(topics[name] for name in sorted(topics))))

@@ -16,21 +16,23 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.loops import load_loops
-from dsindex.shards import ShardSettings, tokenize_shard
+from dsindex.kernels.loader import load_loops
+from dsindex.shards.ownership import mark_folder
+from dsindex.shards.tokenize import ShardSettings, tokenize_shard
 from tests.benchmarks.processes import RunError
-from workflows.config import BuildConfig
-from workflows.dispatch import run_calls
-from workflows.executors import Call, ThreadExecutor
-from workflows.ledger import stored_files
-from workflows.ray_executor import RayExecutor
-from workflows.source import open_source
+from workflows.execution.calls import Call
+from workflows.execution.dispatch import run_calls
+from workflows.execution.local import ThreadExecutor
+from workflows.execution.ray_executor import RayExecutor
+from workflows.options.config import BuildConfig
+from workflows.stages.source import open_source
+from workflows.state.ledger import stored_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from workflows.executors import Executor
-    from workflows.source import TextSource
+    from workflows.execution.calls import Executor
+    from workflows.stages.source import TextSource
 
 EMPTY_CALLS = 400
 """For each slot."""
@@ -56,6 +58,7 @@ def make_shards(executor: Executor, source: TextSource, folder: str) -> tuple[fl
     """Make every shard of the input; give the seconds it took, and the digests of all files in plan order."""
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
+    mark_folder(folder)
     settings = ShardSettings(
         tokenizer=source.tokenizer,
         engine=source.engine,

@@ -122,7 +122,7 @@ RAY_NODES: dict[str, Any] = {"aws": AWS_NODE, "gcp": GCP_NODE, "local": {}}
 
 
 def ray_up_fields(config: dict[str, Any]) -> dict[str, Any]:
-    """Give the fields of a `ray up` configuration, whose node types have names of their own."""
+    """Return the fields of a `ray up` configuration, whose node types have names of their own."""
     provider = config["provider"]["type"]
     node_type = {
         "min_workers": int,

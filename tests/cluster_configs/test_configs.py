@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from dsindex.yaml_file import read_yaml
 from tests.cluster_configs.fields import KUBERNETES, MAP, RAY_PROVIDERS, ray_up_fields, unknown_fields
-from workflows.config import BuildConfig, read_yaml
+from workflows.options.config import BuildConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

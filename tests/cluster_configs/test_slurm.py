@@ -127,6 +127,38 @@ def test_ray_gets_the_heads_address_and_nothing_is_left(
     assert not list(tmp_path.glob(".slurm-*"))
 
 
+def test_folder_of_a_former_run_is_used_again_and_other_files_in_it_stay(
+    start: Callable[[str], subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    folder = tmp_path / ".slurm-71234"
+    folder.mkdir()
+    for name in (".dsindex-run", "token", "exit-code", "mine"):
+        (folder / name).write_text("former")
+    process = start("done")
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert [path.name for path in folder.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_folder_that_the_script_has_not_made_is_refused_and_kept(
+    start: Callable[[str], subprocess.Popen[str]], tmp_path: Path, linked: bool
+) -> None:
+    folder, mine = tmp_path / ".slurm-71234", tmp_path / "mine"
+    mine.mkdir()
+    (mine / "token").write_text("mine")
+    if linked:
+        (mine / ".dsindex-run").touch()
+        folder.symlink_to(mine)
+    else:
+        mine.rename(folder)
+    process = start("done")
+    _, shown = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert ".slurm-71234 is there, and this script has not made it; move it away" in shown
+    assert (folder / "token").read_text() == "mine"
+
+
 def test_end_of_time_stops_the_build_and_queues_it_again(
     start: Callable[[str], subprocess.Popen[str]], tmp_path: Path
 ) -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dsindex import loops
+from dsindex.kernels import loader as loops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -49,7 +49,7 @@ class GoldenCache:
 
 
 def golden_caches(class_name: str) -> list[GoldenCache]:
-    """Give the caches of single datasets (GPTDataset) or of blends (BlendedDataset)."""
+    """Return the caches of single datasets (GPTDataset) or of blends (BlendedDataset)."""
     caches = []
     for folder in (GOLDEN, SHARED_GOLDEN):
         cases_path = folder / "gpt_index_cases.json"

@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import FormatError, OutputError
+from dsindex.repair import outputs
 from dsindex.repair.by_index import examine_index, repair_by_index
 from dsindex.repair.by_tokens import document_lengths, repair_by_eod, repair_by_lengths
-from dsindex.repair.outputs import Target, refuse_existing
+from dsindex.repair.outputs import Target
 from tests.dsindex.written import write_dataset
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from dsindex.repair.outputs import RepairAccount
+    from dsindex.storage import DigestingWriter
 
 DOCUMENTS = [[[1, 2, 0]], [], [[3], [4, 5, 0]], [[6, 0]], [], [[7, 8, 9, 0]]]
 HEADER, SEQUENCES = 34, 5
@@ -165,5 +167,10 @@ def test_lengths_must_add_up(tmp_path: Path) -> None:
 
 def test_existing_files_are_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "new.idx").write_bytes(b"precious")
-    with pytest.raises(OutputError, match="never overwrites"):
-        refuse_existing(target_of(tmp_path, index_only=True))
+
+    def index(file: DigestingWriter) -> None:
+        file.write(b"index")
+
+    with pytest.raises(OutputError, match=r"new\.idx: expected a file that does not exist yet"):
+        outputs.write_dataset(target_of(tmp_path), tokens=index, index=index)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"new.idx": b"precious"}

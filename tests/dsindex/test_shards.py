@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import itertools
+import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -7,13 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dsindex.documents import lay_out_documents
 from dsindex.errors import BadRecordError, TokenizerError
-from dsindex.shards import ShardSettings, ShardTask, tokenize_shard
+from dsindex.shards.layout import lay_out_documents
+from dsindex.shards.ownership import MARKER_FILE, mark_folder
+from dsindex.shards.tokenize import ShardSettings, ShardTask, tokenize_shard
 from dsindex.text import audit
 from dsindex.text.encoders import TokenBatch
 from dsindex.text.engines import choose_engine
-from dsindex.text.tokenizer import load_tokenizer
+from dsindex.text.tokenizer import load_tokenizer, shared_tokenizer
 from tests.golden_files import OWN
 
 if TYPE_CHECKING:
@@ -98,11 +102,30 @@ def test_shard_is_audited_before_it_counts_and_before_what_lies_behind(
     assert (
         2 <= len(audited) <= 8
     )  # those of four positions in each 8 MiB that fall into a text, over all blocks at once
-    assert not [file for file in tmp_path.rglob("*") if file.is_file() and file != path]
+    assert {file for file in tmp_path.rglob("*") if file.is_file()} == {path, tmp_path / "work" / MARKER_FILE}
     monkeypatch.setattr(audit, "audit", lambda *_: None)
     if last == "{bad":
         with pytest.raises(BadRecordError):
             tokenize_shard(task_of(path), settings_in(tmp_path))
+
+
+@pytest.mark.parametrize("num_ranges", [1, 2, 5])
+def test_texts_of_the_reference_are_counted_and_cuts_change_nothing(tmp_path: Path, num_ranges: int) -> None:
+    new_letters = ["\u088f", "\u0c5c", "\ua7ce", "\U000323b0"]
+    texts = [f"{number}{new_letters[number % 4] if number % 3 == 0 else 'x'}'s wheel\n\nturns" for number in range(90)]
+    path = tmp_path / "text.jsonl"
+    path.write_text("".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts), encoding="utf-8")
+    whole, shared = task_of(path), settings_in(tmp_path)
+    cuts = [whole.end * cut // num_ranges for cut in range(num_ranges + 1)]
+    tokens: list[int] = []
+    count = 0
+    for begin, end in itertools.pairwise(cuts):
+        [key] = tokenize_shard(replace(whole, begin=begin, end=end), shared).keys
+        tokens += np.fromfile(tmp_path / "work" / key.bin.name, "<u2").tolist()
+        count += key.num_reference_texts
+    wanted = [encoding.ids for encoding in shared_tokenizer(shared.tokenizer).encode_batch(texts)]
+    assert tokens == [token for ids in wanted for token in ids]
+    assert count == 30
 
 
 def task_of(path: Path) -> ShardTask:
@@ -112,6 +135,9 @@ def task_of(path: Path) -> ShardTask:
 
 def settings_in(folder: Path) -> ShardSettings:
     tokenizer = load_tokenizer(str(OWN.plain_tokenizer))
+    work_dir = folder / "work"
+    work_dir.mkdir(exist_ok=True)
+    mark_folder(str(work_dir))
     return ShardSettings(
         tokenizer=tokenizer,
         engine=choose_engine(tokenizer, "gigatoken", add_special_tokens=True),
@@ -122,5 +148,5 @@ def settings_in(folder: Path) -> ShardSettings:
         quarantine=False,
         max_record_bytes=None,
         provenance=False,
-        work_dir=str(folder),
+        work_dir=str(work_dir),
     )

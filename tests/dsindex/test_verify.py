@@ -80,7 +80,7 @@ def test_damaged_cache_is_found(
     [task] = find_caches(str(tmp_path / "cache"), str(case.folder / case.prefixes[0]))
     findings = verify_cache(task)
     assert message in findings[0]
-    assert "build the cache again" in findings[0]
+    assert "move its files away and build the cache again" in findings[0]
 
 
 def test_cache_of_other_lengths_is_found() -> None:

@@ -8,7 +8,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from tests.golden_files import OWN
-from workflows.ledger import Ledger
+from workflows.state.ledger import Ledger
 
 if TYPE_CHECKING:
     from pathlib import Path

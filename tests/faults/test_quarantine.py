@@ -15,9 +15,9 @@ from dsindex.errors import BadRecordError, InputError
 from dsindex.storage import digest_file
 from tests.faults.corpus import BROKEN, published, write_corpus
 from tests.golden_files import OWN
-from workflows.build import run_build
-from workflows.config import BuildConfig
-from workflows.progress import Reporter
+from workflows.jobs.build import run_build
+from workflows.options.config import BuildConfig
+from workflows.progress.reporter import Reporter
 
 if TYPE_CHECKING:
     from pathlib import Path

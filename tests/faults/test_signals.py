@@ -75,7 +75,7 @@ SLOW = """\
 import os, sys, time
 from dataclasses import replace
 from workflows.cli import main
-from workflows.executors import ProcessExecutor, ThreadExecutor
+from workflows.execution.local import ProcessExecutor, ThreadExecutor
 
 def run(function, task, *rest):
     if task.shard > 2:

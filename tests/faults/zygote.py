@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 
+SMALL_RANGE_BYTES = 8 << 10
+
 SEAMS = ("replace", "rename", "link", "unlink", "rmdir", "mkdir", "ftruncate", "fsync", "write", "pwrite", "utime")
 """Functions of `os` that change something, but for `open`, which is counted where it may write."""
 
@@ -134,20 +136,35 @@ def import_everything() -> None:
     import pyarrow.parquet
     import tokenizers
 
+    import dsindex.indices.task
     import dsindex.text.audit
     import dsindex.text.encoders
     import dsindex.text.records
     import workflows.cli
     import workflows.commands.build
+    import workflows.commands.index
     import workflows.commands.merge
     import workflows.commands.pack
 
+    warm_up_loops()
     workflows.cli.make_parser("build").format_usage()
     loaded = (gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.audit, dsindex.text.records)
     loaded += (dsindex.text.encoders, workflows.cli, workflows.commands.build, workflows.commands.merge)
-    loaded += (workflows.commands.pack,)
+    loaded += (workflows.commands.pack, workflows.commands.index, dsindex.indices.task)
     if threading.active_count() != 1 or not all(loaded):
         sys.exit("expected one thread after the imports")
+
+
+def warm_up_loops() -> None:
+    """Load the compiled loops of the index, which takes longer than all else that a small index needs."""
+    import numpy as np
+
+    from dsindex.indices.epochs import SampleRule, plan_epochs
+    from dsindex.indices.task import build_arrays
+
+    lengths = np.array([20, 50, 60], np.int32)
+    rule = SampleRule(sequence_length=30)
+    build_arrays(lengths, plan_epochs(130, 9, rule=rule, place=""), begin=0, rule=rule, seed=1)
 
 
 def run_child(folder: Path, arguments: list[str], strike: Strike, waiting: str | None) -> None:
@@ -184,15 +201,15 @@ def run_child(folder: Path, arguments: list[str], strike: Strike, waiting: str |
 
 
 def use_small_ranges() -> None:
-    """Cut outputs into ranges of 8 KiB, so that a small build has many."""
+    """Cut outputs into ranges of 8 KiB, so that a small build has many; each is then a digest block of its own."""
     import dsindex.merge
 
-    dsindex.merge.range_bytes = lambda _total: 8 << 10
+    dsindex.merge.range_bytes = lambda _total: SMALL_RANGE_BYTES
 
 
 def record_tokenizing(path: Path) -> None:
     """Note every shard that a thread of this process begins."""
-    from workflows.executors import ThreadExecutor
+    from workflows.execution.local import ThreadExecutor
 
     start, write = ThreadExecutor.start, os.write
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)

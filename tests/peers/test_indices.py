@@ -21,9 +21,9 @@ from dsindex.errors import LimitError
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.storage import atomic_writer
 from tests.dsindex.written import write_dataset
-from workflows.executors import ThreadExecutor
-from workflows.index import IndexReport, run_index
-from workflows.index_config import IndexConfig
+from workflows.execution.local import ThreadExecutor
+from workflows.jobs.index import IndexReport, run_index
+from workflows.options.index import IndexConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.golden_files import OWN
-from workflows.config import BuildConfig
-from workflows.displays import PlainDisplay
-from workflows.progress import Reporter
+from workflows.options.config import BuildConfig
+from workflows.progress.displays import PlainDisplay
+from workflows.progress.reporter import Reporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -118,6 +118,15 @@ def test_harness_measures_and_reports(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]  # inputs and outputs are gone
 
 
+@pytest.mark.parametrize("flag", ["--temporary", "--corpus", "--tokenizer", "--megatron"])
+def test_harness_names_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([flag, str(tmp_path / "nowhere"), "--output", str(tmp_path / "out")])
+    assert f"argument {flag}: expected a fol" in (shown := capsys.readouterr().err) or "expected a file" in shown
+    assert "nowhere" in shown
+    assert not (tmp_path / "out").exists()
+
+
 def test_bare_engines_agree(tmp_path: Path) -> None:
     source = write_text(tmp_path / "text.jsonl", 200_000)
     counted = []

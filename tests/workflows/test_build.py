@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.errors import InputError, OutputError, PlanError
-from dsindex.provenance import read_source
+from dsindex.shards.provenance import read_source
 from tests.golden_files import OWN, GoldenRun, golden_runs
-from workflows.build import run_build
-from workflows.config import BuildConfig
+from workflows.jobs.build import run_build
+from workflows.options.config import BuildConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from workflows.progress import Reporter
+    from workflows.progress.reporter import Reporter
 
     MakeConfig = Callable[..., BuildConfig]
 
@@ -193,8 +193,8 @@ def test_foreign_output_is_not_overwritten(make_config: MakeConfig, quiet: Repor
 def test_added_inputs_only_are_tokenized(
     make_config: MakeConfig, quiet: Reporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import workflows.tokenize
-    from dsindex.shards import tokenize_shard
+    import workflows.stages.tokenize
+    from dsindex.shards.tokenize import tokenize_shard
 
     run_build(make_config(keep_shards=True), reporter=quiet)
     tokenized = []
@@ -203,7 +203,7 @@ def test_added_inputs_only_are_tokenized(
         tokenized.append(task.path)
         return tokenize_shard(task, settings)
 
-    monkeypatch.setattr(workflows.tokenize, "tokenize_shard", spy)
+    monkeypatch.setattr(workflows.stages.tokenize, "tokenize_shard", spy)
     run_build(make_config(input=(str(OWN.sentences), str(OWN.docs)), keep_shards=True), reporter=quiet)
     assert set(tokenized) == {str(OWN.sentences)}
     fresh = make_config(input=(str(OWN.sentences), str(OWN.docs)), output_prefix=str(tmp_path / "other" / "docs"))
@@ -218,9 +218,9 @@ def test_input_that_changes_while_it_is_read_is_refused(
     path = tmp_path / "grows.jsonl"
     path.write_text('{"text": "one"}\n' * 2000)
     config = make_config(input=(str(path),), shard_size="1KiB", workers=1)
-    import workflows.build
+    import workflows.jobs.build
 
-    real = workflows.build.examine_sample
+    real = workflows.jobs.build.examine_sample
 
     def grow(*arguments: Any) -> Any:
         estimate = real(*arguments)
@@ -229,7 +229,7 @@ def test_input_that_changes_while_it_is_read_is_refused(
             file.write('{"text": "two"}\n')
         return estimate
 
-    monkeypatch.setattr(workflows.build, "examine_sample", grow)
+    monkeypatch.setattr(workflows.jobs.build, "examine_sample", grow)
     with pytest.raises(InputError, match=r"grows\.jsonl: changed while the build was running"):
         run_build(config, reporter=quiet)
     assert not [name for name in os.listdir(tmp_path / "out") if name.endswith((".bin", ".idx", ".json"))]

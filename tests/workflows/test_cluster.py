@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.golden_files import OWN
-from workflows.build import run_build
+from workflows.jobs.build import run_build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from workflows.config import BuildConfig
-    from workflows.progress import Reporter
+    from workflows.options.config import BuildConfig
+    from workflows.progress.reporter import Reporter
 
 ROOT = Path(__file__).parents[2]
 SHARDS = 1500

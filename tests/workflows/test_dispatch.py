@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from dsindex.errors import BadRecordError, OutputError, TaskError
-from workflows.dispatch import DispatchStatistics, RetryPolicy, is_machine_fault, run_calls
-from workflows.executors import Call, Outcome
+from workflows.execution.calls import Call, Outcome
+from workflows.execution.dispatch import DispatchStatistics, RetryPolicy, is_machine_fault, run_calls
 
 FAST = RetryPolicy(first_pause_seconds=0.0)
 

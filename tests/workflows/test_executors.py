@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.errors import BadRecordError, TaskError
-from workflows.config import ExecutorConfig
-from workflows.dispatch import DispatchStatistics, RetryPolicy, run_calls
-from workflows.executors import Call, ProcessExecutor, ThreadExecutor, available_cpus, make_executor
+from workflows.execution.calls import Call
+from workflows.execution.choice import make_executor
+from workflows.execution.cpus import available_cpus
+from workflows.execution.dispatch import DispatchStatistics, RetryPolicy, run_calls
+from workflows.execution.local import ProcessExecutor, ThreadExecutor
+from workflows.options.config import ExecutorConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from workflows.executors import Executor
+    from workflows.execution.calls import Executor
 
 FAST = RetryPolicy(first_pause_seconds=0.01)
 

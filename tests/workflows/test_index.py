@@ -16,9 +16,9 @@ import pytest
 from dsindex.errors import DsindexError, InputError, LimitError, OutputError
 from tests.dsindex.golden import GOLDEN, SHARED_GOLDEN
 from tests.dsindex.written import write_dataset
-from workflows.executors import make_executor
-from workflows.index import IndexReport, describe_index, run_index
-from workflows.index_config import IndexConfig
+from workflows.execution.choice import make_executor
+from workflows.jobs.index import IndexReport, describe_index, run_index
+from workflows.options.index import IndexConfig
 
 
 def index(**options: Any) -> IndexReport:
@@ -98,6 +98,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_dataset(tmp_path / "books", [[[1] * length] for length in [500, 0, 1] * 20])
     (tmp_path / "identifiers.json").write_text(json.dumps(IDENTIFIERS))
     return tmp_path
+
+
+@pytest.mark.parametrize("option", ["like", "tokenizer_identifiers"])
+def test_json_that_nests_without_end_is_refused(folder: Path, option: str) -> None:
+    (folder / "deep.json").write_text("[" * 200_000)
+    with pytest.raises(DsindexError, match=r"deep\.json: expected .*, got a file that is not JSON \(maximum recursion"):
+        index(**options(**{"tokenizer_identifiers": None, option: "deep.json"}))
 
 
 def options(**changes: Any) -> dict[str, Any]:
@@ -247,9 +254,16 @@ def test_cache_with_other_unhashed_options_is_built_again() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_damaged_cache_is_built_again() -> None:
+def test_file_that_dsindex_did_not_write_is_named_and_the_cache_built_again_without_it() -> None:
     (first,) = index(**options(split="1")).results
-    Path(first.paths[-1]).write_bytes(b"short")
+    sample_index = Path(first.paths[-2])
+    sample_index.write_bytes(b"short")
+    with pytest.raises(
+        OutputError, match=r"sample_index.npy: expected a file that dsindex wrote or none.*move it away"
+    ):
+        index(**options(split="1"))
+    assert sample_index.read_bytes() == b"short"
+    sample_index.unlink()
     (second,) = index(**options(split="1")).results
     assert not second.reused
     assert len(np.load(second.paths[-1])) == second.num_samples
@@ -354,7 +368,7 @@ def test_refusal(folder: Path, changes: dict[str, Any], error: type[Exception], 
 
 
 def test_caches_that_do_not_fit_on_the_disk_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workflows.index.free_bytes", lambda _: 1000)
+    monkeypatch.setattr("workflows.jobs.index.free_bytes", lambda _: 1000)
     with pytest.raises(
         OutputError, match=r"cache: the caches take .* KiB and 1000 bytes are free; make room, or choose"
     ):
@@ -528,9 +542,9 @@ def test_bigscience_layout_writes_its_names_beside_the_data(folder: Path) -> Non
     names = {path.name for path in folder.iterdir() if "indexmap" in path.name}
     count = (265 * 40 * 3 // 4 * 5 // 2 - 1) // 30
     one_epoch = (265 * 10 - 1) // 30
-    arrays = ("doc", "sample", "shuffle")
-    assert names == {f"web_train_indexmap_{count}ns_30sl_1234s_{a}_idx.npy" for a in arrays} | {
-        f"web_valid_indexmap_{one_epoch}ns_30sl_1234s_{a}_idx.npy" for a in arrays
+    endings = ("doc_idx.npy", "sample_idx.npy", "shuffle_idx.npy", "dsindex.json")
+    assert names == {f"web_train_indexmap_{count}ns_30sl_1234s_{ending}" for ending in endings} | {
+        f"web_valid_indexmap_{one_epoch}ns_30sl_1234s_{ending}" for ending in endings
     }
     assert train.rule.threshold == 0.95
     assert len(np.load(folder / f"web_valid_indexmap_{one_epoch}ns_30sl_1234s_shuffle_idx.npy")) == one_epoch

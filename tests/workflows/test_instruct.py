@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,28 +18,31 @@ import yaml
 
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset
-from dsindex.errors import BadRecordError, InputError, PlanError
-from dsindex.instruct.account import split_by_hash
+from dsindex.errors import BadRecordError, InputError, PlanError, RecordError, RecordProblem
+from dsindex.guarded import limits
+from dsindex.guarded.limits import Limits
 from dsindex.instruct.config import check_config, parse_config
 from dsindex.instruct.encoder import InstructionEncoder
-from dsindex.instruct.records import RecordProblem, parse_record
+from dsindex.instruct.records import parse_record
+from dsindex.instruct.splits import split_by_hash
 from dsindex.instruct.tokens import ChatTokenizer
-from dsindex.provenance import read_source
+from dsindex.shards.provenance import read_source
 from tests.dsindex.instruct.test_construction import SPEC_RECORD, SPEC_YAML
 from tests.dsindex.instruct.test_shards import BAD, CONVERSATIONS, SPEC
 from tests.dsindex.instruct.trained import train
 from tests.golden_files import OWN, ROOT
-from workflows import instruct
 from workflows.cli import main
 from workflows.demo.conversations import demo_conversations, write_demo_conversations
-from workflows.instruct import InstructReport, run_instruct
-from workflows.instruct_config import InstructConfig
+from workflows.jobs import frame as job_frame
+from workflows.jobs import instruct
+from workflows.jobs.instruct import InstructReport, run_instruct
+from workflows.options.instruct import InstructConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dsindex.shards import ShardResult, ShardTask
-    from workflows.progress import Reporter
+    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from workflows.progress.reporter import Reporter
 
 SPLIT_IN_PARTS = check_config({**SPEC, "max_length": 768, "too_long": "split"}, source="test")
 CHATML = """\
@@ -75,7 +79,7 @@ def published(folder: Path) -> dict[str, bytes]:
         if path.name.endswith("manifest.json")
         else path.read_bytes()
         for path in sorted(folder.iterdir())
-        if path.is_file()
+        if path.is_file() and not path.name.endswith(".dsindex-lock")  # which a killed driver leaves
     }
 
 
@@ -99,8 +103,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory, broken: Path, module_repo
 
 @pytest.fixture(scope="module")
 def module_reporter() -> Reporter:
-    from workflows.displays import PlainDisplay
-    from workflows.progress import Reporter
+    from workflows.progress.displays import PlainDisplay
+    from workflows.progress.reporter import Reporter
 
     return Reporter(PlainDisplay(seconds=1e9))
 
@@ -117,6 +121,20 @@ def test_same_bytes_for_any_shard_size_and_executor(
     run_instruct(job(tmp_path / "chat", input=(str(broken),), **way), SPLIT_IN_PARTS, reporter=quiet)
     assert published(tmp_path) == expected
     assert len(expected) == 3 * (3 * 3 + 2)  # per split three datasets, provenance and quarantine
+
+
+def test_same_bytes_through_a_chat_template_for_any_shard_size_and_executor(
+    tmp_path: Path, broken: Path, quiet: Reporter
+) -> None:
+    """Whole conversations are rendered by blocks, parts of split ones a few at a time."""
+    instruction = check_config(
+        {"chat_template": CHATML, "max_length": 120, "too_long": "split", "record_format": "sharegpt"}, source="test"
+    )
+    for number, way in enumerate(WAYS):
+        config = job(tmp_path / str(number) / "chat", input=(str(broken),), **way)
+        report = run_instruct(config, instruction, reporter=quiet)
+        assert sum(split.statistics.sequences - split.statistics.conversations for split in report.splits) > 10
+    assert published(tmp_path / "0") == published(tmp_path / "1") == published(tmp_path / "2")
 
 
 @pytest.mark.ray
@@ -165,7 +183,7 @@ def test_same_bytes_after_publishing_was_cut_off(
 ) -> None:
     """Tokens go last: where their .idx stands, mask and blocks are whole."""
     config = job(tmp_path / "chat", input=(str(broken),))
-    publish, calls = instruct.publish, []
+    publish, calls = job_frame.publish, []
 
     def fail_third(dataset: Any, manifest: bytes) -> None:
         calls.append(dataset.target.prefix)
@@ -173,7 +191,7 @@ def test_same_bytes_after_publishing_was_cut_off(
             raise InputError("the storage went away")
         publish(dataset, manifest)
 
-    monkeypatch.setattr(instruct, "publish", fail_third)
+    monkeypatch.setattr(job_frame, "publish", fail_third)
     with pytest.raises(InputError, match="the storage went away"):
         run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
     assert [os.path.basename(prefix) for prefix in calls] == [
@@ -182,7 +200,7 @@ def test_same_bytes_after_publishing_was_cut_off(
         "chat_train_text_document",
     ]
     assert not (tmp_path / "chat_train_text_document.idx").exists()
-    monkeypatch.setattr(instruct, "publish", publish)
+    monkeypatch.setattr(job_frame, "publish", publish)
     run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
     assert published(tmp_path) == expected
 
@@ -335,6 +353,19 @@ def test_another_plan_is_refused_and_fresh_replaces_its_packing(tmp_path: Path, 
     assert not any("packing_768" in name for name in names)
 
 
+def test_fresh_leaves_datasets_of_like_names(tmp_path: Path, quiet: Reporter) -> None:
+    for name in ("chat", "chat_packing_v2", "chat_packing_7"):
+        run_instruct(job(tmp_path / name, split=None), SPLIT_IN_PARTS, reporter=quiet)
+    before = published(tmp_path)
+    config = job(tmp_path / "chat", split=None, seq_length=1024, fresh=True)
+    run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
+    after = published(tmp_path)
+    gone = {name for name in before if name not in after}
+    assert gone == {name for name in before if name.startswith("chat_packing_768.")}
+    others = [name for name in before if name.startswith(("chat_packing_v2", "chat_packing_7_"))]
+    assert [after[name] for name in others] == [before[name] for name in others]
+
+
 def test_added_inputs_continue(tmp_path: Path, broken: Path, quiet: Reporter) -> None:
     both = (str(CONVERSATIONS), str(broken))
     run_instruct(job(tmp_path / "a" / "chat", keep_shards=True), SPLIT_IN_PARTS, reporter=quiet)
@@ -346,6 +377,140 @@ def test_added_inputs_continue(tmp_path: Path, broken: Path, quiet: Reporter) ->
 
 def without_prefix(report: InstructReport) -> list[Any]:
     return [(split.statistics, split.packing, split.files) for split in report.splits]
+
+
+HANGS = (
+    "{% set n = namespace(x=()) %}{% for i in range(60) %}{% set n.x = (n.x, n.x) %}{% endfor %}"
+    "{% if 'STOP' in messages[0].content %}{{ {}.get(n.x) }}{% endif %}" + CHATML
+)
+SMALL = Limits(cpu_seconds=0.7, memory_bytes=200 << 20)
+
+
+@pytest.fixture
+def stopping(tmp_path: Path) -> Path:
+    """Conversations, one of which the template never finishes; with bad ones around it."""
+    lines = CONVERSATIONS.read_bytes().splitlines()[:60]
+    never = b'{"conversations": [{"from": "human", "value": "STOP"}, {"from": "gpt", "value": "x"}]}'
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([*lines[:40], never, *BAD, *lines[40:], never]) + b"\n")
+    return tmp_path / "a.jsonl"
+
+
+def stopped(tmp_path: Path, template: str, *options: str, executor: str = "local") -> list[str]:
+    """A command over `a.jsonl`."""
+    (tmp_path / "chat.yaml").write_text(yaml.safe_dump({"chat_template": template}))
+    given = ["--input", str(tmp_path / "a.jsonl"), "--tokenizer-model", str(OWN.plain_tokenizer)]
+    to = ["--output-prefix", str(tmp_path / "out" / "chat"), "--executor", executor, "--workers", "2"]
+    return ["instruct", str(tmp_path / "chat.yaml"), *given, *to, *options]
+
+
+def check_that_it_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str], shard_size: str, executor: str) -> None:
+    """Not set aside, though bad records are: what is written must not depend on a machine's speed."""
+    options = ["--on-bad-record", "quarantine", "--shard-size", shard_size]
+    assert main(stopped(tmp_path, HANGS, *options, executor=executor)) == 1
+    assert capsys.readouterr().err.strip().splitlines()[-1] == (
+        f"dsindex instruct: {tmp_path}/a.jsonl, line 41: the chat template used more than 0.7 s of CPU time on this "
+        "record; change it, or take the record out of the input"
+    )
+    assert published(tmp_path / "out") == {}
+
+
+@pytest.mark.parametrize(("executor", "shard_size"), [("local", "64MiB"), ("local", "2KiB"), ("processes", "9KiB")])
+@pytest.mark.usefixtures("stopping")
+def test_record_that_a_template_never_finishes_stops_the_job(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    executor: str,
+    shard_size: str,
+) -> None:
+    monkeypatch.setattr(limits, "DEFAULT_LIMITS", SMALL)
+    check_that_it_stops(tmp_path, capsys, shard_size, executor)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("stopping", "ray_instance")
+def test_record_that_a_template_never_finishes_stops_the_job_on_ray(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DEFAULT_LIMITS", SMALL)
+    check_that_it_stops(tmp_path, capsys, "9KiB", "ray")
+
+
+def test_bad_record_before_one_that_stops_the_job_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: Reporter
+) -> None:
+    never = '{"conversations": [{"from": "human", "value": "STOP"}, {"from": "gpt", "value": "x"}]}'
+    good = never.replace("STOP", "go")
+    monkeypatch.setattr(limits, "DEFAULT_LIMITS", SMALL)
+    for lines, said in (
+        ([good, "{bad", never], r"line 2: .*\(bad-json\)"),
+        ([good, never, "{bad"], "line 2: the chat"),
+    ):
+        (tmp_path / "a.jsonl").write_text("\n".join(lines))
+        config = job(tmp_path / "out" / "chat", input=(str(tmp_path / "a.jsonl"),), split=None, on_bad_record="fail")
+        with pytest.raises(RecordError, match=said):
+            run_instruct(config, check_config({"chat_template": HANGS}, source="test"), reporter=quiet)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        pytest.param("{{ 'a' * 10**10 }}{% generation %}{% endgeneration %}", "200 MiB of memory on", id="memory"),
+        pytest.param(
+            "{{ ('a' * 10**5) | replace(old='a', new='b' * 10**5) }}{% generation %}{% endgeneration %}",
+            "200 MiB of memory on",
+            id="replace",
+        ),
+        pytest.param(
+            "{% set n = namespace(x=()) %}{% for i in range(15) %}{% for j in range(10000) %}{% set n.x = (n.x,) %}"
+            "{% endfor %}{% endfor %}{{ {}.get(n.x) }}{% generation %}{% endgeneration %}",
+            "crashed on",
+            id="levels",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("stopping")
+def test_record_that_takes_all_memory_or_crashes_stops_the_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, template: str, message: str
+) -> None:
+    monkeypatch.setattr(limits, "DEFAULT_LIMITS", Limits(memory_bytes=200 << 20))
+    assert main(stopped(tmp_path, template, executor="processes")) == 1
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert re.fullmatch(rf"dsindex instruct: .*/a\.jsonl, line 1: the chat template .*{message} this record.*", said)
+    assert published(tmp_path / "out") == {}
+
+
+@pytest.mark.usefixtures("stopping")
+def test_template_that_cannot_be_compiled_is_said_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = "{% if a %}" + "{% elif a %}b" * 6000 + "{% endif %}"
+    assert main(stopped(tmp_path, template)) == 1
+    said = capsys.readouterr().err.strip()
+    assert re.fullmatch(
+        r"dsindex instruct: chat template: too long, or nested too deep, for Python's compiler .*", said
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_construction_has_the_same_limits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DEFAULT_LIMITS", SMALL)
+    record = {"role": "x", "instruction": "y", "conversations": [{"from": "gpt", "value": "z"}]}
+    deep = json.dumps(record)[:-1] + ', "deep": ' + "[" * 400 + "]" * 400 + "}"
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps(record)}\n{deep}\n")
+    options = {
+        **SPEC,
+        "jq_patterns": {**{name: f".{name}" for name in record}, "role": "([..|..|..] | length | tostring)"},
+    }
+    (tmp_path / "chat.yaml").write_text(yaml.safe_dump(options))
+    command = ["instruct", str(tmp_path / "chat.yaml"), "--input", str(tmp_path / "a.jsonl"), "--executor", "local"]
+    command += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "out" / "chat")]
+    assert main([*command, "--on-bad-record", "quarantine"]) == 1
+    said = capsys.readouterr().err
+    assert re.search(r"a\.jsonl, line 2: the jq pattern .* (used|needed) more than .* on this record; change it", said)
+    assert published(tmp_path / "out") == {}
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsindex.attempt import StoredFile
 from dsindex.merge import MergeRange, Piece, RangeResult
-from dsindex.shards import KeyResult, ShardResult, ShardTask
-from workflows import ledger as ledger_module
-from workflows.ledger import Ledger
+from dsindex.shards.attempt import StoredFile
+from dsindex.shards.tokenize import KeyResult, ShardResult, ShardTask
+from workflows.state import ledger as ledger_module
+from workflows.state.ledger import Ledger
 
 if TYPE_CHECKING:
     from pathlib import Path

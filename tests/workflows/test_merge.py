@@ -8,13 +8,13 @@ import pytest
 
 from dsindex.errors import FormatError, InputError, OutputError, PlanError
 from tests.golden_files import GOLDEN_SETS, OWN, GoldenSet
-from workflows.config import MergeConfig
-from workflows.merge import run_merge
+from workflows.jobs.merge import run_merge
+from workflows.options.config import MergeConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from workflows.progress import Reporter
+    from workflows.progress.reporter import Reporter
 
 
 def merge_into(prefix: Path, inputs: tuple[str, ...], **options: Any) -> MergeConfig:

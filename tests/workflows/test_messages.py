@@ -91,6 +91,8 @@ def case(message: str, *arguments: str, code: int = 1) -> Any:
         ),
         case("--shard-size: expected a size", "--input", "{good}", *TOKENIZER, "--shard-size", "64 apples", code=2),
         case("--workers", "--input", "{good}", *TOKENIZER, "--workers", "0", code=2),
+        case("--max-bad-records: expected a share of at most 100%", *TOKENIZER, "--max-bad-records", "200%", code=2),
+        case("--max-bad-records: expected a share of at most 100%", *TOKENIZER, "--max-bad-records", "100.1%", code=2),
         case(r"build\.yaml: cannot be read", "--config", "{tmp}/build.yaml", code=1),
     ],
 )
@@ -133,19 +135,19 @@ def test_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.C
 def test_too_little_room_is_said_before_work_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workflows.source.free_bytes", lambda _folder: 10)
+    monkeypatch.setattr("workflows.stages.room.free_bytes", lambda _folder: 10)
     code = main(["build", "--input", str(OWN.docs), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")])
     assert_one_sentence(capsys, code, r"about 0\.00 GB are needed for shards and output, 0\.00 GB are free; make room")
     assert not (tmp_path / "out" / "x.build").exists()
 
 
 def test_second_driver_on_a_work_folder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from workflows.lock import hold_lock
+    from workflows.state.lock import hold_lock
 
     os.makedirs(tmp_path / "out" / "x.build")
-    with hold_lock(str(tmp_path / "out" / "x.build" / "owner.json")):
+    with hold_lock(str(tmp_path / "out" / "x.build" / "owner.json"), what="out/x"):
         code = main(["build", "--input", str(OWN.docs), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")])
-    assert_one_sentence(capsys, code, rf"another driver works here \(process {os.getpid()} on ")
+    assert_one_sentence(capsys, code, rf"another driver \(process {os.getpid()} on .* works on ")
 
 
 @pytest.mark.parametrize(
@@ -193,8 +195,11 @@ def test_config_file_and_flags_are_two_spellings(tmp_path: Path, capsys: pytest.
         ("input: [a\n", "expected YAML", 1),
         ("- a\n", "expected a mapping", 1),
         ("colour: red\n", "there is no option 'colour'", 2),
+        ("input: a\ninput: b\n", r"c\.yaml, line 2: expected each key once, got 'input' again, as on line 1", 1),
+        ("append-eod: true\nappend_eod: false\n", r"c\.yaml: expected each option once, got append_eod in two", 1),
+        ("a: &a [*a]\n", r"c\.yaml, line 1: expected a value that ends", 1),
     ],
-    ids=["syntax", "list", "unknown"],
+    ids=["syntax", "list", "unknown", "key-twice", "two-spellings", "endless"],
 )
 def test_wrong_config_files_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str, code: int
@@ -202,6 +207,25 @@ def test_wrong_config_files_are_named(
     (tmp_path / "c.yaml").write_text(text)
     got = main(["build", "--config", str(tmp_path / "c.yaml"), "--output-prefix", "x"])
     assert_one_sentence(capsys, got, message, expected_code=code)
+
+
+UNFOLDING = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "text", ["settings: &s {x: *s}\n", f"{UNFOLDING}settings: *a29\n"], ids=["endless", "unfolding"]
+)
+@pytest.mark.parametrize(
+    "words", [["build", "--config"], ["pack"], ["pack", "--config"], ["instruct"], ["index", "--config"]]
+)
+def test_no_configuration_hangs_a_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], text: str
+) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    assert_one_sentence(
+        capsys, main([*words, str(tmp_path / "c.yaml")]), r"c\.yaml, line \d+: expected (a value|at most)"
+    )
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,28 +17,31 @@ import pytest
 import tokenizers
 import yaml
 
-import workflows.publishing
-import workflows.tokenize
+import workflows.stages.tokenize
+import workflows.state.publishing
 from dsindex import merge
-from dsindex.errors import InputError, OutputError, PlanError, TokenizerError
+from dsindex.errors import InputError, OutputError, PlanError, RecordError, TokenizerError
 from dsindex.formats.pbin import ERAS, read_packed_header
 from dsindex.formats.raw_index import create_raw_index
-from dsindex.provenance import count_rows, read_source
-from dsindex.shards import tokenize_shard
+from dsindex.guarded import limits
+from dsindex.guarded.limits import Limits
+from dsindex.shards.provenance import count_rows, read_source
+from dsindex.shards.tokenize import tokenize_shard
 from dsindex.storage import digest_file
 from dsindex.text.patterns import parse_text_pattern
 from dsindex.text.tokenizer import load_tokenizer
 from tests.dsindex.formats.pbin_files import ERA_NAMES, pbin_bytes, write_pbin
 from tests.golden_files import OWN, ROOT
 from workflows.cli import main
-from workflows.pack import run_pack
-from workflows.pack_config import PackConfig
-from workflows.packed_file import choose_token_bytes
+from workflows.jobs.pack import run_pack
+from workflows.jobs.pack_ends import choose_token_bytes
+from workflows.options.pack import PackConfig
+from workflows.stages.room import Estimate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from workflows.progress import Reporter
+    from workflows.progress.reporter import Reporter
 
     MakeConfig = Callable[..., PackConfig]
 
@@ -235,7 +239,7 @@ def tokenized(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         shards.append(task.shard)
         return tokenize_shard(task, settings)
 
-    monkeypatch.setattr(workflows.tokenize, "tokenize_shard", spy)
+    monkeypatch.setattr(workflows.stages.tokenize, "tokenize_shard", spy)
     return shards
 
 
@@ -250,7 +254,7 @@ def test_what_stops_while_it_publishes_is_published_next_time(
 ) -> None:
     run_pack(make_pack(output=str(tmp_path / "whole" / "docs.pbin"), shard_size="64MiB"), reporter=quiet)
     tokenized.clear()
-    real = workflows.publishing._rename
+    real = workflows.state.publishing._rename
 
     def fail(dataset: Any, suffix: str) -> None:
         if suffix == failing:
@@ -258,7 +262,7 @@ def test_what_stops_while_it_publishes_is_published_next_time(
         real(dataset, suffix)
 
     with monkeypatch.context() as patch:
-        patch.setattr(workflows.publishing, "_rename", fail)
+        patch.setattr(workflows.state.publishing, "_rename", fail)
         with pytest.raises(OutputError, match="no"):
             run_pack(make_pack(), reporter=quiet)
     assert not (tmp_path / "out" / "docs.pbin").exists()
@@ -276,6 +280,9 @@ def test_output_that_went_is_made_again_of_the_kept_shards(
     before = published(tmp_path / "out")
     with open(tmp_path / "out" / "docs.pbin", "r+b") as file:
         file.truncate(1000)
+    with pytest.raises(OutputError, match="expected the file that the manifest describes, got another one"):
+        run_pack(make_pack(), reporter=quiet)
+    (tmp_path / "out" / "docs.pbin").unlink()
     tokenized.clear()
     run_pack(make_pack(), reporter=quiet)
     assert tokenized == []
@@ -415,6 +422,53 @@ def test_a_pattern_that_is_no_key_runs_in_processes(make_pack: MakeConfig, quiet
     assert run_pack(config, reporter=quiet).run["executor"] == "processes"
 
 
+DEEP = '{"a": {"b": "x"}, "c": ' + "[" * 400 + "]" * 400 + "}"
+"""`[..|..|..]` has 10 million answers for it."""
+
+
+@pytest.mark.parametrize("executor", ["local", "processes"])
+@pytest.mark.parametrize("is_in_sample", [True, False])
+def test_record_that_jq_never_finishes_stops_the_job(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    executor: str,
+    is_in_sample: bool,
+) -> None:
+    """Not set aside, though bad records are: what is written must not depend on a machine's speed."""
+    monkeypatch.setattr(limits, "DEFAULT_LIMITS", Limits(cpu_seconds=0.5, memory_bytes=200 << 20))
+    if not is_in_sample:
+        monkeypatch.setattr("workflows.jobs.pack.examine_sample", lambda *_, **__: Estimate(tokens=1, documents=1))
+    lines = ['{"a": {"b": "x"}}', '{"a": 5}', "", DEEP, '{"a": {"b": "y"}}', DEEP]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    code, shown = said(
+        capsys,
+        *("--input", tmp_path / "a.jsonl", *TOKENIZER, "--output", tmp_path / "out" / "x.pbin"),
+        *("--jq-pattern", "[..|..|..] as $all | .a.b", "--executor", executor, "--shard-size", "100B"),
+        *("--on-bad-record", "quarantine"),
+    )
+    assert code == 1
+    assert re.search(
+        r"^dsindex pack: /.*/a\.jsonl, line 4: the jq pattern `\[\.\.\|\.\.\|\.\.\] as \$all \| \.a\.b` "
+        r"(used|needed) more than .* on this record; change it, or take the record out of the input$",
+        shown,
+        re.MULTILINE,
+    )
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.is_file()] == []
+
+
+def test_bad_record_before_one_that_jq_never_finishes_goes_first(
+    tmp_path: Path, make_pack: MakeConfig, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DEFAULT_LIMITS", Limits(cpu_seconds=0.5, memory_bytes=200 << 20))
+    monkeypatch.setattr("workflows.jobs.pack.examine_sample", lambda *_, **__: Estimate(tokens=1, documents=1))
+    for second, third, match in (('{"a": 5}', DEEP, "Cannot index number"), (DEEP, '{"a": 5}', "the jq pattern")):
+        (tmp_path / "a.jsonl").write_text("\n".join(['{"a": {"b": "x"}}', second, third]))
+        config = make_pack(input=(str(tmp_path / "a.jsonl"),), jq_pattern="[..|..|..] as $all | .a.b")
+        with pytest.raises(RecordError, match=f"line 2: .*{match}"):
+            run_pack(config, reporter=quiet)
+
+
 # The command line.
 
 
@@ -440,10 +494,10 @@ REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {
         "choose one with --eod-token",
     ),
     "unknown EOD": ((*INPUT, *TOKENIZER, "--output", "x.pbin", "--eod-token", "<eos>"), 1, "'<eos>' in the vocabulary"),
-    "endless jq": (
-        (*INPUT, *TOKENIZER, "--output", "x.pbin", "--jq-pattern", "def f: f; f"),
+    "jq that sees the clock": (
+        (*INPUT, *TOKENIZER, "--output", "x.pbin", "--jq-pattern", ".text + (now | tostring)"),
         1,
-        "not allowed",
+        "'now' is not allowed, since output must depend on the record alone",
     ),
     "no jq": ((*INPUT, *TOKENIZER, "--output", "x.pbin", "--jq-pattern", ".a |"), 1, "jq pattern '.a |'"),
     "missing input": (("--input", "none.jsonl", *TOKENIZER, "--output", "x.pbin"), 1, "none.jsonl: cannot be read"),
@@ -606,8 +660,10 @@ def test_raw_index_that_leaves_lines_out_is_refused(
     assert "settings.index_path: expected an index of every line" in shown
     assert "what begins at byte 14" in shown
     path.write_text('{"text": "a"}\n{' + tail)
+    path.with_suffix(".idx").unlink()
     create_raw_index(str(path), drop_faulty_entries=True)
     assert "what begins at byte 14" in said(capsys, write_config(tmp_path, config))[1]
     path.write_text('{"text": "a"}' + tail)
+    path.with_suffix(".idx").unlink()
     create_raw_index(str(path))
     assert said(capsys, write_config(tmp_path, config), "--executor", "local")[0] == 0

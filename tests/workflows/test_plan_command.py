@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.golden_files import OWN
-from workflows import estimate
-from workflows.build import run_build
 from workflows.cli import main
 from workflows.commands.plan import describe_plan
-from workflows.estimate import file_system, find_limits, find_place_limits, run_plan
+from workflows.jobs import estimate
+from workflows.jobs.build import run_build
+from workflows.jobs.estimate import file_system, find_limits, find_place_limits, run_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workflows.config import BuildConfig
-    from workflows.progress import Reporter
+    from workflows.options.config import BuildConfig
+    from workflows.progress.reporter import Reporter
 
 
 def test_plan_agrees_with_the_build_that_follows(

@@ -13,18 +13,20 @@ import pytest
 
 from dsindex.errors import InputError, TokenizerError
 from tests.golden_files import OWN
-from workflows import nodes, preflight
-from workflows.build import run_build
 from workflows.cli import main
-from workflows.executors import THIS_MACHINE, Call, NodeAnswer, ThreadExecutor, answer
-from workflows.nodes import check_nodes, nearest_folder, require_sound
-from workflows.source import open_source
+from workflows.execution.calls import THIS_MACHINE, Call, NodeAnswer, answer
+from workflows.execution.local import ThreadExecutor
+from workflows.jobs import check
+from workflows.jobs.build import run_build
+from workflows.stages import nodes
+from workflows.stages.nodes import check_nodes, nearest_folder, require_sound
+from workflows.stages.source import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from workflows.config import BuildConfig
-    from workflows.progress import Reporter
+    from workflows.options.config import BuildConfig
+    from workflows.progress.reporter import Reporter
 
 
 @dataclass
@@ -207,7 +209,7 @@ def test_build_on_a_cluster_looks_at_its_nodes_first(
     make_config: Callable[..., BuildConfig], own_input: Path, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster({"b": lambda: moved_away(own_input)})
-    monkeypatch.setattr("workflows.session.make_executor", lambda _config, **_options: cluster)
+    monkeypatch.setattr("workflows.stages.start.make_executor", lambda _config, **_options: cluster)
     config = make_config(input=(str(own_input),))
     with pytest.raises(InputError, match=f"^b: {own_input}: cannot be read"):
         run_build(config, reporter=quiet)
@@ -253,7 +255,7 @@ def test_check_with_faults_ends_with_1(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster({"b": lambda: moved_away(own_input)})
-    monkeypatch.setattr(preflight, "make_executor", lambda _config: cluster)
+    monkeypatch.setattr(check, "make_executor", lambda _config: cluster)
     assert main(words_of(make_config(input=(str(own_input),)))) == 1
     shown = capsys.readouterr()
     assert "0 of 1" in shown.out
@@ -265,7 +267,7 @@ def test_check_with_faults_ends_with_1(
 def test_check_refuses_what_does_not_fit(
     make_config: Callable[..., BuildConfig], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workflows.source.free_bytes", lambda _folder: 1000)
+    monkeypatch.setattr("workflows.stages.room.free_bytes", lambda _folder: 1000)
     assert main(words_of(make_config())) == 1
     assert "are needed for shards and output, 0.00 GB are free" in capsys.readouterr().err
 
@@ -273,7 +275,7 @@ def test_check_refuses_what_does_not_fit(
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
 def test_every_node_of_ray_is_asked(make_config: Callable[..., BuildConfig]) -> None:
-    report = preflight.run_check(make_config(executor="ray"))
+    report = check.run_check(make_config(executor="ray"))
     [node] = report.nodes
     assert node.facts is not None
     assert node.facts.tokenizer == "audited"

@@ -15,18 +15,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.golden_files import OWN
-from workflows import progress
-from workflows.build import run_build
 from workflows.cli import main
-from workflows.dispatch import DispatchStatistics
-from workflows.displays import JsonDisplay, PlainDisplay, describe, describe_end, format_duration
-from workflows.progress import Reporter, Snapshot, make_reporter
-from workflows.progress_file import ProgressFile
+from workflows.execution.dispatch import DispatchStatistics
+from workflows.jobs.build import run_build
+from workflows.progress import reporter as progress
+from workflows.progress.choice import make_reporter
+from workflows.progress.displays import JsonDisplay, PlainDisplay, describe, describe_end, format_duration
+from workflows.progress.progress_file import ProgressFile
+from workflows.progress.reporter import Reporter
+from workflows.progress.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workflows.config import BuildConfig
+    from workflows.options.config import BuildConfig
 
 MB = 10**6
 
@@ -248,7 +250,7 @@ def test_standard_error_decides_what_people_see(monkeypatch: pytest.MonkeyPatch)
 
 def test_bar_in_a_real_terminal() -> None:
     code = (
-        "from workflows.progress import make_reporter; import time\n"
+        "from workflows.progress.choice import make_reporter; import time\n"
         "with make_reporter() as reporter:\n"
         "    reporter.say('a [word] first')\n"
         "    reporter.stage('tokenize', total=100, unit='bytes', tasks=2)\n"
@@ -342,7 +344,7 @@ def test_errors_are_json_lines_too(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_metrics_are_set_and_counted_up_by_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    from workflows import metrics
+    from workflows.progress import metrics
 
     values: dict[tuple[str, str], float] = {}
 

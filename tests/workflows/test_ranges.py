@@ -19,23 +19,23 @@ from tests.dsindex.instruct.test_shards import CONVERSATIONS, SPEC
 from tests.golden_files import OWN
 from tests.workflows.test_build import published
 from tests.workflows.test_dispatch import FakeExecutor
-from workflows.build import run_build
-from workflows.config import BuildConfig
-from workflows.executors import ThreadExecutor
-from workflows.instruct import run_instruct
-from workflows.instruct_config import InstructConfig
-from workflows.ledger import Ledger
-from workflows.pack import run_pack
-from workflows.pack_config import PackConfig
-from workflows.ranges import EarlyRanges
+from workflows.execution.local import ThreadExecutor
+from workflows.jobs.build import run_build
+from workflows.jobs.instruct import run_instruct
+from workflows.jobs.pack import run_pack
+from workflows.options.config import BuildConfig
+from workflows.options.instruct import InstructConfig
+from workflows.options.pack import PackConfig
+from workflows.stages.early_merge import EarlyRanges
+from workflows.state.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from dsindex.merge import MergeRange, RangeResult
-    from workflows.executors import Call
-    from workflows.progress import Reporter
+    from workflows.execution.calls import Call
+    from workflows.progress.reporter import Reporter
 
     MakeConfig = Callable[..., BuildConfig]
 
@@ -268,7 +268,7 @@ def test_assembled_dataset_is_made_again_where_a_shard_was(
         raise Stopped
 
     with monkeypatch.context() as patch:
-        patch.setattr("workflows.build.publish", stop)
+        patch.setattr("workflows.jobs.frame.publish", stop)
         with pytest.raises(Stopped):
             run_build(config, reporter=quiet)
     [tokens] = [path for path in partials(tmp_path / "out") if ".bin." in path.name]
@@ -342,8 +342,8 @@ def test_bad_record_is_told_although_a_range_failed_before(
 
     executor = FakeExecutor(slots=3, backlog=6)  # ends one call at a time, in the order in which they were begun
     monkeypatch.setattr(executor, "is_cluster", False, raising=False)
-    monkeypatch.setattr("workflows.session.make_executor", lambda *_, **__: executor)
-    monkeypatch.setattr("workflows.ranges.merge_range", fail)
+    monkeypatch.setattr("workflows.stages.start.make_executor", lambda *_, **__: executor)
+    monkeypatch.setattr("workflows.stages.early_merge.merge_range", fail)
     with pytest.raises(BadRecordError, match=rf"in\.jsonl, line {bad_line}:"):
         run_build(make_config(input=(str(tmp_path / "in.jsonl"),), shard_size="2KiB"), reporter=quiet)
     assert failed

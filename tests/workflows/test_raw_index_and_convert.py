@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +11,17 @@ import pytest
 
 from dsindex.errors import BadRecordError
 from dsindex.formats import raw_index
-from tests.dsindex.formats.pbin_files import pbin_bytes, write_pbin
+from tests.dsindex.formats.pbin_files import joined_by_modalities, pbin_bytes, write_pbin
 from tests.dsindex.written import write_dataset
+from workflows.cli import main
 from workflows.commands import convert as convert_command
 from workflows.commands import raw_index as raw_index_command
 from workflows.commands.options import UsageError
-from workflows.executors import ThreadExecutor
-from workflows.ordered import ordered_runner
+from workflows.execution.local import ThreadExecutor
+from workflows.execution.ordered import ordered_runner
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -92,3 +95,28 @@ def test_convert_in_spawned_processes(tmp_path: Path) -> None:
     source = write_pbin(tmp_path / "x.pbin", [[1, 2, 3]] * 10, era="2024-04")
     assert run(convert_command, source, tmp_path / "y.pbin", "--executor", "processes", "--workers", 1) == 0
     assert (tmp_path / "y.pbin").read_bytes() == pbin_bytes([[1, 2, 3]] * 10, era="current")
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["convert", "{}/a.pbin", "{}/taken.pbin"],
+        ["pack", "--merge", "{}/a.pbin", "{}/a.pbin", "--output", "{}/taken.pbin"],
+        ["repair", "{}/joined.pbin", "--output", "{}/taken.pbin"],
+        ["raw-index", "{}/a.pbin", "--output", "{}/taken.pbin"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_output_that_is_an_input_by_another_name_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], link: Callable[[Path, Path], None]
+) -> None:
+    write_pbin(tmp_path / "a.pbin", [[1, 2, 3]])
+    files = [(tmp_path / "a.pbin").read_bytes(), pbin_bytes([[4]], era="current")]
+    (tmp_path / "joined.pbin").write_bytes(joined_by_modalities(files))
+    link(tmp_path / ("joined.pbin" if command[0] == "repair" else "a.pbin"), tmp_path / "taken.pbin")
+    before = {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.iterdir()}
+    assert main([*(word.format(tmp_path) for word in command), "--executor", "local"]) == 1
+    said = capsys.readouterr().err
+    assert "taken.pbin: expected another file than the input" in said or "other than the file itself" in said
+    assert {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.iterdir()} == before

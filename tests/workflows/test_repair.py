@@ -11,17 +11,17 @@ import pytest
 
 from dsindex.errors import FormatError, OutputError
 from tests.golden_files import OWN
-from workflows.build import run_build
 from workflows.cli import main
-from workflows.manifest import manifest_path
-from workflows.repair import RepairConfig, run_repair
+from workflows.jobs.build import run_build
+from workflows.jobs.repair import RepairConfig, run_repair
+from workflows.state.manifest import manifest_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dsindex.repair.outputs import RepairAccount
-    from workflows.config import BuildConfig
-    from workflows.progress import Reporter
+    from workflows.options.config import BuildConfig
+    from workflows.progress.reporter import Reporter
 
     MakeConfig = Callable[..., BuildConfig]
 
@@ -184,8 +184,22 @@ def test_damaged_manifest_is_said_and_not_used(built: str, quiet: Reporter) -> N
 
 def test_existing_output_is_never_overwritten(built: str, quiet: Reporter) -> None:
     Path(f"{built}.idx").unlink()
-    with pytest.raises(OutputError, match="a repair never overwrites"):
+    with pytest.raises(OutputError, match=r"\.bin: expected another file than the input .*; give another name"):
         repair(built, quiet, output=built)
+    Path(f"{built}.linked.bin").symlink_to(f"{built}.bin")
+    with pytest.raises(OutputError, match=r"linked\.bin: expected another file than the input .*document\.bin"):
+        repair(built, quiet, output=f"{built}.linked")
+
+
+@pytest.mark.parametrize("suffix", ["bin", "idx", "repair.json"])
+def test_file_of_a_new_name_is_kept(built: str, quiet: Reporter, tmp_path: Path, suffix: str) -> None:
+    Path(f"{built}.idx").unlink()
+    mine = tmp_path / f"new.{suffix}"
+    mine.write_text("mine")
+    with pytest.raises(OutputError, match=rf"new\.{suffix}: expected a file that does not exist yet"):
+        repair(built, quiet, output=str(tmp_path / "new"))
+    assert [path.name for path in tmp_path.glob("new*")] == [mine.name]
+    assert mine.read_text() == "mine"
 
 
 def test_packed_file_joined_with_low_offsets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,18 +19,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from dsindex.attempt import StoredFile
 from dsindex.merge import MergeRange, RangeResult, plan_merge
-from dsindex.shards import KeyResult, ShardResult, ShardTask
-from workflows.build import _Build
-from workflows.dispatch import DispatchStatistics, RetryPolicy, run_calls
-from workflows.executors import Call, Outcome
-from workflows.ledger import Ledger
-from workflows.plan import InputFile, plan_shards
-from workflows.progress import Reporter, displays_of_job
-from workflows.publishing import Target
-from workflows.ranges import TokenSource
-from workflows.tokenize import TokenizeStage
+from dsindex.shards.attempt import StoredFile
+from dsindex.shards.tokenize import KeyResult, ShardResult, ShardTask
+from workflows.execution.calls import Call, Outcome
+from workflows.execution.dispatch import DispatchStatistics, RetryPolicy, run_calls
+from workflows.jobs.build import _Build
+from workflows.progress.choice import displays_of_job
+from workflows.progress.reporter import Reporter
+from workflows.stages.early_merge import TokenSource
+from workflows.stages.tokenize import TokenizeStage
+from workflows.stages.work import Work
+from workflows.state.inputs import InputFile, plan_shards
+from workflows.state.ledger import Ledger
+from workflows.state.publishing import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +106,7 @@ def play(task: ShardTask | MergeRange) -> ShardResult | RangeResult:
         keys=(key,),
         provenance=stored("prov"),
         quarantine=None,
-        input_fingerprint=uuid.uuid4().hex if task.begin == 0 else None,
+        input_fingerprint=uuid.uuid4().hex,
     )
 
 
@@ -129,14 +131,14 @@ def drive(num_inputs: int, num_shards: int) -> dict[str, float]:
         tasks = list(plan_shards(inputs, SHARD_BYTES))
         ledger = Ledger(os.path.join(folder, "ledger.jsonl"))
         reporter = Reporter()
-        stage = TokenizeStage(
+        work = Work(
             executor=executor,
             ledger=ledger,
             reporter=reporter,
             policy=RetryPolicy(),
             statistics=DispatchStatistics(),
-            max_bad_records=None,
         )
+        stage = TokenizeStage(work, max_bad_records=None)
         driver = SimpleNamespace(
             _dtype=np.dtype("<u2"),
             _work_dir=folder,
@@ -240,7 +242,7 @@ class Scripted:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     clock = [0.0]
-    monkeypatch.setattr("workflows.dispatch.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("workflows.execution.dispatch.time.monotonic", lambda: clock[0])
     return clock
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import http.server
 import os
 import shlex
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -20,10 +20,16 @@ import pytest
 import dsindex
 import workflows
 from dsindex.errors import InputError, LimitError
-from workflows import job_server, submit
-from workflows.job_server import ClusterError, JobServer, Submission
+from tests.golden_files import OWN
+from workflows.cli import main
+from workflows.cluster import job_server, submit
+from workflows.cluster.job_server import ClusterError, JobServer, Submission
+from workflows.execution import ray_token
+from workflows.execution.ray_token import TokenError
+from workflows.options.parser import Parser
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import AsyncIterator, Iterator
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +47,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def parse(verb: str, *words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("dsindex")
+    parser = Parser(prog="dsindex")
     commands = parser.add_subparsers()
     submit.add_arguments(commands.add_parser("submit"))
     for name in ("status", "logs", "stop"):
@@ -104,6 +110,10 @@ def test_what_cannot_be_shipped_is_refused_by_name(tmp_path: Path, monkeypatch: 
     (tmp_path / "dsindex").mkdir()
     with pytest.raises(InputError, match="dsindex: expected each thing to ship under a name of its own"):
         submit.plan_submission(["build"], ship=[str(tmp_path / "dsindex")])
+    other = tmp_path / os.fsdecode(b"caf\xe9.json")
+    other.write_text("{}")
+    with pytest.raises(InputError, match=r"caf\\udce9\.json: expected a name in UTF-8 on one line to ship"):
+        submit.plan_submission(["build"], installed=True, ship=[str(other)])
     large = tmp_path / "large"
     large.write_bytes(b"x" * 1000)
     monkeypatch.setattr(submit, "PACKAGE_LIMIT", 999)
@@ -130,6 +140,15 @@ def test_dry_run_says_what_would_happen_without_a_cluster(capsys: pytest.Capture
         ([], "expected a dsindex command after --"),
         (["--no-wait", "--"], "expected a dsindex command after --"),
         (["--", "logs", "--follow", "raysubmit_1"], "logs runs here, not on the cluster"),
+        (
+            ["--dry-run", "--", "bogus"],
+            "expected a dsindex command after --, got 'bogus'; the commands are build, plan,",
+        ),
+        (["--dry-run", "--", "build", "--bogus"], "unrecognized arguments: --bogus"),
+        (["--dry-run", "--", "build", "--workers", "many"], "argument --workers: invalid int value: 'many'"),
+        (["--dry-run", "--", "build", "--output-prefix", "a", "--output-prefix", "b"], "expected once, got 'a' and"),
+        (["--dry-run", "--", "convert", "only-one"], "the following arguments are required: DST"),
+        (["--no-wait", "--no-wait", "--", "build"], "argument --no-wait: expected once"),
     ],
 )
 def test_wrong_usage_ends_with_2(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +179,7 @@ def test_address_is_the_flag_then_the_environment(
     assert job_server.find_address(given) == expected
 
 
-@pytest.mark.parametrize("address", ["ray://head:10001", "http://"])
+@pytest.mark.parametrize("address", ["ray://head:10001", "http://", "http://[::1"])
 def test_address_of_another_kind_is_refused(address: str) -> None:
     with pytest.raises(ClusterError, match="--address: expected a job server such as http://127"):
         job_server.find_address(address)
@@ -185,13 +204,66 @@ def test_token_is_sent_where_the_user_said_so(
     (tmp_path / "file").write_text("of-file\n")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert job_server.read_token() == expected
+    assert ray_token.read_token() == expected
 
 
 def test_missing_token_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    with pytest.raises(ClusterError, match=r"\.ray/auth_token: expected the cluster's token, it is missing or empty"):
-        job_server.read_token()
+    with pytest.raises(TokenError, match=r"\.ray/auth_token: expected the cluster's token, it is missing or empty"):
+        ray_token.read_token()
+
+
+UNSENDABLE = r"RAY_AUTH_TOKEN: expected the cluster's token, got one with a space, a line break or a letter"
+
+
+@pytest.mark.parametrize("token", ["abc\ndefSECRET", "abcéSECRET", "abc日SECRET", "abc SECRET", "abc\udcffSECRET"])
+@pytest.mark.parametrize("command", ["submit --dry-run --debug -- build", "status --debug j"])
+def test_token_that_cannot_be_sent_is_refused_and_never_shown(
+    token: str, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", token)
+    assert main(command.split()) == 1
+    shown = capsys.readouterr().err
+    assert UNSENDABLE in shown
+    assert "SECRET" not in shown
+
+
+def test_token_that_would_abort_ray_is_refused_before(tmp_path: Path) -> None:
+    """In a process of its own: Ray remembers whether it uses tokens."""
+    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "abc\nSECRET", "PYTHONPATH": str(ROOT)}
+    words = ["--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--executor", "ray"]
+    command = [sys.executable, "-m", "workflows", "build", *words, "--output-prefix", str(tmp_path / "x")]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 1
+    assert UNSENDABLE in ended.stderr
+    assert "SECRET" not in ended.stderr + ended.stdout
+
+
+def test_token_in_a_file_is_checked_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes(b"abc\xffSECRET\n")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    with pytest.raises(TokenError, match="/token: expected the cluster's token, got one with") as refused:
+        ray_token.read_token()
+    assert "SECRET" not in str(refused.value)
+
+
+def test_no_message_holds_a_token(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever another library says about a request, its token is not said with it."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "abcSECRET")
+
+    def refuse(*_: object) -> None:
+        raise ValueError("Invalid header value b'Bearer abcSECRET'")
+
+    monkeypatch.setattr(job_server, "_probe", lambda _address: None)
+    monkeypatch.setattr(job_server, "_connect", refuse)
+    assert main(["status", "j", "--debug"]) == 1
+    shown = capsys.readouterr().err
+    assert "to do as asked, got: Invalid header value b'Bearer <token>'" in shown
+    assert "SECRET" not in shown
+    monkeypatch.setattr(job_server, "_probe", refuse)  # from where nobody expects it
+    monkeypatch.setattr(JobServer, "_told", refuse)
+    assert main(["status", "j"]) == 1
+    assert "SECRET" not in capsys.readouterr().err
 
 
 # How jobs end.
@@ -354,8 +426,8 @@ def reach(cluster: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
 
 SHIPPED_CODE = (
     "import os, sys; sys.path.insert(0, os.getcwd());"
-    "import workflows.submit, dsindex; folder = os.getcwd() + os.sep;"
-    "print('shipped', workflows.submit.__file__.startswith(folder), dsindex.__file__.startswith(folder));"
+    "import workflows.cluster.submit, dsindex; folder = os.getcwd() + os.sep;"
+    "print('shipped', workflows.cluster.submit.__file__.startswith(folder), dsindex.__file__.startswith(folder));"
     "print('config', open('job.yaml').read(), 'cluster', ':' in os.environ['RAY_ADDRESS'])"
 )
 
@@ -412,10 +484,10 @@ def test_submit_runs_the_command_line_and_comes_back_to_a_detached_job(
     job = shown.out.strip()
     assert job.startswith("raysubmit_")
     assert f"dsindex logs --follow --address {reach} {job}" in shown.err
-    # Another one, followed from its start: the job's own command is used wrongly.
-    assert submit.run(parse("submit", "--", "build", "--no-such-flag")) == 2
+    # Another one, followed from its start: the job's own command lacks what it needs.
+    assert submit.run(parse("submit", "--", "build", "--workers", "1")) == 2
     shown = capfd.readouterr()
-    assert "no-such-flag" in shown.out
+    assert "--input is required" in shown.out
     assert "failed, exit code 2\n" in shown.err
     assert submit.run_status(parse("status", job)) == 0
     assert submit.run_logs(parse("logs", job)) == 0

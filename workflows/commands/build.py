@@ -5,18 +5,19 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from workflows.build import run_build
 from workflows.commands.options import add_config_argument, add_text_arguments, read_options, validated
-from workflows.config import BuildConfig, ExecutorConfig
-from workflows.index import describe_index
-from workflows.index_config import IndexConfig, add_index_arguments
-from workflows.preflight import describe_check, run_check
-from workflows.progress import make_reporter
+from workflows.jobs.build import run_build
+from workflows.jobs.check import describe_check, run_check
+from workflows.jobs.index import describe_index
+from workflows.options.config import BuildConfig, ExecutorConfig
+from workflows.options.index import IndexConfig, add_index_arguments
+from workflows.progress.choice import make_reporter
+from workflows.progress.standard_streams import write_lines
 
 if TYPE_CHECKING:
     import argparse
 
-    from workflows.build import BuildReport
+    from workflows.jobs.build import BuildReport
 
 DESCRIPTION = """\
 Tokenize JSONL files in parallel into shards, merge them, and publish one dataset per key:
@@ -53,13 +54,13 @@ def run(options: argparse.Namespace) -> int:
         return _check(config)
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_build(config, reporter=reporter, index=index)
-    sys.stdout.write(describe_build(report))
+    write_lines(describe_build(report))
     return 0
 
 
 def _check(config: BuildConfig) -> int:
     report = run_check(config)
-    sys.stdout.write(describe_check(report))
+    write_lines(describe_check(report))
     sys.stderr.write("".join(f"{fault}\n" for fault in report.faults))
     return 1 if report.faults else 0
 
@@ -83,7 +84,7 @@ def split_options(merged: dict[str, Any]) -> tuple[BuildConfig, dict[str, Any] |
 
 
 def describe_build(report: BuildReport) -> str:
-    """Give the closing summary: what was built, at which speed, and the line that two people compare."""
+    """Return the closing summary: what was built, at which speed, and the line that two people compare."""
     account = report.account
     lines = []
     if report.already_complete:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,10 +10,11 @@ import numpy as np
 from dsindex.convert import convert_era, convert_to_indexed, convert_to_packed
 from dsindex.formats.pbin import CURRENT_ERA, ERAS
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
-from workflows.config import ExecutorConfig
-from workflows.dispatch import RetryPolicy
-from workflows.executors import make_executor
-from workflows.ordered import ordered_runner
+from workflows.execution.choice import make_executor
+from workflows.execution.dispatch import RetryPolicy
+from workflows.execution.ordered import ordered_runner
+from workflows.options.config import ExecutorConfig
+from workflows.progress.standard_streams import write_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         conversion = _convert(options, ordered_runner(executor, name="convert", policy=policy))
     finally:
         executor.close()
-    sys.stdout.write(
+    write_lines(
         f"{' and '.join(conversion.outputs)}: {conversion.num_documents:,} documents, "
         f"{conversion.num_tokens:,} tokens of type {conversion.dtype}\n"
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 from workflows.demo.run import run_demo
+from workflows.options.parser import COMMANDS, make_parser
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
 DESCRIPTION = """\
 The main job on a few megabytes of text that the demo writes itself: train a small tokenizer, build
@@ -22,6 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo."""
-    from workflows.cli import main
+    return run_demo(options.output, num_documents=options.documents, run_command=_run_command)
 
-    return run_demo(options.output, num_documents=options.documents, run_command=main)
+
+def _run_command(arguments: Sequence[str]) -> int:
+    """Run another command of ours in this process; its errors are this command's."""
+    command = arguments[0]
+    parsed = make_parser(command).parse_args(arguments)
+    code: int = importlib.import_module(COMMANDS[command][1]).run(parsed)
+    return code

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from workflows.commands.options import add_config_argument, add_executor_arguments, read_config
-from workflows.executors import make_executor
-from workflows.index import describe_index, run_index
-from workflows.index_config import IndexConfig, add_index_arguments
+from workflows.execution.choice import make_executor
+from workflows.jobs.index import describe_index, run_index
+from workflows.options.index import IndexConfig, add_index_arguments
+from workflows.progress.standard_streams import write_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -37,5 +37,5 @@ def run(options: argparse.Namespace) -> int:
         report = run_index(config, executor=executor)
     finally:
         executor.close()
-    sys.stdout.write(describe_index(report))
+    write_lines(describe_index(report))
     return 0 if report.ok else 1

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError
 from dsindex.instruct.config import InstructionConfig, check_config
+from dsindex.yaml_file import option_names, read_yaml
 from workflows.commands.options import UsageError, add_record_arguments, validated
-from workflows.config import read_yaml
-from workflows.instruct import run_instruct
-from workflows.instruct_config import InstructConfig
-from workflows.progress import make_reporter
+from workflows.jobs.instruct import run_instruct
+from workflows.options.instruct import InstructConfig
+from workflows.progress.choice import make_reporter
+from workflows.progress.standard_streams import write_lines
 
 if TYPE_CHECKING:
     import argparse
 
-    from workflows.instruct import BuiltSplit, InstructReport
+    from workflows.jobs.instruct import BuiltSplit, InstructReport
 
 DESCRIPTION = """\
 Turn conversations into instruction-tuning data: P_text_document (tokens) and P_loss_mask (uint8, 1 = learn
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     options.log_json = config.log_json  # the command line asks for it when it reports an error
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_instruct(config, instruction, reporter=reporter)
-    sys.stdout.write(describe_instruct(report))
+    write_lines(describe_instruct(report))
     return 0
 
 
@@ -71,12 +71,12 @@ def read_job(options: argparse.Namespace) -> tuple[InstructConfig, InstructionCo
         UsageError: If the job's options make no sense.
     """
     path = Path(options.instruction)
-    loaded = read_yaml(str(path))
+    loaded = option_names(read_yaml(str(path)), source=str(path))
     job: Any = loaded.pop("job", {})
     if not isinstance(job, dict):
         msg = f"{path}: expected the section job to be a mapping of options to values, got {type(job).__name__}"
         raise InputError(msg)
-    merged = {str(name).replace("-", "_"): value for name, value in job.items()}
+    merged = option_names(job, source=f"{path}: job")
     merged |= {name: value for name, value in vars(options).items() if name not in OWN and value is not None}
     if isinstance(merged.get("input"), str):
         merged["input"] = [merged["input"]]
@@ -94,7 +94,7 @@ def read_job(options: argparse.Namespace) -> tuple[InstructConfig, InstructionCo
 
 
 def describe_instruct(report: InstructReport) -> str:
-    """Give the closing summary: what was built, what was set aside and why, and the line that two people compare."""
+    """Return the closing summary: what was built, what was set aside and why, and the line that two people compare."""
     account = report.account
     lines = []
     if report.already_complete:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from workflows.commands.options import add_config_argument, add_work_arguments, read_config
-from workflows.config import MergeConfig
-from workflows.merge import run_merge
-from workflows.progress import make_reporter
+from workflows.jobs.merge import run_merge
+from workflows.options.config import MergeConfig
+from workflows.progress.choice import make_reporter
+from workflows.progress.standard_streams import write_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -36,11 +36,11 @@ def run(options: argparse.Namespace) -> int:
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_merge(config, reporter=reporter)
     if report.already_complete:
-        sys.stdout.write("already complete: the same datasets were merged before, nothing was done\n")
-    sys.stdout.write(
+        write_lines("already complete: the same datasets were merged before, nothing was done\n")
+    write_lines(
         f"{report.prefix}: {report.num_documents:,} documents, {report.num_sequences:,} sequences, "
         f"{report.num_tokens:,} tokens of {report.num_inputs:,} datasets\n"
     )
     for suffix in ("bin", "idx"):
-        sys.stdout.write(f"  .{suffix:4} {report.files[suffix].digest}\n")
+        write_lines(f"  .{suffix:4} {report.files[suffix].digest}\n")
     return 0

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from workflows.config import Options, read_yaml, validation_message
+from dsindex.yaml_file import option_names, read_yaml
+from workflows.options.config import Options, validation_message
 
 if TYPE_CHECKING:
     import argparse
@@ -48,7 +49,12 @@ def add_work_arguments(parser: argparse.ArgumentParser) -> None:
     work = parser.add_argument_group("the work folder")
     work.add_argument("--work-dir", metavar="D", help="shards and ledger (default: PREFIX.build)")
     work.add_argument("--keep-shards", action="store_true", default=None, help="keep the work folder after success")
-    work.add_argument("--fresh", action="store_true", default=None, help="remove what is there and start over")
+    work.add_argument(
+        "--fresh",
+        action="store_true",
+        default=None,
+        help="start over; what is there is replaced when the new output is whole",
+    )
     work.add_argument(
         "--log-json", action="store_true", default=None, help="write progress and errors as one JSON object per line"
     )
@@ -102,10 +108,10 @@ def read_options(options: argparse.Namespace) -> dict[str, Any]:
     """Join a configuration file and flags, of which flags win.
 
     Raises:
-        InputError: If the file cannot be read.
+        InputError: If the file cannot be read, or is no such file.
     """
     path = getattr(options, "config", None)
-    merged: dict[str, Any] = read_yaml(path) if path else {}
+    merged = option_names(read_yaml(path), source=path) if path else {}
     given = {name: value for name, value in vars(options).items() if name not in NOT_OPTIONS and value is not None}
     merged.update(given)
     if "log_json" in merged:
@@ -117,7 +123,7 @@ def read_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def validated(merged: dict[str, Any], kind: type[Config]) -> Config:
-    """Give the options as their type.
+    """Return the options as their type.
 
     Raises:
         UsageError: If they make no valid configuration.

@@ -8,24 +8,25 @@ from typing import TYPE_CHECKING, Any
 from dsindex.formats.pbin import CURRENT_ERA, ERAS
 from dsindex.formats.pbin_join import merge_packed
 from workflows.commands.options import UsageError, add_config_argument, add_text_arguments, read_options, validated
-from workflows.config import ExecutorConfig
-from workflows.dispatch import RetryPolicy
-from workflows.executors import make_executor
-from workflows.ordered import ordered_runner
-from workflows.pack import run_pack
-from workflows.pack_config import (
+from workflows.execution.choice import make_executor
+from workflows.execution.dispatch import RetryPolicy
+from workflows.execution.ordered import ordered_runner
+from workflows.jobs.pack import run_pack
+from workflows.options.config import ExecutorConfig
+from workflows.options.pack import (
     MODALITIES_PARTS,
     PACKED_SUFFIX,
     PackConfig,
     is_modalities_config,
     read_modalities_config,
 )
-from workflows.progress import make_reporter
+from workflows.progress.choice import make_reporter
+from workflows.progress.standard_streams import write_lines
 
 if TYPE_CHECKING:
     import argparse
 
-    from workflows.pack import PackReport
+    from workflows.jobs.pack import PackReport
 
 DESCRIPTION = """\
 Tokenize JSONL into packed data for Modalities, FILE.pbin, byte for byte what its own command
@@ -65,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     config = validated(merged, PackConfig)
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_pack(config, reporter=reporter)
-    sys.stdout.write(describe_pack(report))
+    write_lines(describe_pack(report))
     return 0
 
 
@@ -119,12 +120,12 @@ def _merge(merged: dict[str, Any]) -> int:
         )
     finally:
         executor.close()
-    sys.stdout.write(f"{output}: {header.num_tokens:,} tokens of {header.token_bytes} bytes, from {len(paths)} files\n")
+    write_lines(f"{output}: {header.num_tokens:,} tokens of {header.token_bytes} bytes, from {len(paths)} files\n")
     return 0
 
 
 def describe_pack(report: PackReport) -> str:
-    """Give the closing summary: what was packed, at which speed, and the line that two people compare."""
+    """Return the closing summary: what was packed, at which speed, and the line that two people compare."""
     account = report.account
     if report.already_complete:
         first = "already complete: the same plan was packed before, nothing was done"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from workflows.commands.build import add_arguments, split_options
 from workflows.commands.options import read_options
-from workflows.displays import format_duration
-from workflows.estimate import WRITE_BYTES_PER_SECOND, run_plan
-from workflows.tokenize import WORKER_MEMORY_BYTES
+from workflows.jobs.estimate import WRITE_BYTES_PER_SECOND, run_plan
+from workflows.progress.displays import format_duration
+from workflows.progress.standard_streams import write_lines
+from workflows.stages.tokenize import WORKER_MEMORY_BYTES
 
 if TYPE_CHECKING:
     import argparse
 
-    from workflows.estimate import BuildEstimate
+    from workflows.jobs.estimate import BuildEstimate
 
 __all__ = ["DESCRIPTION", "add_arguments", "describe_plan", "run"]
 
@@ -27,12 +27,12 @@ Nothing is written, and no cluster is joined: for one, say its CPUs with --worke
 def run(options: argparse.Namespace) -> int:
     """Estimate, and print."""
     config, _ = split_options(read_options(options))
-    sys.stdout.write(describe_plan(run_plan(config)))
+    write_lines(describe_plan(run_plan(config)))
     return 0
 
 
 def describe_plan(estimate: BuildEstimate) -> str:
-    """Give the estimate for people."""
+    """Return the estimate for people."""
     source, sample = estimate.source, estimate.sample
     reason = f" ({source.engine.reason})" if source.engine.reason else ""
     rows = {
@@ -58,7 +58,7 @@ def describe_plan(estimate: BuildEstimate) -> str:
 
 
 def _size(size_bytes: float) -> str:
-    """Give a size in its own unit.
+    """Return a size in its own unit.
 
     >>> _size(999), _size(1.5e6), _size(2.5e13)
     ('999 B', '1.50 MB', '25.0 TB')

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from dsindex.formats.raw_index import create_raw_index
 from workflows.commands.options import add_executor_arguments, read_config
-from workflows.config import ExecutorConfig
-from workflows.dispatch import RetryPolicy
-from workflows.executors import make_executor
-from workflows.ordered import ordered_runner
+from workflows.execution.choice import make_executor
+from workflows.execution.dispatch import RetryPolicy
+from workflows.execution.ordered import ordered_runner
+from workflows.options.config import ExecutorConfig
+from workflows.progress.standard_streams import write_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +22,7 @@ Write the raw index of a JSONL file: where each line begins and how long it is, 
 Every line is checked to be JSON, as Python's json.loads judges it; a blank line is faulty. The first
 faulty line is an error, unless --drop-faulty-entries leaves such lines out of the index.
 
-The suffix .idx is also MMIDIDX's: an existing file is replaced only if it is a raw index."""
+An existing file is never replaced; the same command again finds its index there and is content."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,11 +50,9 @@ def run(options: argparse.Namespace) -> int:
         )
     finally:
         executor.close()
-    sys.stdout.write(
-        f"{account.index_path}: {account.num_entries:,} lines, {account.num_dropped:,} faulty ones left out\n"
-    )
+    write_lines(f"{account.index_path}: {account.num_entries:,} lines, {account.num_dropped:,} faulty ones left out\n")
     for line, offset in account.dropped:
-        sys.stdout.write(f"  left out: {options.file}, line {line} (byte {offset})\n")
+        write_lines(f"  left out: {options.file}, line {line} (byte {offset})\n")
     if account.num_dropped > len(account.dropped):
-        sys.stdout.write(f"  and {account.num_dropped - len(account.dropped):,} more\n")
+        write_lines(f"  and {account.num_dropped - len(account.dropped):,} more\n")
     return 0

@@ -6,12 +6,11 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import orjson
-
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
 from workflows.commands.verify import add_source_arguments, as_prefix
-from workflows.progress import make_reporter
-from workflows.repair import RepairConfig, run_packed_repair, run_repair
+from workflows.jobs.repair import RepairConfig, run_packed_repair, run_repair
+from workflows.progress.choice import make_reporter
+from workflows.progress.standard_streams import write_json, write_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -68,9 +67,10 @@ def run(options: argparse.Namespace) -> int:
     config = config.model_copy(update={"output": as_prefix(config.output)})
     with make_reporter() as reporter:
         account = run_repair(as_prefix(options.prefix), config, reporter=reporter)
-    sys.stdout.write(
-        orjson.dumps(asdict(account)).decode() + "\n" if options.json else describe_repair(options.prefix, account)
-    )
+    if options.json:
+        write_json(sys.stdout, asdict(account))
+    else:
+        write_lines(describe_repair(options.prefix, account))
     return 0
 
 
@@ -80,12 +80,12 @@ def _run_packed(path: str, config: RepairConfig) -> int:
         raise UsageError(msg)
     joints = run_packed_repair(path, config)
     said = f"{joints} joints with low offsets mended, written to {config.output}" if joints else "whole, nothing done"
-    sys.stdout.write(f"{path}: {said}\n")
+    write_lines(f"{path}: {said}\n")
     return 0
 
 
 def describe_repair(prefix: str, account: RepairAccount) -> str:
-    """Give the account for people."""
+    """Return the account for people."""
     if not account.outputs:
         return f"{prefix}: whole, nothing to repair and nothing written\n"
     how = "GUESSED" if not account.is_certain else "restored IN PART" if account.lost else "restored"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflows.submit import add_job_arguments, run_status
+from workflows.cluster.submit import add_job_arguments, run_status
 
 DESCRIPTION = """\
 How a submitted job goes: its state, and, once it ended, its exit code as this command's own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflows.submit import add_job_arguments, run_stop
+from workflows.cluster.submit import add_job_arguments, run_stop
 
 DESCRIPTION = """\
 Stop a submitted job. Finished shards stay in its work folder: the same command continues."""

@@ -7,18 +7,17 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import orjson
-
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
-from workflows.pack_config import PACKED_SUFFIX
-from workflows.progress import make_reporter
-from workflows.verify import VerifyConfig, run_verify
-from workflows.verify_packed import run_packed_verify
+from workflows.jobs.verify import VerifyConfig, run_verify
+from workflows.jobs.verify_packed import run_packed_verify
+from workflows.options.pack import PACKED_SUFFIX
+from workflows.progress.choice import make_reporter
+from workflows.progress.standard_streams import write_json, write_lines
 
 if TYPE_CHECKING:
     import argparse
 
-    from workflows.verify_report import VerifyReport
+    from workflows.verification.report import VerifyReport
 
 DESCRIPTION = """\
 Prove that a dataset is whole: the structure of its .idx, or of a .pbin of any era, and every entry
@@ -76,7 +75,10 @@ def run(options: argparse.Namespace) -> int:
                 report = run_packed_verify(given, config, reporter=reporter)
             else:
                 report = run_verify(as_prefix(given), config, reporter=reporter)
-        sys.stdout.write(as_json(report) if options.json else describe_verification(report))
+        if options.json:
+            write_json(sys.stdout, {"is_whole": report.is_whole, **asdict(report)})
+        else:
+            write_lines(describe_verification(report))
         whole = whole and report.is_whole
     return 0 if whole else 1
 
@@ -87,13 +89,10 @@ def as_prefix(path: str) -> str:
     return stem if suffix in {".bin", ".idx"} else path
 
 
-def as_json(report: VerifyReport) -> str:
-    """Give a report for machines, on one line."""
-    return orjson.dumps({"is_whole": report.is_whole, **asdict(report)}).decode() + "\n"
-
-
 def describe_verification(report: VerifyReport) -> str:
-    """Give a report for people."""
+    """Return a report for people."""
+    if not report.is_there:
+        return "".join(f"{report.prefix}: {finding}\n" for finding in report.findings)
     lines = [f"{report.prefix}: {'whole' if report.is_whole else 'DAMAGED'}"]
     if report.counts is not None:
         counts = report.counts

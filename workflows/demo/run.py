@@ -6,17 +6,18 @@ import glob
 import os
 import shlex
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsindex.datasets import GPTDataset
-from dsindex.provenance import read_source
+from dsindex.shards.provenance import read_source
 from dsindex.text.tokenizer import decode, load_tokenizer
-from workflows.demo.texts import write_demo_jsonl
-from workflows.demo.tokenizer import END_OF_TEXT, train_demo_tokenizer
+from workflows.demo.folder import DEMO_MARKER, clear_names, own_folder
+from workflows.demo.texts import demo_file_names, write_demo_jsonl
+from workflows.demo.tokenizer import END_OF_TEXT, TOKENIZER_FILES, train_demo_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 SEQUENCE_LENGTH = 256
 EPOCHS = "2.5"
@@ -27,16 +28,21 @@ def run_demo(folder: str, *, num_documents: int, run_command: Callable[[Sequence
     """Write text, train a tokenizer, build through Ray, index 2.5 epochs, verify, and show a sample.
 
     Args:
-        folder: Everything is written below it; a demo that was there is replaced.
+        folder: Everything is written below it; new, empty, or that of an earlier demo, which is replaced.
         num_documents: How much text.
         run_command: Runs one dsindex command in this process.
 
     Returns:
         The exit code of the first command that failed, or 0.
+
+    Raises:
+        OutputError: If the folder holds other files.
     """
-    base = Path(folder)
+    base = own_folder(folder, DEMO_MARKER)
+    clear_names(base / "text", demo_file_names())
+    clear_names(base / "tokenizer", TOKENIZER_FILES)
+    clear_names(base / "cache", ())
     _say(f"1. {num_documents:,} documents in many scripts, written to {base / 'text'}")
-    (base / "text").mkdir(parents=True, exist_ok=True)
     inputs = write_demo_jsonl(base / "text", num_documents=num_documents)
     _say(f"2. a byte-level BPE tokenizer, trained on a part of them: {base / 'tokenizer'}")
     tokenizer = train_demo_tokenizer(inputs, base / "tokenizer")

@@ -35,7 +35,21 @@ class DemoDocument:
     lang: str
 
 
-def write_demo_jsonl(folder: Path, *, num_documents: int = 6000, num_files: int = 3, seed: int = 2026) -> list[Path]:
+DEMO_FILES = 3
+
+
+def demo_file_names(num_files: int = DEMO_FILES) -> tuple[str, ...]:
+    """Return the names of the demo's text files.
+
+    >>> demo_file_names(2)
+    ('demo-0.jsonl', 'demo-1.jsonl')
+    """
+    return tuple(f"demo-{number}.jsonl" for number in range(num_files))
+
+
+def write_demo_jsonl(
+    folder: Path, *, num_documents: int = 6000, num_files: int = DEMO_FILES, seed: int = 2026
+) -> list[Path]:
     """Write the demo's documents as JSONL files of about equal numbers of documents.
 
     Every eighth record is written in ASCII with escapes, as many real dumps are.
@@ -55,9 +69,9 @@ def write_demo_jsonl(folder: Path, *, num_documents: int = 6000, num_files: int 
     folder.mkdir(parents=True, exist_ok=True)
     documents = demo_documents(num_documents, seed=seed)
     paths = []
-    for number in range(num_files):
+    for number, name in enumerate(demo_file_names(num_files)):
         count = num_documents * (number + 1) // num_files - num_documents * number // num_files
-        path = folder / f"demo-{number}.jsonl"
+        path = folder / name
         with path.open("w", encoding="utf-8", newline="\n") as file:
             for document in itertools.islice(documents, count):
                 record = {"id": document.id, "title": document.title, "text": document.text, "lang": document.lang}

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 END_OF_TEXT = "<|endoftext|>"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 _TRAINING_BYTES = 3 << 20
 
 
@@ -39,9 +40,10 @@ def train_demo_tokenizer(jsonl_paths: Iterable[Path], folder: Path, *, vocabular
     )
     tokenizer.train_from_iterator(_sample_texts(list(jsonl_paths)), trainer=trainer)
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    tokenizer_file, config_file = (folder / name for name in TOKENIZER_FILES)
+    tokenizer.save(str(tokenizer_file))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END_OF_TEXT, "model_max_length": 1_000_000}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    config_file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     return folder
 
 

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from dsindex.datasets.instruction import InstructionDataset, PackedInstructionDataset, packing_prefix
-from dsindex.errors import FormatError, InputError, TokenizerError
+from dsindex.errors import FormatError, InputError, RecordProblem, TokenizerError
 from dsindex.instruct.collator import InstructionCollator, stack_blocks
 from dsindex.instruct.config import parse_config
 from dsindex.instruct.encoder import InstructionEncoder
 from dsindex.instruct.packing import plan_packing
-from dsindex.instruct.records import RecordProblem
 from tests.dsindex.instruct.test_construction import SPEC_RECORD, SPEC_YAML, conversation
 from tests.dsindex.instruct.trained import KINDS, train
 

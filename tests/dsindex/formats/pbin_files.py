@@ -1,4 +1,4 @@
-"""`.pbin` files for tests, written byte by byte as formats.md §3 says."""
+"""`.pbin` files for tests, written byte by byte as docs/formats.md §3 says."""
 
 from __future__ import annotations
 

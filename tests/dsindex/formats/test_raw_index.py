@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def reference(data: bytes) -> list[tuple[int, int]]:
 def index_of(tmp_path: Path, data: bytes, *, range_bytes: int = 1 << 20, drop: bool = False) -> bytes:
     path = tmp_path / "lines.jsonl"
     path.write_bytes(data)
+    (tmp_path / "lines.idx").unlink(missing_ok=True)
     create_raw_index(str(path), drop_faulty_entries=drop, range_bytes=range_bytes)
     return (tmp_path / "lines.idx").read_bytes()
 
@@ -122,16 +124,66 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         create_raw_index(str(tmp_path / "none.jsonl"))
 
 
-def test_only_a_raw_index_is_replaced(tmp_path: Path) -> None:
-    target = tmp_path / "lines.idx"
-    target.write_bytes(b"MMIDIDX\0\0")
-    with pytest.raises(OutputError, match=r"lines\.idx: exists and is no raw index"):
-        index_of(tmp_path, b"{}\n")
-    assert target.read_bytes() == b"MMIDIDX\0\0"
-    target.write_bytes(pickle.dumps([(0, 1)], protocol=4))
-    assert index_of(tmp_path, b"{}\n") == pickle.dumps([(0, 2)], protocol=4)
-    with pytest.raises(OutputError, match="other than the file itself"):
-        create_raw_index(str(tmp_path / "lines.jsonl"), str(tmp_path / "lines.jsonl"))
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"MMIDIDX\0\0", r"lines\.idx: exists and is no raw index"),
+        (b"", r"lines\.idx: exists and is no raw index"),
+        (pickle.dumps([(0, 1)], protocol=4), r"lines\.idx: exists and differs from what is made now; remove it"),
+    ],
+    ids=["MMIDIDX", "empty", "another raw index"],
+)
+def test_file_that_is_there_is_never_replaced(tmp_path: Path, content: bytes, said: str) -> None:
+    source, target = tmp_path / "lines.jsonl", tmp_path / "lines.idx"
+    source.write_bytes(b"{}\n")
+    target.write_bytes(content)
+    with pytest.raises(OutputError, match=said):
+        create_raw_index(str(source))
+    assert target.read_bytes() == content
+    assert sorted(os.listdir(tmp_path)) == ["lines.idx", "lines.jsonl"]
+
+
+def test_same_index_again_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "lines.jsonl").write_bytes(b"{}\n")
+    first = create_raw_index(str(tmp_path / "lines.jsonl"))
+    before = (tmp_path / "lines.idx").stat()
+    assert create_raw_index(str(tmp_path / "lines.jsonl")) == first
+    assert (tmp_path / "lines.idx").stat().st_ino == before.st_ino
+    assert sorted(os.listdir(tmp_path)) == ["lines.idx", "lines.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["lines.jsonl", "./lines.jsonl", "link", "hard"])
+def test_file_itself_is_no_place_for_its_index(tmp_path: Path, name: str) -> None:
+    source = tmp_path / "lines.jsonl"
+    source.write_bytes(b"{}\n")
+    (tmp_path / "link").symlink_to("lines.jsonl")
+    (tmp_path / "hard").hardlink_to(source)
+    with pytest.raises(OutputError, match="expected an index path other than the file itself"):
+        create_raw_index(str(source), f"{tmp_path}/{name}")
+    assert source.read_bytes() == b"{}\n"
+    assert (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "dangling link"])
+def test_what_is_no_file_is_no_place_for_an_index(tmp_path: Path, kind: str) -> None:
+    source, target = tmp_path / "lines.jsonl", tmp_path / "lines.idx"
+    source.write_bytes(b"{}\n")
+    if kind == "pipe":
+        os.mkfifo(target)
+    elif kind == "folder":
+        target.mkdir()
+    else:
+        target.symlink_to("nowhere")
+    with pytest.raises(OutputError, match=r"lines\.idx: "):
+        create_raw_index(str(source))
+    assert os.path.lexists(target)
+    assert sorted(os.listdir(tmp_path)) == ["lines.idx", "lines.jsonl"]
+
+
+def test_pipe_cannot_be_indexed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lines.jsonl")
+    with pytest.raises(InputError, match="it is a pipe, and only a file will do"):
+        create_raw_index(str(tmp_path / "lines.jsonl"), drop_faulty_entries=True)
 
 
 def test_read_raw_index_gives_what_was_written(tmp_path: Path) -> None:

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
 from dsindex.errors import FormatError
@@ -12,11 +10,11 @@ from dsindex.indices.cache import (
     description_hash,
     description_text,
     read_description,
-    read_record,
-    write_array,
-    write_record,
 )
 from tests.dsindex.golden import golden_caches
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GOLDEN_CACHES = golden_caches("GPTDataset") + golden_caches("BlendedDataset")
 
@@ -41,25 +39,6 @@ def test_description_is_ascii_whatever_the_settings_say() -> None:
     ]
     assert text.splitlines() == [*lines, "    }", "}"]
     assert description_hash(text) == description_hash(text.encode().decode("ascii"))
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.arange(7, dtype=np.int32),
-        np.zeros((1, 2), np.int32),
-        np.arange(12, dtype=np.int64).reshape(6, 2),
-        np.zeros(0, np.uint32),
-        np.arange(3, dtype=np.int16),
-        np.arange(10, dtype=np.uint32)[::2],
-    ],
-    ids=["int32", "one-row", "rows", "empty", "int16", "strided"],
-)
-def test_array_is_written_as_numpy_saves_it(array: np.ndarray, tmp_path: Path) -> None:
-    np.save(tmp_path / "numpy.npy", array, allow_pickle=True)
-    write_array(str(tmp_path / "ours.npy"), array)
-    assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
-    assert len(list(tmp_path.iterdir())) == 2, "no temporary file is left"
 
 
 @pytest.mark.parametrize(
@@ -89,14 +68,3 @@ def test_unknown_array_is_misuse() -> None:
     files = cache_files("cache", {"class": "GPTDataset", "index_split": "train"})
     with pytest.raises(ValueError, match="expected one of document_index, sample_index, shuffle_index, got 'dataset_"):
         files.array("dataset_index")
-
-
-def test_record_of_another_version_or_damaged_counts_as_none(tmp_path: Path) -> None:
-    files = cache_files(str(tmp_path), {"class": "GPTDataset", "index_split": "train"})
-    assert read_record(files) is None
-    write_record(files, {"settings": {"extra_token": True}})
-    assert read_record(files) == {"version": 1, "settings": {"extra_token": True}}
-    Path(files.record).write_text(json.dumps({"version": 99}))
-    assert read_record(files) is None
-    Path(files.record).write_text("{")
-    assert read_record(files) is None

@@ -9,7 +9,7 @@ PROGRAM = """
 import sys
 import threading
 import numpy as np
-from dsindex.formats import json_scanner
+from dsindex.kernels import json_scanner
 
 line = b'{"a": "b"}'
 data = np.frombuffer(line * 2, np.uint8)

@@ -5,8 +5,9 @@ import threading
 import pytest
 
 from dsindex.errors import LimitError
-from dsindex.indices import jit, memory
+from dsindex.indices import memory
 from dsindex.indices.memory import MemoryGate, available_memory, check_memory
+from dsindex.kernels import jit
 
 
 def test_available_memory_is_that_of_the_tighter_limit(monkeypatch: pytest.MonkeyPatch) -> None:

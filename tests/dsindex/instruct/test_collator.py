@@ -6,17 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsindex.errors import InputError
+from dsindex.errors import InputError, RecordProblem
 from dsindex.instruct.blocks import assemble_block
 from dsindex.instruct.collator import DatasetBatch, InstructionCollator, stack_blocks
 from dsindex.instruct.config import parse_config
-from dsindex.instruct.records import RecordProblem
 from tests.dsindex.instruct.test_construction import HUMAN, config
 from tests.dsindex.instruct.trained import train
 
 
 def sample(*texts: str, role: str = "S") -> dict[str, Any]:
-    """Give what InstructionDataset gives: the fields with their tokens."""
+    """Return what InstructionDataset gives: the fields with their tokens."""
     encode = train("bytes").encode
     turns = [
         {"from": ("human", "gpt")[i % 2], "value": text, "tokens": encode(text).ids} for i, text in enumerate(texts)

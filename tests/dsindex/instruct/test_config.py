@@ -31,10 +31,11 @@ if TYPE_CHECKING:
         pytest.param("too_long: split", "needs max_length", id="no-length"),
         pytest.param("too_long: chop\nmax_length: 5", "'refuse', 'truncate' or 'split'", id="policy"),
         pytest.param("max_length: 1", "max_length: .*greater", id="length"),
+        pytest.param('separator: "\\ud800"', r"expected Unicode text in every option, got .*\\ud800", id="no-unicode"),
     ],
 )
 def test_configuration_says_what_is_wrong(text: str, match: str) -> None:
-    with pytest.raises(InputError, match=f"^configuration: .*{match}"):
+    with pytest.raises(InputError, match=f"^configuration(, line 1)?: .*{match}"):
         parse_config(text)
 
 
@@ -47,5 +48,5 @@ def test_configuration_takes_its_template_from_a_file_beside_it(tmp_path: Path) 
     (tmp_path / "chat.jinja").unlink()
     with pytest.raises(InputError, match=r"chat\.jinja: expected a chat template"):
         read_config(tmp_path / "chat.yaml")
-    with pytest.raises(InputError, match=r"other\.yaml: expected a configuration"):
+    with pytest.raises(InputError, match=r"other\.yaml: cannot be read"):
         read_config(tmp_path / "other.yaml")

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsindex.errors import InputError, TokenizerError
+from dsindex.errors import InputError, RecordProblem, TokenizerError
 from dsindex.instruct.config import InstructionConfig, parse_config
 from dsindex.instruct.encoder import InstructionEncoder
-from dsindex.instruct.records import RecordProblem
 from dsindex.instruct.tokens import show_masks
 from tests.dsindex.instruct.trained import KINDS, train
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dsindex.errors import InputError, TokenizerError
+from dsindex.errors import InputError, RecordProblem, TokenizerError
 from dsindex.instruct.config import parse_config
 from dsindex.instruct.encoder import EncodedConversation, InstructionEncoder
-from dsindex.instruct.records import RecordProblem
 from dsindex.instruct.tokens import ChatTokenizer
 from tests.dsindex.instruct.trained import train
 
@@ -63,7 +62,7 @@ def encoder(text: str, *, template: str = PLAIN, kind: str = "bytes") -> Instruc
 
 
 def pieces(encoded: EncodedConversation, kind: str = "bytes") -> list[tuple[str, str]]:
-    """Give the masked and the learnt text of each sequence."""
+    """Return the masked and the learnt text of each sequence."""
     tokenizer, begin, found = train(kind), 0, []
     for length in encoded.lengths.tolist():
         chosen = list(zip(encoded.tokens[begin : begin + length], encoded.mask[begin : begin + length], strict=True))

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from dsindex.errors import BadRecordError, OutputError, TokenizerError
+from dsindex.errors import BadRecordError, OutputError, RecordProblem, TokenizerError
 from dsindex.formats.mmididx import check_index, read_index
-from dsindex.instruct.account import split_by_hash
 from dsindex.instruct.config import check_config
 from dsindex.instruct.packed_blocks import PackingTask, write_packing
 from dsindex.instruct.packing import plan_packing
-from dsindex.instruct.records import RecordProblem, parse_record
+from dsindex.instruct.records import parse_record
 from dsindex.instruct.shards import (
     EncoderRecipe,
     InstructionSettings,
@@ -29,7 +28,9 @@ from dsindex.instruct.shards import (
     statistics_of,
     text_key,
 )
-from dsindex.shards import PROVENANCE, ShardResult, ShardTask
+from dsindex.instruct.splits import split_by_hash
+from dsindex.shards.ownership import MARKER_FILE, mark_folder
+from dsindex.shards.tokenize import PROVENANCE, ShardResult, ShardTask
 from dsindex.text.tokenizer import load_tokenizer
 from tests.golden_files import OWN, ROOT
 
@@ -62,6 +63,7 @@ def recipe_of(**options: Any) -> EncoderRecipe:
 
 def settings_of(work_dir: Path, recipe: EncoderRecipe | None = None, **options: Any) -> InstructionSettings:
     work_dir.mkdir(exist_ok=True)
+    mark_folder(str(work_dir))
     defaults: dict[str, Any] = {
         "recipe": recipe or recipe_of(),
         "vocabulary_size": load_tokenizer(str(OWN.plain_tokenizer)).vocabulary_size,
@@ -178,7 +180,7 @@ def test_first_bad_record_is_named_and_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(BadRecordError, match=r"expected JSON in UTF-8.*\(bad-json\)") as caught:
         encode_shard(tasks_of(path, [])[0], settings)
     assert caught.value.offset == len(good) + 1
-    assert [name for _, _, names in os.walk(tmp_path / "work") for name in names] == []
+    assert [name for _, _, names in os.walk(tmp_path / "work") for name in names] == [MARKER_FILE]
 
 
 def test_record_over_the_limit_is_set_aside_with_as_much_as_the_limit(tmp_path: Path) -> None:
@@ -200,6 +202,7 @@ def test_record_over_the_limit_is_set_aside_with_as_much_as_the_limit(tmp_path: 
 
 def test_late_attempt_does_not_bring_the_work_folder_back(tmp_path: Path) -> None:
     settings = settings_of(tmp_path / "work")
+    (tmp_path / "work" / MARKER_FILE).unlink()
     (tmp_path / "work").rmdir()
     with pytest.raises(OutputError, match="expected the work folder"):
         encode_shard(tasks_of(CONVERSATIONS, [])[0], settings)

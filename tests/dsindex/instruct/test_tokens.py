@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, pre_tokenizers
 
+from dsindex.errors import RecordProblem
 from dsindex.instruct.config import parse_config
 from dsindex.instruct.encoder import InstructionEncoder
-from dsindex.instruct.records import RecordProblem
 from dsindex.instruct.tokens import ChatTokenizer, mask_between_markers, mask_from_spans, show_masks
 from tests.dsindex.instruct.trained import KINDS, LINES, train
 
@@ -52,7 +52,7 @@ def available() -> list[str]:
 
 
 def record_of(chat: list[tuple[str, str, str, str]]) -> tuple[dict[str, Any], list[tuple[str, bool]]]:
-    """Give a record, and the pieces of the text that the template makes of it."""
+    """Return a record, and the pieces of the text that the template makes of it."""
     messages, pieces = [], []
     for question, name, reply, tail in chat:
         messages.append({"role": "user", "content": question})

@@ -24,7 +24,7 @@ KINDS = ("bytes", "wordpiece", "unigram")
 
 @functools.cache
 def train(kind: str) -> ChatTokenizer:
-    """Give the tokenizer of a kind, with the special tokens above."""
+    """Return the tokenizer of a kind, with the special tokens above."""
     if kind == "bytes":
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

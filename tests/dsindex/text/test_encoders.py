@@ -112,14 +112,31 @@ SUITABLE = {
     "sentencepiece-bpe": trained.sentencepiece_bpe(),
 }
 UNSUITABLE = {
-    "word-piece": (trained.word_piece(), "gigatoken says"),
-    "unigram": (trained.unigram(), "gigatoken says: Unsupported model type"),
-    "lowercase": (trained.lowercase(), "gigatoken says: Unsupported normalizer"),
-    "no-pre-tokenizer": (trained.byte_level_document(pre_tokenizer=None), "gigatoken gives other ids than tokenizers"),
+    "word-piece": (trained.word_piece(), "its model is of the type 'WordPiece', not BPE"),
+    "unigram": (trained.unigram(), "its model is of the type 'Unigram', not BPE"),
+    "lowercase": (trained.lowercase(), "its normalizer is not among those that were compared (Lowercase())"),
+    "no-pre-tokenizer": (
+        trained.byte_level_document(pre_tokenizer=None),
+        "its pre-tokenizer is not among those that were compared (none)",
+    ),
+    "a-sequence-of-one": (
+        trained.byte_level_document(
+            pre_tokenizer={"type": "Sequence", "pretokenizers": [json.loads(trained.byte_level())["pre_tokenizer"]]}
+        ),
+        "gigatoken says: Unsupported pre_tokenizer type",
+    ),
     "single-word": (trained.with_added(AddedToken("Wheel", single_word=True)), "whole word only"),
     "late-behind-nfc": (trained.with_added(AddedToken("é."), normalizer=normalizers.NFC()), "after the normalizer"),
     "overlapping": (trained.with_added(AddedToken("|>a"), AddedToken("a", special=True)), "can overlap"),
-    "strips": (trained.with_added(AddedToken("  "), AddedToken("a", special=True, rstrip=True)), "can overlap"),
+    "strips": (
+        trained.with_added(AddedToken("  "), AddedToken("a", special=True, rstrip=True)),
+        "its added token 'a' strips the spaces that '  ' has",
+    ),
+    "strips-both": (trained.with_added(AddedToken("1"), AddedToken("a", special=True, rstrip=True)), "can overlap"),
+    "composed": (
+        trained.with_added(AddedToken("É", special=True, normalized=False), normalizer=normalizers.NFC()),
+        "its added token 'É' can come out of another text",
+    ),
     "twice": (trained.with_template("$A <|eot|> $A"), "holds the text 2 times"),
     "hole": (
         trained.byte_level_document(

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("either_way")
 
 BOM = b"\xef\xbb\xbf"
 KEYS = ("text", "title")
-WANTED = records._Wanted(keys=KEYS)
+WANTED = records._Wanted(path="a.jsonl", keys=KEYS)
 
 
 @dataclass

@@ -11,8 +11,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsindex import loops
-from dsindex.formats import json_scanner, simd
+from dsindex.kernels import json_scanner, simd
+from dsindex.kernels import loader as loops
 from dsindex.text import scanning
 from dsindex.text.fields import read_fields
 from dsindex.text.lines import read_lines

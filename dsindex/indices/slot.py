@@ -1,0 +1,293 @@
+"""One index cache on disk: never taken half old, never written over somebody else's.
+
+Megatron takes a cache as built when its files are there, and looks at nothing else. So the last file, the *seal* (the
+description; in BigScience's layout the shuffle index), is removed before anything else changes and is written when all
+the others are there. What is ours is known by the record beside the cache: it holds the sizes and digests of the files
+that dsindex wrote there, or was about to write when it was killed. Order of a write:
+
+    record of what is there and what will be → seal removed → arrays → seal → record of what is there
+
+A file that the record does not know is kept: it is used if it holds what would be written, and refused if not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+import time
+import uuid
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.errors import OutputError
+from dsindex.regular_files import open_file
+from dsindex.storage import (
+    BlockDigester,
+    atomic_writer,
+    digest_file,
+    output_error,
+    remove_if_present,
+    sync_folder,
+    temporary_name,
+    write_whole,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+RECORD_VERSION = 1
+
+WAIT_SECONDS = 600.0
+"""For another task that writes the same cache."""
+
+Content = bytes | np.ndarray[Any, Any]
+"""Of a file: its bytes, or the array that it holds."""
+
+FileState = tuple[int, str]
+"""Size and digest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSlot:
+    """Where one cache is, or would be."""
+
+    paths: tuple[str, ...]
+    """Its files in the order in which they are written; the last one is the seal."""
+    record: str
+    """Our own file beside them."""
+
+    @property
+    def lock(self) -> str:
+        """An empty file, there while the cache is written."""
+        return f"{self.record.removesuffix('.json')}.lock"
+
+    def exists(self) -> bool:
+        """Tell whether a training job would take the cache as built."""
+        return all(map(os.path.isfile, self.paths))
+
+
+@contextlib.contextmanager
+def lock_slot(slot: CacheSlot) -> Iterator[None]:
+    """Keep other tasks from writing the same cache, waiting for one that does; its folder exists.
+
+    The lock is the system's (flock), which a dead process does not keep. On a file system without such locks the lock
+    file's presence is the lock, nothing is waited for, and after a crash somebody has to remove it.
+
+    Raises:
+        OutputError: If another task still writes it after WAIT_SECONDS, or something else has the lock file's name.
+    """
+    deadline = time.monotonic() + WAIT_SECONDS
+    while (descriptor := _try_lock(slot.lock)) is None:
+        if time.monotonic() > deadline:
+            raise OutputError(_busy(slot))
+        time.sleep(_POLL_SECONDS)
+    with contextlib.ExitStack() as held:
+        held.callback(os.close, descriptor)
+        held.callback(_unlock, slot.lock, descriptor)
+        yield
+
+
+_POLL_SECONDS = 0.05
+
+
+def _try_lock(path: str) -> int | None:
+    """Open and lock the lock file; None where another process has it."""
+    try:
+        descriptor, created = _open_lock(path)
+    except FileNotFoundError:
+        return None  # its owner removed it just now
+    except OSError as error:
+        raise output_error(path, error) from error
+    with contextlib.ExitStack() as refused:
+        refused.callback(os.close, descriptor)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size:
+            msg = f"{path}: expected the empty lock file of dsindex or nothing, got another file; move it away"
+            raise OutputError(msg)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if not created:  # without such locks nobody can tell whether its owner lives
+                msg = (
+                    f"{path}: another process writes this cache, or was killed while it did; wait for it, or remove "
+                    "this file and run the same command again"
+                )
+                raise OutputError(msg) from error
+        if not _is_still(path, status):
+            return None
+        refused.pop_all()
+    return descriptor
+
+
+def _open_lock(path: str) -> tuple[int, bool]:
+    """Open the lock file and tell whether this call created it."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644), True
+    except FileExistsError:
+        return os.open(path, flags), False
+
+
+def _unlock(path: str, descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        if _is_still(path, os.fstat(descriptor)):
+            os.unlink(path)
+
+
+def _is_still(path: str, status: os.stat_result) -> bool:
+    """Tell whether a name is still that of the same file."""
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), status)
+    except FileNotFoundError:
+        return False
+
+
+def write_slot(slot: CacheSlot, contents: Sequence[Content], record: Mapping[str, Any]) -> bool:
+    """Write a cache, or leave it if these very files are there; call it inside `lock_slot`.
+
+    Args:
+        slot: Where to.
+        contents: Of its files, in their order.
+        record: What our own file says, beside the files' sizes and digests.
+
+    Returns:
+        Whether the files were there already.
+
+    Raises:
+        OutputError: If a file is there that dsindex did not write and that differs, or the disk refuses.
+    """
+    wanted = [_state_of(content) for content in contents]
+    there = [_state_at(path) for path in slot.paths]
+    stored = read_record(slot.record)
+    final = {**record, "files": _file_states(slot, [[state] for state in wanted])}
+    if there == wanted:
+        # Another program's cache stays another program's: it gets no record of ours.
+        if stored is not None and {**stored, "version": RECORD_VERSION} != {**final, "version": RECORD_VERSION}:
+            _remove_temporaries(slot, stored)
+            write_record(slot.record, final)
+        return True
+    for path, state, new in zip(slot.paths, there, wanted, strict=True):
+        if state not in (None, new, *_recorded_states(stored, path)):
+            raise OutputError(_refusal(path))
+    _remove_temporaries(slot, stored)
+    ticket = uuid.uuid4().hex
+    ours = [[new] if state in (None, new) else [new, state] for state, new in zip(there, wanted, strict=True)]
+    write_record(slot.record, {"building": ticket, "files": _file_states(slot, ours)})
+    remove_if_present(slot.paths[-1])
+    sync_folder(os.path.dirname(slot.paths[-1]))
+    written = {}
+    for path, content in zip(slot.paths[:-1], contents[:-1], strict=True):
+        write_content(path, content, ticket=ticket)
+        written[path] = os.stat(path)
+    if (read_record(slot.record) or {}).get("building") != ticket or not all(map(_is_still, written, written.values())):
+        raise OutputError(_busy(slot))
+    write_content(slot.paths[-1], contents[-1], ticket=ticket)
+    write_record(slot.record, final)
+    return False
+
+
+def has_recorded_files(slot: CacheSlot, record: Mapping[str, Any]) -> bool:
+    """Tell whether a record is that of a whole cache whose files are there, by their sizes."""
+    if "building" in record or not slot.exists():
+        return False
+    return all([os.path.getsize(path)] == [size for size, _ in _recorded_states(record, path)] for path in slot.paths)
+
+
+def write_record(path: str, record: Mapping[str, Any]) -> None:
+    """Write our own file beside a cache."""
+    write_whole(path, json.dumps({"version": RECORD_VERSION, **record}, indent=2).encode())
+
+
+def read_record(path: str) -> dict[str, Any] | None:
+    """Read our own file beside a cache; None where there is none that this version can read."""
+    try:
+        with open_file(path) as file:
+            record = json.loads(file.read().decode())
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and record.get("version") == RECORD_VERSION else None
+
+
+def write_content(path: str, content: Content, *, ticket: str | None = None) -> None:
+    """Write a file whole or not at all; an array as numpy.save does.
+
+    Args:
+        path: The final name.
+        content: Bytes or an array.
+        ticket: As `atomic_writer` takes it.
+    """
+    with atomic_writer(path, ticket=ticket) as file:
+        for piece in _pieces(content):
+            file.write(piece)
+
+
+def _pieces(content: Content) -> Iterator[bytes | memoryview]:
+    if isinstance(content, bytes):
+        yield content
+        return
+    head = BytesIO()
+    np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(content))
+    yield head.getvalue()
+    yield np.ascontiguousarray(content).data
+
+
+def _state_of(content: Content) -> FileState:
+    digester, size_bytes = BlockDigester(), 0
+    for piece in _pieces(content):
+        digester.update(piece)
+        size_bytes += memoryview(piece).nbytes
+    return size_bytes, digester.hexdigest()
+
+
+def _state_at(path: str) -> FileState | None:
+    """Return the state of what has a name; that of what is no regular file equals no other."""
+    if not os.path.lexists(path):
+        return None
+    if not os.path.isfile(path):
+        return 0, "not a regular file"
+    return os.path.getsize(path), digest_file(path)
+
+
+def _file_states(slot: CacheSlot, states: Sequence[Sequence[FileState]]) -> dict[str, list[list[int | str]]]:
+    """Return the states of each file under its name, as JSON holds them."""
+    return {
+        os.path.basename(path): [list(state) for state in of_file]
+        for path, of_file in zip(slot.paths, states, strict=True)
+    }
+
+
+def _recorded_states(record: Mapping[str, Any] | None, path: str) -> list[FileState]:
+    """Return the states of a file in which dsindex wrote it, or was about to."""
+    files = (record or {}).get("files")
+    states = files.get(os.path.basename(path)) if isinstance(files, dict) else None
+    if not isinstance(states, list):
+        return []
+    pairs = [tuple(state) for state in states if isinstance(state, list) and len(state) == 2]
+    return [(size, digest) for size, digest in pairs if isinstance(size, int) and isinstance(digest, str)]
+
+
+def _remove_temporaries(slot: CacheSlot, record: Mapping[str, Any] | None) -> None:
+    """Remove what a writer that was killed left beside the cache; its record has the ticket in the files' names."""
+    ticket = (record or {}).get("building")
+    if isinstance(ticket, str) and ticket.isalnum():
+        for path in slot.paths:
+            remove_if_present(temporary_name(path, ticket))
+
+
+def _refusal(path: str) -> str:
+    return (
+        f"{path}: expected a file that dsindex wrote or none, got another one, which is not what these data and "
+        "options give; a training job would take it as it is: move it away, or choose another folder for the cache"
+    )
+
+
+def _busy(slot: CacheSlot) -> str:
+    return f"{slot.record}: another process writes this cache; wait for it and run the same command again"

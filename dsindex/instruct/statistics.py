@@ -1,0 +1,51 @@
+"""What a build of conversations adds up to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dsindex.instruct.encoder import EncodedConversation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionStatistics:
+    """What was made of conversations; add them up over shards."""
+
+    conversations: int = 0
+    """Records that became tokens."""
+    sequences: int = 0
+    """One per conversation, more where long ones were split."""
+    tokens: int = 0
+    learnt: int = 0
+    """Tokens with mask 1."""
+    cut: int = 0
+    """Tokens that truncation or splitting left out."""
+    special_in_text: int = 0
+    """Conversations in whose text a special token's string stands."""
+
+    @classmethod
+    def of(cls, encoded: EncodedConversation) -> InstructionStatistics:
+        """Count one conversation."""
+        return cls(
+            conversations=1,
+            sequences=len(encoded.lengths),
+            tokens=len(encoded.tokens),
+            learnt=int(encoded.mask.sum()),
+            cut=encoded.cut,
+            special_in_text=int(encoded.special_in_text),
+        )
+
+    def __add__(self, other: InstructionStatistics) -> InstructionStatistics:
+        return InstructionStatistics(
+            **{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
+        )
+
+    def describe(self) -> str:
+        """Say it in one sentence."""
+        share = 100 * self.learnt / self.tokens if self.tokens else 0.0
+        return (
+            f"{self.conversations:,} conversations, {self.sequences:,} sequences, {self.tokens:,} tokens, "
+            f"{self.learnt:,} learnt ({share:.1f} %), {self.cut:,} cut off"
+        )

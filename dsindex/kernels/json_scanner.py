@@ -1,0 +1,453 @@
+"""Compiled loops over lines of JSON, by RFC 8259: where lines end, which are JSON, the strings under wanted keys.
+
+Used by formats.json_lines and kernels.loader. Loads numba, so import it where it is used. All loops stand in this file,
+since numba's cache does not see that a function of another file has changed; for simd.py there is SIMD_DIGEST.
+Every function is given `end` and judges
+no byte from there on; -1 says that what was looked for is not there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.kernels.jit import borrowed, compiled, inlined
+from dsindex.kernels.simd import LANES, copy_and_mark_special, count_before, mark_newlines, mark_special
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SIMD_DIGEST = "83ce44bc0c4c394dbe4f2e2cb8167bac"
+"""XXH3-128 of simd.py: a change there has to show here, or the cache gives loops that were compiled before it."""
+
+MAX_DEPTH = 64
+"""Brackets within brackets that the scanner follows; deeper lines are left to json.loads, whose limit is Python's."""
+
+MAX_NUMBER_BYTES = 4000
+"""Longer numbers are left to json.loads: Python refuses integers of more than 4,300 digits."""
+
+_SPACE, _TEXT, _DIGIT, _HEX, _ESCAPE = 1, 2, 4, 8, 16
+
+
+def _classes() -> NDArray[np.uint8]:
+    """Return what each byte may be: white space, text of a string as it stands, a digit, or follow a backslash."""
+    classes = np.zeros(256, dtype=np.uint8)
+    classes[0x20:] = _TEXT
+    classes[[ord('"'), ord("\\")]] = 0
+    for members, bit in ((b" \t\r", _SPACE), (b"0123456789", _DIGIT), (b'"\\/bfnrt', _ESCAPE)):
+        classes[list(members)] |= bit
+    classes[list(b"0123456789abcdefABCDEF")] |= _HEX
+    return classes
+
+
+_CLASSES = _classes()
+
+_HEX_VALUES = np.zeros(256, dtype=np.int64)
+for _digit in range(16):
+    _HEX_VALUES[[ord(f"{_digit:x}"), ord(f"{_digit:X}")]] = _digit
+
+_ESCAPED = np.zeros(256, dtype=np.uint8)
+_ESCAPED[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
+
+_VALUE, _KEY, _AFTER = 0, 1, 2
+"""What comes next: a value; a key; a comma, a closing bracket or the end."""
+
+_NOTHING, _ONE = np.uint64(0), np.uint64(1)
+
+
+@inlined
+def _skip_class(data: NDArray[np.uint8], position: int, end: int, members: int) -> int:
+    """Return the index of the first byte that is not of a class."""
+    while position < end and _CLASSES[data[position]] & members:
+        position += 1
+    return position
+
+
+@inlined
+def _skip_escape(data: NDArray[np.uint8], position: int, end: int) -> int:
+    """Return the index after the escape whose backslash is at `position`."""
+    if position + 1 >= end:
+        return -1
+    escaped = data[position + 1]
+    if escaped != ord("u"):
+        return position + 2 if _CLASSES[escaped] & _ESCAPE else -1
+    if position + 6 > end:
+        return -1
+    left = _CLASSES[data[position + 2]] & _CLASSES[data[position + 3]]
+    right = _CLASSES[data[position + 4]] & _CLASSES[data[position + 5]]
+    return position + 6 if left & right & _HEX else -1
+
+
+@inlined
+def _skip_string(data: NDArray[np.uint8], position: int, end: int) -> int:
+    """Return the index after the closing quote of the string whose opening quote is at `position`."""
+    position += 1
+    while 0 <= position < end:
+        if position + LANES <= len(data):
+            marks = mark_special(data, position)
+            if marks == _NOTHING:
+                position += LANES
+                continue
+            position += count_before(marks)
+            if position >= end:
+                break
+        byte = data[position]
+        if byte == ord("\\"):
+            position = _skip_escape(data, position, end)
+        elif byte == ord('"'):
+            return position + 1
+        elif _CLASSES[byte] & _TEXT:  # in the last 63 bytes
+            position += 1
+        else:
+            break
+    return -1
+
+
+@compiled
+def _skip_key(data: NDArray[np.uint8], position: int, end: int) -> int:
+    """Return the index after the colon of the key at `position`."""
+    if data[position] != ord('"'):
+        return -1
+    position = _skip_string(data, position, end)
+    if position < 0:
+        return -1
+    position = _skip_class(data, position, end, _SPACE)
+    return position + 1 if position < end and data[position] == ord(":") else -1
+
+
+@compiled
+def _skip_digits(data: NDArray[np.uint8], position: int, end: int) -> int:
+    """Return the index after one digit or more."""
+    after = _skip_class(data, position, end, _DIGIT)
+    return after if after > position else -1
+
+
+@compiled
+def _skip_number(data: NDArray[np.uint8], begin: int, end: int) -> int:
+    """Return the index after the number that begins at `begin`, unless it is very long."""
+    digits = begin + 1 if data[begin] == ord("-") else begin
+    position = _skip_digits(data, digits, end)
+    if position < 0 or (data[digits] == ord("0") and position > digits + 1):
+        return -1
+    if position < end and data[position] == ord("."):
+        position = _skip_digits(data, position + 1, end)
+    if 0 <= position < end and (data[position] == ord("e") or data[position] == ord("E")):
+        position += 1
+        if position < end and (data[position] == ord("+") or data[position] == ord("-")):
+            position += 1
+        position = _skip_digits(data, position, end)
+    return -1 if position - begin > MAX_NUMBER_BYTES else position
+
+
+@compiled
+def _skip_scalar(data: NDArray[np.uint8], position: int, end: int) -> int:
+    """Return the index after the string, number, true, false or null at `position`."""
+    first = data[position]
+    if first == ord('"'):
+        return int(_skip_string(data, position, end))
+    if first == ord("-") or _CLASSES[first] & _DIGIT:
+        return int(_skip_number(data, position, end))
+    for word in (b"true", b"false", b"null"):
+        if first == word[0] and position + len(word) <= end:
+            for index in range(len(word)):
+                if data[position + index] != word[index]:
+                    return -1
+            return position + len(word)
+    return -1
+
+
+@compiled
+def _skip_value(data: NDArray[np.uint8], position: int, end: int, closings: NDArray[np.int64]) -> int:
+    """Return the index after the JSON value at `position`; closings[1:] is room for what the open brackets wait for."""
+    depth = 0
+    expected = _VALUE
+    while 0 <= position < end:
+        byte = data[position]
+        if expected == _KEY:
+            position = _skip_key(data, position, end)
+            expected = _VALUE
+        elif expected == _AFTER:
+            position += 1
+            if byte == closings[depth]:
+                depth -= 1
+            elif byte == ord(","):
+                expected = _KEY if closings[depth] == ord("}") else _VALUE
+            else:
+                return -1
+        elif byte == ord("{") or byte == ord("["):
+            depth += 1
+            if depth == len(closings):
+                return -1
+            closings[depth] = ord("}") if byte == ord("{") else ord("]")
+            position = _skip_class(data, position + 1, end, _SPACE)
+            # An empty pair of brackets is a value already; the next round closes it.
+            is_empty = position < end and data[position] == closings[depth]
+            expected = _AFTER if is_empty else (_KEY if byte == ord("{") else _VALUE)
+        else:
+            position = _skip_scalar(data, position, end)
+            expected = _AFTER
+        if depth == 0 and expected == _AFTER:
+            return position
+        if position >= 0:
+            position = _skip_class(data, position, end, _SPACE)
+    return -1
+
+
+@compiled
+def find_newlines(data: NDArray[np.uint8], size: int, newlines: NDArray[np.int64]) -> int:
+    """Write the index of every newline in data[:size], ascending; give their number, -1 where there is no room."""
+    position, count = 0, 0
+    while position < size:
+        if position + LANES <= len(data):
+            marks = mark_newlines(data, position)
+            step = LANES
+        else:
+            marks = _ONE if data[position] == ord("\n") else _NOTHING
+            step = 1
+        while marks != _NOTHING:
+            index = position + count_before(marks)
+            if index >= size:
+                break
+            if count == len(newlines):
+                return -1
+            newlines[count] = index
+            count += 1
+            marks &= marks - _ONE
+        position += step
+    return count
+
+
+@compiled
+def scan_lines(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    accepted: NDArray[np.bool_],
+) -> None:
+    """Mark the lines that are JSON beyond doubt, apart from their UTF-8.
+
+    Args:
+        data: The bytes.
+        starts: Index in `data` of each line's first byte.
+        ends: Index in `data` after each line's last byte.
+        accepted: Where the marks go, shape [lines].
+    """
+    closings = np.empty(MAX_DEPTH + 1, dtype=np.int64)
+    data = borrowed(data)
+    for line in range(len(starts)):
+        end = ends[line]
+        position = _skip_class(data, starts[line], end, _SPACE)
+        position = _skip_value(data, position, end, closings)
+        accepted[line] = position >= 0 and _skip_class(data, position, end, _SPACE) == end
+
+
+@inlined
+def _find_key(
+    data: NDArray[np.uint8], begin: int, end: int, keys: NDArray[np.uint8], key_ends: NDArray[np.int64]
+) -> int:
+    """Return the number of the wanted key that data[begin:end] spells; -1: none; -2: escaped, so it may be one."""
+    for position in range(begin, end):
+        if data[position] == ord("\\"):
+            return -2
+    key_begin = 0
+    for number in range(len(key_ends)):
+        key_end = key_ends[number]
+        same = key_end - key_begin == end - begin
+        for index in range(end - begin if same else 0):
+            same = same and data[begin + index] == keys[key_begin + index]
+        if same:
+            return number
+        key_begin = key_end
+    return -1
+
+
+@inlined
+def _read_code_unit(data: NDArray[np.uint8], position: int, end: int) -> int:
+    r"""Read the escape \uXXXX at `position`; -1: there is none."""
+    if position + 6 > end or data[position] != ord("\\") or data[position + 1] != ord("u"):
+        return -1
+    code = 0
+    for index in range(position + 2, position + 6):
+        if not _CLASSES[data[index]] & _HEX:
+            return -1
+        code = 16 * code + _HEX_VALUES[data[index]]
+    return code
+
+
+@inlined
+def _write_character(code: int, texts: NDArray[np.uint8], written: int) -> int:
+    """Write a character in UTF-8 and give the index after it."""
+    if code < 0x80:
+        texts[written] = code
+        return written + 1
+    if code < 0x800:
+        texts[written] = 0xC0 | code >> 6
+    else:
+        if code < 0x10000:
+            texts[written] = 0xE0 | code >> 12
+        else:
+            texts[written] = 0xF0 | code >> 18
+            texts[written + 1] = 0x80 | code >> 12 & 0x3F
+            written += 1
+        texts[written + 1] = 0x80 | code >> 6 & 0x3F
+        written += 1
+    texts[written + 1] = 0x80 | code & 0x3F
+    return written + 2
+
+
+@inlined
+def _read_unicode_escape(
+    data: NDArray[np.uint8], position: int, end: int, texts: NDArray[np.uint8], written: int
+) -> tuple[int, int]:
+    r"""Write the character of the escape \uXXXX, or of two, at `position`; give the indices after both, -1 in doubt."""
+    code = _read_code_unit(data, position, end)
+    position += 6
+    if 0xD800 <= code < 0xDC00:
+        low = _read_code_unit(data, position, end)
+        position += 6
+        code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00) if 0xDC00 <= low < 0xE000 else -1
+    if code < 0 or 0xDC00 <= code < 0xE000:
+        return -1, written
+    return position, _write_character(code, texts, written)
+
+
+@inlined
+def _read_string(
+    data: NDArray[np.uint8],
+    position: int,
+    end: int,
+    texts: NDArray[np.uint8],
+    written: int,
+) -> tuple[int, int]:
+    """Write the text of the string whose opening quote is at `position`.
+
+    Returns:
+        The index after its closing quote, -1 where there is none or the text has half of a surrogate pair, which UTF-8
+        cannot hold; and the index after what was written.
+    """
+    position += 1
+    while 0 <= position < end:
+        if position + LANES <= len(data):
+            marks = copy_and_mark_special(data, position, texts, written)  # what is too much is written over
+            if marks == _NOTHING:
+                position, written = position + LANES, written + LANES
+                continue
+            plain = count_before(marks)
+            position, written = position + plain, written + plain
+            if position >= end:
+                break
+        byte = data[position]
+        if byte == ord("\\"):
+            escaped = _ESCAPED[data[position + 1]] if position + 1 < end else np.uint8(0)
+            if escaped:
+                texts[written] = escaped
+                position, written = position + 2, written + 1
+            else:
+                position, written = _read_unicode_escape(data, position, end, texts, written)
+        elif byte == ord('"'):
+            return position + 1, written
+        elif _CLASSES[byte] & _TEXT:  # in the last 63 bytes
+            texts[written] = byte
+            position, written = position + 1, written + 1
+        else:
+            break
+    return -1, written
+
+
+@inlined
+def _enter_member(
+    data: NDArray[np.uint8],
+    position: int,
+    end: int,
+    keys: NDArray[np.uint8],
+    key_ends: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Pass the bracket or comma at `position` and a key; give the key's number and its value's index, -1 in doubt."""
+    begin = _skip_class(data, position + 1, end, _SPACE)
+    if begin == end or data[begin] != ord('"'):
+        return -1, -1
+    after = _skip_string(data, begin, end)
+    if after < 0:
+        return -1, -1
+    number = _find_key(data, begin + 1, after - 1, keys, key_ends)
+    position = _skip_class(data, after, end, _SPACE)
+    if number == -2 or position == end or data[position] != ord(":"):
+        return -1, -1
+    position = _skip_class(data, position + 1, end, _SPACE)
+    return number, (position if position < end else -1)
+
+
+@inlined
+def _read_object(
+    data: NDArray[np.uint8],
+    position: int,
+    end: int,
+    keys: NDArray[np.uint8],
+    key_ends: NDArray[np.int64],
+    texts: NDArray[np.uint8],
+    text_ends: NDArray[np.int64],
+    line: int,
+    closings: NDArray[np.int64],
+) -> bool:
+    """Write the strings under the wanted keys of the object that data[position:end] is; False in any doubt."""
+    for number in range(len(key_ends)):
+        text_ends[number, line + 1] = -1
+    missing = len(key_ends)
+    position = _skip_class(data, position, end, _SPACE)
+    if position == end or data[position] != ord("{"):
+        return False
+    while True:
+        number, position = _enter_member(data, position, end, keys, key_ends)
+        if position < 0:
+            return False
+        if number < 0:
+            position = _skip_value(data, position, end, closings)
+        elif data[position] != ord('"') or text_ends[number, line + 1] >= 0:
+            return False
+        else:
+            missing -= 1
+            position, written = _read_string(data, position, end, texts, text_ends[number, line])
+            text_ends[number, line + 1] = written
+        if position < 0:
+            return False
+        position = _skip_class(data, position, end, _SPACE)
+        if position == end or data[position] != ord(","):
+            break
+    is_closed = position < end and data[position] == ord("}")
+    return is_closed and missing == 0 and _skip_class(data, position + 1, end, _SPACE) == end
+
+
+@compiled
+def read_objects(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    keys: NDArray[np.uint8],
+    key_ends: NDArray[np.int64],
+    texts: NDArray[np.uint8],
+    text_ends: NDArray[np.int64],
+) -> bool:
+    """Read the strings under the wanted keys, if every line is, beyond doubt, an object that has each of them once.
+
+    Args:
+        data: The bytes.
+        starts: Index in `data` of each line's first byte.
+        ends: Index in `data` after each line's last byte.
+        keys: The wanted keys in UTF-8, one after the other.
+        key_ends: Where each of them ends in `keys`.
+        texts: Where the strings go without escapes, those of a key one after the other; for each key as many bytes as
+            the lines have, and LANES more.
+        text_ends: Where their ends in `texts` go, behind a column of where each key's strings begin, shape
+            [keys, lines + 1].
+
+    Returns:
+        False where `json.loads` has to be asked; the encoding is not looked at.
+    """
+    closings = np.empty(MAX_DEPTH + 1, dtype=np.int64)
+    data, keys, key_ends = borrowed(data), borrowed(keys), borrowed(key_ends)
+    texts, text_ends = borrowed(texts), borrowed(text_ends)
+    for line in range(len(starts)):
+        if not _read_object(data, starts[line], ends[line], keys, key_ends, texts, text_ends, line, closings):
+            return False
+    return True

@@ -1,0 +1,133 @@
+"""How encoded texts lie on disk: which sequences a document has, where EOD goes, what becomes of an empty text.
+
+Megatron's rule and Modalities' rule, each as one vectorised function of a batch.
+Source: docs/formats.md, sections 1 and 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.dtypes import cast_tokens, require_fit
+from dsindex.kernels.loader import loaded_loops
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dsindex.text.encoders import TokenBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaidOutDocuments:
+    """A batch as it goes to disk."""
+
+    tokens: NDArray[Any]
+    """Token ids in their type on disk, EOD placed; shape [tokens]."""
+    sequence_lengths: NDArray[np.int64]
+    """EOD included; no zeros; shape [sequences]."""
+    sequences_per_document: NDArray[np.int64]
+    """0 for a document without tokens; shape [documents]."""
+    num_empty: int
+    """Documents without tokens."""
+    eod_in_text: int
+    is_document: NDArray[np.bool_] | None = None
+    """Which records became documents, shape [records]; None: all did."""
+
+
+def lay_out_documents(
+    batch: TokenBatch, texts_per_record: NDArray[np.int64] | None, *, dtype: np.dtype[Any], eod_id: int | None
+) -> LaidOutDocuments:
+    """Arrange encoded texts as Megatron's preprocess_data.py does: drop empty sequences, close documents with EOD.
+
+    A text without ids adds no sequence. EOD goes on the end of a document's last sequence, if the document has any
+    token. A document without tokens keeps only its boundary.
+
+    Args:
+        batch: Ids of all texts, one after the other.
+        texts_per_record: How many texts each document has, shape [documents]; None: one each.
+        dtype: Token type on disk.
+        eod_id: Appended where given.
+
+    Source: docs/formats.md section 1; Megatron-LM tools/preprocess_data.py, Encoder.encode.
+    """
+    has_tokens = batch.lengths > 0
+    lengths = batch.lengths[has_tokens]
+    if texts_per_record is None:
+        sequences_per_document = has_tokens.astype(np.int64)
+    else:
+        kept_before = np.concatenate(([0], np.cumsum(has_tokens, dtype=np.int64)))
+        ends = np.cumsum(texts_per_record)
+        sequences_per_document = kept_before[ends] - kept_before[ends - texts_per_record]
+    if eod_id is None:
+        eod_in_text = 0
+        tokens = cast_tokens(batch.tokens, dtype)
+    else:
+        last_sequences = np.cumsum(sequences_per_document)[sequences_per_document > 0] - 1
+        lengths[last_sequences] += 1
+        places = np.cumsum(lengths)[last_sequences] - 1
+        tokens, eod_in_text = _insert_eod(batch.tokens, places, eod_id, dtype=dtype)
+    return LaidOutDocuments(
+        tokens=tokens,
+        sequence_lengths=lengths,
+        sequences_per_document=sequences_per_document,
+        num_empty=int(np.count_nonzero(sequences_per_document == 0)),
+        eod_in_text=eod_in_text,
+    )
+
+
+def lay_out_packed_documents(batch: TokenBatch, *, dtype: np.dtype[Any], eod_id: int | None) -> LaidOutDocuments:
+    """Arrange encoded texts as Modalities packs them: one sequence each, EOD unless it is there, none without tokens.
+
+    Args:
+        batch: Ids of all texts, one text per document, one after the other.
+        dtype: Token type on disk.
+        eod_id: Appended to a document unless its last token is this already.
+
+    Source: docs/formats.md section 3.
+    """
+    has_tokens = batch.lengths > 0
+    lengths = batch.lengths[has_tokens]
+    if eod_id is None:
+        eod_in_text = 0
+        tokens = cast_tokens(batch.tokens, dtype)
+    else:
+        lacks_eod = batch.tokens[np.cumsum(lengths) - 1] != eod_id
+        lengths = lengths + lacks_eod
+        places = np.cumsum(lengths)[lacks_eod] - 1
+        tokens, eod_in_text = _insert_eod(batch.tokens, places, eod_id, dtype=dtype)
+    return LaidOutDocuments(
+        tokens=tokens,
+        sequence_lengths=lengths,
+        sequences_per_document=np.ones(len(lengths), np.int64),
+        num_empty=int(np.count_nonzero(~has_tokens)),
+        eod_in_text=eod_in_text,
+        is_document=has_tokens,
+    )
+
+
+def _insert_eod(
+    tokens: NDArray[np.uint32], places: NDArray[np.int64], eod_id: int, *, dtype: np.dtype[Any]
+) -> tuple[NDArray[Any], int]:
+    """Put `eod_id` at the given places of the result and the tokens, narrowed on the way, everywhere else.
+
+    Returns:
+        The result, and how many of the tokens were `eod_id`.
+
+    Raises:
+        OverflowError: If an id does not fit.
+    """
+    result = np.empty(len(tokens) + len(places), dtype)
+    loops = loaded_loops()
+    if loops is not None:
+        largest, eod_in_text = loops.insert_token(tokens, places, eod_id, result)
+        require_fit(np.array([largest]), dtype)
+        return result, eod_in_text
+    require_fit(tokens, dtype)
+    is_text = np.ones(len(result), np.bool_)
+    is_text[places] = False
+    result[is_text] = tokens
+    result[places] = eod_id
+    return result, int(np.count_nonzero(tokens == eod_id))

@@ -1,0 +1,211 @@
+"""Proof that a work folder, and a file inside it, was made by dsindex: nothing else in it is ever removed.
+
+A work folder holds a marker, written when the folder was new or empty, with a random id. Files of a fixed name in a
+marked folder are ours because the folder was empty before; all other files carry the id in their own names:
+
+    shards/0004/00042137.<id><random>.<suffix>        id and random: 16 hexadecimal digits each
+
+Folders are opened without following symbolic links, and files are removed one by one, relative to the open folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from dsindex.errors import OutputError, PlanError
+from dsindex.storage import output_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MARKER_FILE = "dsindex-work-folder.json"
+MARKER_FORMAT = "dsindex work folder 1"
+SHARDS_FOLDER = "shards"
+OWNED_SUFFIXES = frozenset({"bin", "idx", "prov", "quarantine", "head", "index", "tmp"})
+"""Last suffixes of the files that jobs write below `shards/`."""
+
+_ID = re.compile(r"[0-9a-f]{16}")
+_LARGEST_MARKER_BYTES = 4096
+_REMOVED_AT_ONCE = 8
+"""Large files take time each, and so does every file on a server."""
+
+
+def mark_folder(path: str, *, beside: frozenset[str] = frozenset()) -> str:
+    """Make a new or empty folder a work folder, or recognise one that already is.
+
+    Args:
+        path: Of the folder, which exists.
+        beside: Names that may stand in a folder without a marker: files that a driver makes before or after it.
+
+    Returns:
+        The id of the folder.
+
+    Raises:
+        PlanError: If the folder holds other files and no marker, so that it is not ours.
+        OutputError: If it cannot be read or written.
+    """
+    try:
+        with open_folder(path) as folder:
+            known = _read_marker(folder)
+            if known is not None:
+                return known
+            foreign = sorted(set(os.listdir(folder)) - beside - {MARKER_FILE})
+            if foreign:
+                msg = (
+                    f"{path}: expected a new, an empty or a dsindex work folder, found {foreign[0]!r} in it and no "
+                    f"{MARKER_FILE}; choose another --work-dir"
+                )
+                raise PlanError(msg)
+            return _write_marker(folder)
+    except OSError as error:
+        raise output_error(path, error) from error
+
+
+def read_folder_id(path: str) -> str | None:
+    """Return the id of a work folder; None where the folder is gone or carries no marker."""
+    try:
+        with open_folder(path) as folder:
+            return _read_marker(folder)
+    except OSError:
+        return None
+
+
+def new_file_id(folder_id: str) -> str:
+    """Return a new part of a file name that proves in which work folder the file was made."""
+    return folder_id + secrets.token_hex(8)
+
+
+def is_owned_name(name: str, folder_id: str) -> bool:
+    """Tell whether a file below `shards/` has a name that a job of this work folder gave it.
+
+    >>> is_owned_name("00000003.0123456789abcdef0011223344556677.0.bin", "0123456789abcdef")
+    True
+    >>> is_owned_name("00000003.0123456789abcdef0011223344556677.0.bin.bak", "0123456789abcdef")
+    False
+    """
+    parts = name.split(".")
+    return parts[-1] in OWNED_SUFFIXES and any(
+        len(part) == 2 * len(folder_id) and part.startswith(folder_id) for part in parts[1:-1]
+    )
+
+
+def remove_owned_shards(path: str, folder_id: str) -> None:
+    """Remove what jobs of this work folder left below `shards/`, and the folders that are then empty.
+
+    What cannot be removed, and what is not ours, stays.
+    """
+    with contextlib.suppress(OSError), open_folder(path) as folder:
+        with open_folder(SHARDS_FOLDER, inside=folder) as shards:
+            for name in os.listdir(shards):
+                with contextlib.suppress(OSError):
+                    with open_folder(name, inside=shards) as subfolder:
+                        _remove_owned(subfolder, folder_id)
+                    os.rmdir(name, dir_fd=shards)
+            _remove_owned(shards, folder_id)
+        os.rmdir(SHARDS_FOLDER, dir_fd=folder)
+
+
+def remove_named(path: str, names: tuple[str, ...]) -> None:
+    """Remove regular files of a marked work folder by their fixed names.
+
+    Raises:
+        OutputError: If that is refused.
+    """
+    try:
+        with open_folder(path) as folder:
+            for name in names:
+                _remove_regular(folder, name)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise output_error(path, error) from error
+
+
+def refuse_linked_shards(path: str) -> None:
+    """Refuse a work folder whose `shards` is not a folder of its own.
+
+    Raises:
+        PlanError: If it is a symbolic link or a file.
+    """
+    shards = os.path.join(path, SHARDS_FOLDER)
+    if os.path.islink(shards) or (os.path.exists(shards) and not os.path.isdir(shards)):
+        msg = f"{shards}: expected a folder, got a symbolic link or a file; move it away, or choose another --work-dir"
+        raise PlanError(msg)
+
+
+@contextlib.contextmanager
+def open_folder(path: str, *, inside: int | None = None) -> Iterator[int]:
+    """Open a folder for work relative to it; one inside another is not followed if it is a symbolic link.
+
+    Raises:
+        OSError: If there is no such folder.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | (0 if inside is None else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags, dir_fd=inside)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read_marker(folder: int) -> str | None:
+    try:
+        descriptor = os.open(MARKER_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    except OSError:
+        return None
+    try:
+        marker = json.loads(os.read(descriptor, _LARGEST_MARKER_BYTES))
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(descriptor)
+    if not isinstance(marker, dict) or marker.get("format") != MARKER_FORMAT:
+        return None
+    folder_id = marker.get("id")
+    return folder_id if isinstance(folder_id, str) and _ID.fullmatch(folder_id) else None
+
+
+def _write_marker(folder: int) -> str:
+    """Write the marker in one call; a crash before it leaves an empty one, which is written again."""
+    folder_id = secrets.token_hex(8)
+    marker = json.dumps({"format": MARKER_FORMAT, "id": folder_id, "note": "made and removed by dsindex"}) + "\n"
+    descriptor = os.open(MARKER_FILE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666, dir_fd=folder)
+    try:
+        if os.fstat(descriptor).st_size:
+            msg = f"{MARKER_FILE}: expected no file or a marker that dsindex wrote; choose another --work-dir"
+            raise OutputError(msg)
+        os.write(descriptor, marker.encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    with contextlib.suppress(OSError):  # file systems that cannot sync folders
+        os.fsync(folder)
+    return folder_id
+
+
+def _remove_owned(folder: int, folder_id: str) -> None:
+    """Remove our files of one folder, several at once."""
+    names = [name for name in os.listdir(folder) if is_owned_name(name, folder_id)]
+    if not names:
+        return
+    with ThreadPoolExecutor(_REMOVED_AT_ONCE, thread_name_prefix="dsindex-remove") as pool:
+        list(pool.map(lambda name: _remove_quietly(folder, name), names))
+
+
+def _remove_quietly(folder: int, name: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=folder)
+
+
+def _remove_regular(folder: int, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode):
+            os.unlink(name, dir_fd=folder)

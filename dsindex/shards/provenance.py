@@ -1,0 +1,210 @@
+"""Where each document came from: `<prefix>.provenance.parquet`, one row per document, in the documents' order.
+
+    input    int32   number of the input in the manifest
+    offset   int64   byte offset of the record's line in that input
+    line     int64   1-based line number in that input
+
+A few bytes a document: offsets and lines are stored as differences. Row groups have a fixed size, so that the file does
+not depend on how the build was cut into shards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.errors import FormatError, InputError
+from dsindex.regular_files import open_file
+from dsindex.shards.tokenize import PROVENANCE
+from dsindex.storage import ArrowSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow.parquet as pq
+    from numpy.typing import NDArray
+
+    from dsindex.storage import DigestingWriter
+
+ROWS_PER_GROUP = 1 << 20
+COLUMNS = [("input", "int32"), ("offset", "int64"), ("line", "int64")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardProvenance:
+    """The `.prov` of one shard and what its rows count from."""
+
+    path: str
+    input: int
+    first_line: int
+    """1-based line number of the shard's first line in its input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a document came from."""
+
+    input: int
+    """Number of the input in the manifest."""
+    offset: int
+    """Byte offset of the record's line."""
+    line: int
+    """1-based line number."""
+
+
+def write_provenance(file: DigestingWriter, shards: Iterable[ShardProvenance]) -> None:
+    """Write the rows of all shards, in order, a row group in memory at a time."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([("input", pa.int32()), ("offset", pa.int64()), ("line", pa.int64())])
+    sink = pa.PythonFile(ArrowSink(file), mode="w")
+    with pq.ParquetWriter(
+        sink,
+        schema,
+        compression="zstd",
+        use_dictionary=["input"],
+        column_encoding={"offset": "DELTA_BINARY_PACKED", "line": "DELTA_BINARY_PACKED"},
+        store_schema=False,
+    ) as writer:
+        for inputs, offsets, lines in _row_groups(shards):
+            table = pa.table([pa.array(inputs), pa.array(offsets), pa.array(lines)], schema=schema)
+            writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+
+
+def count_rows(path: str) -> int:
+    """Return the number of documents of a provenance file, after a look at its form.
+
+    Raises:
+        FormatError: If the file is not such a file.
+    """
+    with _opened(path) as file:
+        return int(file.metadata.num_rows)
+
+
+def read_rows(path: str, begin: int, end: int) -> Rows:
+    """Read the rows of documents [begin, end), only those row groups that hold them.
+
+    Returns:
+        Inputs, offsets and lines, each of shape [end - begin].
+
+    Raises:
+        FormatError: If the file is not such a file, or has fewer rows.
+    """
+    import pyarrow as pa
+
+    with _opened(path) as file:
+        if not 0 <= begin <= end <= file.metadata.num_rows:
+            msg = f"{path}: expected rows up to {end}, got {file.metadata.num_rows}; it belongs to another dataset"
+            raise FormatError(msg)
+        if begin == end:
+            return np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64)
+        first = begin // ROWS_PER_GROUP
+        groups = list(range(first, (end - 1) // ROWS_PER_GROUP + 1))
+        try:
+            table = file.read_row_groups(groups, columns=["input", "offset", "line"], use_threads=False)
+            table = table.slice(begin - first * ROWS_PER_GROUP, end - begin)
+            columns = [table.column(name).combine_chunks() for name in ("input", "offset", "line")]
+        except (OSError, pa.ArrowException) as error:
+            raise _unreadable(path, error) from error
+    if any(column.null_count or len(column) != end - begin for column in columns):
+        msg = f"{path}: expected an input, an offset and a line for every document; the file is damaged"
+        raise FormatError(msg)
+    inputs, offsets, lines = (column.to_numpy() for column in columns)
+    return inputs, offsets, lines
+
+
+def read_source(path: str, document: int) -> Source:
+    """Look up one document in a provenance file, reading the one row group that holds it.
+
+    Raises:
+        FormatError: If the file is not such a file.
+        IndexError: If it has no such document.
+    """
+    num_rows = count_rows(path)
+    if not 0 <= document < num_rows:
+        msg = f"{path}: expected a document from 0 to {num_rows - 1}, got {document}"
+        raise IndexError(msg)
+    inputs, offsets, lines = read_rows(path, document, document + 1)
+    return Source(input=int(inputs[0]), offset=int(offsets[0]), line=int(lines[0]))
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[pq.ParquetFile]:
+    """Open a provenance file and check what its footer says, before anything is allocated by it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with contextlib.ExitStack() as opened:
+        try:
+            # Arrow opens no name that is not UTF-8.
+            file = opened.enter_context(pq.ParquetFile(opened.enter_context(open_file(path))))
+        except (OSError, pa.ArrowException, ValueError) as error:
+            raise _unreadable(path, error) from error
+        try:
+            schema = file.schema_arrow
+            metadata = file.metadata
+            sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+        except (OSError, pa.ArrowException, ValueError) as error:
+            raise _unreadable(path, error) from error
+        if [(field.name, str(field.type)) for field in schema] != COLUMNS:
+            msg = f"{path}: expected the columns input int32, offset int64, line int64, got another Parquet file"
+            raise FormatError(msg)
+        # Told from what was read, never by what the footer claims: it may claim any number.
+        if (
+            any(size != ROWS_PER_GROUP for size in sizes[:-1])
+            or any(not 0 < size <= ROWS_PER_GROUP for size in sizes[-1:])
+            or sum(sizes) != metadata.num_rows
+        ):
+            msg = f"{path}: expected row groups of {ROWS_PER_GROUP} rows and one with the rest; the file is damaged"
+            raise FormatError(msg)
+        yield file
+
+
+def _unreadable(path: str, error: Exception) -> FormatError:
+    return FormatError(f"{path}: cannot be read as a provenance file ({error})")
+
+
+Rows = tuple["NDArray[np.int32]", "NDArray[np.int64]", "NDArray[np.int64]"]
+
+
+def _row_groups(shards: Iterable[ShardProvenance]) -> Iterator[Rows]:
+    """Cut the shards' rows into groups of ROWS_PER_GROUP, whatever the shards' own sizes."""
+    pending: list[Rows] = []
+    num_pending = 0
+    for shard in shards:
+        try:
+            rows = np.fromfile(shard.path, PROVENANCE)
+            size_bytes = os.path.getsize(shard.path)
+        except OSError as error:
+            msg = f"{shard.path}: cannot be read ({error.strerror}); run the same command again: it is made again"
+            raise InputError(msg) from error
+        if rows.nbytes != size_bytes:
+            msg = f"{shard.path}: expected whole rows of {PROVENANCE.itemsize} bytes; the file is cut off"
+            raise FormatError(msg)
+        begin = 0
+        while begin < len(rows):
+            taken = rows[begin : begin + ROWS_PER_GROUP - num_pending]
+            pending.append(
+                (
+                    np.full(len(taken), shard.input, np.int32),
+                    np.ascontiguousarray(taken["offset"]),
+                    taken["line"] + shard.first_line,
+                )
+            )
+            num_pending += len(taken)
+            begin += len(taken)
+            if num_pending == ROWS_PER_GROUP:
+                yield _joined(pending)
+                pending, num_pending = [], 0
+    if pending:
+        yield _joined(pending)
+
+
+def _joined(pending: list[Rows]) -> Rows:
+    inputs, offsets, lines = zip(*pending, strict=True)
+    return np.concatenate(inputs), np.concatenate(offsets), np.concatenate(lines)

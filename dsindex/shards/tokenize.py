@@ -1,0 +1,356 @@
+"""The unit of work: tokenize one byte range of one input into a partial `.bin`/`.idx` pair per key.
+
+`tokenize_shard` runs unchanged on any executor. Every attempt writes under names of its own; which attempt counts is
+decided by the driver alone (workflows.state.ledger). A worker holds a few parsed blocks, never a whole range.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import xxhash
+
+from dsindex.errors import BadRecordError, InputError, TokenizerError
+from dsindex.regular_files import open_unbuffered
+from dsindex.shards.attempt import Attempt, StoredFile, shard_folder
+from dsindex.shards.layout import LaidOutDocuments, lay_out_documents, lay_out_packed_documents
+from dsindex.shards.quarantine import quarantine_line
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dsindex.shards.attempt import AttemptFile, PartWriter
+    from dsindex.text.encoders import Encoder
+    from dsindex.text.engines import Engine
+    from dsindex.text.patterns import TextPattern
+    from dsindex.text.records import BadRecord, RecordBlock, TextColumn
+    from dsindex.text.tokenizer import Tokenizer
+
+PROVENANCE = np.dtype([("offset", "<i8"), ("line", "<i8")])
+"""A row of a shard's `.prov`: byte offset of the record's line in its input, and its 0-based line in the range."""
+
+FINGERPRINT_SAMPLES = 16
+FINGERPRINT_SAMPLE_BYTES = 16 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSettings:
+    """What all shards of a build have in common; sent to every worker once."""
+
+    tokenizer: Tokenizer
+    engine: Engine
+    keys: tuple[str, ...]
+    pattern: TextPattern | None = None
+    """Gives the one text of a record; the only key is then its column."""
+    dtype: str
+    """Token type on disk."""
+    eod_id: int | None
+    """Closes every document that has tokens; None: nothing does."""
+    layout: Literal["megatron", "packed"]
+    """`megatron`: empty documents keep a boundary, EOD always. `packed`: no empty documents, EOD unless it is there."""
+    quarantine: bool
+    """Set bad records aside and go on; otherwise the first one is an error."""
+    max_record_bytes: int | None
+    provenance: bool
+    work_dir: str
+    """The folder that attempts are written below."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardTask:
+    """One byte range: the lines that begin in [begin, end) of an input."""
+
+    shard: int
+    """Number in plan order, over all inputs."""
+    input: int
+    """Number of the input in plan order."""
+    path: str
+    begin: int
+    end: int
+    input_size_bytes: int
+    input_version: str
+    """Modification time in ns as the plan saw it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyResult:
+    """One key's part of a shard."""
+
+    key: str
+    num_sequences: int
+    num_documents: int
+    num_tokens: int
+    num_empty_documents: int
+    """Documents without tokens; they keep a boundary and have no sequence."""
+    eod_in_text: int
+    """Tokens equal to EOD that came out of the text itself."""
+    bin: StoredFile
+    idx: StoredFile
+    provenance: StoredFile | None = None
+    """Of this key's documents, where they are not those of every key."""
+    num_reference_texts: int = 0
+    """Texts that `tokenizers` encoded though the engine is gigatoken, which can differ on them."""
+    is_aligned: bool = False
+    """Not tokens but a value for each token of another key, such as a loss mask."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardResult:
+    """What one attempt made of a shard: small, and all that the driver needs."""
+
+    shard: int
+    num_lines: int
+    num_blank: int
+    num_records: int
+    """Records kept."""
+    num_quarantined: int
+    keys: tuple[KeyResult, ...]
+    provenance: StoredFile | None
+    quarantine: StoredFile | None
+    input_fingerprint: str | None
+    """Of the whole input, as this shard saw it."""
+    counts: tuple[tuple[str, int], ...] = ()
+    """What else a kind of shard counts, by names of its own; to be added up over shards."""
+
+
+def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
+    """Tokenize a byte range into files under names of this attempt's own, synced to disk.
+
+    Raises:
+        BadRecordError: At the range's first bad record, unless bad records are quarantined.
+        RecordLimitError: At the first record for which the pattern takes too much time or memory.
+        InputError: If the input is gone or changed since it was planned.
+        TokenizerError: If a token does not fit the vocabulary that the tokenizer claims, or the engine fails its audit.
+        OutputError: If the work folder cannot be written.
+    """
+    from dsindex.text.records import read_records  # pyarrow loads when it is used
+
+    check_unchanged(task)
+    with shard_attempt(task, settings.work_dir) as attempt:
+        writer = _ShardWriter(attempt, task, settings)
+        blocks = read_records(
+            task.path,
+            task.begin,
+            task.end,
+            keys=settings.keys,
+            pattern=settings.pattern,
+            expected_size=task.input_size_bytes,
+            max_record_bytes=settings.max_record_bytes,
+        )
+        for block in blocks:
+            writer.add(block)
+        check_unchanged(task)
+        result = writer.finish()
+        attempt.commit()
+    return result
+
+
+def shard_attempt(task: ShardTask, work_dir: str) -> Attempt:
+    """Begin an attempt at a shard."""
+    return Attempt(work_dir, folder=shard_folder(task.shard), name=f"{task.shard:08d}")
+
+
+def check_unchanged(task: ShardTask) -> None:
+    """Compare an input with what the plan saw.
+
+    Raises:
+        InputError: If it is gone or another one.
+    """
+    try:
+        status = os.stat(task.path)
+    except OSError as error:
+        msg = f"{task.path}: cannot be read ({error.strerror}); it was there when the build was planned"
+        raise InputError(msg) from error
+    if status.st_size != task.input_size_bytes or str(status.st_mtime_ns) != task.input_version:
+        msg = (
+            f"{task.path}: changed while the build was running (expected {task.input_size_bytes} bytes as of the plan, "
+            f"got {status.st_size}, or a newer time); leave inputs alone, then run again with --fresh"
+        )
+        raise InputError(msg)
+
+
+def fingerprint_input(path: str) -> str:
+    """Recognise an input by its size and 16 samples of its bytes, the first and the last among them.
+
+    Returns:
+        XXH3-128, hexadecimal; the same wherever the file lies and whenever it was written.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
+    try:
+        with open_unbuffered(path) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            digest = xxhash.xxh3_128(size_bytes.to_bytes(8, "big"))
+            last = max(0, size_bytes - FINGERPRINT_SAMPLE_BYTES)
+            for sample in range(FINGERPRINT_SAMPLES):
+                offset = last * sample // (FINGERPRINT_SAMPLES - 1)
+                digest.update(os.pread(file.fileno(), FINGERPRINT_SAMPLE_BYTES, offset))
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror}); it was there when the build was planned"
+        raise InputError(msg) from error
+    return digest.hexdigest()
+
+
+class _ShardWriter:
+    """What one attempt at one shard writes and counts."""
+
+    def __init__(self, attempt: Attempt, task: ShardTask, settings: ShardSettings) -> None:
+        self._attempt = attempt
+        self._task = task
+        self._settings = settings
+        self._lines = self._blank = self._records = self._quarantined = 0
+        self._chosen: list[str] = []
+        self._quarantine: AttemptFile | None = None
+        with attempt.errors_named():
+            dtype = np.dtype(settings.dtype)
+            self._keys = [
+                _KeyWriter(key, attempt.open_part(str(number), dtype), settings)
+                for number, key in enumerate(settings.keys)
+            ]
+            self._provenance = attempt.open("prov") if settings.provenance else None
+
+    def add(self, block: RecordBlock) -> None:
+        """Encode a block of records and write it at the end of this attempt's files."""
+        from dsindex.text.encoders import make_encoder
+
+        if block.bad and not self._settings.quarantine:
+            self._audit()  # of what stands before it
+            first = block.bad[0]
+            raise BadRecordError(self._task.path, first.offset, first.reason)
+        encoder = make_encoder(self._settings.tokenizer, self._settings.engine)
+        offsets, lines = block.offsets, block.lines
+        with self._attempt.errors_named():
+            for key in self._keys:
+                column = block.columns[key.key]
+                self._choose_audit(block, column)
+                is_document = key.add(column, encoder).is_document
+                if is_document is not None:  # in a layout of one key only
+                    offsets, lines = offsets[is_document], lines[is_document]
+            if self._provenance is not None:
+                self._provenance.write(provenance_rows(offsets, lines).data)
+            for record in block.bad:
+                self._set_aside(record)
+        self._lines += block.num_lines
+        self._blank += block.num_blank
+        self._records += len(block.offsets)
+
+    def _choose_audit(self, block: RecordBlock, column: TextColumn) -> None:
+        """Set aside the few texts that chance, not the cut, chose: a call per block would cost more than they do."""
+        from dsindex.text.audit import choose_audit
+
+        settings = self._settings
+        if settings.engine.name != "gigatoken":
+            return
+        per_record = column.texts_per_record
+        offsets = block.offsets if per_record is None else np.repeat(block.offsets, per_record)
+        chosen = choose_audit(
+            column.texts, offsets, input_number=self._task.input, special_tokens=settings.tokenizer.special_tokens
+        )
+        self._chosen += chosen.to_pylist()
+
+    def _audit(self) -> None:
+        """Compare the fast engine with the reference on the texts set aside so far."""
+        if self._chosen:
+            import pyarrow as pa
+
+            from dsindex.text.audit import audit
+
+            audit(self._settings.tokenizer, self._settings.engine, pa.array(self._chosen, pa.large_string()))
+        self._chosen.clear()
+
+    def _set_aside(self, record: BadRecord) -> None:
+        if self._quarantine is None:
+            self._quarantine = self._attempt.open("quarantine")
+        self._quarantine.write(quarantine_line(self._task.path, record))
+        self._quarantined += 1
+
+    def finish(self) -> ShardResult:
+        """Audit, sync everything and say what was written."""
+        self._audit()
+        with self._attempt.errors_named():
+            keys = tuple(key.finish() for key in self._keys)
+            provenance = self._provenance.finish() if self._provenance else None
+            quarantine = self._quarantine.finish() if self._quarantine else None
+        return ShardResult(
+            shard=self._task.shard,
+            num_lines=self._lines,
+            num_blank=self._blank,
+            num_records=self._records,
+            num_quarantined=self._quarantined,
+            keys=keys,
+            provenance=provenance,
+            quarantine=quarantine,
+            input_fingerprint=fingerprint_input(self._task.path),
+        )
+
+
+class _KeyWriter:
+    """One key's texts on their way into a part."""
+
+    def __init__(self, key: str, part: PartWriter, settings: ShardSettings) -> None:
+        self.key = key
+        self._part = part
+        self._dtype = np.dtype(settings.dtype)
+        self._vocabulary_size = settings.tokenizer.vocabulary_size
+        self._eod_id = settings.eod_id
+        self._layout = settings.layout
+        self._empty = self._eod_in_text = self._reference_texts = 0
+
+    def add(self, column: TextColumn, encoder: Encoder) -> LaidOutDocuments:
+        batch = encoder.encode(column.texts)
+        check_ids(batch.tokens, self._vocabulary_size)
+        if self._layout == "packed":
+            documents = lay_out_packed_documents(batch, dtype=self._dtype, eod_id=self._eod_id)
+        else:
+            documents = lay_out_documents(batch, column.texts_per_record, dtype=self._dtype, eod_id=self._eod_id)
+        self._part.add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)
+        self._empty += documents.num_empty
+        self._eod_in_text += documents.eod_in_text
+        self._reference_texts += batch.num_reference_texts
+        return documents
+
+    def finish(self) -> KeyResult:
+        bin_file, idx_file = self._part.finish()
+        index = self._part.index
+        return KeyResult(
+            key=self.key,
+            num_sequences=index.num_sequences,
+            num_documents=index.num_documents,
+            num_tokens=index.num_tokens,
+            num_empty_documents=self._empty,
+            eod_in_text=self._eod_in_text,
+            num_reference_texts=self._reference_texts,
+            bin=bin_file,
+            idx=idx_file,
+        )
+
+
+def check_ids(tokens: NDArray[np.uint32], vocabulary_size: int) -> None:
+    """Refuse token ids that the vocabulary does not have.
+
+    Raises:
+        TokenizerError: Naming the largest.
+    """
+    if tokens.size and int(tokens.max()) >= vocabulary_size:
+        msg = (
+            f"expected token ids below {vocabulary_size}, the size of the vocabulary, got {tokens.max()}; "
+            f"the tokenizer.json is damaged"
+        )
+        raise TokenizerError(msg)
+
+
+def provenance_rows(offsets: NDArray[np.int64], lines: NDArray[np.int64]) -> NDArray[Any]:
+    """Give rows of type PROVENANCE.
+
+    Args:
+        offsets: Byte offset of each record's line in its input, shape [records].
+        lines: Number of the line, from 0 at the range's start; same shape.
+    """
+    rows = np.empty(len(offsets), PROVENANCE)
+    rows["offset"] = offsets
+    rows["line"] = lines
+    return rows

@@ -1,0 +1,117 @@
+"""jq programs in a guarded process: fields of a record, and which elements of them a filter selects."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jq
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Answer = dict[str, Any]
+_MAX_NESTING = 900
+"""As `dsindex.text.fields` has it, which takes long to import."""
+_SHOWN_CHARACTERS = 1000
+"""Of jq's own words, which may quote the record."""
+
+
+def prepare(definition: dict[str, Any]) -> tuple[Answer, Callable[[bytes], Answer]]:
+    """Compile programs.
+
+    Args:
+        definition: `fields`, a list of patterns that give a value of a record; `masks`, a list of objects with
+            `pattern`, `field` (its number in `fields`) and `rest`, a filter for the field's elements or None.
+
+    Returns:
+        `refused`, the pattern that is no jq and the reason, or None; and the function that answers a record with the
+        `fields` and the `masks`, in their order. Each is a `value`, or a `problem`. A mask's is null where its field
+        has none.
+    """
+    try:
+        fields = [(pattern, _compile(pattern, pattern)) for pattern in definition["fields"]]
+        masks = [(mask["pattern"], mask["field"], _compile_mask(mask)) for mask in definition["masks"]]
+    except _RefusedError as refused:
+        return {"refused": refused.args}, _answer_nothing
+
+    def answer(record: bytes) -> Answer:
+        text = record.decode()
+        values = [_only(pattern, functools.partial(program.input_text, text)) for pattern, program in fields]
+        return {
+            "fields": values,
+            "masks": [_select(pattern, values[field], program) for pattern, field, program in masks],
+        }
+
+    return {"refused": None}, answer
+
+
+class _RefusedError(Exception):
+    """A pattern, and what jq says of it."""
+
+
+def _compile(program: str, pattern: str) -> Any:  # noqa: ANN401  (jq has no types)
+    try:
+        return jq.compile(program)
+    except ValueError as error:
+        raise _RefusedError(pattern, _first_line(error)) from error
+
+
+def _compile_mask(mask: dict[str, Any]) -> Any:  # noqa: ANN401
+    rest = mask["rest"]
+    if rest is None:
+        return None
+    # By itself first, so that no unbalanced bracket can reach the program around it.
+    _compile(rest, mask["pattern"])
+    return _compile(f"[.[] | try ([({rest})] | any) catch {{error: .}}]", mask["pattern"])
+
+
+def _answer_nothing(record: bytes) -> Answer:
+    raise AssertionError(f"a pattern that was refused cannot read {record!r}")
+
+
+def _only(pattern: str, start: Callable[[], Any]) -> Answer:
+    """Return the one value that a program gives, None where it gives none."""
+    try:
+        values = start().all()
+    except (ValueError, TypeError, RecursionError) as error:
+        return _problem(f"pattern `{pattern}` fails: {_first_line(error)}")
+    if len(values) > 1:
+        return _problem(f"pattern `{pattern}`: expected one value, got {len(values)}; leave out `[]`")
+    if _is_too_deep(values):
+        return _problem(f"pattern `{pattern}`: expected at most {_MAX_NESTING} objects and lists inside each other")
+    return {"value": values[0] if values else None}
+
+
+def _select(pattern: str, field: Answer, program: Any) -> Answer | None:  # noqa: ANN401
+    """Tell for each element of a list, or for the one value, whether it is selected."""
+    value = field.get("value")
+    if value is None:
+        return None
+    elements = value if isinstance(value, list) else [value]
+    if program is None:
+        return {"value": [True] * len(elements)}
+    found = _only(pattern, functools.partial(program.input_value, elements))
+    for number, answer in enumerate(found.get("value") or [], 1):
+        if isinstance(answer, dict):
+            reason = str(answer["error"])[:_SHOWN_CHARACTERS]
+            return _problem(f"pattern `{pattern}` fails on element {number}: {reason}")
+    return found
+
+
+def _is_too_deep(values: list[Any]) -> bool:
+    level: list[Any] = values
+    for _ in range(_MAX_NESTING + 1):
+        inner = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
+        level = [item for items in inner for item in items]
+        if not level:
+            return False
+    return True
+
+
+def _problem(reason: str) -> Answer:
+    return {"problem": reason}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].removeprefix("jq: error: ")[:_SHOWN_CHARACTERS]

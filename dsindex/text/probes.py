@@ -1,0 +1,54 @@
+"""Texts that are tried with both engines before the fast one is taken: they tell the options of tokenizers apart."""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+PROBED_ADDED_TOKENS = 64
+"""Probes are written for so many added tokens: 0.1 s at most, whatever the tokenizer."""
+
+FIXED_PROBES = (
+    "", " ", "  ", "\n", "\r\n", "\t \t", "\0", "a\0b", "\u00a0x\u2003y\u3000z", " leading", "trailing ", "a" * 300,
+    "The quick brown fox doesn't jump; it'll've JUMPED.\n\n  Twice!\n", "I'M HE'LL we'd ſ's",
+    "1234567890 3.14 1,000,000 ٣٤٥ ½ ²", "def f(x):\n    return x**2  # ok\n\n\n\tend", "https://a.example/?q=%20&x=[1]{2}",
+    "Ünïcödé e\u0301 n\u0303 ﬁ Å Å ẞ", "Привет, мир! Ёж", "שלום עולם", "مرحبا بالعالم", "नमस्ते दुनिया",
+    "你好，世界。", "こんにちは 안녕",
+    "ไทยไม่มีเว้นวรรค", "👩‍👩‍👧‍👦 🇩🇪 👍🏽 ☃️", "\ufeffbom", "\ufffd\ud7ff\U0010ffff", "\u0301\u0302 only marks",
+    "▁under▁score▁", "<0x41><0xFF>",
+    "<unk><s></s><|endoftext|>[CLS][SEP][UNK]", "Ġword Ċ", "x" + "\u200d" * 5 + "y", "a\x1c\x85\u2028\u2029b",
+)  # fmt: skip
+"""Texts of every kind."""
+
+_SHORT = ("a", "B", "'s", "1", " ", "\n", "\t", ".", "/", "é", "中", "\u0301", "▁")
+"""Up to three of these, one after the other, are a probe each: what a pre-tokenizer splits, it splits there."""
+
+
+def probes_of(added_tokens: Sequence[str]) -> list[str]:
+    """Return all probes for a tokenizer.
+
+    Args:
+        added_tokens: What its added tokens look like in a text.
+    """
+    return [*FIXED_PROBES, *_short_probes(), *_added_token_probes(added_tokens)]
+
+
+def _short_probes() -> Iterator[str]:
+    for length in (1, 2, 3):
+        yield from map("".join, itertools.product(_SHORT, repeat=length))
+
+
+def _added_token_probes(contents: Sequence[str]) -> Iterator[str]:
+    for content in contents[:PROBED_ADDED_TOKENS]:
+        yield from (
+            content,
+            f" {content} ",
+            f"a{content}b",
+            f"{content * 2}\n{content}",
+            f"é {content[:-1]}{content}\u3000x",
+        )
+        yield from (unicodedata.normalize("NFD", content), content.lower(), content.upper())

@@ -1,0 +1,146 @@
+"""Configuration files in YAML: plain values only, every key once, and no larger in use than it looks.
+
+YAML lets an alias stand for what an anchor named, so that a few lines unfold to gigabytes, or hold themselves: whoever
+walks over such a value never ends. Aliases are allowed here, but what they unfold to is counted while the file is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from dsindex.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_BYTES = 16 << 20
+"""Of a file; 100,000 inputs by name are less."""
+MAX_NODES = 250_000
+"""Keys, values, lists and mappings of a file, aliases unfolded."""
+MAX_DEPTH = 100
+"""Lists and mappings inside each other; PyYAML needs several calls for each, of Python's 1,000."""
+
+
+def read_yaml(path: str) -> dict[str, Any]:
+    """Read a configuration file.
+
+    Raises:
+        InputError: If it cannot be read, or as `parse_yaml` says.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror})"
+        raise InputError(msg) from error
+    return parse_yaml(content, source=path)
+
+
+def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
+    """Read a configuration.
+
+    Args:
+        content: YAML, one mapping.
+        source: What error messages call it.
+
+    Raises:
+        InputError: If it is not such YAML, has a key twice, or is too large.
+
+    >>> parse_yaml("input: [a.jsonl]", source="build.yaml")
+    {'input': ['a.jsonl']}
+    """
+    if len(content) > MAX_BYTES:
+        msg = f"{source}: expected a configuration of at most {MAX_BYTES >> 20} MiB, got more; is it another file?"
+        raise InputError(msg)
+    try:
+        text = content if isinstance(content, str) else content.decode("utf-8-sig")
+        loader = _Loader(text)
+        try:
+            loaded = loader.get_single_data()
+        finally:
+            loader.dispose()
+    except _RefusedError as error:
+        msg = f"{source}, line {error.mark.line + 1}: {error}"
+        raise InputError(msg) from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = "" if mark is None else f", line {mark.line + 1}"
+        msg = f"{source}{where}: expected YAML, got a syntax error ({error.problem or error.context})"
+        raise InputError(msg) from error
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        # PyYAML's own constructors fail in many ways: `!!int ""`, `!!timestamp 2024-13-01`, 5,000 digits.
+        msg = f"{source}: expected YAML, got a value that cannot be read ({str(error).splitlines()[0]})"
+        raise InputError(msg) from error
+    if not isinstance(loaded, dict):
+        msg = f"{source}: expected a mapping of options to values, got {type(loaded).__name__}"
+        raise InputError(msg)
+    return loaded
+
+
+def option_names(values: Mapping[Any, Any], *, source: str) -> dict[str, Any]:
+    """Return options by their names with underscores; in a file they may have dashes, as flags have.
+
+    Raises:
+        InputError: If an option is there in both spellings.
+    """
+    options: dict[str, Any] = {}
+    for key, value in values.items():
+        name = str(key).replace("-", "_")
+        if name in options:
+            msg = f"{source}: expected each option once, got {name} in two spellings; leave one out"
+            raise InputError(msg)
+        options[name] = value
+    return options
+
+
+class _RefusedError(Exception):
+    def __init__(self, mark: yaml.Mark, message: str) -> None:
+        super().__init__(message)
+        self.mark = mark
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, which counts nodes and refuses a key that is there twice."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._num_nodes = 0
+        """With aliases unfolded."""
+        self._unfolded: dict[int, int] = {}
+        """The nodes of each finished node, by its identity."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        before = self._num_nodes
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise _RefusedError(mark, f"expected at most {MAX_DEPTH} lists and mappings inside each other, got more")
+        is_alias = self.check_event(yaml.AliasEvent)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if is_alias:
+            if id(node) not in self._unfolded:
+                raise _RefusedError(mark, "expected a value that ends, got an alias inside what it stands for")
+            self._num_nodes += self._unfolded[id(node)]
+        else:
+            self._num_nodes += 1
+            self._unfolded[id(node)] = self._num_nodes - before
+        if self._num_nodes > MAX_NODES:
+            message = f"expected at most {MAX_NODES:,} values with all aliases unfolded, got more"
+            raise _RefusedError(mark, message)
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:  # noqa: ANN401 - text or None; the stubs err
+        node = super().compose_mapping_node(anchor)
+        seen: dict[tuple[str, str], yaml.Mark] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if first := seen.get((key.tag, key.value)):
+                message = f"expected each key once, got {key.value!r} again, as on line {first.line + 1}; leave one out"
+                raise _RefusedError(key.start_mark, message)
+            seen[key.tag, key.value] = key.start_mark
+        return node

@@ -1,0 +1,31 @@
+"""One tokenizer in both engines, and the texts on which they differ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import gigatoken
+import numpy as np
+from tokenizers import Tokenizer
+
+from dsindex.text.ragged import encode_ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class BothEngines:
+    """A tokenizer as both engines load it."""
+
+    def __init__(self, document: bytes) -> None:
+        self.reference = Tokenizer.from_buffer(document)
+        self._fast = gigatoken.Tokenizer.from_json(document)
+
+    def differ(self, texts: Sequence[str]) -> list[int]:
+        """Return the numbers of the texts on which the engines differ."""
+        spelt = [text.encode() for text in texts]
+        offsets = np.cumsum([0, *map(len, spelt)], dtype=np.int64)
+        tokens, lengths = encode_ragged(self._fast, offsets, np.frombuffer(b"".join(spelt), np.uint8), parallel=False)
+        fast = np.split(tokens, np.cumsum(lengths)[:-1])
+        reference = self.reference.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [number for number, own in enumerate(fast) if own.tolist() != reference[number].ids]

@@ -1,0 +1,154 @@
+"""What is compared for each part of a tokenizer, and how."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from typing import TYPE_CHECKING
+
+from dsindex.text.agreement import DIFFERING, read_ranges
+from dsindex.text.structures import PATTERNS
+from tests.agreement import vocabularies as v
+from tests.agreement.engines import BothEngines
+from tests.agreement.texts import (
+    CLASSES,
+    CODE_POINTS,
+    CONTEXTS,
+    NFC_CONTEXTS,
+    SCRIPTS,
+    composing_sequence,
+    in_contexts,
+    long_sequence,
+    neighbours,
+    pairs,
+    short_sequences,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+PARTS = [*PATTERNS, "nfc", "space-marks"]
+_BATCH_CHARACTERS = 1 << 19
+_NFC = {"type": "NFC"}
+
+
+def forms(part: str) -> list[tuple[v.Step, v.Step]]:
+    """Return the normalizers and pre-tokenizers that are taken for a part."""
+    if part == "space-marks":
+        return _space_mark_forms()
+    if part == "nfc":
+        return [(_NFC, v.byte_level(use_regex=True)), *((_NFC, v.pattern_splits(name)) for name in PATTERNS)]
+    found: list[tuple[v.Step, v.Step]] = [(None, v.pattern_splits(part))]
+    if len(PATTERNS[part]) == 1:
+        found.append((None, v.pattern_splits(part, behavior="Removed", invert=True)))
+    if part == "gpt2":
+        for prefix in (False, True):
+            found.insert(0, (None, v.byte_level(use_regex=True, add_prefix_space=prefix)))
+    return found
+
+
+def _space_mark_forms() -> list[tuple[v.Step, v.Step]]:
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    prepend = {"type": "Prepend", "prepend": "▁"}
+    both = {"type": "Sequence", "normalizers": [prepend, replace]}
+    metaspaces: list[v.Step] = [
+        {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split}
+        for scheme, split in itertools.product(["never", "always", "first"], [True, False])
+    ]
+    merged: v.Step = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    found: list[tuple[v.Step, v.Step]] = list(itertools.product([both, replace, None], [None, *metaspaces]))
+    return [*found, (replace, merged), (both, merged)]
+
+
+def tokenizers_of(form: tuple[v.Step, v.Step], *, part: str) -> Iterator[bytes]:
+    """Make tokenizers of one form whose tokens show, each in another way, where a text was split.
+
+    Args:
+        form: Normalizer and pre-tokenizer.
+        part: That the form is of.
+    """
+    normalizer, pre_tokenizer = form
+    if part == "space-marks":
+        yield v.with_model(
+            v.space_mark_model(), added=["<s>", "</s>"], normalizer=normalizer, pre_tokenizer=pre_tokenizer
+        )
+        return
+    yield v.with_model(v.joining_model(), normalizer=normalizer, pre_tokenizer=pre_tokenizer)
+    shuffled = random.Random(5).sample(v.joining_merges(), len(v.joining_merges()))
+    yield v.with_model(v.bpe(shuffled), normalizer=normalizer, pre_tokenizer=pre_tokenizer)
+    whole = v.bpe(words=[sequence.encode() for sequence in short_sequences(3)], ignore_merges=True)
+    yield v.with_model(whole, normalizer=normalizer, pre_tokenizer=pre_tokenizer)
+
+
+def sweep_code_points(part: str, points: Sequence[int] = CODE_POINTS) -> list[int]:
+    """Find the code points on which the engines differ in some context."""
+    engines = BothEngines(next(tokenizers_of(forms(part)[0], part=part)))
+    differing = _differing_in_contexts(engines, points, part=part)
+    if part == "nfc":
+        candidates = sorted(set(points).difference(differing).intersection(SCRIPTS))
+        for point in list(_differing(engines, candidates, lambda point: pairs(point, neighbours(point)))):
+            near = neighbours(point)
+            others = sorted(set(near) - _differing_in_contexts(engines, near, part=part))
+            differing.update([point] if engines.differ([pairs(point, others)]) else [])
+    return sorted(differing)
+
+
+def _differing_in_contexts(engines: BothEngines, points: Sequence[int], *, part: str) -> set[int]:
+    contexts = NFC_CONTEXTS if part == "nfc" else CONTEXTS
+    found = set(_differing(engines, points, lambda point: in_contexts(point, contexts)))
+    return found.union(_differing(engines, points, chr))
+
+
+def _differing(engines: BothEngines, points: Sequence[int], text: Callable[[int], str]) -> Iterator[int]:
+    size = max(1, _BATCH_CHARACTERS // len(text(0x100)))
+    for begin in range(0, len(points), size):
+        part = points[begin : begin + size]
+        yield from (part[number] for number in engines.differ([text(point) for point in part]))
+
+
+def compare_sequences(part: str, *, length: int, seconds: float) -> list[str]:
+    """Find texts without differing code points on which the engines differ all the same.
+
+    Args:
+        part: Of a tokenizer.
+        length: Every sequence of so many characters, one of each class, is tried.
+        seconds: How long to try long ones, in all.
+    """
+    found: list[str] = []
+    apart = table_points(part)
+    tried = [tokenizer for form in forms(part) for tokenizer in tokenizers_of(form, part=part)]
+    for tokenizer in tried:
+        engines = BothEngines(tokenizer)
+        for texts in _batches(short_sequences(length)):
+            found += [texts[number] for number in engines.differ(texts)]
+        rng, end = random.Random(part), time.monotonic() + seconds / len(tried)
+        while time.monotonic() < end:
+            texts = [long_sequence(rng) for _ in range(500)]
+            if part == "nfc":
+                texts += [composing_sequence(rng, apart) for _ in range(1000)]
+            found += [texts[number] for number in engines.differ(texts)]
+    return found
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    iterator = iter(texts)
+    while batch := list(itertools.islice(iterator, 1 << 16)):
+        yield batch
+
+
+def table_points(part: str) -> set[int]:
+    """The code points that the table names for a part."""
+    return {point for first, last in read_ranges(DIFFERING[part]) for point in range(first, last + 1)}
+
+
+def sampled_points(part: str, every: int) -> list[int]:
+    """Every n-th code point, and the ends of the ranges in the table with their neighbours."""
+    ends = {point for ends in read_ranges(DIFFERING[part]) for point in ends}
+    near = {point + step for point in ends for step in (-1, 0, 1)}
+    return sorted({*CODE_POINTS[::every], *near, *map(ord, CLASSES)}.intersection(CODE_POINTS))
+
+
+def expected_points(part: str, points: Iterable[int]) -> list[int]:
+    """Those of the points that the table names."""
+    return sorted(table_points(part).intersection(points))

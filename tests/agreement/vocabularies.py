@@ -1,0 +1,88 @@
+"""Tokenizers whose tokens show where the text was split: no two texts that are split differently give the same ids."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import Tokenizer, models, trainers
+
+from dsindex.text.structures import PATTERNS, byte_characters
+from tests.dsindex.text.trained import SENTENCES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Step = dict[str, Any] | None
+
+_CONTINUATION, _LEAD, _ASCII = range(0x80, 0xC0), range(0xC2, 0xF5), range(0x80)
+
+
+def byte_level(*, use_regex: bool, add_prefix_space: bool = False) -> dict[str, Any]:
+    return {"type": "ByteLevel", "add_prefix_space": add_prefix_space, "trim_offsets": True, "use_regex": use_regex}
+
+
+def sequence(*steps: Step) -> dict[str, Any]:
+    return {"type": "Sequence", "pretokenizers": list(steps)}
+
+
+def split(pattern: str, *, behavior: str = "Isolated", invert: bool = False) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": invert}
+
+
+def pattern_splits(name: str, **options: Any) -> dict[str, Any]:
+    return sequence(*(split(pattern, **options) for pattern in PATTERNS[name]), byte_level(use_regex=False))
+
+
+def with_model(
+    model: dict[str, Any], *, pre_tokenizer: Step, normalizer: Step = None, added: Sequence[str] = ()
+) -> bytes:
+    """Put a tokenizer.json around a model; the added tokens are special and stand in its vocabulary."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    tokens = [{"id": model["vocab"][content], "content": content, **flags} for content in added]
+    parts = {"truncation": None, "padding": None, "normalizer": normalizer, "pre_tokenizer": pre_tokenizer}
+    ends = {"post_processor": None, "decoder": None, "model": model}
+    return json.dumps({"version": "1.0", "added_tokens": tokens, **parts, **ends}).encode()
+
+
+def bpe(merges: Iterable[tuple[bytes, bytes]] = (), *, words: Iterable[bytes] = (), **options: Any) -> dict[str, Any]:
+    """A byte-level model with these merges, and these words though nothing is merged to them."""
+    characters = byte_characters()
+    pairs = [tuple("".join(characters[byte] for byte in part) for part in pair) for pair in merges]
+    spelt = ("".join(characters[byte] for byte in word) for word in words)
+    tokens = dict.fromkeys([*characters, *map("".join, pairs), *spelt])
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    return {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None} | {
+        "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+        "vocab": vocabulary, "merges": [list(pair) for pair in pairs],
+    } | options  # fmt: skip
+
+
+@functools.cache
+def joining_merges() -> list[tuple[bytes, bytes]]:
+    """Join the last byte of a character with the first of the next, if one is outside ASCII; then any two of ASCII.
+
+    Each byte of two neighbours outside ASCII is in one such pair at most, so a pair is one token wherever the two were
+    not split.
+    """
+    across = [(x, y) for x in (*_CONTINUATION, *_ASCII) for y in _LEAD]
+    across += [(x, y) for x in _CONTINUATION for y in _ASCII]
+    return [(bytes([x]), bytes([y])) for x, y in [*across, *((x, y) for x in _ASCII for y in _ASCII)]]
+
+
+@functools.cache
+def joining_model() -> dict[str, Any]:
+    return bpe(joining_merges())
+
+
+@functools.cache
+def space_mark_model() -> dict[str, Any]:
+    """A model with byte fallback, trained on sentences with marks for spaces, some tokens across two words."""
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    specials = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=specials, show_progress=False)
+    sentences = [*SENTENCES * 3, *["a a a b b  c c   1 1 1 . . , , s's s's"] * 4]
+    tokenizer.train_from_iterator([sentence.replace(" ", "▁") for sentence in sentences], trainer)
+    model: dict[str, Any] = json.loads(tokenizer.to_str())["model"]
+    return model

@@ -1,0 +1,136 @@
+"""Runs the examples of a page: dsindex commands in this process, others with bash, Python in one namespace."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import glob
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tests.docs.examples import ROOT, read_commands
+from workflows.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tests.docs.examples import Command, Example
+
+_SHELL_SYNTAX = re.compile(r"[|;&<>$`]")
+_VARIES = re.compile(r"[\d.,]+ (s|ms|[kMG]?B/s|([kMG] )?tokens/s)(?=[\s,:;)]|$)|\d+ workers?")
+"""Times, speeds and the number of CPUs: compared as if they were equal."""
+_PROGRESS = re.compile(r"^[a-z ]+: \d+%, ")
+"""A line that is written every five seconds, so that a slow machine has more of them."""
+
+
+class PageRunner:
+    """Runs the blocks of a page one after the other in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._namespace: dict[str, Any] = {"__name__": "example"}
+        self._printed = ""
+
+    def run(self, example: Example) -> None:
+        """Do what an example's language and mark say; an AssertionError names page and line."""
+        if example.mark == "file":
+            path = self._folder / example.value
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(example.text, encoding="utf-8")
+        elif example.mark == "output":
+            assert_same_output(example.text.splitlines(), self._printed, place=example.place)
+        elif example.is_run and example.language == "pycon":
+            _run_doctest(example, self._namespace)
+        elif example.is_run and example.language == "python":
+            self._run_python(example)
+        elif example.is_run:
+            self._run_commands(example)
+
+    def _run_python(self, example: Example) -> None:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(example.text, example.place, "exec"), self._namespace)
+        self._printed = printed.getvalue()
+
+    def _run_commands(self, example: Example) -> None:
+        commands = list(read_commands(example))
+        for command in commands:
+            code, printed = run_command(command)
+            expected = int(example.value) if example.mark == "fails" and command is commands[-1] else 0
+            assert code == expected, f"{example.place}: {command.line}: exit code {code}\n{printed}"
+            if command.output is not None:
+                assert_same_output(command.output, printed, place=f"{example.place}: {command.line}")
+
+
+def run_command(command: Command) -> tuple[int, str]:
+    """Run one command in the current folder; return its exit code and what it prints on both streams."""
+    if command.line.startswith("dsindex ") and not _SHELL_SYNTAX.search(command.line):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            code = main(expand(command.line)[1:])
+        return code, printed.getvalue()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable}
+    program = 'dsindex() { "$PYTHON" -m workflows "$@"; }\n' + command.line
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", program],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def expand(line: str) -> list[str]:
+    """Split a command line as a shell does, patterns that are not quoted included.
+
+    >>> expand("dsindex merge --input 'a b' *.no-such-file")
+    ['dsindex', 'merge', '--input', 'a b', '*.no-such-file']
+    """
+    words: list[str] = []
+    lexer = shlex.shlex(line, posix=False, punctuation_chars=False)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    for raw in lexer:
+        [word] = shlex.split(raw) or [""]
+        is_pattern = "'" not in raw and '"' not in raw and glob.has_magic(word)
+        words += sorted(glob.glob(word)) or [word] if is_pattern else [word]
+    return words
+
+
+def assert_same_output(expected: Iterable[str], printed: str, *, place: str) -> None:
+    """Compare what a page shows with what was printed.
+
+    Times and speeds may differ. In the page a line of `…` stands for any lines, and `…` in a line for any text.
+    """
+    expected = list(expected)
+    pattern = ""
+    for line in expected:
+        if line.strip() == "…":
+            pattern += r"(?:.*\n)*?"
+        else:
+            pattern += re.escape(_same_figures(line)).replace("…", ".*?") + r"\n"
+    lines = [_same_figures(line) for line in printed.splitlines() if not _PROGRESS.match(line)]
+    text = "".join(f"{line}\n" for line in lines)
+    shown = "\n".join(expected)
+    assert re.fullmatch(pattern, text), f"{place}: the page shows\n{shown}\nand this was printed:\n{printed}"
+
+
+def _same_figures(line: str) -> str:
+    return _VARIES.sub("#", line.rstrip())
+
+
+def _run_doctest(example: Example, namespace: dict[str, Any]) -> None:
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    test = doctest.DocTestParser().get_doctest(example.text, namespace, example.place, str(example.page), example.line)
+    test.globs = namespace  # names that an example binds are the following ones' too
+    report = io.StringIO()
+    failed, _ = doctest.DocTestRunner(optionflags=flags, verbose=False).run(test, out=report.write, clear_globs=False)
+    assert failed == 0, f"{example.place}:\n{report.getvalue()}"

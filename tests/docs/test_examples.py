@@ -1,0 +1,80 @@
+"""The examples of README.md and docs/ do what the pages say."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.docs.examples import PAGES, ROOT, read_commands, read_examples
+from tests.docs.running import PageRunner, assert_same_output, expand
+from workflows.cli import COMMANDS, make_parser
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXAMPLES = {page: read_examples(page) for page in PAGES}
+PAGES_TO_RUN = [page for page, examples in EXAMPLES.items() if any(example.is_run for example in examples)]
+ALL_EXAMPLES = [example for examples in EXAMPLES.values() for example in examples]
+
+
+@pytest.mark.parametrize("page", PAGES_TO_RUN, ids=lambda page: page.stem)
+def test_examples_of_a_page_run(page: Path, demo_output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(demo_output, tmp_path / "demo-output")
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    runner = PageRunner(tmp_path)
+    for example in EXAMPLES[page]:
+        runner.run(example)
+
+
+def test_every_example_that_is_not_run_says_what_it_needs() -> None:
+    for example in ALL_EXAMPLES:
+        assert example.mark != "not run" or example.value.startswith("needs "), example.place
+
+
+def test_commands_have_flags_that_exist() -> None:
+    commands = [
+        (example.place, expand(command.line))
+        for example in ALL_EXAMPLES
+        if example.language in {"sh", "console"}
+        for command in read_commands(example)
+        if command.line.startswith("dsindex ") and "…" not in command.line and "COMMAND" not in command.line
+    ]
+    assert commands
+    for place, words in commands:
+        name = words[1]
+        assert name in COMMANDS, f"{place}: there is no command {name}"
+        assert parses(words[1:]), f"{place}: dsindex {name} refuses its flags"
+
+
+def parses(words: list[str]) -> bool:
+    """Whether a command line, without `dsindex`, is accepted as far as its flags go."""
+    try:
+        make_parser(words[0]).parse_args([word for word in words if word != "&"])
+    except SystemExit as stop:
+        return stop.code == 0  # --help and --version
+    return True
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "is_same"),
+    [
+        pytest.param(["done in 0.7 s: 7.3 MB of input, 10 MB/s"], "done in 12 s: 7.3 MB of input, 3.1 kB/s\n", True),
+        pytest.param(["done in 0.7 s: 7.3 MB of input"], "done in 0.7 s: 7.4 MB of input\n", False),
+        pytest.param(["a", "…", "d"], "a\nb\nc\nd\n", True),
+        pytest.param(["a", "…", "d"], "a\nb\nc\n", False),
+        pytest.param(["sha256 …: x"], "sha256 00ff: x\n", True),
+        pytest.param(["a"], "a\nb\n", False),
+        pytest.param(["a"], "tokenize: 7%, 1/3 shards, ETA 5 s\na\n", True),
+    ],
+)
+def test_output_is_compared_except_times_and_omissions(shown: list[str], printed: str, *, is_same: bool) -> None:
+    try:
+        assert_same_output(shown, printed, place="here")
+    except AssertionError:
+        assert not is_same
+    else:
+        assert is_same

@@ -1,0 +1,61 @@
+"""What the pages refer to exists: files and headings, and the sections that the code cites."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.docs.examples import PAGES, ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GENERATED = "reference/"
+"""Made when the site is built, which looks at the links to these pages itself."""
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+_SECTION = re.compile(r"formats\.md,? (?:§|sections? )(\d+)")
+_CONTRACT = re.compile(r'architecture\.md, "([^"]+)"')
+
+
+def headings(page: Path) -> list[str]:
+    """Return a page's headings, without those inside of code."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+
+
+def slug(heading: str) -> str:
+    """Return the anchor of a heading, as MkDocs and GitHub make it.
+
+    >>> slug("1. MMIDIDX"), slug("Two engines")
+    ('1-mmididx', 'two-engines')
+    """
+    words = re.sub(r"[^\w\s-]", "", heading.replace("`", "")).strip().lower()
+    return re.sub(r"[\s-]+", "-", words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for target, anchor in _LINK.findall(page.read_text(encoding="utf-8")):
+        if target.startswith(GENERATED):
+            continue
+        linked = (page.parent / target).resolve() if target else page
+        assert linked.is_file(), f"{page.name}: no file {target}"
+        anchors = {slug(heading) for heading in headings(linked)} if anchor else set()
+        assert not anchor or anchor in anchors, f"{page.name}: no heading for {target}#{anchor}"
+
+
+def test_code_cites_sections_that_exist() -> None:
+    formats = {heading.split(".")[0] for heading in headings(ROOT / "docs" / "formats.md") if heading[0].isdigit()}
+    contracts = set(headings(ROOT / "docs" / "architecture.md"))
+    sources = [path for folder in ("dsindex", "workflows") for path in (ROOT / folder).rglob("*.py")]
+    texts = {path: path.read_text(encoding="utf-8") for path in sources}
+    assert {number for text in texts.values() for number in _SECTION.findall(text)} >= {"1", "2", "3"}
+    for path, text in texts.items():
+        assert set(_SECTION.findall(text)) <= formats, path
+        assert set(_CONTRACT.findall(text)) <= contracts, path
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150

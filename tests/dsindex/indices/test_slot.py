@@ -1,0 +1,304 @@
+"""One cache on disk: no kill leaves a mixture that Megatron would take, and nobody else's file is written over."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import itertools
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import dsindex.indices.slot
+from dsindex.errors import OutputError
+from dsindex.indices.slot import CacheSlot, has_recorded_files, lock_slot, read_record, write_content, write_slot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NAMES = ("a.npy", "b.npy", "c.npy", "description.txt")
+
+
+def slot_in(folder: Path) -> CacheSlot:
+    return CacheSlot(paths=tuple(str(folder / name) for name in NAMES), record=str(folder / "dsindex.json"))
+
+
+def contents(number: int) -> tuple[Any, ...]:
+    """Another cache for each number; the description is the same, since its name is its hash."""
+    return (*(np.full(9 + number, number, np.int32) for _ in range(3)), b"{}")
+
+
+def put(folder: Path, number: int) -> bool:
+    slot = slot_in(folder)
+    with lock_slot(slot):
+        return write_slot(slot, contents(number), {"settings": {"number": number}})
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def cache(folder: Path) -> dict[str, bytes]:
+    return {name: content for name, content in files(folder).items() if name in NAMES}
+
+
+@pytest.fixture
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, bytes]]:
+    """What the cache of a number is when nothing happens."""
+
+    def write(number: int) -> dict[str, bytes]:
+        folder = tmp_path_factory.mktemp("whole")
+        assert not put(folder, number)
+        return files(folder)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(7, dtype=np.int32),
+        np.zeros((1, 2), np.int32),
+        np.arange(12, dtype=np.int64).reshape(6, 2),
+        np.zeros(0, np.uint32),
+        np.arange(3, dtype=np.int16),
+        np.arange(10, dtype=np.uint32)[::2],
+    ],
+    ids=["int32", "one-row", "rows", "empty", "int16", "strided"],
+)
+def test_array_is_written_as_numpy_saves_it(array: np.ndarray, tmp_path: Path) -> None:
+    np.save(tmp_path / "numpy.npy", array, allow_pickle=True)
+    write_content(str(tmp_path / "ours.npy"), array)
+    assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
+    assert len(list(tmp_path.iterdir())) == 2, "no temporary file is left"
+
+
+class KilledError(BaseException):
+    """The process is gone: nothing that it does later reaches the disk."""
+
+
+class Killer:
+    """Counts what changes a name or makes it durable, and ends the process before the chosen call."""
+
+    def __init__(self, at: int | None) -> None:
+        self.at = at
+        self.count = 0
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        for name in ("replace", "unlink", "fsync"):
+            patch.setattr(os, name, self._counted(getattr(os, name)))
+        really_open = builtins.open
+
+        def open_file(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+            if "x" in mode or "w" in mode:
+                self._meet()
+            return really_open(file, mode, *arguments, **options)
+
+        patch.setattr(builtins, "open", open_file)
+
+    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self._meet()
+            return function(*arguments, **options)
+
+        return counted
+
+    def _meet(self) -> None:
+        self.count += 1
+        if self.at is not None and self.count > self.at:
+            raise KilledError
+
+
+def killed_at(at: int | None, folder: Path, number: int) -> int:
+    """Write a cache and be killed before call `at`; tell how many calls there were."""
+    killer = Killer(at)
+    with pytest.MonkeyPatch.context() as patch:
+        killer.install(patch)
+        if at is None:
+            put(folder, number)
+        else:
+            with pytest.raises(KilledError):
+                put(folder, number)
+    return killer.count
+
+
+def test_no_kill_leaves_a_mixture(tmp_path: Path, whole: Callable[[int], dict[str, bytes]]) -> None:
+    """At every call: a first build, one over it, and one over what a kill left."""
+    old, new = whole(1), whole(2)
+    first = tmp_path / "first"
+    first.mkdir()
+    calls = killed_at(None, first, 1)
+    assert calls > 15
+    for at, again in itertools.product(range(calls), ("nothing before", "once", 3, 9, 15)):
+        folder = tmp_path / f"{at}-{again}"
+        folder.mkdir()
+        if again != "nothing before":
+            put(folder, 1)
+        killed_at(at, folder, 2)
+        if isinstance(again, int):
+            killed_at(again, folder, 3)
+        if slot_in(folder).exists():
+            assert cache(folder) in [{name: old[name] for name in NAMES}, {name: new[name] for name in NAMES}]
+        put(folder, 2)
+        left = {name: content for name, content in files(folder).items() if not name.endswith(".tmp")}
+        assert left == new
+        # Only our own record's temporary file cannot be known: a few bytes, where the kill met that very write.
+        assert all(name.startswith("dsindex.json.") for name in files(folder).keys() - left.keys())
+
+
+@pytest.mark.parametrize("locks", [True, False], ids=["flock", "no flock"])
+def test_tasks_that_write_one_cache_at_once_leave_no_mixture(
+    tmp_path: Path, whole: Callable[[int], dict[str, bytes]], monkeypatch: pytest.MonkeyPatch, locks: bool
+) -> None:
+    """On a file system without flock one of them stops instead of waiting."""
+    if not locks:
+
+        def flock(_descriptor: int, _operation: int) -> None:
+            raise OSError(errno.ENOLCK, "No locks available")
+
+        monkeypatch.setattr("dsindex.indices.slot.fcntl.flock", flock)
+
+    def attempt(number: int) -> bool:
+        try:
+            put(tmp_path, number)
+        except OutputError:
+            return False
+        return True
+
+    expected = {number: {name: whole(number)[name] for name in NAMES} for number in range(2)}
+    for _ in range(40):
+        with ThreadPoolExecutor(2) as pool:
+            done = list(pool.map(attempt, range(2)))
+        assert not slot_in(tmp_path).exists() or cache(tmp_path) in expected.values()
+        assert all(done) or not locks
+    while not attempt(0):
+        pass
+    assert cache(tmp_path) == expected[0]
+    assert not (tmp_path / "dsindex.lock").exists()
+
+
+def test_another_programs_cache_is_used_if_it_is_the_same_and_left_alone(
+    tmp_path: Path, whole: Callable[[int], dict[str, bytes]]
+) -> None:
+    for name in NAMES:
+        (tmp_path / name).write_bytes(whole(1)[name])
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert put(tmp_path, 1)
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("missing", ["description.txt", "b.npy", None])
+def test_another_programs_cache_that_differs_is_refused_and_kept(
+    tmp_path: Path, whole: Callable[[int], dict[str, bytes]], missing: str | None
+) -> None:
+    """One that is not whole may be about to be built by a job."""
+    for name in NAMES:
+        if name != missing:
+            (tmp_path / name).write_bytes(whole(1)[name])
+    before = files(tmp_path)
+    with pytest.raises(
+        OutputError, match=r"a.npy: expected a file that dsindex wrote or none, got another one, .*move"
+    ):
+        put(tmp_path, 2)
+    assert files(tmp_path) == before
+
+
+def test_file_that_was_put_into_our_cache_is_refused_and_kept(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    (tmp_path / "b.npy").write_bytes(b"my own")
+    before = files(tmp_path)
+    with pytest.raises(OutputError, match=r"b.npy: expected a file that dsindex wrote or none"):
+        put(tmp_path, 2)
+    assert files(tmp_path) == before
+    (tmp_path / "b.npy").unlink()
+    assert not put(tmp_path, 2)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "description.txt"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "dangling link", "link"])
+def test_what_is_no_file_is_refused_and_kept(tmp_path: Path, name: str, kind: str) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    put(folder, 1)
+    (folder / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(folder / name)
+    elif kind == "folder":
+        (folder / name).mkdir()
+    else:
+        (folder / name).symlink_to(tmp_path / "mine")
+        if kind == "link":
+            (tmp_path / "mine").write_text("mine")
+    before = os.lstat(folder / name)
+    with pytest.raises(OutputError, match=f"{name}: expected a file that dsindex wrote or none"):
+        put(folder, 2)
+    assert os.path.samestat(os.lstat(folder / name), before)
+    if kind == "link":
+        assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_lock_file_of_somebody_else_is_refused_and_kept(tmp_path: Path) -> None:
+    (tmp_path / "dsindex.lock").write_text("mine")
+    with pytest.raises(OutputError, match=r"dsindex.lock: expected the empty lock file of dsindex or nothing"):
+        put(tmp_path, 1)
+    assert files(tmp_path) == {"dsindex.lock": b"mine"}
+
+
+def test_dead_writers_lock_is_taken_over_where_the_system_can_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dsindex.lock").touch()
+    assert not put(tmp_path, 1)
+
+    def flock(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("dsindex.indices.slot.fcntl.flock", flock)
+    (tmp_path / "dsindex.lock").touch()
+    with pytest.raises(OutputError, match=r"dsindex.lock: another process writes .*, or was killed .*remove this file"):
+        put(tmp_path, 2)
+
+
+def test_task_that_waits_too_long_says_for_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dsindex.indices.slot, "WAIT_SECONDS", 0.0)
+    with lock_slot(slot_in(tmp_path)), pytest.raises(OutputError, match="another process writes this cache; wait"):
+        put(tmp_path, 1)
+    assert not put(tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "{",
+        "[]",
+        '{"version": 99}',
+        '{"version": 1, "files": []}',
+        '{"version": 1, "files": {"a.npy": [[1]]}}',
+        '{"version": 1, "files": {"a.npy": [["1", 2]]}, "building": "../../x"}',
+        '{"version": 1, "files": {"a.npy": 7}, "building": 7}',
+    ],
+)
+def test_damaged_record_proves_nothing(tmp_path: Path, record: str) -> None:
+    put(tmp_path, 1)
+    (tmp_path / "dsindex.json").write_text(record)
+    with pytest.raises(OutputError, match=r"a.npy: expected a file that dsindex wrote or none"):
+        put(tmp_path, 2)
+    assert not has_recorded_files(slot_in(tmp_path), read_record(str(tmp_path / "dsindex.json")) or {})
+    assert put(tmp_path, 1)
+
+
+def test_record_says_what_is_there(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    record = json.loads((tmp_path / "dsindex.json").read_bytes())
+    assert record["version"] == 1
+    assert record["settings"] == {"number": 1}
+    assert [size for ((size, _),) in record["files"].values()] == [
+        os.path.getsize(tmp_path / name) for name in record["files"]
+    ]
+    assert list(record["files"]) == list(NAMES)
+    assert has_recorded_files(slot_in(tmp_path), record)

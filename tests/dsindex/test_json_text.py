@@ -1,0 +1,99 @@
+"""JSON of our own and names that are not UTF-8: what is written can be read back, and bytes stay as orjson has them."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsindex.json_text import decode_json, encode_json, name_bytes, show_name
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+NAMES = st.binary(max_size=8).map(lambda name: name.decode("utf-8", "surrogateescape"))
+
+
+@given(VALUES, st.booleans(), st.booleans(), st.booleans())
+def test_values_without_such_names_are_written_as_orjson_writes_them(
+    value: object, indent: bool, newline: bool, sort_keys: bool
+) -> None:
+    options = indent * orjson.OPT_INDENT_2 | newline * orjson.OPT_APPEND_NEWLINE | sort_keys * orjson.OPT_SORT_KEYS
+    assert encode_json(value, indent=indent, newline=newline, sort_keys=sort_keys) == orjson.dumps(
+        value, option=options
+    )
+    assert decode_json(orjson.dumps(value)) == value
+
+
+@given(NAMES, VALUES, st.booleans(), st.booleans())
+def test_names_of_any_bytes_come_back(name: str, value: object, indent: bool, newline: bool) -> None:
+    whole = {name: [name, value], "file": name}
+    written = encode_json(whole, indent=indent, newline=newline)
+    assert decode_json(written) == whole
+    assert written.endswith(b"\n") == newline
+    assert indent or b"\n" not in written.removesuffix(b"\n")
+    assert json.loads(written) == whole  # any program can read it
+
+
+@given(st.dictionaries(st.text(), VALUES))
+def test_ascii_only_is_the_same_value(value: object) -> None:
+    written = encode_json(value, newline=True, ascii_only=True)
+    assert written.isascii()
+    assert json.loads(written) == value
+
+
+@dataclass(frozen=True)
+class Named:
+    name: str
+    size: int
+
+
+def test_dataclass_is_written_the_same_whatever_its_names() -> None:
+    assert encode_json(Named("a", 1)) == b'{"name":"a","size":1}'
+    assert encode_json([Named("\udcff", 1)]) == b'[{"name":"\\udcff","size":1}]'
+
+
+@pytest.mark.parametrize("value", [{1: 2}, 2**70, {"a": {1, 2}}, {"\udcff": {1, 2}}])
+def test_what_orjson_refuses_stays_refused(value: object) -> None:
+    with pytest.raises(TypeError):
+        encode_json(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b'{"a": "\\udcff"', b'"\xff"', b'"\\udcff\xff"', b'["\\udcff",' + b"[" * 200_000, b"[" * 200_000],
+    ids=["empty", "cut", "cut-after-name", "no-utf8", "no-utf8-with-name", "deep-with-name", "deep"],
+)
+def test_what_is_no_json_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        decode_json(text)
+
+
+@given(NAMES, NAMES)
+def test_name_bytes_tell_names_apart(one: str, other: str) -> None:
+    assert (name_bytes(one) == name_bytes(other)) == (one == other)
+
+
+def test_name_bytes_of_plain_text_are_its_utf8() -> None:
+    assert name_bytes("grüße\n😀") == "grüße\n😀".encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("plain name-1.jsonl", "plain name-1.jsonl"),
+        ("grüße 日本\u3000語 نمی‌خواهم 😀", "grüße 日本\u3000語 نمی‌خواهم 😀"),
+        (os.fsdecode(b"caf\xe9.jsonl"), r"caf\udce9.jsonl"),
+        ("two\nlines\r\x1b[31mred\x7f\x9b", r"two\nlines\r\x1b[31mred\x7f\x9b"),
+        ("\u202etxt.exe\u2028", r"\u202etxt.exe\u2028"),
+    ],
+)
+def test_names_are_shown_on_one_line(name: str, shown: str) -> None:
+    assert show_name(name) == shown
+    shown.encode()

@@ -1,0 +1,159 @@
+"""Pipes, sockets, devices and standard input are refused by their right name, and nothing waits for them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dsindex.convert import convert_to_packed
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.errors import DsindexError
+from dsindex.formats.mmididx import read_index
+from dsindex.formats.pbin import read_packed_header
+from dsindex.formats.raw_index import create_raw_index
+from dsindex.indices.cache import read_description
+from dsindex.regular_files import open_descriptor, open_file, open_unbuffered, what_is_no_file
+from dsindex.shards.tokenize import fingerprint_input
+from dsindex.storage import digest_file
+from dsindex.text.tokenizer import load_tokenizer
+from dsindex.verify.structure import verify_quarantine
+from tests.golden_files import OWN
+from workflows.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to stand in, with one of each kind."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "link").symlink_to("file")
+    for name in ("pipe", "pipe.jsonl", "pipe.idx", "pipe.bin", "pipe.pbin"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "linked pipe").symlink_to("pipe")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("socket")
+    return tmp_path
+
+
+KINDS = {
+    "pipe": "a pipe",
+    "linked pipe": "a pipe",
+    "socket": "a socket",
+    "/dev/zero": "a device",
+    "/dev/null": "a device",
+    "/dev/stdin": "standard input",
+    "/dev/fd/0": "standard input",
+    "-": "standard input",
+}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("name", "kind"), KINDS.items(), ids=KINDS)
+@pytest.mark.parametrize("opener", [open_file, open_unbuffered, open_descriptor])
+def test_what_is_no_file_is_named_and_not_opened(opener: Callable[[str], object], name: str, kind: str) -> None:
+    assert what_is_no_file(name) == kind
+    with pytest.raises(OSError, match=f"it is {kind}, and only a file will do"):
+        opener(name)
+
+
+def test_files_are_opened(folder: Path) -> None:
+    for name in ("file", "link", str(folder / "file")):
+        assert what_is_no_file(name) is None
+        with open_file(name) as buffered, open_unbuffered(name) as unbuffered:
+            assert buffered.read() == unbuffered.read() == b"text"
+        descriptor = open_descriptor(name)
+        assert os.pread(descriptor, 9, 0) == b"text"
+        os.close(descriptor)
+    (folder / "-").write_text("of that name")
+    with open_file("-") as file:
+        assert file.read() == b"of that name"
+    with open("file") as file, pytest.raises(OSError, match="it is a descriptor of one process"):
+        open_file(f"/dev/fd/{file.fileno()}")
+
+
+@pytest.mark.usefixtures("folder")
+def test_other_errors_stay_what_they_are() -> None:
+    with pytest.raises(FileNotFoundError):
+        open_file("nowhere")
+    with pytest.raises(IsADirectoryError):
+        open_file(".")
+    with pytest.raises(ValueError, match="null byte"):
+        open_file("\0")
+
+
+READERS: dict[str, Callable[[], object]] = {
+    "index": lambda: read_index("pipe.idx"),
+    "packed": lambda: read_packed_header("pipe.pbin"),
+    "dataset": lambda: IndexedDataset("pipe"),
+    "raw index": lambda: create_raw_index("pipe.jsonl", "x.idx"),
+    "target of a raw index": lambda: create_raw_index("file", "pipe.idx"),
+    "conversion": lambda: convert_to_packed("pipe", "x.pbin"),
+    "description": lambda: read_description("pipe"),
+    "digest": lambda: digest_file("pipe"),
+    "fingerprint": lambda: fingerprint_input("pipe"),
+    "tokenizer": lambda: load_tokenizer("pipe"),
+}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_no_reader_waits_for_a_pipe(read: Callable[[], object]) -> None:
+    with pytest.raises(DsindexError, match="it is a pipe, and only a file will do"):
+        read()
+    assert "it is a pipe, and only a file will do" in verify_quarantine("pipe", 1)[0]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "build --input {} --output-prefix x",
+        "plan --input {} --output-prefix x",
+        "pack --input {} --output x.pbin",
+        "instruct chat.yaml --input {} --output-prefix x",
+    ],
+    ids=lambda command: command.split()[0],
+)
+@pytest.mark.parametrize(("name", "kind"), [*KINDS.items(), ("pip*.jsonl", "a pipe")])
+def test_inputs_that_are_no_files_are_refused_by_name(
+    command: str, name: str, kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "chat.yaml").write_text("message_construction: [text]\n")
+    words = [word.format(name) for word in command.split(" ")]
+    assert main([*words, "--tokenizer-model", str(OWN.plain_tokenizer), "--executor", "local"]) == 1
+    shown = capsys.readouterr().err
+    assert f": expected a file, got {kind}; write what it gives to a file and name that: an input is read in" in shown
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "raw-index pipe.jsonl --output y.idx",
+        "raw-index - --output y.idx",
+        "merge --input pipe --output-prefix x",
+        "convert pipe x.pbin",
+        "convert pipe.pbin x",
+        "verify pipe",
+        "verify pipe.pbin",
+        "repair pipe --output x",
+        "repair pipe.pbin --output x.pbin",
+        "pack --merge pipe.pbin --output x.pbin",
+        "index --data-path file --like pipe --epochs 1",
+        "index --data-path file --tokenizer-identifiers pipe --epochs 1 --seq-length 8",
+    ],
+)
+def test_no_command_waits_for_a_pipe(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command.split()) == 1
+    shown = "".join(capsys.readouterr())
+    assert "it is a pipe, and only a file will do" in shown or "it is standard input" in shown

@@ -1,0 +1,199 @@
+"""Texts on which gigatoken differs are encoded by the reference, and only versions that were compared are taken."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tokenizers import AddedToken, normalizers
+from tokenizers import Tokenizer as Reference
+
+from dsindex.errors import TokenizerError
+from dsindex.kernels import loader as loops
+from dsindex.text import encoders
+from dsindex.text.agreement import (
+    DIFFERING,
+    GIGATOKEN_VERSIONS,
+    TOKENIZERS_VERSIONS,
+    differing_ranges,
+    join_points,
+    read_ranges,
+)
+from dsindex.text.encoders import TokenBatch, choose_engine, make_encoder
+from tests.agreement import vocabularies as v
+from tests.dsindex.text import trained
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dsindex.text.engines import Engine
+    from dsindex.text.tokenizer import Tokenizer
+
+NEW_LETTERS = ["\u088f", "\u0c5c", "\ua7ce", "\U00010940", "\U000323b0", "\U00033479"]
+"""Letters of Unicode 17, which the reference does not know."""
+
+
+@functools.cache
+def splitting(name: str = "gpt2", normalizer: str | None = None) -> bytes:
+    """A tokenizer that shows in its ids where it splits."""
+    added = {"normalizer": normalizer and {"type": normalizer}, "pre_tokenizer": v.pattern_splits(name)}
+    return v.with_model(v.bpe(v.joining_merges()), **added)
+
+
+@functools.cache
+def loaded(content: bytes) -> tuple[Tokenizer, Engine]:
+    tokenizer = trained.as_tokenizer(content)
+    return tokenizer, choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
+
+
+def encoded(content: bytes, texts: list[str], *, differing: bool = True) -> TokenBatch:
+    """Encode with gigatoken, or with gigatoken alone as if it agreed everywhere."""
+    tokenizer, engine = loaded(content)
+    if not differing:
+        engine = replace(engine, differing=())
+    return make_encoder(tokenizer, engine).encode(pa.array(texts, pa.large_string()))
+
+
+def reference(content: bytes, texts: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in Reference.from_buffer(content).encode_batch(texts)]
+
+
+def by_text(batch: TokenBatch) -> list[list[int]]:
+    return [part.tolist() for part in np.split(batch.tokens, np.cumsum(batch.lengths)[:-1])]
+
+
+@pytest.mark.parametrize("letter", NEW_LETTERS, ids=lambda letter: f"U+{ord(letter):04X}")
+def test_new_letters_before_a_short_form_are_the_references(letter: str) -> None:
+    texts = [f"{letter}'s", "plain's"]
+    content = splitting()
+    wanted = reference(content, texts)
+    assert by_text(encoded(content, texts, differing=False))[0] != wanted[0]
+    batch = encoded(content, texts)
+    assert by_text(batch) == wanted
+    assert batch.num_reference_texts == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "normalizer", "text"),
+    [
+        ("o200k", None, "a\U0001e6e3B"),
+        ("qwen3.5", None, "a\u1acf b"),
+        ("deepseek", None, "a\U0001f6d8b"),
+        ("gpt2", "NFC", "a\u0301\u0898\u0323"),
+        ("gpt2", "NFC", "\U000105d2\u0307"),
+        ("qwen2", "NFC", "\U00011382\U000113c9"),
+        ("qwen2", "NFC", "\U0001611e\U0001611f"),
+    ],
+)
+def test_what_is_new_to_other_parts_is_the_references(name: str, normalizer: str | None, text: str) -> None:
+    content = splitting(name, normalizer)
+    wanted = reference(content, [text])
+    assert by_text(encoded(content, [text], differing=False)) != wanted
+    batch = encoded(content, [text])
+    assert by_text(batch) == wanted
+    assert batch.num_reference_texts == 1
+
+
+@pytest.mark.parametrize("has_loops", [False, True], ids=["numpy", "loops"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        trained.byte_level(),
+        trained.with_template("<|bos|> <|eot|> $A <|eot|>"),
+        trained.with_added(normalizer=normalizers.NFC()),
+        trained.with_added(AddedToken("Wheel", lstrip=True, special=True)),
+        splitting("llama3"),
+    ],
+    ids=["plain", "around", "nfc", "added", "llama3"],
+)
+def test_batches_with_both_kinds_of_text_keep_their_order(
+    content: bytes, has_loops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops._LOADER, "loops", loops.import_loops() if has_loops else None)
+    monkeypatch.setattr(encoders, "TOKENIZERS_BATCH_BYTES", 50)
+    rng = random.Random(7)
+    pieces = [*trained.PIECES, "'s", " Wheel", *NEW_LETTERS]
+    texts = ["", *("".join(rng.choices(pieces, k=rng.randint(0, 12))) for _ in range(300)), "\u088f's", ""]
+    wanted = reference(content, texts)
+    batch = encoded(content, texts)
+    assert by_text(batch) == wanted
+    assert batch.num_reference_texts == sum(any(letter in text for letter in NEW_LETTERS) for text in texts)
+    for begin, end in [(0, 1), (0, 7), (3, 3), (7, 150), (301, 303)]:
+        part = make_encoder(*loaded(content)).encode(pa.array(texts, pa.large_string()).slice(begin, end - begin))
+        assert part.tokens.tolist() == [token for ids in wanted[begin:end] for token in ids]
+        assert part.lengths.tolist() == [len(ids) for ids in wanted[begin:end]]
+
+
+def test_plain_texts_never_load_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = splitting()
+    encoder = make_encoder(*loaded(content))
+    wanted = reference(content, trained.SENTENCES)
+    monkeypatch.setattr(encoders, "TokenizersEncoder", None)
+    batch = encoder.encode(pa.array(trained.SENTENCES, pa.large_string()))
+    assert (by_text(batch), batch.num_reference_texts) == (wanted, 0)
+
+
+def test_the_reference_counts_no_texts_of_its_own() -> None:
+    tokenizer = trained.as_tokenizer(splitting())
+    encoder = make_encoder(tokenizer, choose_engine(tokenizer, "tokenizers", add_special_tokens=True))
+    assert encoder.encode(pa.array(["\u088f's"], pa.large_string())).num_reference_texts == 0
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    real = importlib.metadata.version
+
+    def install(package: str, version: str) -> None:
+        monkeypatch.setattr(importlib.metadata, "version", lambda name: version if name == package else real(name))
+
+    return install
+
+
+@pytest.mark.parametrize("package", ["gigatoken", "tokenizers"])
+def test_versions_that_were_not_compared_are_not_taken(package: str, installed: Callable[[str, str], None]) -> None:
+    installed(package, "0.10.99")
+    tokenizer = trained.as_tokenizer(trained.byte_level())
+    engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
+    assert engine.name == "tokenizers"
+    assert "was not compared with tokenizers" in engine.reason
+    assert "0.10.99" in engine.reason
+    with pytest.raises(TokenizerError, match=r"was not compared with tokenizers .*; use --engine tokenizers$"):
+        choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
+    assert choose_engine(tokenizer, "tokenizers", add_special_tokens=True).reason == "asked for"
+
+
+def testinstalled_versions_were_compared() -> None:
+    assert importlib.metadata.version("gigatoken") in GIGATOKEN_VERSIONS
+    assert importlib.metadata.version("tokenizers") in TOKENIZERS_VERSIONS
+
+
+def test_engines_say_whose_word_counts() -> None:
+    tokenizer = trained.as_tokenizer(trained.byte_level())
+    engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
+    version, reference_version = engine.version, importlib.metadata.version("tokenizers")
+    wanted = f"gigatoken {version}, and with tokenizers {reference_version} where the two can differ"
+    assert engine.describe() == wanted
+    engine = choose_engine(tokenizer, "tokenizers", add_special_tokens=True)
+    assert engine.describe() == f"tokenizers {reference_version}, the reference"
+
+
+def test_tables_hold_ranges_outside_ascii() -> None:
+    for part, text in DIFFERING.items():
+        ranges = read_ranges(text)
+        points = [point for first, last in ranges for point in range(first, last + 1)]
+        assert len(set(points)) == len(points), part
+        assert differing_ranges((part,)) == join_points(points), part
+        assert all(0x80 <= first <= last <= 0x10FFFF for first, last in ranges), part
+
+
+def test_ranges_of_several_parts_are_joined() -> None:
+    both = differing_ranges(("gpt2", "nfc"))
+    points = {point for first, last in both for point in range(first, last + 1)}
+    assert {0x88F, 0x898} <= points
+    assert both == join_points(sorted(points))

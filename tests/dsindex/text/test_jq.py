@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from dsindex.errors import InputError, RecordProblem
+from dsindex.guarded.limits import Limits
+from dsindex.guarded.process import LimitReachedError
+from dsindex.text.jq import (
+    FieldPattern,
+    Patterns,
+    check_pattern,
+    open_patterns,
+    parse_field_patterns,
+    parse_mask_pattern,
+    write_record,
+)
+
+TURNS: list[Any] = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, {"from": "human", "value": "c"}]
+
+
+def read(pattern: str, record: Any, *, limits: Limits | None = None) -> Any:
+    """What one pattern finds in one record."""
+    return Patterns([FieldPattern(name="x", pattern=pattern)], limits=limits).read(record).value("x")
+
+
+def select(pattern: str, value: Any) -> list[bool]:
+    """What one masking pattern selects of its field."""
+    mask = parse_mask_pattern(pattern)
+    patterns = Patterns([FieldPattern(name=mask.field, pattern=f".{mask.field}")], [mask])
+    return patterns.read({mask.field: value}).selected(0)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        pytest.param('.conversations | select(.from == "human")', [True, False, True], id="the-spec"),
+        pytest.param('.conversations[] | select(.from == "human")', [True, False, True], id="iterated"),
+        pytest.param('.["conversations"]|.from=="human"', [True, False, True], id="comparison"),
+        pytest.param('."conversations" | .from | startswith("g")', [False, True, False], id="second-pipe"),
+        pytest.param(".conversations", [True, True, True], id="all"),
+        pytest.param(".conversations | .weight", [False, False, False], id="null"),
+        pytest.param('.conversations | select(.from == "bot")', [False, False, False], id="nothing"),
+        pytest.param('.conversations | if .value == "b" then false else . end', [True, False, True], id="if"),
+        pytest.param(".conversations | empty", [False, False, False], id="empty"),
+        pytest.param('.conversations | false, (.value == "c")', [False, False, True], id="several-outputs"),
+        pytest.param('.conversations | .value | test("^[bc]$")', [False, True, True], id="regular-expression"),
+        pytest.param(
+            '.conversations | def human: .from == "human"; human and .value != "a"', [False, False, True], id="function"
+        ),
+    ],
+)
+def test_mask_pattern_is_asked_about_each_message(pattern: str, expected: list[bool]) -> None:
+    assert parse_mask_pattern(pattern).field == "conversations"
+    assert select(pattern, TURNS) == expected
+
+
+def test_mask_pattern_is_asked_about_a_text_as_a_whole() -> None:
+    assert select(".role", "Vicuna") == [True]
+    assert select('.role | select(startswith("V"))', "Vicuna") == [True]
+    assert select('.role | select(startswith("V"))', "Mody") == [False]
+
+
+def test_mask_pattern_that_fails_names_the_element() -> None:
+    with pytest.raises(RecordProblem, match="fails on element 4: Cannot index number") as caught:
+        select('.conversations | select(.from == "human")', [*TURNS, 5])
+    assert caught.value.kind == "pattern-error"
+    with pytest.raises(RecordProblem, match=r"fails on element 1: .*'a': 1"):
+        select(".conversations | error({a: 1})", TURNS)
+
+
+@pytest.mark.parametrize("value", ['a"b\\c', "日本\u2028🎉", "\u0000\ufffe\U0010ffff", "x" * 100_000])
+def test_field_pattern_gives_texts_unchanged(value: str) -> None:
+    assert read(".meta.text", {"meta": {"text": value}}) == value
+
+
+@pytest.mark.parametrize(
+    ("pattern", "record", "expected"),
+    [
+        ("reduce .[] as $x (0; . + $x)", {"a": 1, "b": 2}, 3),
+        ("[limit(3; repeat(.a))] | join(\"-\")", {"a": "x"}, "x-x-x"),
+        ('.a * 3 | gsub("x"; "y")', {"a": "x"}, "yyy"),
+        ('"\\(.a) and \\(.b | "<\\(.)>")"', {"a": 1, "b": 2}, "1 and <2>"),
+        (".env + .now + .[\"input\"] + (. as $input | $input.now)", {"env": "a", "now": "b", "input": "c"}, "abcb"),
+        ('"now, \\"env\\" # \\\\(env)"', {}, 'now, "env" # \\(env)'),
+        (".a = 1 | .a", {}, 1),
+        ("0 | localtime | mktime", {}, 0),
+    ],
+)  # fmt: skip
+def test_patterns_may_be_any_jq(pattern: str, record: Any, expected: Any) -> None:
+    assert read(pattern, record) == expected
+
+
+def test_field_pattern_without_a_value_gives_none_and_several_are_refused() -> None:
+    assert read(".roles[]", {"roles": []}) is None
+    assert read(".roles[]", {"roles": ["a"]}) == "a"
+    with pytest.raises(RecordProblem, match="expected one value, got 2"):
+        read(".roles[]", {"roles": ["a", "b"]})
+    with pytest.raises(RecordProblem, match="Cannot iterate over string"):
+        read(".roles[]", {"roles": "a"})
+
+
+def test_mask_of_a_field_without_a_value_has_no_answer() -> None:
+    patterns = Patterns([FieldPattern(name="a", pattern=".a")], [parse_mask_pattern(".a | .b")])
+    answers = patterns.read({})
+    assert answers.value("a") is None
+    with pytest.raises(ValueError, match="whose field has a value"):
+        answers.selected(0)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("env", "env"),
+        ("$ENV.PATH", "ENV"),
+        ("$  ENV.PATH", "ENV"),
+        ("{$ENV}", "ENV"),
+        ("now", "now"),
+        ("[.a, now]", "now"),
+        (".[now:5]", "now"),
+        ("..|now", "now"),
+        ("input", "input"),
+        ("first(inputs)", "inputs"),
+        ('"\\(env)"', "env"),
+        ('"a\\("b\\(now)" + "c")d" + "\\(1)"', "now"),
+        ('"\\(1)" + env + ""', "env"),
+        ('"\\("(")" + (env | "")', "env"),
+        ('"\\\\" + env + "\\""', "env"),
+        ("@text \"\\(now)\"", "now"),
+        ("halt", "halt"),
+        ("halt_error", "halt_error"),
+        ("debug", "debug"),
+        ('include "x"; .', "include"),
+        ('import "x" as x; .', "import"),
+        ('"x" | modulemeta', "modulemeta"),
+        ("input_line_number", "input_line_number"),
+        ("{now: 1}", "now"),
+    ],
+)  # fmt: skip
+def test_patterns_refuse_what_sees_more_than_the_record(pattern: str, name: str) -> None:
+    with pytest.raises(InputError, match=f"'{name}' is not allowed, since output must depend on the record alone"):
+        check_pattern(pattern)
+
+
+@pytest.mark.parametrize("pattern", [".a # comment", '# \\\n"\n| env # "'])
+def test_comments_are_refused_since_they_may_hide_something(pattern: str) -> None:
+    with pytest.raises(InputError, match="without comments"):
+        check_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "match"),
+    [
+        (".a | (", "syntax error"),
+        ('"a', "unterminated|syntax error"),
+        ('"\\', "syntax error"),
+        ("nosuch", "nosuch/0 is not defined"),
+        (".a | | .b", "syntax error"),
+    ],
+)
+def test_what_is_no_jq_is_refused(pattern: str, match: str) -> None:
+    with pytest.raises(InputError, match=f"^jq pattern .*: .*({match})"):
+        Patterns([FieldPattern(name="x", pattern=pattern)])
+
+
+@pytest.mark.parametrize("pattern", [".a | .b) | (.c", ".a |", ".a | .b) as $x | (.c"])
+def test_filter_of_a_mask_has_to_be_jq_by_itself(pattern: str) -> None:
+    mask = parse_mask_pattern(pattern)
+    with pytest.raises(InputError, match="jq pattern"):
+        Patterns([FieldPattern(name="a", pattern=".a")], [mask])
+
+
+@pytest.mark.parametrize("pattern", ["select(.x)", ".", ".a.b | .c", ".a[0] | .b", "(.a) | .b"])
+def test_mask_pattern_has_to_begin_with_one_field(pattern: str) -> None:
+    with pytest.raises(InputError, match="expected the name of one field first"):
+        parse_mask_pattern(pattern)
+
+
+def test_field_patterns_in_a_list_need_names_of_their_own() -> None:
+    with pytest.raises(InputError, match="a name of its own"):
+        parse_field_patterns([".a.text", ".b.text"])
+    with pytest.raises(InputError, match="a name of its own"):
+        parse_field_patterns([".a[0]"])
+
+
+DEEP: dict[str, Any] = {}
+for _ in range(400):
+    DEEP = {"a": DEEP}
+SMALL = Limits(cpu_seconds=0.5, memory_bytes=200 << 20)
+CPU, MEMORY = "used more than 0.5 s of CPU time on", "needed more than 200 MiB of memory on"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "record", "what"),
+    [
+        pytest.param("[..|..|..] | length", DEEP, f"({CPU}|{MEMORY})", id="descents"),
+        pytest.param("def f: f; f", {}, f"({CPU}|{MEMORY})", id="endless"),
+        pytest.param("last(repeat(.))", {}, CPU, id="repeat"),
+        pytest.param("[range(1e18)]", {}, f"({CPU}|{MEMORY})", id="range"),
+        pytest.param(".a * 1000000000", {"a": "x"}, MEMORY, id="repetition"),
+        pytest.param("[.,.] | " * 40 + "tojson", {}, f"({CPU}|{MEMORY})", id="doubling"),
+    ],
+)
+def test_pattern_without_measure_stops_the_job(pattern: str, record: Any, what: str) -> None:
+    with pytest.raises(
+        LimitReachedError, match=f"^the jq pattern .* {what} this record; change it, or take the record"
+    ):
+        read(pattern, record, limits=SMALL)
+
+
+def test_pattern_that_nests_too_deep_is_a_problem_of_its_record() -> None:
+    with pytest.raises(RecordProblem, match="expected at most 900 objects and lists"):
+        read("reduce range(950) as $i (0; [.])", {})
+    assert read("reduce range(900) as $i (0; [.]) | flatten", {}) == [0]
+    nested: Any = 0
+    for _level in range(100_000):
+        nested = [nested]
+    with pytest.raises(RecordProblem, match="nested too deep"):
+        write_record({"x": nested})
+
+
+def test_many_records_are_read_in_order_with_their_problems() -> None:
+    patterns = Patterns([FieldPattern(name="x", pattern=".a.b")])
+    found = []
+    for answers in patterns.read_all([b'{"a": {"b": "x"}}', b'{"a": 5}', b"{}"] * 50):
+        try:
+            found.append(answers.value("x"))
+        except RecordProblem as problem:
+            found.append(problem.kind)
+    assert found == ["x", "pattern-error", None] * 50
+
+
+def test_patterns_can_be_pickled_and_are_shared_in_a_process() -> None:
+    fields = (FieldPattern(name="x", pattern=".a"),)
+    shared = open_patterns(fields)
+    assert open_patterns(pickle.loads(pickle.dumps(fields))) is shared  # noqa: S301
+    assert pickle.loads(pickle.dumps(shared)).read({"a": 1}).value("x") == 1  # noqa: S301

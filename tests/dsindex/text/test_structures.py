@@ -1,0 +1,166 @@
+"""Only tokenizers are taken whose every part was compared; and the probes see a part that slipped through."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from dsindex.text import engines
+from dsindex.text.agreement import DIFFERING
+from dsindex.text.engines import choose_engine
+from dsindex.text.structures import PATTERNS, Unsuitable, compared_parts
+from tests.agreement import sweep
+from tests.agreement import vocabularies as v
+from tests.dsindex.text import trained
+
+LLAMA3, GPT2 = PATTERNS["llama3"][0], PATTERNS["gpt2"][0]
+CL100K = LLAMA3.replace(r"\s*[\r\n]+", r"\s*[\r\n]")
+DIGITS = {"type": "Digits", "individual_digits": True}
+BYTES = v.byte_level(use_regex=False)
+
+
+def model(**options: Any) -> dict[str, Any]:
+    return {**json.loads(trained.byte_level())["model"], **options}
+
+
+def extended(**more: str) -> dict[str, Any]:
+    """The model with more tokens in its vocabulary."""
+    vocabulary = model()["vocab"]
+    return model(vocab=vocabulary | {token: len(vocabulary) + n for n, token in enumerate(more.values())})
+
+
+def byte_fallback(**options: Any) -> dict[str, Any]:
+    return {**json.loads(trained.sentencepiece_bpe())["model"], **options}
+
+
+def pre_tokenizer(*steps: dict[str, Any]) -> dict[str, Any]:
+    return {"pre_tokenizer": v.sequence(*steps)}
+
+
+OPTIONS = {
+    "use-regex-off": {"pre_tokenizer": BYTES},
+    "cl100k": pre_tokenizer(v.split(CL100K), BYTES),
+    "unknown-pattern": pre_tokenizer(v.split(r"\s+|\S+"), BYTES),
+    "removed": pre_tokenizer(v.split(LLAMA3, behavior="Removed"), BYTES),
+    "contiguous": pre_tokenizer(v.split(LLAMA3, behavior="Contiguous"), BYTES),
+    "split-without-bytes": pre_tokenizer(v.split(LLAMA3)),
+    "bytes-first": pre_tokenizer(BYTES, v.split(LLAMA3)),
+    "regex-behind-split": pre_tokenizer(v.split(LLAMA3), v.byte_level(use_regex=True)),
+    "prefix-space-behind-split": pre_tokenizer(
+        v.split(LLAMA3), v.byte_level(use_regex=False, add_prefix_space=True)
+    ),
+    "digits-before-split": pre_tokenizer(DIGITS, v.split(LLAMA3), BYTES),
+    "digits-behind-split": pre_tokenizer(v.split(LLAMA3), DIGITS, BYTES),
+    "string-split": pre_tokenizer(
+        {"type": "Split", "pattern": {"String": "a"}, "behavior": "Isolated", "invert": False}, v.split(LLAMA3), BYTES
+    ),
+    "digits-only": pre_tokenizer(DIGITS, v.byte_level(use_regex=True)),
+    "metaspace": {
+        "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    },
+}  # fmt: skip
+"""Pre-tokenizers of a byte-level model that are not taken; gigatoken refuses some of them itself."""
+REFUSED = {
+    "nfkc": ({"normalizer": {"type": "NFKC"}}, "its normalizer is not among those that were compared (NFKC())"),
+    "nfd-behind-nfc": (
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFD"}]}},
+        "(NFC(), NFD())",
+    ),
+    "dropout": ({"model": model(dropout=0.1)}, "its model has the option dropout = 0.1"),
+    "prefix": ({"model": model(continuing_subword_prefix="##")}, "continuing_subword_prefix = '##'"),
+    "suffix": ({"model": model(end_of_word_suffix="</w>")}, "end_of_word_suffix = '</w>'"),
+    "new-option": ({"model": model(shape="round")}, "its model has the option 'shape'"),
+    "merge-twice": ({"model": model(merges=[["a", "b"], ["c", "d"], ["a", "b"]])}, "lists a merge twice"),
+    "legacy-merge-twice": ({"model": model(merges=["a b", "c d", "a b"])}, "lists a merge twice"),
+    "no-byte": (
+        {"model": model(vocab={k: n for k, n in model()["vocab"].items() if k != "Ġ"})},
+        "its vocabulary has no token for the byte 0x20",
+    ),
+    "characters": ({"model": extended(a="中")}, "its token '中' is not written in byte characters"),
+    "byte-fallback-ignores-merges": ({"model": byte_fallback(ignore_merges=True)}, "byte_fallback and ignore_merges"),
+    "byte-fallback-without-a-byte": (
+        {"model": byte_fallback(vocab={k: n for k, n in byte_fallback()["vocab"].items() if k != "<0xE2>"})},
+        "its vocabulary has no token for the byte 0xE2",
+    ),
+    "byte-fallback-strips": (
+        {"model": byte_fallback(), "normalizer": {"type": "Strip", "strip_left": True, "strip_right": False}}
+        | {"pre_tokenizer": None},
+        "its normalizer is not among those that were compared (Strip(strip_left=True, strip_right=False))",
+    ),
+    "byte-fallback-merges-bytes": (
+        {"model": byte_fallback(merges=[["<0x41>", "B"]]), "pre_tokenizer": None},
+        "its model merges tokens of single bytes",
+    ),
+    "byte-fallback-splits": (
+        {"model": byte_fallback(), "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}},
+        "its pre-tokenizer is not among those that were compared (ByteLevel(add_prefix_space=True))",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", OPTIONS.values(), ids=OPTIONS)
+def test_no_option_of_a_pre_tokenizer_is_passed_over(changes: dict[str, Any]) -> None:
+    engine = choose_engine(
+        trained.as_tokenizer(trained.byte_level_document(**changes)), "auto", add_special_tokens=True
+    )
+    assert engine.name == "tokenizers"
+    assert engine.reason.startswith("its pre-tokenizer is not among those that were compared (")
+
+
+@pytest.mark.parametrize("changes", OPTIONS.values(), ids=OPTIONS)
+def test_probes_see_every_option_that_gigatoken_passes_over(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "compared_parts", lambda _: ("gpt2",))
+    bytes_of_probes = sorted(set("aBs'1 \n\t./é中".encode()))
+    merges = [(bytes([first]), bytes([second])) for first, second in itertools.product(bytes_of_probes, repeat=2)]
+    content = v.with_model(v.bpe(merges), **{"normalizer": None, **changes})
+    engine = choose_engine(trained.as_tokenizer(content), "auto", add_special_tokens=True)
+    assert engine.name == "tokenizers"
+    assert engine.reason.startswith(("gigatoken gives other ids than tokenizers for ", "gigatoken says: "))
+
+
+@pytest.mark.parametrize(("changes", "reason"), REFUSED.values(), ids=REFUSED)
+def test_parts_that_were_not_compared_are_refused(changes: dict[str, Any], reason: str) -> None:
+    document = json.loads(trained.byte_level_document(**changes))
+    with pytest.raises(Unsuitable) as caught:
+        compared_parts(document)
+    assert reason in str(caught.value)
+
+
+def test_two_tokens_that_spell_the_same_bytes_are_refused() -> None:
+    spelt = "".join(v.byte_characters()[byte] for byte in "中".encode())
+    added = {"id": 999, "content": "中", "special": True}
+    document = json.loads(trained.byte_level_document(model=extended(a="中"), added_tokens=[added]))
+    assert compared_parts(document) == ("gpt2",)
+    document["model"] = extended(a="中", b=spelt)
+    with pytest.raises(Unsuitable, match="its token '中' is not written in byte characters"):
+        compared_parts(document)
+
+
+@pytest.mark.parametrize("part", sweep.PARTS)
+def test_every_compared_form_is_known_by_its_part(part: str) -> None:
+    for form in sweep.forms(part):
+        model = v.space_mark_model() if part == "space-marks" else v.bpe()
+        parts = compared_parts({"model": model, "normalizer": form[0], "pre_tokenizer": form[1]})
+        assert part in parts
+        assert set(parts) <= set(DIFFERING)
+
+
+def test_sequences_within_sequences_are_the_steps_in_them() -> None:
+    inner = v.sequence(v.sequence(v.split(LLAMA3)), v.sequence(BYTES))
+    document = json.loads(trained.byte_level_document(pre_tokenizer=inner))
+    assert compared_parts(document) == ("llama3",)
+    document["normalizer"] = {"type": "Sequence", "normalizers": []}
+    assert compared_parts(document) == ("llama3",)
+    document["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFC"}]}
+    assert compared_parts(document) == ("llama3", "nfc")
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_published_pre_tokenizers_stay_fast(name: str) -> None:
+    content = trained.byte_level_document(pre_tokenizer=v.pattern_splits(name))
+    assert choose_engine(trained.as_tokenizer(content), "auto", add_special_tokens=True).name == "gigatoken"

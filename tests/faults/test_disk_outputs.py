@@ -1,0 +1,120 @@
+"""Commands without a work folder on a disk that fills up at any point: nothing is left, and that is what is said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dsindex.convert import convert_to_packed
+from tests.dsindex.formats.pbin_files import write_pbin
+from tests.dsindex.written import write_dataset
+from workflows.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PAGE = 4096
+DOCUMENTS = [[list(range(number % 60, 60))] for number in range(1500)]
+
+
+def make_sources(folder: Path) -> None:
+    folder.mkdir()
+    write_dataset(folder / "set", DOCUMENTS)
+    write_dataset(folder / "broken", DOCUMENTS)
+    index = (folder / "broken.idx").read_bytes()
+    (folder / "broken.idx").write_bytes(index[:-100])
+    convert_to_packed(str(folder / "set"), str(folder / "set.pbin"))
+    write_pbin(folder / "other.pbin", [[1, 2, 3]] * 900, token_bytes=2)
+    (folder / "lines.jsonl").write_bytes(b'{"text": "a"}\n' * 9000)
+
+
+COMMANDS: dict[str, Callable[[Path, Path], list[str]]] = {
+    "convert to .pbin": lambda source, disk: ["convert", f"{source}/set", f"{disk}/out.pbin"],
+    "convert to MMIDIDX": lambda source, disk: ["convert", f"{source}/set.pbin", f"{disk}/out"],
+    "convert era": lambda source, disk: ["convert", f"{source}/set.pbin", f"{disk}/out.pbin", "--pbin-era", "2024-04"],
+    "pack --merge": lambda source, disk: [
+        *("pack", "--merge", f"{source}/set.pbin", f"{source}/other.pbin", "--output", f"{disk}/out.pbin")
+    ],
+    "raw-index": lambda source, disk: ["raw-index", f"{source}/lines.jsonl", "--output", f"{disk}/out.idx"],
+    "repair": lambda source, disk: ["repair", f"{source}/broken", "--output", f"{disk}/out"],
+    "index": lambda source, disk: [
+        *("index", "--data-path", f"{source}/set", "--seq-length", "4", "--num-samples", "20000", "--split", "1"),
+        *("--data-cache-path", str(disk)),
+    ],
+}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 2 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def leave_free(disk: Path, pages: int) -> None:
+    """Fill the disk but for so many pages."""
+    ballast = disk / "ballast"
+    ballast.unlink(missing_ok=True)
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_bsize
+    ballast.write_bytes(bytes(free - pages * PAGE))
+
+
+def outputs(disk: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in disk.iterdir() if path.name != "ballast"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_full_disk_leaves_nothing_and_the_same_command_works_later(
+    name: str, tmp_path: Path, small_disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    make_sources(source)
+    command = [*COMMANDS[name](source, small_disk), "--executor", "local"]
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    assert main([*COMMANDS[name](source, whole), "--executor", "local"]) == 0
+    expected = {path.name: path.read_bytes() for path in whole.iterdir()}
+    needed = sum(-(-len(content) // PAGE) for content in expected.values())
+    assert needed > 10
+    monkeypatch.setattr("workflows.jobs.index.free_bytes", lambda _folder: 1 << 40)  # looks before it leaps
+    stopped = 0
+    for pages in range(needed + 2):
+        leave_free(small_disk, pages)
+        capsys.readouterr()
+        code = main(command)
+        said = capsys.readouterr().err
+        if code == 0:
+            break
+        stopped += 1
+        assert code == 1
+        assert "cannot be written (No space left on device)" in said, said
+        assert "run the same command again" in said
+        if name == "index":
+            left = outputs(small_disk)
+            assert not any(path.endswith("-description.txt") for path in left), "Megatron takes no cache without it"
+            assert not any(path.endswith(".tmp") for path in left)
+        elif f"{small_disk}/out.repair.json: " in said:
+            assert "are written and whole" in said
+            assert outputs(small_disk) == {key: expected[key] for key in ("out.bin", "out.idx")}
+            for key in ("out.bin", "out.idx"):
+                (small_disk / key).unlink()
+        else:
+            assert "; nothing was kept" in said, said
+            assert "it continues" not in said
+            assert outputs(small_disk) == {}
+    assert stopped > 10
+    left = outputs(small_disk)
+    if name in {"repair", "index"}:  # whose records name their paths
+        left, expected = ({key: of[key] for key in of if not key.endswith(".json")} for of in (left, expected))
+    assert left == expected

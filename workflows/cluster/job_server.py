@@ -1,0 +1,275 @@
+"""A Ray cluster's job server: start a job, follow its log, ask for it, stop it; every failure in one sentence.
+
+Source of the protocol: Ray's Jobs API (`ray.job_submission`). Ray's own command ends with 0 for a stopped job and with
+1 for every failure; `exit_code` tells them apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from dsindex.errors import DsindexError
+from workflows.execution.ray_token import hide_token, read_token
+from workflows.progress.standard_streams import flush_output
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DEFAULT_ADDRESS = "http://127.0.0.1:8265"
+STOPPED_EXIT_CODE = 143
+"""Ray ends a stopped job by SIGTERM: 128 + 15, as the driver itself would end."""
+
+_RETRIES = 8
+"""Times in a row that a broken connection is tried again while following, waiting up to 30 s each: about 2 minutes."""
+_STOP_SECONDS = 60
+_CONNECT_SECONDS = 10
+
+
+class ClusterError(DsindexError):
+    """The cluster's job server cannot be reached, refuses us, or does not know the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedFile:
+    """A file of this machine and its relative name in the job's folder."""
+
+    source: Path
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What is to run, a shell command, and the files that go with it into the folder where it runs."""
+
+    entrypoint: str
+    files: tuple[ShippedFile, ...] = ()
+
+
+class JobServer:
+    """A cluster's job server; every failure is told in one sentence.
+
+    Args:
+        address: `http://HOST:8265`; None: as `find_address` finds it.
+
+    Raises:
+        ClusterError: If nothing answers there, or it refuses us.
+    """
+
+    def __init__(self, address: str | None = None) -> None:
+        self.address = find_address(address)
+        self._token = read_token()
+        _probe(self.address)
+        with self._told():
+            self._client = _connect(self.address, self._token)
+
+    def submit(self, submission: Submission) -> str:
+        """Start a job.
+
+        Returns:
+            Its id, to follow, ask for or stop it from anywhere.
+        """
+        with tempfile.TemporaryDirectory(prefix="dsindex-submit-") as folder, self._told():
+            for file in submission.files:
+                target = Path(folder, file.name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file.source, target)
+            runtime_env = {"working_dir": folder} if submission.files else {}
+            return str(self._client.submit_job(entrypoint=submission.entrypoint, runtime_env=runtime_env))
+
+    def details(self, job: str) -> Any:  # noqa: ANN401 - Ray's JobDetails; ray is not imported for types
+        """Ask how a job stands."""
+        with self._told(job):
+            return self._client.get_job_info(job)
+
+    def log(self, job: str) -> str:
+        """Return all that a job has written so far."""
+        with self._told(job):
+            return str(self._client.get_job_logs(job))
+
+    def follow(self, job: str) -> int:
+        """Write a job's log to standard output until it ends; a broken connection is taken up where it broke.
+
+        Returns:
+            The job's exit code.
+        """
+        self.details(job)
+        shown = broken = 0
+        while True:
+            before = shown
+            shown, error = asyncio.run(self._write_log(job, shown))
+            if error is None:
+                details = self.details(job)
+                if details.status.is_terminal():
+                    return exit_code(details)
+            broken = broken + 1 if error is not None and shown == before else 0
+            if broken > _RETRIES:
+                msg = (
+                    f"{self.address}: the connection broke ({hide_token(str(error))}) and does not come back; "
+                    f"the job may go on: {come_back('logs --follow', job, self.address)}"
+                )
+                raise ClusterError(msg) from error
+            time.sleep(min(2**broken, 30))
+
+    async def _write_log(self, job: str, shown: int) -> tuple[int, Exception | None]:
+        """Write a log from character `shown` on; the server always sends it from its beginning.
+
+        Returns:
+            The characters shown by now, and what broke the connection, if it did.
+        """
+        import aiohttp
+
+        position = 0
+        try:
+            async for chunk in self._client.tail_job_logs(job):
+                sys.stdout.write(chunk[max(0, shown - position) :])
+                flush_output()
+                position += len(chunk)
+                shown = max(shown, position)
+        except (OSError, RuntimeError, aiohttp.ClientError) as error:
+            return shown, error
+        return shown, None
+
+    def stop(self, job: str) -> Any:  # noqa: ANN401 - as `details`
+        """End a job (SIGTERM, and SIGKILL 3 s later) and wait until it has ended; an ended one stays as it is.
+
+        Returns:
+            The details of the ended job.
+        """
+        details = self.details(job)
+        if not details.status.is_terminal():
+            with self._told(job):
+                self._client.stop_job(job)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while not details.status.is_terminal():
+            if time.monotonic() > deadline:
+                msg = f"{job}: expected it to end within {_STOP_SECONDS} s of being stopped, it is {details.status}"
+                raise ClusterError(msg)
+            time.sleep(0.5)
+            details = self.details(job)
+        return details
+
+    @contextlib.contextmanager
+    def _told(self, job: str | None = None) -> Iterator[None]:
+        """Turn what Ray, requests and aiohttp raise into one sentence."""
+        from ray.exceptions import AuthenticationError
+
+        try:
+            yield
+        except AuthenticationError as error:
+            problem = "asks for its token" if self._token is None else "does not accept this token"
+            msg = (
+                f"{self.address}: the cluster {problem}; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, or "
+                f"RAY_AUTH_TOKEN_PATH=FILE, to the token that its head was started with"
+            )
+            raise ClusterError(msg) from error
+        except (OSError, RuntimeError, ValueError) as error:
+            first_line = hide_token((str(error).splitlines() or [type(error).__name__])[0])
+            if job is not None and "status code 404" in first_line:
+                msg = f"{self.address}: expected the id of a job of this cluster, got {job!r}; submit prints it"
+            else:
+                msg = f"{self.address}: expected the job server of a Ray cluster to do as asked, got: {first_line}"
+            raise ClusterError(msg) from error
+
+
+def find_address(address: str | None) -> str:
+    """Choose the job server's address: the given one, else the environment's, else this machine's.
+
+    >>> find_address("head:8265"), find_address("https://ray.example.org/")
+    ('http://head:8265', 'https://ray.example.org')
+    """
+    chosen = address or os.environ.get("RAY_API_SERVER_ADDRESS")
+    if not chosen:
+        # RAY_ADDRESS mostly names the cluster's own port (6379), which speaks another language.
+        elsewhere = os.environ.get("RAY_ADDRESS", "")
+        chosen = elsewhere if elsewhere.startswith(("http://", "https://")) else DEFAULT_ADDRESS
+    if "://" not in chosen:
+        chosen = f"http://{chosen}" if ":" in chosen else f"http://{chosen}:8265"
+    try:
+        parts = urlsplit(chosen)
+        is_server = parts.scheme in {"http", "https"} and bool(parts.hostname)
+    except ValueError:  # half an IPv6 address
+        is_server = False
+    if not is_server:
+        msg = (
+            f"--address: expected a job server such as {DEFAULT_ADDRESS}, got {chosen!r}; it is the dashboard's address"
+        )
+        raise ClusterError(msg)
+    return chosen.rstrip("/")
+
+
+def exit_code(details: Any) -> int:  # noqa: ANN401 - Ray's JobDetails; ray is not imported for types
+    """Return the exit code of an ended job."""
+    if details.status == "SUCCEEDED":
+        return 0
+    if details.status == "STOPPED":
+        return STOPPED_EXIT_CODE
+    code = details.driver_exit_code
+    if code is None or code == 0:
+        return 1
+    return int(code) if code > 0 else 128 - int(code)
+
+
+def describe(job: str, details: Any) -> str:  # noqa: ANN401 - as `exit_code`
+    """Say in one line how a job stands."""
+    if details.status == "STOPPED":
+        return f"{job}: stopped; what it has done is kept in the work folder, and the same command continues it"
+    if details.status != "FAILED":
+        return f"{job}: {details.status.lower()}"
+    if details.driver_exit_code is None:
+        reason = hide_token((details.message or "no reason given").splitlines()[0])
+        return f"{job}: failed before or outside its command: {reason}"
+    return f"{job}: failed, exit code {exit_code(details)}"
+
+
+def come_back(verb: str, job: str, address: str) -> str:
+    """Say how to get back to a job that goes on."""
+    return f"dsindex {verb} --address {address} {job}"
+
+
+def _probe(address: str) -> None:
+    """Find out within seconds whether anything answers, which Ray's client would wait minutes for."""
+    try:
+        with urllib.request.urlopen(f"{address}/api/version", timeout=_CONNECT_SECONDS):
+            pass
+    except urllib.error.HTTPError as error:
+        error.close()  # An answer, though it may ask for a token.
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        msg = (
+            f"{address}: expected the job server of a Ray cluster, nothing answers there ({reason}); is it up, "
+            f"and its dashboard's port open or forwarded (ray dashboard, kubectl port-forward, ssh -L)?"
+        )
+        raise ClusterError(msg) from error
+
+
+def _connect(address: str, token: str | None) -> Any:  # noqa: ANN401 - Ray's client; ray is imported here only
+    from ray.job_submission import JobSubmissionClient
+
+    for name in ("dashboard.modules.job.sdk", "dashboard.modules.dashboard_sdk", "_private.runtime_env.packaging"):
+        logging.getLogger(f"ray.{name}").setLevel(logging.WARNING)
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    # Ray lets this variable override the address it is given.
+    before = os.environ.get("RAY_API_SERVER_ADDRESS")
+    os.environ["RAY_API_SERVER_ADDRESS"] = address
+    try:
+        return JobSubmissionClient(address, headers=headers)
+    finally:
+        if before is None:
+            del os.environ["RAY_API_SERVER_ADDRESS"]
+        else:
+            os.environ["RAY_API_SERVER_ADDRESS"] = before

@@ -1,0 +1,1 @@
+"""Where calls run and how they are dispatched, retried and stopped."""

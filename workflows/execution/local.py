@@ -1,0 +1,219 @@
+"""Executors of this machine: threads of the driver's process, and processes that it spawns."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import resource_tracker
+from multiprocessing.connection import wait as wait_for_connections
+from typing import TYPE_CHECKING
+
+from dsindex.errors import TaskError
+from workflows.execution.calls import THIS_MACHINE, Call, NodeAnswer, Outcome, answer, run_guarded
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import SpawnContext, SpawnProcess
+
+
+class ThreadExecutor:
+    """Threads of this process: for work that releases the GIL, as parsing, encoding and file I/O do."""
+
+    kind = "local"
+    is_cluster = False
+
+    def __init__(self, workers: int) -> None:
+        self.slots = workers
+        self.backlog = workers
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="dsindex")
+        self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self._tickets = 0
+        self._abandoned: set[int] = set()
+
+    def share(self, value: object) -> object:
+        """Return the value itself: threads share memory."""
+        return value
+
+    def start(self, call: Call, *, beyond_slots: bool = False) -> int:  # noqa: ARG002 - threads are what they are
+        """Queue a call for the next free thread."""
+        self._tickets += 1
+        self._pool.submit(self._run, self._tickets, call)
+        return self._tickets
+
+    def _run(self, ticket: int, call: Call) -> None:
+        try:
+            outcome = Outcome(ticket=ticket, value=call.function(*call.arguments))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the driver decides what follows
+            outcome = Outcome(ticket=ticket, error=error)
+        self._ended.put(outcome)
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        """Return the calls that ended."""
+        try:
+            ended = [self._ended.get(timeout=timeout)]
+        except queue.Empty:
+            return []
+        while not self._ended.empty():
+            ended.append(self._ended.get())
+        return [outcome for outcome in ended if outcome.ticket not in self._abandoned]
+
+    def abandon(self, ticket: int) -> None:
+        """Forget an attempt; a thread cannot be stopped, it ends by itself."""
+        self._abandoned.add(ticket)
+
+    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:  # noqa: ARG002
+        """Run the call here, in this process."""
+        return {THIS_MACHINE: answer(call)}
+
+    def close(self) -> None:
+        """Drop what is queued and wait for what runs."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class ProcessExecutor:
+    """Spawned processes: for work that holds the GIL, and where a worker's death must not be the driver's."""
+
+    kind = "processes"
+    is_cluster = False
+
+    def __init__(self, workers: int) -> None:
+        self.slots = workers
+        self.backlog = 0
+        self._context = multiprocessing.get_context("spawn")
+        self._idle: list[_Worker] = []
+        self._busy: dict[int, _Worker] = {}
+        self._waiting: list[tuple[int, Call]] = []
+        self._tickets = 0
+
+    def share(self, value: object) -> object:
+        """Return the value itself: it travels with each call through a pipe."""
+        return value
+
+    def start(self, call: Call, *, beyond_slots: bool = False) -> int:
+        """Hand a call to an idle worker, or to a new one while there are fewer than `slots`."""
+        self._tickets += 1
+        if beyond_slots:
+            self._give(self._tickets, call)
+        else:
+            self._waiting.append((self._tickets, call))
+            self._hand_out()
+        return self._tickets
+
+    def _hand_out(self) -> None:
+        while self._waiting and len(self._busy) < self.slots:
+            self._give(*self._waiting.pop(0))
+
+    def _give(self, ticket: int, call: Call) -> None:
+        worker = self._idle.pop() if self._idle else _Worker(self._context)
+        if not worker.is_alive():  # died idle: no call's fault
+            worker.kill()
+            worker = _Worker(self._context)
+        worker.send(call)
+        self._busy[ticket] = worker
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        """Return the calls that ended, those whose worker died included."""
+        ready = set(wait_for_connections([worker.pipe for worker in self._busy.values()], timeout))
+        ended = []
+        for ticket, worker in list(self._busy.items()):
+            if worker.pipe not in ready:
+                continue
+            del self._busy[ticket]
+            try:
+                value, error = worker.pipe.recv()
+            except (EOFError, OSError):
+                code = worker.wait()
+                lost = TaskError(f"its worker process died ({_describe_exit(code)})")
+                ended.append(Outcome(ticket=ticket, error=lost, worker_lost=True))
+            else:
+                self._idle.append(worker)
+                ended.append(Outcome(ticket=ticket, value=value, error=error))
+        self._hand_out()
+        return ended
+
+    def abandon(self, ticket: int) -> None:
+        """Kill the worker that runs an attempt."""
+        self._waiting = [entry for entry in self._waiting if entry[0] != ticket]
+        worker = self._busy.pop(ticket, None)
+        if worker is not None:
+            worker.kill()
+        self._hand_out()
+
+    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:  # noqa: ARG002
+        """Run the call here, in this process."""
+        return {THIS_MACHINE: answer(call)}
+
+    def close(self) -> None:
+        """Kill all workers."""
+        for worker in (*self._idle, *self._busy.values()):
+            worker.kill()
+        self._idle, self._busy, self._waiting = [], {}, []
+
+
+class _Worker:
+    """One spawned process and the pipe to it."""
+
+    def __init__(self, context: SpawnContext) -> None:
+        self.pipe, theirs = context.Pipe()
+        self._process: SpawnProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
+        # A terminal sends Ctrl-C to workers too. They inherit that it is blocked, and leave it to the driver. The first
+        # process to be spawned would start the tracker, and that unblocks it.
+        resource_tracker.ensure_running()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        theirs.close()
+
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
+    def send(self, call: Call) -> None:
+        # A worker that died idle is found by `wait`, which sees the closed pipe.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.pipe.send((call.function, call.arguments))
+
+    def wait(self) -> int | None:
+        """Return the exit code of a process whose end of the pipe is closed."""
+        self._process.join(5.0)
+        code = self._process.exitcode
+        self.kill()
+        return code
+
+    def kill(self) -> None:
+        self.pipe.close()
+        self._process.kill()
+        self._process.join()
+        self._process.close()
+
+
+def _serve(pipe: Connection) -> None:
+    """Run calls until the driver closes its end."""
+    threading.current_thread().name = "dsindex-worker"
+    threading.Thread(target=_die_with_driver, daemon=True).start()
+    while True:
+        try:
+            function, arguments = pipe.recv()
+        except (EOFError, OSError, KeyboardInterrupt):
+            return
+        pipe.send(run_guarded(function, arguments))
+
+
+def _die_with_driver() -> None:
+    """End this process when the driver is killed, in the middle of a shard too."""
+    driver = multiprocessing.parent_process()
+    if driver is not None:
+        driver.join()
+        os._exit(1)
+
+
+def _describe_exit(code: int | None) -> str:
+    if code is None:
+        return "unknown exit"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,218 @@
+"""Tasks on a Ray cluster: one stateless task per call, one CPU each, retried by the driver and not by Ray.
+
+Ray is imported here only. A cluster is joined only when the user named one; else a private one is started and stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import ray
+import ray.exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+import dsindex
+import workflows
+from dsindex.errors import TaskError
+from dsindex.json_text import show_name
+from workflows.execution.calls import Call, NodeAnswer, Outcome, run_guarded
+from workflows.execution.cpus import available_cpus
+from workflows.execution.interrupts import TerminatedError, interrupts_held_back
+from workflows.execution.ray_token import check_token, hide_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SINGLE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+"""One thread per task slot. Set for all workers: variables per task would force new ones."""
+
+LOOK_SECONDS = 5.0
+"""How often the cluster's size is asked for."""
+
+JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Ray's job server sets it for the drivers that it starts."""
+
+
+class RayExecutor:
+    """Runs calls as Ray tasks."""
+
+    kind = "ray"
+
+    def __init__(self, *, address: str | None, workers: int | None, ship_code: bool = True) -> None:
+        """Connect.
+
+        Args:
+            address: The cluster to join; None starts a private one.
+            workers: Calls that run at once; None: all CPUs of the cluster.
+            ship_code: Send this process's code to the nodes of a cluster that was named; a job that Ray's own job
+                server started has been sent with its code already.
+
+        Raises:
+            TaskError: If the cluster cannot be started or reached.
+            TokenError: If its token cannot be sent.
+        """
+        self._is_guest = ray.is_initialized()
+        if not self._is_guest:
+            on_sigterm = signal.getsignal(signal.SIGTERM)
+            self._connect(address, workers, ship_code=ship_code)
+            signal.signal(signal.SIGTERM, on_sigterm)  # ray.init() put its own in place, which ends the process
+        self.is_cluster = address is not None
+        self._workers = workers
+        self._look_at_cluster()
+        self._running: dict[Any, int] = {}
+        self._references: dict[int, Any] = {}
+        self._tickets = 0
+
+    def _look_at_cluster(self) -> None:
+        """Follow the cluster's size: nodes are lost, and an autoscaler adds nodes where tasks wait."""
+        self._looked = time.monotonic()
+        self.slots = self.backlog = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._largest_memory = max((node["Resources"].get("memory", 0) for node in living_nodes()), default=0)
+
+    def _connect(self, address: str | None, workers: int | None, *, ship_code: bool) -> None:
+        check_token()
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        options: dict[str, Any] = {
+            "log_to_driver": False,
+            "logging_level": logging.ERROR,
+        }
+        if address is None:
+            # Inherited: with a runtime_env the workers that Ray starts at once would be of no use (1.5 s).
+            os.environ.update(SINGLE_THREAD)
+            # The address must be said: a plain init() joins whatever cluster an earlier one left behind.
+            options |= {
+                "address": "local",
+                "num_cpus": workers or available_cpus(),
+                "include_dashboard": False,
+            }
+        else:
+            runtime_env: dict[str, Any] = {"env_vars": SINGLE_THREAD}
+            if ship_code and JOB_VARIABLE not in os.environ:
+                packages = (dsindex, workflows)
+                runtime_env["py_modules"] = [os.path.dirname(package.__file__ or "") for package in packages]
+                runtime_env["excludes"] = ["__pycache__"]
+            options |= {"address": address, "runtime_env": runtime_env}
+        try:
+            with interrupts_held_back() if address is None else contextlib.nullcontext():
+                ray.init(**options)
+        except KeyboardInterrupt:
+            ray.shutdown()
+            raise
+        except SystemExit as stop:
+            if stop.code == signal.SIGTERM:  # from Ray's own handler, which is in place by now
+                raise TerminatedError from stop
+            raise
+        except UnicodeEncodeError as error:
+            msg = (
+                "expected a command line and a working folder in UTF-8, which Ray needs, got a name that is not; put "
+                "such names into a --config file, as \\udcXX within double quotes, or use --executor local"
+            )
+            raise TaskError(msg) from error
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            place = "a local Ray instance" if address is None else f"the Ray cluster at {address}"
+            reason = hide_token(str(error))
+            msg = f"{place}: cannot be started or reached ({reason}); check --address, or use --executor local"
+            raise TaskError(msg) from error
+
+    def share(self, value: object) -> object:
+        """Put a value into the object store once."""
+        return ray.put(value)
+
+    def start(self, call: Call, *, beyond_slots: bool = False) -> int:
+        """Submit one attempt; beyond the slots it needs no free CPU."""
+        self._tickets += 1
+        remote = self._remote(call, num_cpus=0 if beyond_slots else 1)
+        reference = remote.remote(call.function, *call.arguments)
+        self._running[reference] = self._tickets
+        self._references[self._tickets] = reference
+        return self._tickets
+
+    def _remote(self, call: Call, *, num_cpus: int) -> Any:  # noqa: ANN401 - Ray's own type is private
+        return _run_call.options(
+            name=show_name(call.name),
+            num_cpus=num_cpus,
+            max_retries=0,
+            scheduling_strategy="SPREAD",
+            # A task that no node can ever hold, or that must not wait for one, would otherwise wait for ever.
+            memory=call.memory_bytes if num_cpus and 0 < call.memory_bytes <= self._largest_memory else None,
+        )
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        """Return the calls that ended, those whose worker or node was lost included."""
+        if not self._running:
+            time.sleep(timeout)
+            return []
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            self._look_at_cluster()
+        references = list(self._running)
+        ready, _ = ray.wait(references, num_returns=1, timeout=timeout)
+        if ready:
+            ready, _ = ray.wait(references, num_returns=len(references), timeout=0)
+        return [self._outcome(reference) for reference in ready]
+
+    def _outcome(self, reference: Any) -> Outcome:  # noqa: ANN401 - Ray's own type is private
+        ticket = self._running.pop(reference)
+        del self._references[ticket]
+        try:
+            value, error = ray.get(reference)
+        except ray.exceptions.RayError as lost:
+            reason = TaskError(f"its Ray worker was lost ({_first_line(lost)})")
+            return Outcome(ticket=ticket, error=reason, worker_lost=True)
+        return Outcome(ticket=ticket, value=value, error=error)
+
+    def abandon(self, ticket: int) -> None:
+        """Kill the worker that runs an attempt; its outcome is not reported."""
+        reference = self._references.pop(ticket, None)
+        if reference is not None:
+            del self._running[reference]
+            ray.cancel(reference, force=True)
+
+    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:
+        """Run the call on every living node that has CPUs, whether they are busy or not."""
+        tasks = {}
+        for node in living_nodes():
+            place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            options = {"name": show_name(call.name), "num_cpus": 0, "max_retries": 0, "scheduling_strategy": place}
+            task = _run_call.options(**options).remote(call.function, *call.arguments)
+            tasks[f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, {node['NodeID'][:6]})"] = task
+        ray.wait(list(tasks.values()), num_returns=len(tasks), timeout=timeout)
+        answers = {}
+        for name, task in tasks.items():
+            try:
+                value, error = ray.get(task, timeout=0)
+            except ray.exceptions.GetTimeoutError:
+                ray.cancel(task, force=True)
+                error = TaskError(f"it did not answer within {timeout:.0f} s")
+                answers[name] = NodeAnswer(error=error)
+            except ray.exceptions.RayError as lost:
+                answers[name] = NodeAnswer(error=TaskError(f"it was lost ({_first_line(lost)})"))
+            else:
+                answers[name] = NodeAnswer(value=value, error=error)
+        return answers
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here is stopped, a connection found open stays open."""
+        for ticket in list(self._references):
+            self.abandon(ticket)
+        if not self._is_guest:
+            ray.shutdown()
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def living_nodes() -> list[dict[str, Any]]:
+    """List the nodes that can run tasks, as Ray describes them."""
+    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+
+
+@ray.remote  # type: ignore[untyped-decorator]
+def _run_call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:  # noqa: ANN401
+    return run_guarded(function, arguments)

@@ -1,0 +1,1 @@
+"""The frame that all jobs share, and one file for each kind of job."""

@@ -1,0 +1,267 @@
+"""The driver of `dsindex build`: plan, tokenize, merge, publish, index. It can be stopped and started at any point."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dsindex.dtypes import dtype_for_vocabulary
+from dsindex.shards.tokenize import ShardSettings
+from workflows.jobs.frame import Job, JobOutcome, Made, run_job, work_folder_path
+from workflows.stages.early_merge import TokenSource
+from workflows.stages.nodes import require_sound_nodes
+from workflows.stages.room import check_room
+from workflows.stages.sample import examine_sample
+from workflows.stages.source import (
+    ACCOUNT_FIELDS,
+    count_lines,
+    count_reference_texts,
+    describe_kept,
+    open_source,
+    require_recorded_inputs,
+)
+from workflows.stages.tokenize import TokenizeStage
+from workflows.state.identity import Plan
+from workflows.state.manifest import FileDigest, describe_files
+from workflows.state.outputs import MEGATRON_SUFFIXES, Output, recorded_files
+from workflows.state.publishing import Dataset, Target, shard_part, shard_provenance, shard_quarantine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dsindex.merge import Part
+    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from workflows.execution.calls import Executor
+    from workflows.jobs.index import IndexReport
+    from workflows.options.config import BuildConfig
+    from workflows.options.index import IndexConfig
+    from workflows.progress.reporter import Reporter
+    from workflows.stages.work import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltDataset:
+    """One published dataset."""
+
+    prefix: str
+    num_documents: int
+    num_sequences: int
+    num_tokens: int
+    files: dict[str, FileDigest]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildReport:
+    """How a build ended."""
+
+    datasets: tuple[BuiltDataset, ...]
+    already_complete: bool
+    account: dict[str, int]
+    input_bytes: int
+    seconds: float
+    run: dict[str, Any]
+    indices: tuple[IndexReport, ...]
+    """One per dataset, where index options were given."""
+
+
+def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, Any] | None = None) -> BuildReport:
+    """Build one dataset per key, continuing what an earlier run of the same command left.
+
+    Args:
+        config: The options of the build.
+        reporter: Is told how it goes.
+        index: Options of IndexConfig other than paths; given, the indices of every dataset are built last.
+
+    Raises:
+        DsindexError: For everything that a user can mend; nothing is then under a final name.
+    """
+    return _Build(config, reporter, index).run()
+
+
+def output_prefix(config: BuildConfig, key: str) -> str:
+    """Return a key's dataset path without suffix, as preprocess_data.py names it."""
+    return f"{config.output_prefix}_{key}_document"
+
+
+class _Build:
+    """What a build does beyond what every job does."""
+
+    def __init__(self, config: BuildConfig, reporter: Reporter, index: Mapping[str, Any] | None) -> None:
+        self._config = config
+        self._index_configs = _index_configs(config, index)
+        self._indices: tuple[IndexReport, ...] = ()
+        self._reporter = reporter
+        self._outputs = tuple(
+            Output(prefix=output_prefix(config, key), suffixes=MEGATRON_SUFFIXES) for key in config.json_keys
+        )
+        self._work_dir = work_folder_path(config)
+        self._source = open_source(config, append_eod=config.append_eod)
+        self._dtype = dtype_for_vocabulary(self._source.tokenizer.vocabulary_size)
+        settings = {
+            **self._source.settings(),
+            "json-keys": list(config.json_keys),
+            "output-prefix": os.path.abspath(config.output_prefix),
+        }
+        self._plan = Plan(settings=settings, inputs=self._source.inputs)
+        self._results: list[tuple[ShardTask, ShardResult]] = []
+
+    def run(self) -> BuildReport:
+        source = self._source
+        job = Job(
+            config=self._config,
+            plan=self._plan,
+            outputs=self._outputs,
+            input_bytes=source.total_bytes,
+            engine=source.engine,
+            require_same_inputs=partial(require_recorded_inputs, source.inputs),
+            examine=self._examine,
+            check_nodes=partial(require_sound_nodes, source, keys=self._config.json_keys),
+            make=self._make,
+            describe=self._describe,
+            describe_kept=partial(describe_kept, source, self._work_dir),
+            conclude=self._build_indices if self._index_configs else None,
+        )
+        return self._report(run_job(job, reporter=self._reporter))
+
+    def _examine(self) -> None:
+        """Find out what would fail before anything is done."""
+        source = self._source
+        estimate = examine_sample(source.inputs, self._config.json_keys, source.tokenizer, source.engine)
+        check_room(
+            estimate,
+            itemsize=self._dtype.itemsize,
+            num_keys=len(self._outputs),
+            output_folder=os.path.dirname(os.path.abspath(self._config.output_prefix)),
+            work_dir=self._work_dir,
+            unfinished=[path for tokens in self._token_sources() for path in tokens.target.partials],
+        )
+
+    def _make(self, work: Work) -> Made:
+        results = self._results = self._tokenize(work)
+        return Made(
+            groups=tuple((self._dataset(source, results),) for source in self._token_sources()),
+            num_shards=len(results),
+            num_reference_texts=count_reference_texts(results),
+        )
+
+    def _describe(self, made: Made, files: Sequence[dict[str, FileDigest]]) -> list[dict[str, Any]]:
+        return [
+            self._content(key, dataset, digests, self._results)
+            for key, (dataset,), digests in zip(self._config.json_keys, made.groups, files, strict=True)
+        ]
+
+    def _tokenize(self, work: Work) -> list[tuple[ShardTask, ShardResult]]:
+        """Make every shard; return all with their tasks, in plan order."""
+        config, source = self._config, self._source
+        stage = TokenizeStage(work, max_bad_records=config.max_bad_records)
+        settings = ShardSettings(
+            tokenizer=source.tokenizer,
+            engine=source.engine,
+            keys=config.json_keys,
+            dtype=self._dtype.str,
+            eod_id=source.eod_id,
+            layout="megatron",
+            quarantine=config.on_bad_record == "quarantine",
+            max_record_bytes=config.max_record_size,
+            provenance=not config.no_provenance,
+            work_dir=self._work_dir,
+        )
+        tasks = source.tasks()
+        return list(zip(tasks, stage.run(tasks, settings, self._token_sources()), strict=True))
+
+    def _token_sources(self) -> list[TokenSource]:
+        """Return every key's dataset, and where its parts come from."""
+        return [
+            TokenSource(
+                target=Target(
+                    prefix=os.path.abspath(output.prefix),
+                    plan_id=self._plan.plan_id,
+                    bound_bytes=self._source.total_bytes * self._dtype.itemsize,
+                ),
+                part_of=partial(self._part, key),
+            )
+            for key, output in zip(self._config.json_keys, self._outputs, strict=True)
+        ]
+
+    def _part(self, key: str, result: ShardResult) -> Part:
+        return shard_part(next(part for part in result.keys if part.key == key), self._work_dir, self._dtype)
+
+    def _dataset(self, source: TokenSource, results: Sequence[tuple[ShardTask, ShardResult]]) -> Dataset:
+        return Dataset(
+            target=source.target,
+            parts=tuple(source.part_of(result) for _, result in results),
+            provenance=None if self._config.no_provenance else shard_provenance(results, self._work_dir),
+            quarantine=shard_quarantine(results, self._work_dir, [file.path for file in self._source.inputs]),
+        )
+
+    def _content(
+        self,
+        key: str,
+        dataset: Dataset,
+        digests: dict[str, FileDigest],
+        results: Sequence[tuple[ShardTask, ShardResult]],
+    ) -> dict[str, Any]:
+        """Return the manifest's part that is under the one law."""
+        parts = [part for _, result in results for part in result.keys if part.key == key]
+        empty = sum(part.num_empty_documents for part in parts)
+        header = dataset.header
+        return {
+            "inputs": self._source.describe_inputs(results),
+            "account": {
+                **count_lines([result for _, result in results]),
+                "documents_with_tokens": header.num_documents - empty,
+                "empty_documents": empty,
+            },
+            "documents": header.num_documents,
+            "sequences": header.num_sequences,
+            "tokens": sum(part.num_tokens for part in parts),
+            "eod_in_text": sum(part.eod_in_text for part in parts),
+            "token_dtype": str(header.dtype),
+            "tokenizer": self._source.describe_tokenizer(),
+            "options": {"json_key": key, **self._source.describe_options()},
+            "digests": describe_files(digests),
+        }
+
+    def _report(self, outcome: JobOutcome) -> BuildReport:
+        account = outcome.contents[0]["account"]
+        return BuildReport(
+            datasets=tuple(
+                _built(output.prefix, content, recorded_files(content))
+                for output, content in zip(self._outputs, outcome.contents, strict=True)
+            ),
+            already_complete=outcome.already_complete,
+            account={name: account[name] for name in ACCOUNT_FIELDS},
+            input_bytes=self._source.total_bytes,
+            seconds=outcome.seconds,
+            run=outcome.run,
+            indices=self._indices,
+        )
+
+    def _build_indices(self, executor: Executor) -> None:
+        from workflows.jobs.index import run_index  # numba loads when it is used
+
+        self._reporter.stage("index", total=len(self._index_configs), unit="datasets")
+        for config in self._index_configs:
+            self._indices += (run_index(config, executor=executor),)
+            self._reporter.advance(1)
+
+
+def _built(prefix: str, content: dict[str, Any], files: dict[str, FileDigest]) -> BuiltDataset:
+    return BuiltDataset(
+        prefix=prefix,
+        num_documents=content["documents"],
+        num_sequences=content["sequences"],
+        num_tokens=content["tokens"],
+        files=files,
+    )
+
+
+def _index_configs(config: BuildConfig, index: Mapping[str, Any] | None) -> list[IndexConfig]:
+    """Return the index options of every dataset, checked before anything is built."""
+    if index is None:
+        return []
+    from workflows.options.index import IndexConfig
+
+    return [IndexConfig(**{**index, "data_path": (output_prefix(config, key),)}) for key in config.json_keys]

@@ -1,0 +1,83 @@
+"""`dsindex build --check`: everything that a build needs, looked at on every node, and nothing built."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsindex.dtypes import dtype_for_vocabulary
+from workflows.execution.choice import make_executor
+from workflows.stages.nodes import SAME_VERSIONS, check_nodes, nearest_folder
+from workflows.stages.room import check_room
+from workflows.stages.sample import examine_sample
+from workflows.stages.source import open_source
+
+if TYPE_CHECKING:
+    from workflows.options.config import BuildConfig
+    from workflows.stages.nodes import NodeReport
+    from workflows.stages.room import Estimate
+    from workflows.stages.source import TextSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """What `dsindex build --check` found."""
+
+    source: TextSource
+    estimate: Estimate
+    nodes: tuple[NodeReport, ...]
+    faults: tuple[str, ...]
+    """Sentences; none, and the build may begin."""
+
+
+def run_check(config: BuildConfig) -> CheckReport:
+    """Look at everything that a build needs, on every node, and build nothing.
+
+    Raises:
+        DsindexError: If the driver's own node lacks what is needed to ask the others.
+    """
+    source = open_source(config, append_eod=config.append_eod)
+    estimate = examine_sample(source.inputs, config.json_keys, source.tokenizer, source.engine)
+    output_folder = os.path.dirname(os.path.abspath(config.output_prefix))
+    work_dir = os.path.abspath(config.work_dir or f"{config.output_prefix}.build")
+    check_room(
+        estimate,
+        itemsize=dtype_for_vocabulary(source.tokenizer.vocabulary_size).itemsize,
+        num_keys=len(config.json_keys),
+        output_folder=nearest_folder(output_folder),
+        work_dir=nearest_folder(work_dir),
+    )
+    executor = make_executor(config)
+    try:
+        nodes = check_nodes(executor, source, (work_dir, output_folder), keys=config.json_keys, thorough=True)
+    finally:
+        executor.close()
+    faults = [fault for node in nodes for fault in node.faults]
+    if not nodes:
+        faults.append("the cluster has no node with CPUs; add one, and check again")
+    return CheckReport(source=source, estimate=estimate, nodes=tuple(nodes), faults=tuple(faults))
+
+
+def describe_check(report: CheckReport) -> str:
+    """Return the table for people, without the faults."""
+    source = report.source
+    rows = [["node", "inputs", "free for shards and output", "versions", "tokenizer"]]
+    rows += [_row(node, len(source.inputs)) for node in report.nodes]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines.append(
+        f"{len(source.inputs):,} inputs, {source.total_bytes / 1e9:,.2f} GB, about {report.estimate.documents:,.0f} "
+        f"documents and {report.estimate.tokens:,.0f} tokens; engine {source.engine.name}"
+    )
+    lines.append("nothing was built" if report.faults else "all is well; nothing was built")
+    return "\n".join(lines) + "\n"
+
+
+def _row(report: NodeReport, num_inputs: int) -> list[str]:
+    facts = report.facts
+    if facts is None:
+        return [report.node, "no answer", "", "", ""]
+    free = " and ".join("no folder" if size is None else f"{size / 1e9:,.1f} GB" for size in facts.free_bytes)
+    versions = ", ".join(f"{name} {facts.versions[name]}" for name in ("python", "dsindex", *SAME_VERSIONS[:2]))
+    return [report.node, f"{facts.num_readable:,} of {num_inputs:,}", free, versions, facts.tokenizer]

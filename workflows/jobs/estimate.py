@@ -1,0 +1,332 @@
+"""What a build would make, take and cost, from a sample that is encoded and timed. Nothing is written anywhere.
+
+The sample is read, parsed and encoded as the build would, by as many threads. Writing is not timed, since nothing is
+written: it is named as bytes, with the seconds that they take at WRITE_BYTES_PER_SECOND.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.dtypes import dtype_for_vocabulary
+from dsindex.merge import range_bytes
+from dsindex.storage import free_bytes
+from workflows.execution.cpus import available_cpus
+from workflows.stages.nodes import nearest_folder
+from workflows.stages.source import open_source
+from workflows.state.inputs import MAX_SHARDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workflows.options.config import BuildConfig
+    from workflows.stages.source import TextSource
+
+PIECE_BYTES = 4 << 20
+NUM_PIECES = 16
+"""So many pieces spread over the input are encoded: 64 MiB, or all of a small input."""
+WRITE_BYTES_PER_SECOND = 500e6
+"""A local SSD; network storage may be slower or faster."""
+SEQUENCE_BYTES = 4 + 8
+"""In an `.idx`, per sequence: length and pointer,"""
+BOUNDARY_BYTES = 8
+"""and per document."""
+PROVENANCE_BYTES = 16
+"""Of a shard, per document,"""
+MERGED_PROVENANCE_BYTES = 2
+"""and of the merged and compressed file."""
+LOCAL_BASE_BYTES = 240 << 20
+LOCAL_WORKER_BYTES = 150 << 20
+"""Peak memory of threads in one process: libraries and driver, and each worker (561 MB with 2 and 2.5 GB of text were
+measured)."""
+DRIVER_SHARD_BYTES = 3 << 10
+"""What the driver remembers of a shard, as measured on plans of a million."""
+
+INT32_MAX = 2**31 - 1
+S3_MAX_PART_BYTES = 5 << 30
+EXT4_MAX_FILE_BYTES = 16 << 40
+NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledRun:
+    """What encoding a sample showed."""
+
+    sampled_bytes: int
+    bytes_per_second: float
+    """Of all threads together, in the second half of the sample: caches are warm, as in nearly all of a build."""
+    threads: int
+    documents: int
+    """Over the sample, of all keys together one per record."""
+    tokens: int
+    """Over all keys, EOD included."""
+    longest_document: int
+    """In tokens."""
+    bad_records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildEstimate:
+    """What a whole build would be."""
+
+    source: TextSource
+    sample: SampledRun
+    workers: int
+    num_shards: int
+    documents: float
+    tokens: float
+    token_dtype: str
+    bin_bytes: float
+    idx_bytes: float
+    provenance_bytes: float
+    work_bytes: float
+    """Of the shards, until they are merged."""
+    encode_seconds: float
+    write_seconds: float
+    memory_bytes: int
+    """On the driver's machine; with Ray that of each worker process comes on top, on its own node."""
+    limits: tuple[str, ...]
+    """Sentences on what the build would run into."""
+
+    @property
+    def output_bytes(self) -> float:
+        """Of all published files."""
+        return self.bin_bytes + self.idx_bytes + self.provenance_bytes
+
+
+def run_plan(config: BuildConfig) -> BuildEstimate:
+    """Estimate a build.
+
+    Raises:
+        DsindexError: If inputs or tokenizer cannot be used.
+    """
+    source = open_source(config, append_eod=config.append_eod)
+    workers = config.workers or available_cpus()
+    sample = run_sample(source, config.json_keys, workers=workers)
+    scale = source.total_bytes / sample.sampled_bytes
+    documents, tokens = sample.documents * scale, sample.tokens * scale
+    num_keys = len(config.json_keys)
+    dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
+    bin_bytes = tokens * dtype.itemsize
+    idx_bytes = documents * num_keys * (SEQUENCE_BYTES + BOUNDARY_BYTES)
+    provenance = 0.0 if config.no_provenance else documents * PROVENANCE_BYTES
+    work_bytes = bin_bytes + idx_bytes + provenance
+    merged_provenance = 0.0 if config.no_provenance else documents * num_keys * MERGED_PROVENANCE_BYTES
+    output_bytes = bin_bytes + idx_bytes + merged_provenance
+    num_shards = sum(-(-file.size_bytes // source.shard_size) for file in source.inputs)
+    threads = min(workers, num_shards)
+    work_dir = os.path.abspath(config.work_dir or f"{config.output_prefix}.build")
+    output_folder = os.path.dirname(os.path.abspath(config.output_prefix))
+    return BuildEstimate(
+        source=source,
+        sample=sample,
+        workers=workers,
+        num_shards=num_shards,
+        documents=documents,
+        tokens=tokens,
+        token_dtype=str(dtype),
+        bin_bytes=bin_bytes,
+        idx_bytes=idx_bytes,
+        provenance_bytes=merged_provenance,
+        work_bytes=work_bytes,
+        encode_seconds=source.total_bytes / sample.bytes_per_second * sample.threads / workers,
+        write_seconds=(work_bytes + output_bytes) / WRITE_BYTES_PER_SECOND,
+        memory_bytes=LOCAL_BASE_BYTES + threads * LOCAL_WORKER_BYTES + num_shards * DRIVER_SHARD_BYTES,
+        limits=(
+            *find_limits(
+                documents=documents,
+                bin_bytes=bin_bytes / num_keys,
+                longest_document=sample.longest_document,
+                vocabulary_size=source.tokenizer.vocabulary_size,
+                num_shards=num_shards,
+                wanted_shard_size=config.shard_size,
+                shard_size=source.shard_size,
+            ),
+            *find_place_limits({output_folder: output_bytes, work_dir: work_bytes}),
+        ),
+    )
+
+
+def run_sample(source: TextSource, keys: Sequence[str], *, workers: int) -> SampledRun:
+    """Encode pieces spread over the input, and time the second half of them."""
+    pieces = sample_pieces([file.size_bytes for file in source.inputs])
+    threads = max(1, min(workers, available_cpus(), len(pieces)))
+
+    def encode(piece: tuple[int, int, int]) -> tuple[int, int, int, int]:
+        return _encode_piece(source, keys, piece)
+
+    first, second = pieces[::2], pieces[1::2] or pieces
+    with ThreadPoolExecutor(threads) as pool:
+        counts = list(pool.map(encode, first))
+        began = time.perf_counter()
+        timed = list(pool.map(encode, second))
+        seconds = time.perf_counter() - began
+    if second is not pieces:
+        counts += timed
+    return SampledRun(
+        sampled_bytes=sum(end - begin for _, begin, end in pieces),
+        bytes_per_second=sum(end - begin for _, begin, end in second) / max(seconds, 1e-9),
+        threads=threads,
+        documents=sum(count[0] for count in counts),
+        tokens=sum(count[1] for count in counts),
+        longest_document=max(count[2] for count in counts),
+        bad_records=sum(count[3] for count in counts),
+    )
+
+
+def sample_pieces(sizes: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Choose byte ranges (input number, begin, end) spread over all inputs; all of them where they are small.
+
+    >>> sample_pieces([10, 20])
+    [(0, 0, 10), (1, 0, 20)]
+    >>> len(sample_pieces([1 << 40])), sample_pieces([1 << 40])[1]
+    (16, (0, 68719476736, 68723671040))
+    """
+    total = sum(sizes)
+    if total <= PIECE_BYTES * NUM_PIECES:
+        return [
+            (number, begin, min(begin + PIECE_BYTES, size))
+            for number, size in enumerate(sizes)
+            for begin in range(0, size, PIECE_BYTES)
+        ]
+    ends = np.cumsum(np.array(sizes, np.int64))
+    pieces = []
+    for piece in range(NUM_PIECES):
+        position = total * piece // NUM_PIECES
+        number = int(np.searchsorted(ends, position, side="right"))
+        begin = position - int(ends[number]) + sizes[number]
+        pieces.append((number, begin, min(begin + PIECE_BYTES, sizes[number])))
+    return pieces
+
+
+def _encode_piece(source: TextSource, keys: Sequence[str], piece: tuple[int, int, int]) -> tuple[int, int, int, int]:
+    """Return documents, tokens, tokens of the longest document, and bad records."""
+    from dsindex.text.encoders import make_encoder
+    from dsindex.text.records import read_records
+
+    number, begin, end = piece
+    encoder = make_encoder(source.tokenizer, source.engine)
+    documents = tokens = longest = bad = 0
+    limit = source.config.max_record_size
+    path = source.inputs[number].absolute_path
+    for block in read_records(path, begin, end, keys=keys, max_record_bytes=limit):
+        documents += len(block.offsets)
+        bad += len(block.bad)
+        for column in block.columns.values():
+            lengths = encoder.encode(column.texts).lengths
+            longest = max(longest, int(lengths.max(initial=0)))
+            tokens += int(lengths.sum(dtype=np.int64))
+            if source.eod_id is not None:
+                tokens += len(block.offsets)
+    return documents, tokens, longest, bad
+
+
+def find_limits(
+    *,
+    documents: float,
+    bin_bytes: float,
+    longest_document: int,
+    vocabulary_size: int,
+    num_shards: int,
+    wanted_shard_size: int,
+    shard_size: int,
+) -> list[str]:
+    """Say which limits of formats and readers a dataset would hit.
+
+    Args:
+        documents: Of one key.
+        bin_bytes: Of one key.
+        longest_document: Of the sample, in tokens.
+        vocabulary_size: Of the tokenizer.
+        num_shards: Of the plan.
+        wanted_shard_size: The option.
+        shard_size: What the plan made of it.
+    """
+    limits = []
+    if documents > INT32_MAX:
+        limits.append(
+            f"{documents:,.0f} documents: Megatron's document index is int32 and ends at {INT32_MAX:,}, "
+            f"epochs multiplied in; make several datasets and blend them"
+        )
+    if longest_document > INT32_MAX:
+        limits.append(
+            f"a document of {longest_document:,} tokens: an .idx holds lengths as int32; "
+            f"set such records aside with --max-record-size"
+        )
+    if dtype_for_vocabulary(vocabulary_size).itemsize > 2:
+        limits.append(
+            f"a vocabulary of {vocabulary_size:,}: tokens take 4 bytes; below 65,500 they would take 2, and a reader "
+            f"of uint16 datasets cannot read these"
+        )
+    part = range_bytes(int(bin_bytes))
+    if part > S3_MAX_PART_BYTES:
+        limits.append(
+            f"a .bin of {bin_bytes / 1e12:,.1f} TB: parts of an S3 upload end at 5 GiB and 10,000 parts, "
+            f"it would need {part / 2**30:,.1f} GiB; make several datasets and blend them"
+        )
+    if bin_bytes > EXT4_MAX_FILE_BYTES:
+        limits.append(
+            f"a .bin of {bin_bytes / 1e12:,.1f} TB: a file on ext4 ends at 16 TiB; use XFS or several datasets"
+        )
+    if shard_size > wanted_shard_size:
+        limits.append(
+            f"shards of {shard_size / 2**20:,.0f} MiB instead of {wanted_shard_size / 2**20:,.0f} MiB, "
+            f"so that there are at most about {MAX_SHARDS:,}"
+        )
+    if num_shards > 2 * MAX_SHARDS:
+        limits.append(
+            f"{num_shards:,} shards, since no shard spans two inputs: the driver remembers about "
+            f"{num_shards * DRIVER_SHARD_BYTES / 1e9:,.1f} GB; join small inputs first"
+        )
+    return limits
+
+
+def find_place_limits(needs: dict[str, float], *, mounts: str = "/proc/mounts") -> list[str]:
+    """Say where room or the kind of file system would not do.
+
+    Args:
+        needs: Folder to the bytes that will be written there; it need not exist yet.
+        mounts: A table of mounts as Linux gives it.
+    """
+    limits = []
+    by_device: dict[int, tuple[list[str], float]] = {}
+    for folder, needed in needs.items():
+        place = nearest_folder(folder)
+        kind = file_system(place, mounts=mounts)
+        if kind in NETWORK_FILE_SYSTEMS:
+            limits.append(
+                f"{folder} is on {kind}: nodes see what another one wrote only once it is closed, and ranges of one "
+                f"file that several write are slow; a parallel file system, or one machine's own disk, is better"
+            )
+        folders, bytes_there = by_device.get(os.stat(place).st_dev, ([], 0.0))
+        by_device[os.stat(place).st_dev] = ([*folders, folder], bytes_there + needed)
+    for folders, needed in by_device.values():
+        free = free_bytes(nearest_folder(folders[0]))
+        if needed > free:
+            limits.append(
+                f"{' and '.join(folders)}: about {needed / 1e9:,.2f} GB are needed, {free / 1e9:,.2f} GB are free"
+            )
+    return limits
+
+
+def file_system(folder: str, *, mounts: str = "/proc/mounts") -> str:
+    """Tell the kind of the file system that holds a folder; empty where the system does not say."""
+    best, kind = "", ""
+    path = os.path.realpath(folder)
+    try:
+        with open(mounts, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                _, point, name, *_ = line.split(" ")
+                point = point.replace("\\040", " ")
+                inside = path == point or path.startswith(point.rstrip("/") + "/")
+                if inside and len(point) >= len(best):
+                    best, kind = point, name
+    except (OSError, ValueError):
+        return ""
+    return kind

@@ -1,0 +1,294 @@
+"""The frame of every job that publishes datasets; a kind of job says only what differs.
+
+A run looks at what stands under its outputs' names, owns its work folder and outputs, finds out what would fail, makes
+the parts, assembles them under partial names, publishes them, and tidies up. Whatever can be refused is refused before
+anything is changed, and nothing under a final name is touched before everything that replaces it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dsindex.errors import PlanError
+from dsindex.json_text import decode_json, encode_json
+from dsindex.shards.ownership import MARKER_FILE
+from dsindex.storage import make_folder, output_error, remove_if_present
+from workflows.execution.choice import make_executor
+from workflows.execution.dispatch import DispatchStatistics, RetryPolicy
+from workflows.progress.choice import displays_of_job
+from workflows.stages.assemble import assemble
+from workflows.stages.start import start_and_examine
+from workflows.stages.work import Work
+from workflows.state.lock import hold_lock
+from workflows.state.manifest import FileDigest, encode_manifest, manifest_path, read_manifest
+from workflows.state.outputs import find_finished, is_of_same_run, look_at_output, refuse_inputs, require_unchanged
+from workflows.state.publishing import Dataset, publish, withdraw
+from workflows.state.run_record import describe_run
+from workflows.state.work_folder import own_work_folder, read_unfinished, remove_finished_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dsindex.text.engines import Engine
+    from workflows.execution.calls import Executor
+    from workflows.options.config import WorkConfig
+    from workflows.progress.reporter import Reporter
+    from workflows.state.identity import Plan
+    from workflows.state.ledger import Ledger
+    from workflows.state.outputs import Output, Standing
+    from workflows.state.work_folder import WorkFolder
+
+LOCK_SUFFIX = "dsindex-lock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What a job has made, ready to be assembled."""
+
+    groups: tuple[tuple[Dataset, ...], ...]
+    """Datasets that belong together; where the first one's last file stands, the others of its group are whole."""
+    num_shards: int
+    """Parts that the work had."""
+    num_reference_texts: int = 0
+    """Texts that the reference encoded although a faster engine encoded the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One kind of job on one set of options: what differs from all others."""
+
+    config: WorkConfig
+    """Where it runs, and what becomes of the work folder."""
+    plan: Plan
+    outputs: tuple[Output, ...]
+    """All that it publishes, in the order of the datasets of all groups."""
+    make: Callable[[Work], Made]
+    """Make all parts of all datasets; raises DsindexError for everything that a user can mend."""
+    describe: Callable[[Made, Sequence[dict[str, FileDigest]]], list[dict[str, Any]]]
+    """Return the `content` of every manifest, in the order of the outputs; the digests of each are by suffix."""
+    examine: Callable[[], None]
+    """Find out what would fail, before anything is done; raises DsindexError."""
+    may_grow: bool = True
+    """Added inputs continue what is there; otherwise they are another plan."""
+    input_bytes: int = 0
+    """Size of what is tokenized; 0 where nothing is."""
+    holds_gil: bool = False
+    """Tasks run Python code, so that threads would not help."""
+    engine: Engine | None = None
+    """What encodes, in jobs that encode."""
+    require_same_inputs: Callable[[Sequence[dict[str, Any]]], None] | None = None
+    """Given the manifests of a finished output, raise PlanError if the inputs' bytes are no longer the same."""
+    check_nodes: Callable[[Executor, Sequence[str]], None] | None = None
+    """Ask the nodes of a cluster whether they see what is seen here, the files given among it; raises InputError."""
+    describe_kept: Callable[[Ledger], str] | None = None
+    """Say what an interrupted run keeps."""
+    conclude: Callable[[Executor], None] | None = None
+    """Do what follows once everything is published, by this run or an earlier one."""
+    obsolete: tuple[Output, ...] = ()
+    """What an earlier plan published beside the outputs, and does not fit what this one will put there."""
+
+    @property
+    def work_dir(self) -> str:
+        """Absolute path of the work folder."""
+        return work_folder_path(self.config)
+
+
+def work_folder_path(config: WorkConfig) -> str:
+    """Return the absolute path of a job's work folder."""
+    return os.path.abspath(config.work_dir or f"{config.output_prefix}.build")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutcome:
+    """How a job ended."""
+
+    contents: tuple[dict[str, Any], ...]
+    """Of the manifests, in the order of the outputs."""
+    run: dict[str, Any]
+    """Of the first manifest."""
+    already_complete: bool
+    seconds: float
+
+
+def run_job(job: Job, *, reporter: Reporter) -> JobOutcome:
+    """Do a job, continuing what an earlier run of the same command left.
+
+    Raises:
+        DsindexError: For everything that a user can mend; final names are then as they were.
+        BaseException: What interrupts the job, with a note that says what is kept.
+    """
+    began = time.time()
+    refuse_inputs(job.outputs, [file.path for file in job.plan.inputs])
+    finished = _find_finished(job)
+    if finished is None:
+        with contextlib.ExitStack() as owned:
+            folder = owned.enter_context(
+                own_work_folder(job.work_dir, job.plan, fresh=job.config.fresh, keep=job.config.keep_shards)
+            )
+            for output in sorted(job.outputs, key=lambda output: output.prefix):
+                make_folder(os.path.dirname(os.path.abspath(output.prefix)))
+                owned.enter_context(hold_lock(_lock_path(output), what=f"the output {output.prefix}"))
+            finished = _find_finished(job)  # another driver may have ended meanwhile
+            if finished is None:
+                return _run(job, folder, reporter, began)
+    else:
+        _tidy_up(job)
+    if job.conclude is not None:
+        with contextlib.closing(make_executor(job.config)) as executor:
+            job.conclude(executor)
+    return JobOutcome(
+        contents=tuple(manifest["content"] for manifest in finished),
+        run=finished[0]["run"],
+        already_complete=True,
+        seconds=time.time() - began,
+    )
+
+
+def _find_finished(job: Job) -> list[dict[str, Any]] | None:
+    if job.config.fresh:
+        return None
+    finished = find_finished(
+        [look_at_output(output) for output in job.outputs],
+        job.plan,
+        may_grow=job.may_grow,
+        read_unfinished=partial(read_unfinished, job.work_dir),
+    )
+    if finished is not None and job.require_same_inputs is not None:
+        job.require_same_inputs(finished)
+    return finished
+
+
+def _lock_path(output: Output) -> str:
+    return f"{os.path.abspath(output.prefix)}.{LOCK_SUFFIX}"
+
+
+def _tidy_up(job: Job) -> None:
+    """Remove what a run left that published everything and was killed before it ended."""
+    remove_finished_folder(job.work_dir, job.plan)
+    for output in job.outputs:
+        if os.path.exists(_lock_path(output)):
+            with contextlib.suppress(PlanError), hold_lock(_lock_path(output), what=f"the output {output.prefix}"):
+                pass  # a dead owner's lock is taken over and removed
+
+
+def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobOutcome:
+    config = job.config
+    standings = [look_at_output(output) for output in job.outputs]
+    executor = start_and_examine(config, job.examine, num_bytes=job.input_bytes, holds_gil=job.holds_gil)
+    with contextlib.closing(executor):
+        notes = _begin_again(job, folder)
+        with folder.open_ledger(job.plan, fresh=config.fresh) as ledger:
+            work = Work(
+                executor=executor,
+                ledger=ledger,
+                reporter=reporter,
+                policy=RetryPolicy(deadline_seconds=config.shard_deadline),
+                statistics=DispatchStatistics(),
+            )
+            try:
+                with reporter.showing(*displays_of_job(job.work_dir, executor)):
+                    for note in notes:
+                        reporter.say(note)
+                    if executor.is_cluster and job.check_nodes is not None:
+                        markers = [os.path.join(job.work_dir, MARKER_FILE), *map(_lock_path, job.outputs[:1])]
+                        job.check_nodes(executor, markers)
+                    contents, run = _make_and_publish(job, work, standings, began)
+                    if job.conclude is not None:
+                        job.conclude(executor)
+            except BaseException as stop:
+                if not isinstance(stop, Exception) and job.describe_kept is not None:
+                    stop.add_note(job.describe_kept(ledger))
+                raise
+    return JobOutcome(contents=tuple(contents), run=run, already_complete=False, seconds=time.time() - began)
+
+
+def _begin_again(job: Job, folder: WorkFolder) -> list[str]:
+    """Empty the work folder where --fresh asks for it; return what people should know of what is there.
+
+    The same --fresh job that was cut off is continued: its shards are as good as new ones.
+    """
+    history = folder.history
+    if job.config.fresh:
+        same_plan = history.plan == decode_json(encode_json(job.plan.to_json()))
+        if same_plan and history.fresh and not history.finished:
+            return [f"{folder.path}: continuing the --fresh job that was cut off"] if history.has_work else []
+        folder.start_over()
+    elif folder.was_damaged:
+        return [f"{folder.path}: plan.json was damaged and is written again; the ledger has the plan, shards are kept"]
+    return []
+
+
+def _make_and_publish(
+    job: Job, work: Work, standings: Sequence[Standing], began: float
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    made = job.make(work)
+    datasets = [dataset for group in made.groups for dataset in group]
+    files = assemble(
+        datasets,
+        executor=work.executor,
+        ledger=work.ledger,
+        reporter=work.reporter,
+        policy=work.policy,
+        statistics=work.statistics,
+    )
+    contents = job.describe(made, files)
+    run = describe_run(
+        job.plan,
+        began=began,
+        executor=work.executor,
+        statistics=work.statistics,
+        shards=made.num_shards,
+        engine=job.engine,
+        num_reference_texts=made.num_reference_texts,
+    )
+    for standing in standings:
+        require_unchanged(standing)
+    _record_publishing(job, standings, datasets, work.ledger)
+    manifests = iter([encode_manifest(content, run) for content in contents])
+    for group in made.groups:
+        _publish_group(group, [next(manifests) for _ in group])
+    _remove_obsolete(job, work.ledger)
+    work.ledger.record_finished()
+    return contents, run
+
+
+def _record_publishing(job: Job, standings: Sequence[Standing], datasets: Sequence[Dataset], ledger: Ledger) -> None:
+    """Commit what is about to be published and replaced, while the manifests that prove it ours still stand."""
+    obsolete = [
+        os.path.abspath(output.prefix)
+        for output in job.obsolete
+        if any(is_of_same_run(output, successor) for successor in job.outputs)
+    ]
+    for standing, dataset in zip(standings, datasets, strict=True):
+        files = {*standing.files.values(), *dataset.target.identify_partials()}
+        ledger.record_publishing(os.path.abspath(standing.output.prefix), files, obsolete=obsolete)
+
+
+def _publish_group(datasets: Sequence[Dataset], manifests: Sequence[bytes]) -> None:
+    """Publish datasets that belong together, the first one last: where its last file stands, the others are whole."""
+    try:
+        withdraw(datasets[0].target)
+    except OSError as error:
+        raise output_error(datasets[0].target.prefix, error) from error
+    for dataset, manifest in reversed(list(zip(datasets, manifests, strict=True))):
+        publish(dataset, manifest)
+
+
+def _remove_obsolete(job: Job, ledger: Ledger) -> None:
+    """Remove what an earlier plan published beside the outputs, as far as its manifest says that it is ours."""
+    own = {os.path.abspath(output.prefix) for output in job.outputs}
+    for prefix in ledger.history.obsolete:
+        manifest = read_manifest(prefix) if prefix not in own else None
+        if manifest is None:
+            continue
+        remove_if_present(manifest_path(prefix))
+        for suffix, entry in manifest["content"]["digests"].items():
+            path = f"{prefix}.{suffix}"
+            with contextlib.suppress(OSError):
+                if os.path.getsize(path) == entry["size_bytes"]:
+                    os.unlink(path)

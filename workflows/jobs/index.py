@@ -1,0 +1,191 @@
+"""The driver of `dsindex index`: count the parts, plan the caches, build them side by side.
+
+The plan is a pure function of the options and of the counts; a cache is one task, built wherever the executor runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dsindex.errors import OutputError
+from dsindex.indices.cache import (
+    read_description,
+)
+from dsindex.indices.explain import Finding, explain_cache
+from dsindex.indices.memory import check_memory, show_bytes
+from dsindex.indices.splits import SPLIT_NAMES, WHOLE, Part
+from dsindex.indices.task import (
+    BlendIndexTask,
+    GPTIndexTask,
+    IndexResult,
+    IndexTask,
+    PartTask,
+    build_index_cache,
+    count_parts,
+)
+from dsindex.storage import free_bytes
+from workflows.execution.calls import Call
+from workflows.execution.cpus import available_cpus
+from workflows.execution.dispatch import run_calls
+from workflows.jobs.index_plan import NO_IDENTIFIERS, Counts, plan_indices, plan_settings, sources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dsindex.indices.plan import CacheSettings
+    from workflows.execution.calls import Executor
+    from workflows.options.index import IndexConfig
+
+Task = TypeVar("Task", PartTask, GPTIndexTask, BlendIndexTask, IndexTask)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexReport:
+    """How an index job ended."""
+
+    tasks: tuple[IndexTask, ...]
+    results: tuple[IndexResult, ...]
+    """In the order of the tasks; empty where nothing was to be built."""
+    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    """With --explain."""
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """False if --explain found a cache that the job would not find, or should not."""
+        return all(finding.found and finding.sound for finding in self.findings)
+
+
+def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
+    """Build (or with --check and --explain only look at) the index caches of a job.
+
+    Raises:
+        LimitError: Where Megatron would loop for ever, stop or overflow, or the caches do not fit in memory.
+        DsindexError: For everything else that a user can mend.
+    """
+    began = time.monotonic()
+    settings = plan_settings(config)
+    if config.explain and not any(sources(config)):
+        finding = explain_cache(read_description(config.like or ""), config.data_cache_path or ".")
+        return IndexReport(tasks=(), results=(), notes=(), findings=(finding,), seconds=time.monotonic() - began)
+    counts = count_all(config, settings, executor)
+    threads = 1 if executor.kind == "ray" else available_cpus()
+    tasks, notes = plan_indices(config, settings, counts, threads=threads)
+    results: list[IndexResult] = []
+    findings: tuple[Finding, ...] = ()
+    if config.explain:
+        findings = tuple(_explain(task) for task in tasks)
+    elif not config.check:
+        if executor.kind != "ray":  # whose nodes have memory of their own, and look at it themselves
+            for task in tasks:
+                check_memory(task.memory_bytes, place=task.name, what="the index")
+        _check_room(tasks)
+        results = _run(executor, build_index_cache, tasks)
+    return IndexReport(
+        tasks=tuple(tasks),
+        results=tuple(results),
+        notes=tuple(notes),
+        findings=findings,
+        seconds=time.monotonic() - began,
+    )
+
+
+def count_all(config: IndexConfig, settings: CacheSettings, executor: Executor) -> Counts:
+    """Count sequences and tokens of every part that a job draws from, prefixes side by side.
+
+    Raises:
+        InputError: If there is no such dataset.
+        FormatError: If one is damaged.
+    """
+    wanted: dict[str, list[Part | None]] = {}
+    for split, blend in enumerate(sources(config)):
+        part = WHOLE if settings.matrix is None else settings.matrix[split]
+        for prefix in blend.prefixes if blend is not None else ():
+            wanted.setdefault(prefix, [None] * len(SPLIT_NAMES))[split] = part
+    bigscience_split = settings.split if config.layout == "bigscience" else None
+    tasks = [
+        PartTask(prefix=os.path.abspath(prefix), parts=tuple(parts), bigscience_split=bigscience_split)
+        for prefix, parts in wanted.items()
+    ]
+    return dict(zip(wanted, _run(executor, count_parts, tasks), strict=True))
+
+
+def _check_room(tasks: Sequence[IndexTask]) -> None:
+    """Refuse caches that do not fit on the disk, before the first is built."""
+    needed: Counter[str] = Counter()
+    for task in tasks:
+        paths = task.array_paths if isinstance(task, GPTIndexTask) else tuple(map(task.files.array, task.files.arrays))
+        if not all(map(os.path.isfile, paths)):
+            needed[os.path.abspath(os.path.dirname(paths[0]))] += task.file_bytes
+    for folder, count in needed.items():
+        free = free_bytes(folder)
+        if count > free:
+            msg = (
+                f"{folder}: the caches take {show_bytes(count)} and {show_bytes(free)} are free; make room, or choose "
+                "another --data-cache-path"
+            )
+            raise OutputError(msg)
+
+
+def _explain(task: IndexTask) -> Finding:
+    if task.files is None or task.description is None:
+        return Finding(name=task.name, found=False, sound=False, sentences=("this layout has no descriptions",))
+    wanted = json.loads(task.description)
+    if (wanted.get("tokenizer") or wanted.get("datasets", [{}])[0].get("tokenizer")) is None:
+        return Finding(name=task.name, found=False, sound=False, sentences=(f"{NO_IDENTIFIERS}, so no hash is known",))
+    folder = os.path.dirname(task.files.stem)
+    if isinstance(task, GPTIndexTask):
+        return explain_cache(wanted, folder, prefix=task.prefix, settings=task.settings)
+    return explain_cache(wanted, folder)
+
+
+def _run(executor: Executor, function: Callable[[Task], Any], tasks: Sequence[Task]) -> list[Any]:
+    """Run tasks side by side and give their results in order."""
+    results: dict[int, Any] = {}
+    calls = (
+        (
+            number,
+            Call(
+                name=f"{function.__name__}[{number:05}]",
+                place=task.prefix if isinstance(task, PartTask) else task.name,
+                function=function,
+                arguments=(task,),
+                memory_bytes=0 if isinstance(task, PartTask) else task.memory_bytes,
+            ),
+        )
+        for number, task in enumerate(tasks)
+    )
+    run_calls(executor, calls, on_result=results.__setitem__)
+    return [results[number] for number in range(len(tasks))]
+
+
+def describe_index(report: IndexReport) -> str:
+    """Return the closing summary for people."""
+    lines = []
+    results = dict(enumerate(report.results))
+    for number, task in enumerate(report.tasks if not report.findings else ()):
+        epochs = ""
+        if isinstance(task, GPTIndexTask):
+            samples = task.epochs.num_samples
+            final = ", the last shuffled by itself" if task.epochs.separate_final_epoch else ""
+            plural = "" if task.epochs.num_epochs == 1 else "s"
+            epochs = f" of {task.epochs.num_epochs} epoch{plural} of {task.epochs.tokens_per_epoch:,} tokens{final}"
+            stem = task.array_paths[0].removesuffix("-document_index.npy")
+        else:
+            samples, stem = task.num_samples, task.files.stem
+        result = results.get(number)
+        done = f"takes {show_bytes(task.file_bytes)} on disk and {show_bytes(task.memory_bytes)} of memory"
+        if result is not None:
+            done = "was there already" if result.reused else f"{show_bytes(result.file_bytes)}, {result.seconds:.1f} s"
+        lines += [f"{task.name}: {samples:,} samples{epochs}; {done}", f"  {stem}"]
+    for finding in report.findings:
+        lines.append(f"{finding.name}: {'found' if finding.found else 'NOT found'}")
+        lines += [f"  {sentence}" for sentence in finding.sentences]
+    lines += [f"note: {note}" for note in report.notes]
+    return "\n".join(lines) + "\n"

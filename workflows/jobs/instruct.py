@@ -1,0 +1,274 @@
+"""The driver of `dsindex instruct`: plan, encode, pack, merge, publish. It can be stopped and started at any point.
+
+Per split (or once, without a split) it makes `<prefix>_text_document` (tokens), `<prefix>_loss_mask` (uint8) and, with
+a sequence length, `<prefix>_packing_<L>`; each is an MMIDIDX pair with a manifest. The tokens are published last: where
+their `.idx` stands, the others are whole.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import xxhash
+
+from dsindex.dtypes import dtype_for_vocabulary
+from dsindex.instruct.packed_blocks import PackingResult, PackingTask, write_packing
+from dsindex.instruct.shards import (
+    MASK_DTYPE,
+    InstructionSettings,
+    encode_shard,
+    make_encoder,
+    make_recipe,
+    split_names,
+    split_prefix,
+    text_key,
+)
+from dsindex.instruct.statistics import InstructionStatistics
+from workflows.execution.calls import Call
+from workflows.execution.dispatch import run_calls
+from workflows.jobs.frame import Job, JobOutcome, Made, run_job, work_folder_path
+from workflows.jobs.instruct_outputs import SplitOutputs
+from workflows.options.instruct import as_text_config
+from workflows.stages.nodes import require_sound_nodes
+from workflows.stages.room import Estimate, check_room
+from workflows.stages.source import ACCOUNT_FIELDS, describe_kept, open_source, require_recorded_inputs
+from workflows.stages.tokenize import TokenizeStage
+from workflows.state.identity import Plan
+from workflows.state.outputs import MEGATRON_SUFFIXES, Output, recorded_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from dsindex.instruct.config import InstructionConfig
+    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from workflows.options.instruct import InstructConfig
+    from workflows.progress.reporter import Reporter
+    from workflows.stages.work import Work
+    from workflows.state.manifest import FileDigest
+
+    Results = Sequence[tuple[ShardTask, ShardResult]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltSplit:
+    """The published datasets of one split."""
+
+    prefix: str
+    """What PackedInstructionDataset takes."""
+    statistics: InstructionStatistics
+    packing: dict[str, Any] | None
+    """Sequence length, blocks, padding and fill."""
+    files: dict[str, dict[str, FileDigest]]
+    """For each dataset, by what follows the prefix, its files by suffix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructReport:
+    """How a job ended."""
+
+    splits: tuple[BuiltSplit, ...]
+    already_complete: bool
+    account: dict[str, int]
+    bad_records: dict[str, int]
+    """Set aside, by kind of problem."""
+    input_bytes: int
+    seconds: float
+    run: dict[str, Any]
+
+
+def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, reporter: Reporter) -> InstructReport:
+    """Build instruction data, continuing what an earlier run of the same command left.
+
+    Args:
+        config: The options of the job.
+        instruction: What records are and what is learnt of them.
+        reporter: Is told how it goes.
+
+    Raises:
+        DsindexError: For everything that a user can mend; nothing is then under a final name.
+    """
+    return _Instruct(config, instruction, reporter).run()
+
+
+class _Instruct:
+    """What instruction data takes beyond what every job does."""
+
+    def __init__(self, config: InstructConfig, instruction: InstructionConfig, reporter: Reporter) -> None:
+        self._config = config
+        self._reporter = reporter
+        self._work_dir = work_folder_path(config)
+        self._source = open_source(as_text_config(config), append_eod=False)
+        tokenizer = self._source.tokenizer
+        self._dtype = dtype_for_vocabulary(tokenizer.vocabulary_size)
+        self._splits = [
+            SplitOutputs(split=split, config=config, work_dir=self._work_dir, dtype=self._dtype)
+            for split in split_names(config.split)
+        ]
+        self._outputs = [
+            Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES) for split in self._splits for prefix in split.prefixes
+        ]
+        self._recipe = make_recipe(instruction, tokenizer, config.tokenizer_model)
+        make_encoder(self._recipe)  # what is wrong with tokens, patterns and templates is said before work begins
+        self._instruction = orjson.loads(self._recipe.config)
+        self._chat_files = xxhash.xxh3_64_hexdigest(
+            orjson.dumps([self._recipe.special_tokens, self._recipe.chat_templates])
+        )
+        settings = {
+            **self._source.settings(),
+            **self._instruction,
+            "special tokens and chat templates of the tokenizer's folder": self._chat_files,
+            "seq-length": config.seq_length,
+            "split": config.split,
+            "split-seed": config.split_seed,
+            "output-prefix": os.path.abspath(config.output_prefix),
+        }
+        self._plan = Plan(settings=settings, inputs=self._source.inputs)
+        self._token_sources = [
+            split.token_sources(self._plan.plan_id, self._source.total_bytes) for split in self._splits
+        ]
+
+        self._results: Results = ()
+        self._packings: list[PackingResult | None] = []
+
+    def run(self) -> InstructReport:
+        source = self._source
+        job = Job(
+            config=self._config,
+            plan=self._plan,
+            outputs=tuple(self._outputs),
+            obsolete=tuple(
+                Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES)
+                for split in self._splits
+                for prefix in split.former_packings()
+            ),
+            input_bytes=source.total_bytes,
+            holds_gil=True,
+            engine=source.engine,
+            require_same_inputs=partial(require_recorded_inputs, source.inputs),
+            examine=self._examine,
+            check_nodes=partial(require_sound_nodes, source, keys=()),
+            make=self._make,
+            describe=self._describe,
+            describe_kept=partial(describe_kept, source, self._work_dir),
+        )
+        return self._report(run_job(job, reporter=self._reporter))
+
+    def _examine(self) -> None:
+        """Find out what would fail before anything is done."""
+        total = self._source.total_bytes
+        check_room(
+            # A sample would have to be rendered: a token of 3 bytes and a conversation of 500 are assumed.
+            Estimate(tokens=total / 3, documents=total / 500),
+            itemsize=self._dtype.itemsize + MASK_DTYPE.itemsize,
+            num_keys=2,
+            output_folder=os.path.dirname(os.path.abspath(self._config.output_prefix)),
+            work_dir=self._work_dir,
+            unfinished=[path for group in self._token_sources for tokens in group for path in tokens.target.partials],
+        )
+
+    def _make(self, work: Work) -> Made:
+        results = self._results = self._encode(work)
+        packings = self._packings = self._pack(work, [result for _, result in results])
+        inputs = [file.path for file in self._source.inputs]
+        return Made(
+            groups=tuple(
+                tuple(split.datasets(sources, results, packing, inputs))
+                for split, sources, packing in zip(self._splits, self._token_sources, packings, strict=True)
+            ),
+            num_shards=len(results),
+        )
+
+    def _describe(self, made: Made, files: Sequence[dict[str, FileDigest]]) -> list[dict[str, Any]]:
+        remaining = iter(files)
+        contents = []
+        for split, packing, group in zip(self._splits, self._packings, made.groups, strict=True):
+            described = [(dataset, next(remaining)) for dataset in group]
+            contents += split.contents(self._source, self._instruction, self._results, packing, described)
+        return contents
+
+    def _encode(self, work: Work) -> Results:
+        """Make every shard; return all with their tasks, in plan order."""
+        config = self._config
+        stage = TokenizeStage(work, max_bad_records=config.max_bad_records, function=encode_shard)
+        settings = InstructionSettings(
+            recipe=self._recipe,
+            vocabulary_size=self._source.tokenizer.vocabulary_size,
+            dtype=self._dtype.str,
+            fractions=config.split,
+            split_seed=config.split_seed,
+            quarantine=config.on_bad_record == "quarantine",
+            max_record_bytes=config.max_record_size,
+            provenance=not config.no_provenance,
+            work_dir=self._work_dir,
+        )
+        tasks = self._source.tasks()
+        sources = [source for group in self._token_sources for source in group]
+        return list(zip(tasks, stage.run(tasks, settings, sources), strict=True))
+
+    def _pack(self, work: Work, results: Sequence[ShardResult]) -> list[PackingResult | None]:
+        """Plan the blocks of every split from all its lengths in order; done again after a crash, it is the same."""
+        length = self._config.seq_length
+        if length is None:
+            return [None for _ in self._splits]
+        packings: list[PackingResult | None] = [None for _ in self._splits]
+        self._reporter.stage("pack", total=len(self._splits), unit="datasets")
+
+        def on_result(number: int, result: PackingResult) -> None:
+            packings[number] = result
+            self._reporter.advance(1)
+
+        def calls() -> Iterator[tuple[int, Call]]:
+            for number, outputs in enumerate(self._splits):
+                name, key = split_prefix("blocks", outputs.split), text_key(outputs.split)
+                parts = [part for result in results for part in result.keys if part.key == key]
+                task = PackingTask(
+                    name=name,
+                    idx_paths=tuple(os.path.join(self._work_dir, part.idx.name) for part in parts),
+                    sequence_length=length,
+                    work_dir=self._work_dir,
+                )
+                yield (
+                    number,
+                    Call(name=f"pack[{name}]", place=self._work_dir, function=write_packing, arguments=(task,)),
+                )
+
+        run_calls(
+            work.executor,
+            calls(),
+            on_result=on_result,
+            policy=work.policy,
+            statistics=work.statistics,
+            on_idle=self._reporter.tick,
+        )
+        return packings
+
+    def _report(self, outcome: JobOutcome) -> InstructReport:
+        contents = outcome.contents
+        remaining = iter(contents)
+        groups = [[next(remaining) for _ in split.prefixes] for split in self._splits]
+        first = contents[0]["account"]
+        account = {name: first[name] for name in ACCOUNT_FIELDS} | {"kept": first["kept"] + first["elsewhere"]}
+        return InstructReport(
+            splits=tuple(
+                BuiltSplit(
+                    prefix=split_prefix(self._config.output_prefix, split.split),
+                    statistics=InstructionStatistics(**group[0]["statistics"]),
+                    packing=group[0]["packing"],
+                    files={
+                        prefix.removeprefix(f"{split.prefix}_"): recorded_files(content)
+                        for prefix, content in zip(split.prefixes, group, strict=True)
+                    },
+                )
+                for split, group in zip(self._splits, groups, strict=True)
+            ),
+            already_complete=outcome.already_complete,
+            account=account,
+            bad_records=contents[0]["bad_records"],
+            input_bytes=self._source.total_bytes,
+            seconds=outcome.seconds,
+            run=outcome.run,
+        )

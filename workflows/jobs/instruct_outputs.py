@@ -1,0 +1,221 @@
+"""What `dsindex instruct` publishes, as data: the datasets of each split, what they are made of, their manifests.
+
+A split is three datasets: `<prefix>_text_document` (tokens), `<prefix>_loss_mask` (uint8) and, where blocks were
+packed, `<prefix>_packing_<L>`. `<prefix>` ends in `_train`, `_valid` or `_test` where there is a split.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dsindex.errors import FormatError
+from dsindex.formats.mmididx import IndexHeader
+from dsindex.instruct.packed_blocks import PLAN_DTYPE
+from dsindex.instruct.shards import (
+    MASK_DTYPE,
+    bad_records_of,
+    mask_key,
+    split_prefix,
+    statistics_of,
+    text_key,
+)
+from dsindex.merge import Part
+from workflows.stages.early_merge import TokenSource
+from workflows.stages.source import count_lines
+from workflows.state.manifest import FileDigest, describe_files, read_manifest
+from workflows.state.publishing import Dataset, Target, shard_part, shard_provenance, shard_quarantine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
+    from dsindex.instruct.packed_blocks import PackingResult
+    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from workflows.options.instruct import InstructConfig
+    from workflows.stages.source import TextSource
+
+    Results = Sequence[tuple[ShardTask, ShardResult]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitOutputs:
+    """The datasets of one split, on their way."""
+
+    split: str | None
+    config: InstructConfig
+    work_dir: str
+    dtype: np.dtype[Any]
+    """Of tokens on disk."""
+
+    @property
+    def prefix(self) -> str:
+        """What PackedInstructionDataset takes."""
+        return os.path.abspath(split_prefix(self.config.output_prefix, self.split))
+
+    @property
+    def prefixes(self) -> list[str]:
+        """The datasets' paths without suffix: tokens, masks, packing."""
+        length = self.config.seq_length
+        names = ["text_document", "loss_mask", *([] if length is None else [f"packing_{length}"])]
+        return [f"{self.prefix}_{name}" for name in names]
+
+    def former_packings(self) -> list[str]:
+        """Return the packing plan that the published tokens' manifest speaks of, if its L is another one.
+
+        It does not fit other tokens. Plans that no manifest names are not looked for.
+        """
+        try:
+            manifest = read_manifest(self.prefixes[0])
+        except FormatError:
+            return []
+        length = None if manifest is None else manifest["run"].get("plan", {}).get("settings", {}).get("seq-length")
+        if not isinstance(length, int) or length == self.config.seq_length:
+            return []
+        return [f"{self.prefix}_packing_{length}"]
+
+    def token_sources(self, plan_id: str, input_bytes: int) -> list[TokenSource]:
+        """Return what is made of shards alone, tokens and masks, and where its parts come from."""
+        text, mask = self.prefixes[:2]
+        return [
+            TokenSource(
+                target=Target(prefix=prefix, plan_id=plan_id, bound_bytes=input_bytes * dtype.itemsize),
+                part_of=partial(self._part, key, dtype),
+            )
+            for prefix, key, dtype in (
+                (text, text_key(self.split), self.dtype),
+                (mask, mask_key(self.split), MASK_DTYPE),
+            )
+        ]
+
+    def _part(self, key: str, dtype: np.dtype[Any], result: ShardResult) -> Part:
+        return shard_part(next(part for part in result.keys if part.key == key), self.work_dir, dtype)
+
+    def datasets(
+        self,
+        sources: Sequence[TokenSource],
+        results: Results,
+        packing: PackingResult | None,
+        inputs: Sequence[str],
+    ) -> list[Dataset]:
+        """Return what is to be made, in the order of `prefixes`.
+
+        Args:
+            sources: Tokens and masks.
+            results: Of all shards, in plan order.
+            packing: The plan of blocks, where one was made.
+            inputs: Their paths as they were given.
+        """
+        text, mask = sources
+        key = text_key(self.split)
+        found = [
+            Dataset(
+                target=text.target,
+                parts=tuple(text.part_of(result) for _, result in results),
+                provenance=None if self.config.no_provenance else shard_provenance(results, self.work_dir, key=key),
+                # What was set aside belongs to no split: it stands beside the tokens of each.
+                quarantine=shard_quarantine(results, self.work_dir, inputs),
+            ),
+            Dataset(target=mask.target, parts=tuple(mask.part_of(result) for _, result in results), provenance=None),
+        ]
+        if packing is not None:
+            target = Target(prefix=self.prefixes[2], plan_id=text.target.plan_id, bound_bytes=packing.bin.size_bytes)
+            found.append(Dataset(target=target, parts=(self._packing_part(packing),), provenance=None))
+        return found
+
+    def _packing_part(self, packing: PackingResult) -> Part:
+        return Part(
+            bin_path=os.path.join(self.work_dir, packing.bin.name),
+            idx_path=os.path.join(self.work_dir, packing.idx.name),
+            identity=f"{packing.bin.digest} {packing.idx.digest}",  # every run makes it again, and the same
+            bin_bytes=packing.bin.size_bytes,
+            header=IndexHeader(
+                dtype=PLAN_DTYPE,
+                num_sequences=packing.num_blocks,
+                num_boundaries=packing.num_blocks + 1,
+                has_modes=False,
+            ),
+        )
+
+    def contents(
+        self,
+        source: TextSource,
+        instruction: Mapping[str, Any],
+        results: Results,
+        packing: PackingResult | None,
+        made: Sequence[tuple[Dataset, dict[str, FileDigest]]],
+    ) -> list[dict[str, Any]]:
+        """Return the parts of the manifests that are under the one law, in the order of `prefixes`.
+
+        Args:
+            source: Of the job.
+            instruction: The instruction configuration, in plain JSON types.
+            results: Of all shards, in plan order.
+            packing: The plan of blocks, where one was made.
+            made: Each dataset with the digests of its files.
+        """
+        shards = [result for _, result in results]
+        inputs = self._describe_inputs(source, results)
+        options = {
+            **source.describe_options(),
+            "seq_length": self.config.seq_length,
+            "split": self.config.split,
+            "split_seed": self.config.split_seed,
+            "split_name": self.split,
+            "instruction": dict(instruction),
+        }
+        account = self._account(shards)
+        own: list[dict[str, Any]] = [
+            {
+                "account": {**account, "documents_with_tokens": account["kept"], "empty_documents": 0},
+                "tokenizer": source.describe_tokenizer(),
+                "statistics": asdict(statistics_of(shards, self.split)),
+                "bad_records": bad_records_of(shards),
+                "packing": None if packing is None else describe_packing(packing, self.config.seq_length or 0),
+            },
+            {},
+            {},
+        ]
+        return [
+            {
+                "inputs": inputs,
+                "documents": dataset.header.num_documents,
+                "sequences": dataset.header.num_sequences,
+                "tokens": dataset.bin_bytes // dataset.header.dtype.itemsize,
+                "token_dtype": str(dataset.header.dtype),
+                "options": options,
+                **further,
+                "digests": describe_files(digests),
+            }
+            for (dataset, digests), further in zip(made, own, strict=False)
+        ]
+
+    def _account(self, shards: Sequence[ShardResult]) -> dict[str, int]:
+        """Count lines; `kept` is what this split has, `elsewhere` what others have."""
+        lines = count_lines(shards)
+        key = text_key(self.split)
+        kept = sum(part.num_documents for shard in shards for part in shard.keys if part.key == key)
+        return {**lines, "kept": kept, "elsewhere": lines["kept"] - kept}
+
+    def _describe_inputs(self, source: TextSource, results: Results) -> list[dict[str, Any]]:
+        shards: list[list[ShardResult]] = [[] for _ in source.inputs]
+        for task, result in results:
+            shards[task.input].append(result)
+        return [
+            {**described, **self._account(own)}
+            for described, own in zip(source.describe_inputs(results), shards, strict=True)
+        ]
+
+
+def describe_packing(packing: PackingResult, sequence_length: int) -> dict[str, Any]:
+    """Say how full the blocks are; the fill is a share, to six digits."""
+    places = packing.num_blocks * sequence_length
+    return {
+        "sequence_length": sequence_length,
+        "blocks": packing.num_blocks,
+        "padding": places - packing.num_tokens,
+        "fill": round(packing.num_tokens / places, 6) if places else 1.0,
+    }

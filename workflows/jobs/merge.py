@@ -1,0 +1,145 @@
+"""The driver of `dsindex merge`: many datasets to one, through the same ranges, ledger and publishing as a build."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.merge import Part, merged_header, open_part
+from dsindex.storage import free_bytes
+from workflows.jobs.frame import Job, Made, run_job
+from workflows.state.identity import Plan
+from workflows.state.inputs import InputFile
+from workflows.state.manifest import FileDigest, describe_files
+from workflows.state.outputs import MEGATRON_SUFFIXES, Output, recorded_files
+from workflows.state.publishing import Dataset, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workflows.options.config import MergeConfig
+    from workflows.progress.reporter import Reporter
+    from workflows.stages.work import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeReport:
+    """How a merge ended."""
+
+    prefix: str
+    num_inputs: int
+    num_documents: int
+    num_sequences: int
+    num_tokens: int
+    files: dict[str, FileDigest]
+    already_complete: bool
+
+
+def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeReport:
+    """Merge datasets in the order given, continuing what an earlier run of the same command left.
+
+    Raises:
+        FormatError: If an input is damaged, or differs from the first in token type or in having modes.
+        DsindexError: For everything else that a user can mend; nothing is then under a final name.
+    """
+    prefixes = [_without_suffix(path) for path in config.input]
+    parts = tuple(_open(prefix) for prefix in prefixes)
+    merged_header(parts)
+    prefix = os.path.abspath(config.output_prefix)
+    inputs = tuple(_input_file(path) for given in prefixes for path in (f"{given}.bin", f"{given}.idx"))
+    plan = Plan(settings={"output-prefix": prefix}, inputs=inputs)
+    target = Target(prefix=prefix, plan_id=plan.plan_id, bound_bytes=sum(part.bin_bytes for part in parts))
+    dataset = Dataset(target=target, parts=parts, provenance=None)
+
+    def make(_: Work) -> Made:
+        return Made(groups=((dataset,),), num_shards=len(parts))
+
+    def describe(_: Made, files: Sequence[dict[str, FileDigest]]) -> list[dict[str, Any]]:
+        _require_unchanged(inputs)
+        return [_content(config, dataset, files[0])]
+
+    job = Job(
+        config=config,
+        plan=plan,
+        outputs=(Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES),),
+        may_grow=False,
+        examine=lambda: _check_room(prefix, parts),
+        make=make,
+        describe=describe,
+    )
+    outcome = run_job(job, reporter=reporter)
+    return _report(config, outcome.contents[0], already_complete=outcome.already_complete)
+
+
+def _require_unchanged(inputs: Sequence[InputFile]) -> None:
+    for file in inputs:
+        now = _input_file(file.path)
+        if (now.version, now.size_bytes) != (file.version, file.size_bytes):
+            msg = f"{file.path}: changed while it was merged; leave inputs alone, then run again with --fresh"
+            raise InputError(msg)
+
+
+def _content(config: MergeConfig, dataset: Dataset, files: dict[str, FileDigest]) -> dict[str, Any]:
+    """Return the manifest's part that is under the one law."""
+    header = dataset.header
+    return {
+        "inputs": [
+            {"path": path, "documents": part.header.num_documents, "sequences": part.header.num_sequences}
+            for path, part in zip(config.input, dataset.parts, strict=True)
+        ],
+        "documents": header.num_documents,
+        "sequences": header.num_sequences,
+        "tokens": dataset.bin_bytes // header.dtype.itemsize,
+        "token_dtype": str(header.dtype),
+        "options": {},
+        "digests": describe_files(files),
+    }
+
+
+def _report(config: MergeConfig, content: dict[str, Any], *, already_complete: bool) -> MergeReport:
+    return MergeReport(
+        prefix=config.output_prefix,
+        num_inputs=len(content["inputs"]),
+        num_documents=content["documents"],
+        num_sequences=content["sequences"],
+        num_tokens=content["tokens"],
+        files=recorded_files(content),
+        already_complete=already_complete,
+    )
+
+
+def _without_suffix(path: str) -> str:
+    """Take `x.bin` or `x.idx` for the prefix `x`: people complete names in a shell."""
+    stem, suffix = os.path.splitext(path)
+    return stem if suffix in {".bin", ".idx"} else path
+
+
+def _open(prefix: str) -> Part:
+    try:
+        return open_part(prefix)
+    except FormatError as error:
+        msg = f"{error}; check --input, which takes paths without .bin and .idx"
+        raise (InputError(msg) if not os.path.exists(f"{prefix}.idx") else error) from error
+
+
+def _input_file(path: str) -> InputFile:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror}); check --input"
+        raise InputError(msg) from error
+    return InputFile(
+        path=path, absolute_path=os.path.abspath(path), size_bytes=status.st_size, version=str(status.st_mtime_ns)
+    )
+
+
+def _check_room(prefix: str, parts: tuple[Part, ...]) -> None:
+    needed = sum(part.bin_bytes + part.header.size_bytes for part in parts)
+    free = free_bytes(os.path.dirname(prefix))
+    if needed > free:
+        msg = (
+            f"{prefix}: {needed / 1e9:,.2f} GB are needed, {free / 1e9:,.2f} GB are free; make room, or write elsewhere"
+        )
+        raise OutputError(msg)

@@ -1,0 +1,229 @@
+"""The driver of `dsindex pack`: from JSONL to a `.pbin`, through the shards, executors and work folder of a build."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.convert import TYPE_OF_SIZE
+from dsindex.formats.pbin import ERAS, PackedHeader
+from dsindex.shards.ownership import SHARDS_FOLDER, new_file_id, read_folder_id
+from dsindex.shards.tokenize import ShardSettings
+from dsindex.text.patterns import parse_text_pattern
+from workflows.execution.choice import wants_ray
+from workflows.execution.ordered import ordered_runner
+from workflows.jobs.frame import Job, JobOutcome, Made, run_job, work_folder_path
+from workflows.jobs.pack_ends import choose_token_bytes, make_ends
+from workflows.stages.early_merge import TokenSource
+from workflows.stages.nodes import require_sound_nodes
+from workflows.stages.room import check_room
+from workflows.stages.sample import examine_sample
+from workflows.stages.source import (
+    ACCOUNT_FIELDS,
+    count_lines,
+    count_reference_texts,
+    describe_kept,
+    open_source,
+    require_recorded_inputs,
+)
+from workflows.stages.tokenize import TokenizeStage
+from workflows.state.identity import Plan
+from workflows.state.manifest import FileDigest, describe_files
+from workflows.state.outputs import PACKED_SUFFIXES, Output, recorded_files
+from workflows.state.publishing import Dataset, Target, identify_parts, shard_part, shard_provenance, shard_quarantine
+
+if TYPE_CHECKING:
+    from dsindex.merge import Part
+    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from workflows.options.pack import PackConfig
+    from workflows.progress.reporter import Reporter
+    from workflows.stages.work import Work
+
+Results = list[tuple["ShardTask", "ShardResult"]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackReport:
+    """How a packing ended."""
+
+    path: str
+    num_documents: int
+    num_tokens: int
+    num_empty: int
+    """Records whose text gives no tokens; they are no documents."""
+    token_dtype: str
+    account: dict[str, int]
+    files: dict[str, FileDigest]
+    already_complete: bool
+    input_bytes: int
+    seconds: float
+    run: dict[str, Any]
+
+
+def run_pack(config: PackConfig, *, reporter: Reporter) -> PackReport:
+    """Pack JSONL into a `.pbin`, continuing what an earlier run of the same command left.
+
+    Raises:
+        DsindexError: For everything that a user can mend; nothing is then under a final name.
+    """
+    return _Pack(config, reporter).run()
+
+
+class _Pack:
+    """What packing does beyond what every job does."""
+
+    def __init__(self, config: PackConfig, reporter: Reporter) -> None:
+        self._pattern = parse_text_pattern(config.jq_pattern)
+        if self._pattern.key is None and config.executor == "auto" and not wants_ray(config):
+            # Whether a line is a record is then asked in Python, which holds its global lock.
+            config = config.model_copy(update={"executor": "processes"})
+        self._config = config
+        self._reporter = reporter
+        self._prefix = os.path.abspath(config.output_prefix)
+        self._output = Output(prefix=config.output_prefix, suffixes=PACKED_SUFFIXES)
+        self._work_dir = work_folder_path(config)
+        self._results: Results = []
+        self._source = open_source(config, append_eod=True)
+        self._era = ERAS[config.pbin_era]
+        self._token_bytes = choose_token_bytes(self._source.tokenizer, self._era)
+        settings = self._source.settings()
+        own = {
+            "eod-token": settings.pop("append-eod"),
+            "jq-pattern": config.jq_pattern,
+            "output": os.path.abspath(config.output),
+            "pbin-era": config.pbin_era,
+        }
+        self._plan = Plan(settings=settings | own, inputs=self._source.inputs)
+        self._target = Target(
+            prefix=self._prefix,
+            plan_id=self._plan.plan_id,
+            bound_bytes=self._source.total_bytes * self._token_bytes,
+            head_bytes=self._era.header_bytes,
+            swapped_bytes=self._token_bytes if self._era.byte_order == ">" else 1,
+        )
+
+    def run(self) -> PackReport:
+        source, keys = self._source, (self._pattern.column,)
+        job = Job(
+            config=self._config,
+            plan=self._plan,
+            outputs=(self._output,),
+            input_bytes=source.total_bytes,
+            engine=source.engine,
+            require_same_inputs=partial(require_recorded_inputs, source.inputs),
+            examine=self._examine,
+            check_nodes=partial(require_sound_nodes, source, keys=keys),
+            make=self._make,
+            describe=lambda _, files: [self._content(self._results, files[0])],
+            describe_kept=partial(describe_kept, source, self._work_dir),
+        )
+        return self._report(run_job(job, reporter=self._reporter))
+
+    def _examine(self) -> None:
+        """Find out what would fail before anything is done."""
+        source = self._source
+        estimate = examine_sample(
+            source.inputs, (self._pattern.column,), source.tokenizer, source.engine, pattern=self._pattern
+        )
+        check_room(
+            estimate,
+            itemsize=self._token_bytes,
+            num_keys=1,
+            output_folder=os.path.dirname(self._prefix),
+            work_dir=self._work_dir,
+            unfinished=self._target.partials,
+        )
+
+    def _make(self, work: Work) -> Made:
+        results = self._results = self._tokenize(work)
+        return Made(
+            groups=((self._dataset(results, work),),),
+            num_shards=len(results),
+            num_reference_texts=count_reference_texts(results),
+        )
+
+    def _tokenize(self, work: Work) -> Results:
+        """Make every shard; return all with their tasks, in plan order."""
+        config, source = self._config, self._source
+        stage = TokenizeStage(work, max_bad_records=config.max_bad_records)
+        settings = ShardSettings(
+            tokenizer=source.tokenizer,
+            engine=source.engine,
+            keys=(self._pattern.column,),
+            pattern=self._pattern,
+            dtype=TYPE_OF_SIZE[self._token_bytes].str,
+            eod_id=source.eod_id,
+            layout="packed",
+            quarantine=config.on_bad_record == "quarantine",
+            max_record_bytes=config.max_record_size,
+            provenance=not config.no_provenance,
+            work_dir=self._work_dir,
+        )
+        tasks = source.tasks()
+        tokens = TokenSource(target=self._target, part_of=self._part)
+        return list(zip(tasks, stage.run(tasks, settings, [tokens]), strict=True))
+
+    def _dataset(self, results: Results, work: Work) -> Dataset:
+        parts = tuple(self._part(result) for _, result in results)
+        header = PackedHeader(
+            era=self._era, token_bytes=self._token_bytes, data_bytes=sum(part.bin_bytes for part in parts)
+        )
+        run_tasks = ordered_runner(work.executor, name="pack-index", policy=work.policy)
+        name = f"ends.{new_file_id(read_folder_id(self._work_dir) or '')}"
+        stem = os.path.join(self._work_dir, SHARDS_FOLDER, name)
+        return Dataset(
+            target=self._target,
+            parts=parts,
+            provenance=None if self._config.no_provenance else shard_provenance(results, self._work_dir),
+            quarantine=shard_quarantine(results, self._work_dir, [file.path for file in self._source.inputs]),
+            packed=make_ends(header, parts, stem=stem, identity=identify_parts(parts), run_tasks=run_tasks),
+        )
+
+    def _part(self, result: ShardResult) -> Part:
+        return shard_part(result.keys[0], self._work_dir, TYPE_OF_SIZE[self._token_bytes])
+
+    def _content(self, results: Results, files: dict[str, FileDigest]) -> dict[str, Any]:
+        """Return the manifest's part that is under the one law."""
+        shards = [result.keys[0] for _, result in results]
+        num_documents = sum(shard.num_documents for shard in shards)
+        return {
+            "inputs": self._source.describe_inputs(results),
+            "account": {
+                **count_lines([result for _, result in results]),
+                "documents_with_tokens": num_documents,
+                "empty_documents": sum(shard.num_empty_documents for shard in shards),
+            },
+            "documents": num_documents,
+            "sequences": num_documents,
+            "tokens": sum(shard.num_tokens for shard in shards),
+            "eod_in_text": sum(shard.eod_in_text for shard in shards),
+            "token_dtype": np.dtype(f"u{self._token_bytes}").name,
+            "tokenizer": self._source.describe_tokenizer(),
+            "options": {
+                "jq_pattern": self._config.jq_pattern,
+                "pbin_era": self._config.pbin_era,
+                **self._source.describe_options(),
+            },
+            "digests": describe_files(files),
+        }
+
+    def _report(self, outcome: JobOutcome) -> PackReport:
+        [content] = outcome.contents
+        account = content["account"]
+        return PackReport(
+            path=self._config.output,
+            num_documents=content["documents"],
+            num_tokens=content["tokens"],
+            num_empty=account["empty_documents"],
+            token_dtype=content["token_dtype"],
+            account={name: account[name] for name in ACCOUNT_FIELDS},
+            files=recorded_files(content),
+            already_complete=outcome.already_complete,
+            input_bytes=self._source.total_bytes,
+            seconds=outcome.seconds,
+            run=outcome.run,
+        )

@@ -1,0 +1,92 @@
+"""What a `.pbin` has beside its tokens: the size of one, the header before the first, the pickled index after the last.
+
+Header and index are written into the work folder, as files of which the output is then assembled by ranges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsindex.errors import TokenizerError
+from dsindex.formats.mmididx import CHUNK_ITEMS, read_index
+from dsindex.formats.pbin import PackedHeader, PackedIndexWriter, token_bytes_for_vocabulary
+from dsindex.merge import Piece
+from dsindex.storage import atomic_writer, write_whole
+from dsindex.text.tokenizer import shared_tokenizer
+from workflows.state.publishing import PackedEnds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dsindex.formats.pbin import Era
+    from dsindex.formats.raw_index import RunTasks
+    from dsindex.merge import Part
+    from dsindex.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedIndexTask:
+    """The index of a `.pbin` that is to be written, from the lengths that the shards' own indices hold."""
+
+    idx_paths: tuple[str, ...]
+    """In output order."""
+    header: PackedHeader
+    path: str
+
+
+def choose_token_bytes(tokenizer: Tokenizer, era: Era) -> int:
+    """Return the size of a token by Modalities' rule, which counts the vocabulary without added tokens.
+
+    Raises:
+        TokenizerError: If an added token's id does not fit that size.
+    """
+    loaded = shared_tokenizer(tokenizer)
+    vocabulary_size = loaded.get_vocab_size(with_added_tokens=False)
+    try:
+        token_bytes = token_bytes_for_vocabulary(vocabulary_size) if era.names_token_size else 4
+    except ValueError as error:
+        raise TokenizerError(f"{tokenizer.name}: {error}; choose another tokenizer") from error
+    token, largest = max(loaded.get_vocab(with_added_tokens=True).items(), key=lambda item: (item[1], item[0]))
+    if largest >= 1 << 8 * token_bytes:
+        msg = (
+            f"{tokenizer.name}: expected ids that fit {token_bytes} bytes, which is what Modalities gives a token "
+            f"where the vocabulary without added tokens has {vocabulary_size} entries, got {largest} for {token!r}; "
+            f"`dsindex build` and then `dsindex convert` make a .pbin with larger tokens"
+        )
+        raise TokenizerError(msg)
+    return token_bytes
+
+
+def make_ends(
+    header: PackedHeader, parts: Sequence[Part], *, stem: str, identity: str, run_tasks: RunTasks
+) -> PackedEnds:
+    """Write what goes before and after the tokens.
+
+    Args:
+        header: Of the `.pbin`.
+        parts: The shards, in output order: one sequence per document.
+        stem: Path of both files, without suffix.
+        identity: Stands for the parts: what was merged of other ones does not count.
+        run_tasks: Runs `write_packed_index`.
+    """
+    head = header.to_bytes()
+    write_whole(f"{stem}.head", head)
+    task = PackedIndexTask(idx_paths=tuple(part.idx_path for part in parts), header=header, path=f"{stem}.index")
+    [index_bytes] = run_tasks(write_packed_index, [task])
+    return PackedEnds(
+        head=Piece(path=f"{stem}.head", identity=f"{identity}.head", offset=0, size_bytes=len(head)),
+        index=Piece(path=task.path, identity=f"{identity}.index", offset=0, size_bytes=index_bytes),
+    )
+
+
+def write_packed_index(task: PackedIndexTask) -> int:
+    """Write the index of a `.pbin` into a file of its own, whole or not at all; give its size in bytes."""
+    with atomic_writer(task.path) as file:
+        writer = PackedIndexWriter(file.write, task.header)
+        for idx_path in task.idx_paths:
+            lengths = read_index(idx_path).sequence_lengths
+            for begin in range(0, len(lengths), CHUNK_ITEMS):
+                writer.add(lengths[begin : begin + CHUNK_ITEMS])
+        writer.close()
+    return file.size_bytes

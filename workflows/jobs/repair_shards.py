@@ -1,0 +1,130 @@
+"""The shards of a build's work folder, found again without a driver: which are whole, and which are not there."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dsindex.errors import FormatError
+from dsindex.merge import Part, open_part
+from workflows.execution.calls import Call
+from workflows.execution.dispatch import run_calls
+from workflows.stages.tokenize import shard_is_whole
+from workflows.state.inputs import MAX_SHARDS, InputFile, plan_shards
+from workflows.state.ledger import read_committed_shards, task_key
+from workflows.state.work_folder import LEDGER_FILE, read_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from workflows.execution.calls import Executor
+    from workflows.progress.reporter import Reporter
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundShards:
+    """What a work folder has of one dataset."""
+
+    parts: tuple[Part, ...]
+    """The whole ones, in plan order."""
+    lost: tuple[str, ...]
+    """What is said of the others."""
+
+
+def find_work_folder(prefix: str) -> str | None:
+    """Find `<output-prefix>.build` for a dataset that is named `<output-prefix>_<key>_document`."""
+    folder, name = os.path.split(prefix)
+    stems = [name] + [name[:at] for at in range(len(name) - 1, 0, -1) if name[at] == "_"]
+    candidates = [os.path.join(folder, f"{stem}.build") for stem in stems]
+    return next((path for path in candidates if os.path.isdir(path)), None)
+
+
+def find_shards(work_dir: str, prefix: str, *, executor: Executor, reporter: Reporter) -> FoundShards:
+    """Find the shards of a dataset and compare each with the ledger's digests.
+
+    Raises:
+        FormatError: If the folder has no plan of a build with this dataset, or no whole shard.
+    """
+    plan = read_plan(work_dir)
+    if plan is None:
+        msg = f"{work_dir}: expected the work folder of a build with its plan.json, got none that can be read"
+        raise FormatError(msg)
+    key, shard_size = _read_settings(work_dir, plan["settings"], prefix)
+    inputs = [
+        InputFile(path=path, absolute_path=path, size_bytes=size_bytes, version=version)
+        for path, size_bytes, version in plan["inputs"]
+    ]
+    num_shards = sum(-(-file.size_bytes // shard_size) for file in inputs)
+    if num_shards > MAX_SHARDS + len(inputs):  # no build has more: see choose_shard_size
+        msg = f"{work_dir}: expected a plan of at most {MAX_SHARDS + len(inputs)} shards, got {num_shards}"
+        raise FormatError(msg)
+    committed = read_committed_shards(os.path.join(work_dir, LEDGER_FILE))
+    tasks = list(plan_shards(inputs, shard_size))
+    known = {number: committed[task_key(task)] for number, task in enumerate(tasks) if task_key(task) in committed}
+    whole = _check(known, work_dir, executor=executor, reporter=reporter)
+    parts, lost = [], []
+    for number, task in enumerate(tasks):
+        part = _part_of(known[number], key, work_dir) if number in whole else None
+        if part is not None:
+            parts.append(part)
+        else:
+            lost.append((task, number in known))
+    if not parts:
+        msg = f"{work_dir}: expected at least one whole shard, got none of {len(tasks)}"
+        raise FormatError(msg)
+    return FoundShards(parts=tuple(parts), lost=tuple(_describe_lost(lost, len(tasks))))
+
+
+def _read_settings(work_dir: str, settings: dict[str, Any], prefix: str) -> tuple[str, int]:
+    """Return the key that a dataset was built from, and the size of shards."""
+    keys, output, shard_size = settings.get("json-keys"), settings.get("output-prefix"), settings.get("shard-size")
+    if not isinstance(keys, list) or not isinstance(output, str) or not isinstance(shard_size, int) or shard_size < 1:
+        msg = f"{work_dir}: expected the plan of a build, with json-keys, output-prefix and shard-size"
+        raise FormatError(msg)
+    names = {f"{os.path.basename(output)}_{key}_document": key for key in keys if isinstance(key, str)}
+    if os.path.basename(prefix) not in names:
+        msg = f"{work_dir}: expected a build of {os.path.basename(prefix)}, got one of {', '.join(names)}"
+        raise FormatError(msg)
+    return names[os.path.basename(prefix)], shard_size
+
+
+def _check(known: dict[int, ShardResult], work_dir: str, *, executor: Executor, reporter: Reporter) -> set[int]:
+    """Compare the files of shards with what the ledger says of them; give those that are whole."""
+    reporter.stage("check", total=len(known), unit="shards")
+    whole = set()
+
+    def on_result(number: int, is_whole: bool) -> None:
+        reporter.advance(1)
+        if is_whole:
+            whole.add(number)
+
+    calls = (
+        (number, Call(name=f"check[{number}]", place=work_dir, function=shard_is_whole, arguments=(work_dir, result)))
+        for number, result in known.items()
+    )
+    run_calls(executor, calls, on_result=on_result, on_idle=reporter.tick)
+    return whole
+
+
+def _part_of(result: ShardResult, key: str, work_dir: str) -> Part | None:
+    for part in result.keys:
+        stem, suffix = os.path.splitext(part.bin.name)
+        if part.key == key and suffix == ".bin" and part.idx.name == f"{stem}.idx":
+            return open_part(os.path.join(work_dir, stem))
+    return None
+
+
+def _describe_lost(lost: Sequence[tuple[ShardTask, bool]], num_shards: int) -> list[str]:
+    sentences = [
+        f"{task.path}, bytes {task.begin} to {task.end}: its shard {'is damaged' if known else 'was never finished'}"
+        for task, known in lost[:_SHOWN]
+    ]
+    if len(lost) > _SHOWN:
+        sentences.append(f"and {len(lost) - _SHOWN} more of {num_shards} shards")
+    if lost:
+        sentences.append("the same build command again makes the missing shards, where the inputs are still there")
+    return sentences

@@ -1,0 +1,1 @@
+"""The typed options of every job, and the parser that reads them."""

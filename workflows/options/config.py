@@ -1,0 +1,155 @@
+"""The options of every job, typed and validated once: YAML keys and command-line flags are two spellings of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+def parse_size(value: object) -> object:
+    """Read a size with its unit as people write it.
+
+    >>> parse_size("64MiB"), parse_size("1.5 GB"), parse_size(4096)
+    (67108864, 1500000000, 4096)
+    """
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+    if match is None or match[2].upper() not in _UNITS:
+        msg = f"expected a size such as 4096, 64MiB or 1.5GB, got {value!r}"
+        raise ValueError(msg)
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+Size = Annotated[int, BeforeValidator(parse_size)]
+
+
+class Options(BaseModel):
+    """Base of all options: unknown keys are errors, values never change."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _can_name_a_file(cls, value: object) -> object:
+        """A YAML file can spell what no command line can hold: a NUL, and letters that no name on disk has."""
+        for text in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(text, str):
+                _check_text(text)
+        return value
+
+
+class ExecutorConfig(Options):
+    """Where tasks run."""
+
+    executor: Literal["auto", "local", "processes", "ray"] = "auto"
+    address: str | None = None
+    installed: bool = False
+    """The cluster's nodes have dsindex: do not send them this one's code."""
+    workers: int | None = Field(default=None, ge=1)
+    """Shards processed at once; None: all CPUs this process may use, on Ray all CPUs of the cluster."""
+    shard_deadline: float | None = Field(default=None, gt=0)
+    """Seconds after which a shard that does not end is dispatched a second time; None: 8 times the median."""
+
+
+class WorkConfig(ExecutorConfig):
+    """How a job that works in a work folder goes about it."""
+
+    output_prefix: str
+    work_dir: str | None = None
+    keep_shards: bool = False
+    fresh: bool = False
+    log_json: bool = False
+    """Progress and errors as JSON lines."""
+
+
+class RecordsConfig(WorkConfig):
+    """What every job says that begins with JSONL records."""
+
+    input: tuple[str, ...] = Field(min_length=1)
+    tokenizer_model: str
+    shard_size: Size = Field(default=64 << 20, ge=1)
+    no_provenance: bool = False
+    on_bad_record: Literal["fail", "quarantine"] = "fail"
+    max_bad_records: str | None = None
+    """A number or a share such as `1%`; None: any number."""
+    max_record_size: Size | None = Field(default=None, ge=1)
+
+    @field_validator("max_bad_records", mode="before")
+    @classmethod
+    def _number_or_share(cls, value: object) -> object:
+        if value is None:
+            return None
+        if not re.fullmatch(r"\d+|\d+(\.\d+)?%", str(value)):
+            msg = f"expected a number such as 100 or a share such as 0.1%, got {value!r}"
+            raise ValueError(msg)
+        if str(value).endswith("%") and float(str(value)[:-1]) > 100:
+            msg = f"expected a share of at most 100%, got {value!r}"
+            raise ValueError(msg)
+        return str(value)
+
+
+class TextConfig(RecordsConfig):
+    """What every job says that tokenizes texts as they are."""
+
+    eod_token: str | None = None
+    tokenizer_hf_no_include_special_tokens: bool = False
+    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
+
+
+class BuildConfig(TextConfig):
+    """`dsindex build`: from JSONL to a merged dataset per key."""
+
+    json_keys: tuple[str, ...] = Field(default=("text",), min_length=1)
+    append_eod: bool = False
+    check: bool = False
+    """Look at everything that a build needs, on every node, and build nothing."""
+
+    @field_validator("json_keys")
+    @classmethod
+    def _keys_name_files(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        """Keys become parts of file names, so they must not lead anywhere else."""
+        for key in keys:
+            if not key or "/" in key or len(os.fsencode(key)) > 200:
+                msg = f"expected keys that can be part of a file name, got {key!r}"
+                raise ValueError(msg)
+        if len(set(keys)) != len(keys):
+            msg = f"expected each key once, got {' '.join(keys)}"
+            raise ValueError(msg)
+        return keys
+
+
+class MergeConfig(WorkConfig):
+    """`dsindex merge`: one dataset of many."""
+
+    input: tuple[str, ...] = Field(min_length=1)
+
+
+def validation_message(error: ValidationError) -> str:
+    """Say in one sentence what is wrong with options, in the user's own spelling."""
+    sentences = []
+    for problem in error.errors():
+        name = "--" + "-".join(str(part) for part in problem["loc"][:1]).replace("_", "-")
+        if problem["type"] == "missing":
+            sentences.append(f"{name} is required")
+        elif problem["type"] == "extra_forbidden":
+            sentences.append(f"there is no option {name.removeprefix('--').replace('-', '_')!r}")
+        else:
+            text = problem["msg"].removeprefix("Value error, ")
+            sentences.append(f"{name}: {text}" if problem["loc"] else text)
+    return "; ".join(sentences)
+
+
+def _check_text(text: str) -> None:
+    try:
+        is_text = b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        is_text = False
+    if not is_text:
+        msg = f"expected a text that can be typed and can name a file, got {text!r}"
+        raise ValueError(msg)

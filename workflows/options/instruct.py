@@ -1,0 +1,53 @@
+"""The options of `dsindex instruct`, apart from what stands in the YAML of `dsindex.instruct.config`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from workflows.options.config import RecordsConfig, Size, TextConfig
+
+
+def parse_shares(value: object) -> object:
+    """Read shares as people write them.
+
+    >>> parse_shares("98, 1, 1"), parse_shares([0.9, 0.1, 0])
+    ((98.0, 1.0, 1.0), [0.9, 0.1, 0])
+    """
+    if not isinstance(value, str):
+        return value
+    if not re.fullmatch(r"\s*[\d.]+\s*,\s*[\d.]+\s*,\s*[\d.]+\s*", value):
+        msg = f"expected the shares of train, valid and test such as 98,1,1, got {value!r}"
+        raise ValueError(msg)
+    return tuple(float(share) for share in value.split(","))
+
+
+class InstructConfig(RecordsConfig):
+    """`dsindex instruct`: from conversations to tokens, masks and packed blocks."""
+
+    shard_size: Size = Field(default=8 << 20, ge=1)
+    """A worker encodes about 1 MB/s, so 64 MiB would leave others without work, and lose a minute in a crash."""
+    seq_length: int | None = Field(default=None, ge=2, le=2**27)
+    """L: pack conversations into blocks of so many tokens; None: no packing plan is written."""
+    split: Annotated[tuple[float, float, float] | None, BeforeValidator(parse_shares)] = None
+    """Shares of train, valid and test; None: everything is one dataset."""
+    split_seed: int = Field(default=1234, ge=0, lt=2**64)
+
+    @field_validator("split")
+    @classmethod
+    def _has_shares(cls, split: tuple[float, float, float] | None) -> tuple[float, float, float] | None:
+        if split is not None and not (min(split) >= 0 and 0 < sum(split) < float("inf")):
+            msg = f"expected three shares of at least 0 with a sum above 0, got {list(split)}"
+            raise ValueError(msg)
+        return split
+
+
+def as_text_config(config: InstructConfig) -> TextConfig:
+    """Return the options of a job that tokenizes by the reference, and adds no token of its own.
+
+    The offsets of tokens, which masks need, are the `tokenizers` engine's; nothing runs the post-processor.
+    """
+    shared: dict[str, Any] = {name: getattr(config, name) for name in RecordsConfig.model_fields}
+    return TextConfig(**shared, engine="tokenizers", tokenizer_hf_no_include_special_tokens=True)

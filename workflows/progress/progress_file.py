@@ -1,0 +1,77 @@
+"""`progress.json` in the work folder: how a job goes, for other tools. Replaced whole about once a second.
+
+    {"format": "dsindex progress 1", "state": "running", "updated": "2026-08-01T12:00:00Z", "started": …,
+     "host": …, "pid": …, "error": null, "stage": {…}, "finished_stages": [{…}]}
+
+`state` is running, done or failed; a stage's fields are those of workflows.progress.snapshot.Snapshot. A file that says
+running and has not been updated for minutes belongs to a driver that was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from dsindex.json_text import encode_json
+from workflows.progress.displays import utc_now
+
+if TYPE_CHECKING:
+    from workflows.progress.snapshot import Snapshot
+
+PROGRESS_FILE = "progress.json"
+PROGRESS_TEMPORARY = "progress.json.tmp"
+PROGRESS_FORMAT = "dsindex progress 1"
+SECONDS = 1.0
+
+
+class ProgressFile:
+    """A display that is a file."""
+
+    seconds = SECONDS
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, PROGRESS_FILE)
+        self._temporary = os.path.join(folder, PROGRESS_TEMPORARY)
+        self._started = utc_now()
+        self._stage: dict[str, Any] | None = None
+        self._finished: list[dict[str, Any]] = []
+        self._write("running")
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Write the running stage."""
+        self._stage = asdict(snapshot)
+        self._write("running")
+
+    def end(self, snapshot: Snapshot) -> None:
+        """Write the stage among those that ended."""
+        self._stage = None
+        self._finished.append(asdict(snapshot))
+        self._write("running")
+
+    def say(self, text: str) -> None:
+        """Nothing to do: the file has figures only."""
+
+    def close(self, error: BaseException | None) -> None:
+        """Write how the job ended."""
+        self._write("done" if error is None else "failed", error)
+
+    def _write(self, state: str, error: BaseException | None = None) -> None:
+        entry = {
+            "format": PROGRESS_FORMAT,
+            "state": state,
+            "updated": utc_now(),
+            "started": self._started,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "error": None if error is None else str(error) or type(error).__name__,
+            "stage": self._stage,
+            "finished_stages": self._finished,
+        }
+        # Not synced, and errors are passed over: a full disk is for the job itself to report.
+        with contextlib.suppress(OSError):
+            with open(self._temporary, "wb") as file:
+                file.write(encode_json(entry, indent=True, newline=True))
+            os.replace(self._temporary, self._path)

@@ -1,0 +1,173 @@
+"""How a job goes: what it tells of itself is counted here, and shown by displays that know nothing of jobs.
+
+Speeds are of fresh work only: what an earlier run did takes no time now, and would make the end look near.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from workflows.execution.dispatch import DispatchStatistics
+from workflows.progress.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from workflows.progress.snapshot import Display
+
+WINDOW_SECONDS = 30.0
+"""The speed shown is that of so many last seconds,"""
+WINDOW_SHARE = 0.1
+"""or of this part of the stage, if that is longer: a long job's remaining time should not jump about."""
+WINDOW_SAMPLES = 60
+
+
+class Reporter:
+    """What a job tells of itself, handed on to any number of displays."""
+
+    def __init__(self, *displays: Display) -> None:
+        self._displays = list(displays)
+        self._due: dict[Display, float] = dict.fromkeys(displays, 0.0)
+        self._stage: _Stage | None = None
+        self._statistics = self._before = DispatchStatistics()
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is None:
+            self._end_stage()
+        for display in self._displays:
+            display.close(error)
+        self._displays, self._due = [], {}
+
+    @contextlib.contextmanager
+    def showing(self, *displays: Display) -> Iterator[None]:
+        """Show on more displays for the time of the block, at whose end the running stage has ended."""
+        self._displays += displays
+        self._due |= dict.fromkeys(displays, 0.0)
+        error: BaseException | None = None
+        try:
+            yield
+            self._end_stage()
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            for display in displays:
+                self._displays.remove(display)
+                del self._due[display]
+                display.close(error)
+
+    def watch(self, statistics: DispatchStatistics) -> None:
+        """Show retries, lost workers and stragglers as these statistics count them from now on, stage by stage."""
+        self._statistics, self._before = statistics, replace(statistics)
+
+    def stage(self, name: str, *, total: int, unit: str, tasks: int = 0, task_name: str = "shards") -> None:
+        """Begin a stage of `total` units, done in `tasks` tasks."""
+        self._end_stage()
+        self._stage = _Stage(name, total, unit, tasks, task_name)
+        self._before = replace(self._statistics)
+        now = time.monotonic()
+        self._due = {display: now + display.seconds for display in self._due}
+
+    def advance(self, amount: int, *, tasks: int = 1, documents: int = 0, tokens: int = 0, fresh: bool = True) -> None:
+        """Count something done; `fresh` is False for what an earlier run did, which says nothing about speed."""
+        if self._stage is not None:
+            self._stage.add(amount, tasks, documents, tokens, fresh=fresh)
+        self.tick()
+
+    def tick(self) -> None:
+        """Show that time passes, on the displays that want to know by now."""
+        if self._stage is None:
+            return
+        now = time.monotonic()
+        waiting = [display for display, due in self._due.items() if due <= now]
+        if waiting:
+            snapshot = self._snapshot(self._stage, now)
+            for display in waiting:
+                display.show(snapshot)
+                self._due[display] = now + display.seconds
+
+    def say(self, text: str) -> None:
+        """Tell one thing once."""
+        for display in self._displays:
+            display.say(text)
+
+    def _snapshot(self, stage: _Stage, now: float, *, ended: bool = False) -> Snapshot:
+        of_stage = DispatchStatistics(
+            retries=self._statistics.retries - self._before.retries,
+            lost_workers=self._statistics.lost_workers - self._before.lost_workers,
+            stragglers=self._statistics.stragglers - self._before.stragglers,
+        )
+        return stage.snapshot(of_stage, now, ended=ended)
+
+    def _end_stage(self) -> None:
+        if self._stage is not None:
+            snapshot = self._snapshot(self._stage, time.monotonic(), ended=True)
+            for display in self._displays:
+                display.end(snapshot)
+        self._stage = None
+
+
+class _Stage:
+    """Counts and speeds of one stage."""
+
+    def __init__(self, name: str, total: int, unit: str, tasks: int, task_name: str) -> None:
+        self._name, self._total, self._unit = name, total, unit
+        self._tasks, self._task_name = tasks, task_name
+        self._done = self._tasks_done = self._documents = self._tokens = 0
+        self._fresh = self._fresh_tokens = 0
+        self._began = time.monotonic()
+        self._samples = deque([(self._began, 0, 0)])
+        """Time, fresh units and fresh tokens, from about one window ago until now."""
+
+    def add(self, amount: int, tasks: int, documents: int, tokens: int, *, fresh: bool) -> None:
+        self._done += amount
+        self._tasks_done += tasks
+        self._documents += documents
+        self._tokens += tokens
+        if fresh:
+            self._fresh += amount
+            self._fresh_tokens += tokens
+
+    def snapshot(self, statistics: DispatchStatistics, now: float, *, ended: bool = False) -> Snapshot:
+        seconds = max(1e-6, now - self._began)
+        average = self._fresh / seconds
+        before, fresh, tokens = (self._began, 0, 0) if ended else self._recent(now)
+        passed = max(1e-6, now - before)
+        speed = (self._fresh - fresh) / passed
+        left = self._total - self._done
+        return Snapshot(
+            stage=self._name,
+            unit=self._unit,
+            done=self._done,
+            total=self._total,
+            tasks=self._task_name,
+            tasks_done=self._tasks_done,
+            tasks_total=self._tasks,
+            documents=self._documents,
+            tokens=self._tokens,
+            seconds=seconds,
+            speed=speed,
+            average_speed=average,
+            tokens_per_second=(self._fresh_tokens - tokens) / passed,
+            eta_seconds=left / speed if left > 0 and speed > 0 else None,
+            retries=statistics.retries,
+            lost_workers=statistics.lost_workers,
+            stragglers=statistics.stragglers,
+        )
+
+    def _recent(self, now: float) -> tuple[float, int, int]:
+        """Return the counts of about one window ago, and remember today's."""
+        window = max(WINDOW_SECONDS, WINDOW_SHARE * (now - self._began))
+        while len(self._samples) > 1 and self._samples[1][0] <= now - window:
+            self._samples.popleft()
+        if now - self._samples[-1][0] >= window / WINDOW_SAMPLES:
+            self._samples.append((now, self._fresh, self._fresh_tokens))
+        return self._samples[0]

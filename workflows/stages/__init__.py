@@ -1,0 +1,1 @@
+"""What jobs are made of: sources, checks, tokenizing, early merging, assembling."""

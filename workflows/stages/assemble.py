@@ -1,0 +1,211 @@
+"""Assemble the files of datasets from their parts, under partial names.
+
+Ranges of the tokens may have been merged while shards were still being made (workflows.stages.early_merge); here the
+rest is done. Packed data is one file, the `.pbin`, made of the same parts between two ends that lie in the work folder.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from dsindex.merge import (
+    MergeRange,
+    Part,
+    RangeResult,
+    plan_merge,
+    write_merged_index,
+)
+from dsindex.shards.provenance import ShardProvenance, write_provenance
+from dsindex.shards.quarantine import ShardQuarantine, write_quarantine
+from dsindex.storage import (
+    atomic_writer,
+    combine_digests,
+    make_folder,
+)
+from workflows.execution.calls import Call
+from workflows.execution.dispatch import run_calls
+from workflows.stages.early_merge import begin_token_file, range_call, resize
+from workflows.state.manifest import FileDigest
+from workflows.state.publishing import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, Dataset, identify_parts, record_partials
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from workflows.execution.calls import Executor
+    from workflows.execution.dispatch import DispatchStatistics, RetryPolicy
+    from workflows.progress.reporter import Reporter
+    from workflows.state.ledger import Ledger
+
+
+def assemble(
+    datasets: Sequence[Dataset],
+    *,
+    executor: Executor,
+    ledger: Ledger,
+    reporter: Reporter,
+    policy: RetryPolicy,
+    statistics: DispatchStatistics,
+) -> list[dict[str, FileDigest]]:
+    """Make all files of all datasets under their partial names, keeping what an earlier run finished.
+
+    Returns:
+        For each dataset, the size and digest of each file by suffix.
+    """
+    assemblies = [_Assembly(dataset, ledger) for dataset in datasets]
+    num_ranges = sum(len(assembly.ranges) for assembly in assemblies)
+    total = sum(dataset.bin_bytes for dataset in datasets)
+    reporter.stage("merge", total=total, unit="bytes", tasks=num_ranges, task_name="ranges")
+    reporter.watch(statistics)
+    calls: list[tuple[_Assembly, MergeRange | str, Call]] = []
+    for assembly in assemblies:
+        reporter.advance(assembly.bytes_done, tasks=assembly.num_ranges_done, fresh=False)
+        calls += [(assembly, what, call) for what, call in assembly.calls()]
+
+    def on_result(number: int, value: Any) -> None:  # noqa: ANN401 - a RangeResult or a FileDigest
+        assembly, what, _ = calls[number]
+        reporter.advance(assembly.take(what, value), tasks=0 if isinstance(what, str) else 1)
+
+    run_calls(
+        executor,
+        ((number, call) for number, (_, _, call) in enumerate(calls)),
+        on_result=on_result,
+        policy=policy,
+        statistics=statistics,
+        on_idle=reporter.tick,
+    )
+    return [assembly.finish() for assembly in assemblies]
+
+
+class _Assembly:
+    """One dataset on its way."""
+
+    def __init__(self, dataset: Dataset, ledger: Ledger) -> None:
+        self._dataset = dataset
+        self._target = dataset.target
+        self._merge_id = identify_parts(dataset.parts)
+        self._ledger = ledger
+        self._files: dict[str, FileDigest] = {}
+        self.ranges: list[MergeRange] = []
+        self._results: dict[int, RangeResult] = {}
+        self.num_ranges_done = 0
+        self._complete = self._resume_complete()
+        if self._complete:
+            self.bytes_done = dataset.bin_bytes
+            return
+        path = self._target.token_file
+        make_folder(os.path.dirname(path))
+        record_partials(dataset, ledger)
+        begin_token_file(self._target, ledger)
+        resize(path, dataset.bin_bytes)  # until now it was as large as the ranges that were written
+        self.ranges = plan_merge(dataset.pieces, path, bound_bytes=self._target.bound_bytes)
+        for task in self.ranges:
+            result = ledger.range(task)
+            if result is not None:
+                self._results[task.number] = result
+        self.num_ranges_done = len(self._results)
+        self.bytes_done = sum(task.end - task.begin for task in self.ranges if task.number in self._results)
+
+    def _resume_complete(self) -> bool:
+        """Recognise a dataset whose files an earlier run made whole, some of them published already."""
+        recorded = self._ledger.assembled(self._target.token_file, self._merge_id)
+        if recorded is None:
+            return False
+        files = {suffix: FileDigest(**entry) for suffix, entry in recorded.items()}
+        if files.keys() != self._dataset.suffixes:
+            return False
+        for suffix, file in files.items():
+            size_bytes = _size(self._target.partial(suffix))
+            if file.size_bytes != (_size(self._target.final(suffix)) if size_bytes is None else size_bytes):
+                return False
+        self._files = files
+        return True
+
+    def calls(self) -> Iterator[tuple[MergeRange | str, Call]]:
+        if self._complete:
+            return
+        dataset, target = self._dataset, self._target
+        name = os.path.basename(target.prefix)
+        if dataset.packed is None:
+            yield (
+                "idx",
+                Call(
+                    name=f"index[{name}]",
+                    place=target.final("idx"),
+                    function=make_index,
+                    arguments=(dataset.parts, target.partial("idx")),
+                ),
+            )
+        if dataset.provenance is not None:
+            yield (
+                PROVENANCE_SUFFIX,
+                Call(
+                    name=f"provenance[{name}]",
+                    place=target.final(PROVENANCE_SUFFIX),
+                    function=make_provenance,
+                    arguments=(dataset.provenance, target.partial(PROVENANCE_SUFFIX)),
+                ),
+            )
+        if dataset.quarantine:
+            yield (
+                QUARANTINE_SUFFIX,
+                Call(
+                    name=f"quarantine[{name}]",
+                    place=target.final(QUARANTINE_SUFFIX),
+                    function=make_quarantine,
+                    arguments=(dataset.quarantine, target.partial(QUARANTINE_SUFFIX)),
+                ),
+            )
+        for task in self.ranges:
+            if task.number not in self._results:
+                yield task, range_call(task, target)
+
+    def take(self, what: MergeRange | str, value: Any) -> int:  # noqa: ANN401 - a RangeResult or a FileDigest
+        """Take one call's result; give the bytes of `.bin` that it stands for."""
+        if isinstance(what, str):
+            self._files[what] = value
+            return 0
+        self._results[what.number] = value
+        self._ledger.record_range(what, value)
+        return what.end - what.begin
+
+    def finish(self) -> dict[str, FileDigest]:
+        if not self._complete:
+            digests = [
+                bytes.fromhex(digest) for task in self.ranges for digest in self._results[task.number].block_digests
+            ]
+            tokens = FileDigest(size_bytes=self._dataset.bin_bytes, digest=combine_digests(digests))
+            self._files[self._target.token_suffix] = tokens
+            recorded = {
+                suffix: {"size_bytes": file.size_bytes, "digest": file.digest} for suffix, file in self._files.items()
+            }
+            self._ledger.record_assembled(self._target.token_file, self._merge_id, recorded)
+        return self._files
+
+
+def make_index(parts: Sequence[Part], path: str) -> FileDigest:
+    """Write the merged `.idx`, whole or not at all."""
+    with atomic_writer(path) as file:
+        write_merged_index(file, parts)
+    return FileDigest(size_bytes=file.size_bytes, digest=file.hexdigest())
+
+
+def make_provenance(shards: Sequence[ShardProvenance], path: str) -> FileDigest:
+    """Write the merged provenance, whole or not at all."""
+    with atomic_writer(path) as file:
+        write_provenance(file, shards)
+    return FileDigest(size_bytes=file.size_bytes, digest=file.hexdigest())
+
+
+def make_quarantine(shards: Sequence[ShardQuarantine], path: str) -> FileDigest:
+    """Write what was set aside, whole or not at all."""
+    with atomic_writer(path) as file:
+        write_quarantine(file, shards)
+    return FileDigest(size_bytes=file.size_bytes, digest=file.hexdigest())
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return None

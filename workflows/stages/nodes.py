@@ -1,0 +1,259 @@
+"""Does every node see what the driver sees? Inputs, folders, versions and the tokenizer, asked before hours are spent.
+
+A node whose storage is mounted elsewhere, or whose Python is another one, would fail its first task, or worse: write
+where nobody looks. So each is asked by a task of its own, and what is wrong is said with the node's name and the path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import dsindex
+from dsindex.errors import DsindexError, InputError
+from dsindex.regular_files import open_unbuffered
+from dsindex.storage import free_bytes, output_error, remove_if_present
+from workflows.execution.calls import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from dsindex.text.engines import Engine
+    from dsindex.text.tokenizer import Tokenizer
+    from workflows.execution.calls import Executor, NodeAnswer
+    from workflows.stages.source import TextSource
+    from workflows.state.inputs import InputFile
+
+NODE_SECONDS = 120.0
+"""A node that starts its first worker gets the code first; one that does not answer by then is named."""
+QUICK_INPUTS = 1000
+"""Inputs looked at on every node before a build: all, or so many spread over the list."""
+SHOWN_FAULTS = 5
+SAME_VERSIONS = ("ray", "gigatoken", "tokenizers", "pyarrow", "numpy")
+"""Packages whose versions must be equal, beside Python and dsindex: what they write, or send, may differ."""
+SHARE_IT = "mount the same storage under the same path on every node"
+AUDITED_BYTES = 16 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What every node is asked."""
+
+    inputs: tuple[tuple[str, int], ...]
+    """Path and size in bytes, as the driver saw them."""
+    markers: tuple[str, ...]
+    """Files that the driver has just made in the folders that it will write to."""
+    tokenizer: Tokenizer
+    engine: Engine
+    keys: tuple[str, ...]
+    audits: bool
+    """Load the tokenizer and audit it on text that the node reads itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What one node answered."""
+
+    versions: dict[str, str]
+    num_readable: int
+    faults: tuple[str, ...]
+    """Sentences about inputs, folders and the tokenizer, without the node's name."""
+    free_bytes: tuple[int | None, ...]
+    """In the folder of each marker; None where the node does not have the folder."""
+    tokenizer: str
+    """`audited`, `not asked`, or `fails`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """One node's row of the table, and what is wrong with it."""
+
+    node: str
+    facts: NodeFacts | None
+    """None where it did not answer."""
+    faults: tuple[str, ...]
+    """Sentences that begin with the node's name."""
+
+
+def check_nodes(
+    executor: Executor, source: TextSource, folders: Sequence[str], *, keys: Sequence[str], thorough: bool
+) -> list[NodeReport]:
+    """Ask every node whether it sees the inputs and the folders, and runs the same versions as the driver.
+
+    Args:
+        executor: Its nodes are asked; local ones are this process.
+        source: Inputs, tokenizer and engine as the driver has them.
+        folders: Where shards and output will go; where one does not exist yet, its nearest parent is looked at.
+        keys: Whose texts are tokenized.
+        thorough: Look at every input and run the tokenizer; otherwise at a spread sample of QUICK_INPUTS inputs.
+    """
+    with _marked(folders) as markers:
+        return _ask_nodes(executor, source, markers, keys=keys, thorough=thorough)
+
+
+def _ask_nodes(
+    executor: Executor, source: TextSource, markers: Sequence[str], *, keys: Sequence[str], thorough: bool
+) -> list[NodeReport]:
+    inputs = source.inputs if thorough else _spread(source.inputs, QUICK_INPUTS)
+    probe = Probe(
+        inputs=tuple((file.absolute_path, file.size_bytes) for file in inputs),
+        markers=tuple(markers),
+        tokenizer=source.tokenizer,
+        engine=source.engine,
+        keys=tuple(keys),
+        audits=thorough,
+    )
+    call = Call(name="check", place="", function=probe_node, arguments=(executor.share(probe),))
+    answers = executor.on_every_node(call, timeout=NODE_SECONDS)
+    own = versions()
+    return [_judge(node, answer, own) for node, answer in answers.items()]
+
+
+def require_sound_nodes(source: TextSource, executor: Executor, markers: Sequence[str], *, keys: Sequence[str]) -> None:
+    """Ask every node of a cluster, and refuse to work with those that would fail.
+
+    Args:
+        source: What the job tokenizes.
+        executor: Its nodes are asked.
+        markers: Files in the folders that the job writes to, which every node must see.
+        keys: Whose texts a node tries to read.
+
+    Raises:
+        InputError: Naming nodes and files.
+    """
+    require_sound(_ask_nodes(executor, source, markers, keys=keys, thorough=False))
+
+
+def require_sound(reports: Sequence[NodeReport]) -> None:
+    """Refuse to work with nodes that would fail.
+
+    Raises:
+        InputError: Naming nodes and files.
+    """
+    faults = [fault for report in reports for fault in report.faults]
+    if not reports:
+        faults = ["the cluster has no node with CPUs; add one, or wait for it, and run the same command again"]
+    if faults:
+        more = f"\nand {len(faults) - SHOWN_FAULTS:,} more; all with --check" if len(faults) > SHOWN_FAULTS else ""
+        msg = "\n".join(faults[:SHOWN_FAULTS]) + more
+        raise InputError(msg)
+
+
+def probe_node(probe: Probe) -> NodeFacts:
+    """Look around on this node."""
+    readable, faults = _look_at_inputs(probe.inputs)
+    free: list[int | None] = []
+    for marker in probe.markers:
+        folder = os.path.dirname(marker)
+        free.append(free_bytes(folder) if os.path.isdir(folder) else None)
+        if not os.path.exists(marker):
+            what = "another folder than the driver's is there" if os.path.isdir(folder) else "there is no such folder"
+            faults.append(f"{folder}: expected the folder that the driver writes to, {what}; {SHARE_IT}")
+        elif not os.access(folder, os.W_OK):
+            faults.append(f"{folder}: cannot be written (Permission denied); {SHARE_IT}")
+    tokenizer = "not asked"
+    if probe.audits and not faults:
+        try:
+            _audit_first_texts(probe)
+            tokenizer = "audited"
+        except DsindexError as error:
+            faults.append(str(error))
+            tokenizer = "fails"
+    return NodeFacts(
+        versions=versions(),
+        num_readable=readable,
+        faults=tuple(faults),
+        free_bytes=tuple(free),
+        tokenizer=tokenizer,
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that must be equal on all nodes."""
+    found = {"python": platform.python_version()}
+    for package in SAME_VERSIONS:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "none"
+    return {**found, "dsindex": dsindex.__version__}  # shipped code has no metadata
+
+
+def _look_at_inputs(inputs: Sequence[tuple[str, int]]) -> tuple[int, list[str]]:
+    faults = []
+    for path, size_bytes in inputs:
+        try:
+            with open_unbuffered(path) as file:
+                got = os.fstat(file.fileno()).st_size
+                file.read(1)
+        except OSError as error:
+            faults.append(f"{path}: cannot be read ({error.strerror}); {SHARE_IT}")
+            continue
+        if got != size_bytes:
+            faults.append(f"{path}: expected {size_bytes:,} bytes as on the driver's node, got {got:,}; {SHARE_IT}")
+    return len(inputs) - len(faults), faults
+
+
+def _audit_first_texts(probe: Probe) -> None:
+    from dsindex.text.audit import audit, clip_texts
+    from dsindex.text.encoders import make_encoder
+    from dsindex.text.records import read_records
+
+    path, size_bytes = probe.inputs[0]
+    for block in read_records(path, 0, min(size_bytes, AUDITED_BYTES), keys=probe.keys):
+        for column in block.columns.values():
+            texts = clip_texts(column.texts, text_bytes=AUDITED_BYTES, total_bytes=AUDITED_BYTES)
+            make_encoder(probe.tokenizer, probe.engine).encode(texts)
+            audit(probe.tokenizer, probe.engine, texts)
+
+
+def _judge(node: str, answer: NodeAnswer, own: dict[str, str]) -> NodeReport:
+    if answer.error is not None:
+        fault = f"{node}: {answer.error}; look at that node, or take it out of the cluster"
+        return NodeReport(node=node, facts=None, faults=(fault,))
+    facts: NodeFacts = answer.value
+    faults = [f"{node}: {fault}" for fault in facts.faults]
+    faults += [
+        f"{node}: expected {name} {version} as where the driver runs, got {facts.versions.get(name)}; install the same"
+        for name, version in own.items()
+        if facts.versions.get(name) != version
+    ]
+    return NodeReport(node=node, facts=facts, faults=tuple(faults))
+
+
+@contextlib.contextmanager
+def _marked(folders: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Put an empty file into each folder, or its nearest parent that exists, for the time of the block.
+
+    Raises:
+        OutputError: If a folder cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        markers = []
+        for folder in dict.fromkeys(map(nearest_folder, folders)):
+            marker = os.path.join(folder, f".dsindex-check.{uuid.uuid4().hex}")
+            try:
+                open(marker, "xb").close()
+            except OSError as error:
+                raise output_error(folder, error) from error
+            stack.callback(remove_if_present, marker)
+            markers.append(marker)
+        yield tuple(markers)
+
+
+def nearest_folder(path: str) -> str:
+    """Return a folder, or the nearest of its parents that exists."""
+    path = os.path.abspath(path)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _spread(inputs: Sequence[InputFile], limit: int) -> list[InputFile]:
+    """Choose at most so many, evenly, the first among them."""
+    return [inputs[number] for number in range(0, len(inputs), -(-len(inputs) // limit))]

@@ -1,0 +1,76 @@
+"""Room on disk: what shards and output will take, by an estimate, against what is free."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsindex.errors import OutputError
+from dsindex.storage import free_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a sample says of the whole."""
+
+    tokens: float
+    """Over all keys, EOD included."""
+    documents: float
+    """Over all inputs."""
+
+
+def check_room(
+    estimate: Estimate,
+    *,
+    itemsize: int,
+    num_keys: int,
+    output_folder: str,
+    work_dir: str,
+    unfinished: Sequence[str] = (),
+) -> None:
+    """Refuse a job whose shards and output would not fit.
+
+    Args:
+        estimate: From a sample.
+        itemsize: Bytes of a token on disk.
+        num_keys: Datasets that are made of each document.
+        output_folder: Where the output goes; it exists.
+        work_dir: Where the shards go; it need not exist.
+        unfinished: Files that an earlier run has written of the output.
+
+    Raises:
+        OutputError: Naming the folder, what is needed and what is free.
+    """
+    output = int(estimate.tokens * itemsize + estimate.documents * num_keys * 24)
+    shards = output + int(estimate.documents * 16)
+    work = work_dir if os.path.isdir(work_dir) else os.path.dirname(work_dir)
+    needs = {output_folder: output}
+    if os.path.isdir(work) and os.stat(work).st_dev == os.stat(output_folder).st_dev:
+        needs[output_folder] += shards
+    else:
+        needs[work] = shards
+    shards_there = [os.path.join(folder, name) for folder, _, names in os.walk(work_dir) for name in names]
+    already = sum(map(_allocated_bytes, [*shards_there, *unfinished]))
+    for place, needed in needs.items():
+        if needed - already > free_bytes(place):
+            msg = (
+                f"{place}: about {_gigabytes(needed - already)} are needed for shards and output, "
+                f"{_gigabytes(free_bytes(place))} are free; make room, or put shards elsewhere with --work-dir"
+            )
+            raise OutputError(msg)
+
+
+def _allocated_bytes(path: str) -> int:
+    """Tell what a file takes on disk; an output that is not whole has holes."""
+    try:
+        return os.stat(path).st_blocks * 512
+    except OSError:
+        return 0  # another attempt's, and gone by now
+
+
+def _gigabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:,.2f} GB"

@@ -1,0 +1,184 @@
+"""What a job tokenizes and how: inputs, tokenizer, engine, shards. Shared by every job that begins with JSONL text."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dsindex.errors import PlanError
+from dsindex.shards.tokenize import fingerprint_input
+from dsindex.text.tokenizer import load_tokenizer, require_eod
+from workflows.state.inputs import choose_shard_size, find_inputs, plan_shards
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.text.engines import Engine
+    from dsindex.text.tokenizer import Tokenizer
+    from workflows.options.config import TextConfig
+    from workflows.state.inputs import InputFile
+    from workflows.state.ledger import Ledger
+
+ACCOUNT_FIELDS = ("lines", "blank", "records", "kept", "quarantined")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSource:
+    """The inputs of a job, looked at, and the tokenizer, loaded."""
+
+    config: TextConfig
+    inputs: tuple[InputFile, ...]
+    tokenizer: Tokenizer
+    engine: Engine
+    eod_id: int | None
+    shard_size: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all inputs."""
+        return sum(file.size_bytes for file in self.inputs)
+
+    def tasks(self) -> list[ShardTask]:
+        """Return all shards, in plan order."""
+        return list(plan_shards(self.inputs, self.shard_size))
+
+    def settings(self) -> dict[str, Any]:
+        """Return what a plan must say of the source, by the names of the options."""
+        config = self.config
+        return {
+            "tokenizer": self.tokenizer.sha256,
+            "engine": [self.engine.name, self.engine.version, self.engine.reference_version],
+            "append-eod": self.eod_id,
+            "tokenizer-hf-no-include-special-tokens": config.tokenizer_hf_no_include_special_tokens,
+            "shard-size": self.shard_size,
+            "no-provenance": config.no_provenance,
+            "on-bad-record": config.on_bad_record,
+            "max-record-size": config.max_record_size,
+        }
+
+    def describe_inputs(self, results: Sequence[tuple[ShardTask, ShardResult]]) -> list[dict[str, Any]]:
+        """Return the manifest's `inputs`: what each was, and the account of its lines."""
+        own: list[list[ShardResult]] = [[] for _ in self.inputs]
+        for task, result in results:
+            own[task.input].append(result)
+        return [
+            {
+                "path": file.path,
+                "size_bytes": file.size_bytes,
+                "fingerprint": shards[0].input_fingerprint,
+                **count_lines(shards),
+            }
+            for file, shards in zip(self.inputs, own, strict=True)
+        ]
+
+    def describe_tokenizer(self) -> dict[str, Any]:
+        """Return the manifest's `tokenizer`."""
+        return {
+            "name": self.tokenizer.name,
+            "sha256": self.tokenizer.sha256,
+            "vocabulary_size": self.tokenizer.vocabulary_size,
+            "eod_id": self.eod_id,
+        }
+
+    def describe_options(self) -> dict[str, Any]:
+        """Return the options that the output depends on, for the manifest."""
+        config = self.config
+        return {
+            "append_eod": self.eod_id is not None,
+            "tokenizer_hf_no_include_special_tokens": config.tokenizer_hf_no_include_special_tokens,
+            "on_bad_record": config.on_bad_record,
+            "max_record_size": config.max_record_size,
+        }
+
+
+def open_source(config: TextConfig, *, append_eod: bool) -> TextSource:
+    """Look at the inputs and load the tokenizer.
+
+    Raises:
+        InputError: If an input is missing, empty or not readable.
+        TokenizerError: If the tokenizer cannot be used, or has no EOD where one is to be appended.
+    """
+    from dsindex.text.engines import choose_engine
+
+    inputs = tuple(find_inputs(config.input))
+    tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token)
+    engine = choose_engine(
+        tokenizer, config.engine, add_special_tokens=not config.tokenizer_hf_no_include_special_tokens
+    )
+    total = sum(file.size_bytes for file in inputs)
+    return TextSource(
+        config=config,
+        inputs=inputs,
+        tokenizer=tokenizer,
+        engine=engine,
+        eod_id=require_eod(tokenizer) if append_eod else None,
+        shard_size=choose_shard_size(total, config.shard_size),
+    )
+
+
+def require_recorded_inputs(inputs: Sequence[InputFile], manifests: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse inputs whose bytes are no longer those that a finished output was made of.
+
+    Args:
+        inputs: As the plan has them.
+        manifests: Of the output; the first one's inputs are compared.
+
+    Raises:
+        PlanError: Naming the first one that differs.
+        InputError: If one cannot be read.
+    """
+    described = manifests[0]["content"]["inputs"]
+    require_same_inputs(
+        {file.absolute_path: entry.get("fingerprint") for file, entry in zip(inputs, described, strict=True)}
+    )
+
+
+def require_same_inputs(recorded: Mapping[str, str | None]) -> None:
+    """Refuse inputs whose bytes are no longer those that were tokenized, though size and time are the same.
+
+    Args:
+        recorded: Fingerprint by path; None where nothing was recorded.
+
+    Raises:
+        PlanError: Naming the first one that differs.
+        InputError: If one cannot be read.
+    """
+    paths = [path for path, fingerprint in recorded.items() if fingerprint is not None]
+    with ThreadPoolExecutor(_FINGERPRINTS_AT_ONCE, thread_name_prefix="dsindex-fingerprint") as pool:
+        for path, now in zip(paths, pool.map(fingerprint_input, paths), strict=True):
+            if now != recorded[path]:
+                msg = (
+                    f"{path}: expected the bytes that were tokenized before, got others under the same size and time; "
+                    f"put the former file back, or start over with --fresh"
+                )
+                raise PlanError(msg)
+
+
+_FINGERPRINTS_AT_ONCE = 8
+
+
+def count_reference_texts(results: Sequence[tuple[ShardTask, ShardResult]]) -> int:
+    """Count the texts that the reference encoded although a faster engine encoded the others."""
+    return sum(key.num_reference_texts for _, result in results for key in result.keys)
+
+
+def describe_kept(source: TextSource, work_dir: str, ledger: Ledger) -> str:
+    """Say what an interrupted job keeps."""
+    tasks = source.tasks()
+    kept = sum(ledger.shard(task) is not None for task in tasks)
+    return (
+        f"{kept:,} of {len(tasks):,} shards are finished and kept in {work_dir}; run the same command again to continue"
+    )
+
+
+def count_lines(results: Sequence[ShardResult]) -> dict[str, int]:
+    """Return the account: lines = records + blank; records = kept + quarantined."""
+    return {
+        "lines": sum(result.num_lines for result in results),
+        "blank": sum(result.num_blank for result in results),
+        "records": sum(result.num_records + result.num_quarantined for result in results),
+        "kept": sum(result.num_records for result in results),
+        "quarantined": sum(result.num_quarantined for result in results),
+    }

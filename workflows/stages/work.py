@@ -1,0 +1,25 @@
+"""What a job works with while it owns its work folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workflows.execution.calls import Executor
+    from workflows.execution.dispatch import DispatchStatistics, RetryPolicy
+    from workflows.progress.reporter import Reporter
+    from workflows.state.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a job works with while it owns its work folder."""
+
+    executor: Executor
+    ledger: Ledger
+    reporter: Reporter
+    policy: RetryPolicy
+    """Budgets and deadlines of tasks."""
+    statistics: DispatchStatistics
+    """Retries and lost workers, counted up."""

@@ -1,0 +1,129 @@
+"""A job's identity, its settings and the ordered list of its inputs, and what differs between two jobs.
+
+Two runs belong to the same plan if and only if nothing that their output depends on differs. Inputs may be added to a
+plan: the output then grows, and what was made of the former inputs is kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import xxhash
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dsindex.json_text import decode_json, encode_json, show_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from workflows.state.inputs import InputFile
+
+EMPTY_PLAN: dict[str, Any] = {"settings": {}, "inputs": []}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that a job's output, or its shards, depend on."""
+
+    settings: Mapping[str, Any]
+    """Option or fact to value, in plain JSON types."""
+    inputs: tuple[InputFile, ...]
+    """In the order of the output; an input may stand in it more than once."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as it is stored."""
+        return {
+            "settings": dict(self.settings),
+            "inputs": [[file.absolute_path, file.size_bytes, file.version] for file in self.inputs],
+        }
+
+    @property
+    def plan_id(self) -> str:
+        """A short id of the whole plan."""
+        return xxhash.xxh3_64_hexdigest(encode_json(self.to_json(), sort_keys=True))
+
+
+_HARMLESS_BEFORE = (("on-bad-record", "fail"),)
+"""Settings that may change from this value: what was made while bad records failed has none to set aside."""
+
+
+def describe_changes(old: Mapping[str, Any], plan: Plan, *, may_grow: bool) -> list[str]:
+    """Name what a plan changes against a stored one.
+
+    Args:
+        old: As `Plan.to_json` wrote it.
+        plan: The new one.
+        may_grow: Added inputs are no change, as long as the former ones keep their order.
+    """
+    new = decode_json(encode_json(plan.to_json()))
+    old_settings, new_settings = old.get("settings", {}), new["settings"]
+    changes = [
+        f"{name} was {_shown(old_settings.get(name))} and is {_shown(new_settings.get(name))}"
+        for name in sorted(old_settings.keys() | new_settings.keys())
+        if old_settings.get(name) != new_settings.get(name) and (name, old_settings.get(name)) not in _HARMLESS_BEFORE
+    ]
+    before, now = list(map(tuple, old.get("inputs", []))), list(map(tuple, new["inputs"]))
+    return changes + _describe_inputs(before, now, may_grow=may_grow)
+
+
+def has_added_inputs(old: Mapping[str, Any], plan: Plan) -> bool:
+    """Tell whether a plan that only adds inputs to a stored one adds any."""
+    return len(plan.inputs) > len(old.get("inputs", []))
+
+
+Entry = tuple[str, int, str]
+"""Path, size in bytes and version of an input."""
+
+
+def _describe_inputs(before: Sequence[Entry], now: Sequence[Entry], *, may_grow: bool) -> list[str]:
+    if before == now or (may_grow and _is_subsequence(before, now)):
+        return []
+    changes = []
+    entries = {entry[0]: entry for entry in now}
+    for path, entry in {entry[0]: entry for entry in before}.items():
+        if path in entries and entries[path] != entry:
+            sizes = f"{entry[1]} bytes then, {entries[path][1]} now"
+            changes.append(f"the input {show_name(path)} was written again ({sizes})")
+    counts_before, counts_now = Counter(path for path, *_ in before), Counter(path for path, *_ in now)
+    for path, count in counts_before.items():
+        if path not in counts_now:
+            changes.append(f"the input {show_name(path)} is missing from --input")
+        elif counts_now[path] < count:
+            times = f"{count} times and is given {counts_now[path]}"
+            changes.append(f"the input {show_name(path)} was given {times}")
+    added = sum((counts_now - counts_before).values())
+    if added and not may_grow:
+        changes.append(f"{added} input{'s were' if added > 1 else ' was'} added")
+    return changes or ["the inputs are in another order"]
+
+
+def _is_subsequence(before: Sequence[Entry], now: Sequence[Entry]) -> bool:
+    remaining = iter(now)
+    return all(entry in remaining for entry in before)
+
+
+def _shown(value: object) -> str:
+    return "not set" if value is None else encode_json(value).decode()
+
+
+class _StoredPlan(BaseModel):
+    """The form of a stored plan."""
+
+    model_config = ConfigDict(strict=True)
+
+    settings: dict[str, Any]
+    inputs: list[Annotated[list[str | int], Field(min_length=3, max_length=3)]]
+
+
+def is_plan(stored: object) -> bool:
+    """Tell whether what a file says has the form of a plan, so that it can be compared with one."""
+    try:
+        inputs = _StoredPlan.model_validate(stored).inputs
+    except ValidationError:
+        return False
+    return all(
+        isinstance(path, str) and isinstance(size_bytes, int) and size_bytes >= 0 and isinstance(version, str)
+        for path, size_bytes, version in inputs
+    )

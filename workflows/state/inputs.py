@@ -1,0 +1,114 @@
+"""From inputs to shards: which files, in which order, cut where. Pure but for looking at the files' sizes."""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsindex.errors import InputError
+from dsindex.regular_files import what_is_no_file
+from dsindex.shards.tokenize import ShardTask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MAX_SHARDS = 100_000
+"""About as many shards as a build may have; larger inputs get larger shards."""
+
+COMPRESSED = {".gz": "gzip -dk", ".zst": "zstd -dk", ".xz": "xz -dk", ".bz2": "bzip2 -dk", ".parquet": None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFile:
+    """One input as the plan saw it."""
+
+    path: str
+    """As the user gave it."""
+    absolute_path: str
+    size_bytes: int
+    version: str
+    """Modification time in ns."""
+
+
+def find_inputs(patterns: Sequence[str]) -> list[InputFile]:
+    """Resolve inputs in the order given; the matches of a pattern are sorted by name.
+
+    Raises:
+        InputError: For a missing file, a pattern without a match, a folder, an empty file, or a compressed one.
+    """
+    return [_look_at(path) for pattern in patterns for path in _expand(pattern)]
+
+
+def _expand(pattern: str) -> list[str]:
+    if os.path.exists(pattern) or not glob.has_magic(pattern):
+        return [pattern]
+    matches = sorted(glob.glob(pattern, recursive=True))
+    if not matches:
+        msg = f"{pattern}: expected at least one file to match, got none; check the pattern (quote it in a shell)"
+        raise InputError(msg)
+    return matches
+
+
+def _look_at(path: str) -> InputFile:
+    kind = what_is_no_file(path)
+    if kind is not None:
+        msg = (
+            f"{path}: expected a file, got {kind}; write what it gives to a file and name that: an input is read in "
+            f"parts, side by side and more than once"
+        )
+        raise InputError(msg)
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror}); check --input"
+        raise InputError(msg) from error
+    if stat.S_ISDIR(status.st_mode):
+        msg = f"{path}: expected a file, got a folder; name its files, as in '{os.path.join(path, '*.jsonl')}'"
+        raise InputError(msg)
+    suffix = os.path.splitext(path)[1]
+    if suffix in COMPRESSED:
+        command = COMPRESSED[suffix]
+        remedy = f"unpack it first ({command} {path})" if command else "convert it to JSONL first"
+        msg = f"{path}: expected JSONL text, got a {suffix} file; {remedy}"
+        raise InputError(msg)
+    if status.st_size == 0:
+        msg = f"{path}: expected at least one record, got an empty file; leave it out of --input"
+        raise InputError(msg)
+    if not os.access(path, os.R_OK):
+        msg = f"{path}: cannot be read (Permission denied); check --input"
+        raise InputError(msg)
+    return InputFile(
+        path=path,
+        absolute_path=os.path.abspath(path),
+        size_bytes=status.st_size,
+        version=str(status.st_mtime_ns),
+    )
+
+
+def choose_shard_size(total_bytes: int, wanted: int) -> int:
+    """Enlarge shards where there would be too many of them.
+
+    >>> choose_shard_size(10 << 40, 64 << 20) >> 20
+    104
+    """
+    return max(wanted, -(-total_bytes // MAX_SHARDS))
+
+
+def plan_shards(inputs: Sequence[InputFile], shard_size: int) -> Iterator[ShardTask]:
+    """Cut every input into ranges of `shard_size` bytes, in order."""
+    shard = 0
+    for number, file in enumerate(inputs):
+        for begin in range(0, file.size_bytes, shard_size):
+            yield ShardTask(
+                shard=shard,
+                input=number,
+                path=file.absolute_path,
+                begin=begin,
+                end=min(begin + shard_size, file.size_bytes),
+                input_size_bytes=file.size_bytes,
+                input_version=file.version,
+            )
+            shard += 1

@@ -1,0 +1,305 @@
+"""What is done: the work folder's ledger, appended by the driver alone.
+
+One line per committed shard or merged range, with a checksum in front. A line that a crash cut off, or that anything
+else damaged, is as if it had never been written: its work is done again. A line is with the system when the call that
+records it returns, so that a killed driver loses nothing; for a power cut, lines are synced in batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+from pydantic import TypeAdapter
+
+from dsindex.errors import FormatError
+from dsindex.json_text import decode_json, encode_json
+from dsindex.merge import MergeRange, RangeResult
+from dsindex.shards.tokenize import ShardResult, ShardTask
+from dsindex.storage import output_error
+from workflows.state.history import DAMAGE, HistoryReader, read_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from dsindex.shards.attempt import StoredFile
+    from workflows.state.history import FileIdentity, History
+
+SYNC_SECONDS = 1.0
+
+
+_SHARD = TypeAdapter(ShardResult)
+_RANGE = TypeAdapter(RangeResult)
+
+
+def task_key(task: ShardTask) -> str:
+    """Name a shard by what it reads, so that it is found again when inputs were added around it."""
+    return f"{task.path}\0{task.input_size_bytes}\0{task.input_version}\0{task.begin}\0{task.end}"
+
+
+def output_key(path: str) -> str:
+    """Name a partial file of tokens, which has the plan's id in its name; its folder may be moved."""
+    return os.path.basename(path)
+
+
+def stored_files(result: ShardResult) -> list[StoredFile]:
+    """Return every file that a shard's result names."""
+    files = [result.provenance, result.quarantine]
+    for key in result.keys:
+        files += [key.bin, key.idx, key.provenance]
+    return [file for file in files if file is not None]
+
+
+def _inside(result: ShardResult) -> ShardResult:
+    """Refuse a result whose files lie outside of the work folder's shards, or whose counts make no sense.
+
+    Raises:
+        ValueError: If that is so.
+    """
+    counts = [result.num_lines, result.num_blank, result.num_records, result.num_quarantined]
+    counts += [count for _, count in result.counts]
+    for key in result.keys:
+        counts += [key.num_sequences, key.num_documents, key.num_tokens, key.num_empty_documents]
+        counts += [key.eod_in_text, key.num_reference_texts]
+    files = stored_files(result)
+    if min([*counts, *(file.size_bytes for file in files)]) < 0:
+        msg = "expected counts of at least 0"
+        raise ValueError(msg)
+    for file in files:
+        if not file.name.startswith("shards/") or os.path.normpath(file.name) != file.name or "\0" in file.name:
+            msg = f"expected a file below shards/, got {file.name!r}"
+            raise ValueError(msg)
+    return result
+
+
+def _digested(result: RangeResult) -> RangeResult:
+    for digest in result.block_digests:
+        bytes.fromhex(digest)  # raises ValueError, as every damaged entry does
+    return result
+
+
+def _described(files: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Refuse files of a dataset that are not a plain suffix with a size and a digest.
+
+    Raises:
+        ValueError: If that is so.
+    """
+    for suffix, file in files.items():
+        size_bytes, digest = file["size_bytes"], file["digest"]
+        if "/" in suffix or len(file) != 2 or not isinstance(size_bytes, int) or not isinstance(digest, str):
+            msg = f"expected a suffix with a size and a digest, got {suffix!r}: {file!r}"
+            raise ValueError(msg)
+    return files
+
+
+def read_committed_shards(path: str) -> dict[str, ShardResult]:
+    """Read the committed shards of a ledger, by `task_key`, without touching it.
+
+    Raises:
+        FormatError: If it cannot be read.
+    """
+    shards = {}
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                entry = read_entry(line)
+                if entry is not None and entry.get("kind") == "shard":
+                    with contextlib.suppress(*DAMAGE):
+                        shards[entry["task"]] = _inside(_SHARD.validate_python(entry["result"]))
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror})"
+        raise FormatError(msg) from error
+    return shards
+
+
+class Ledger:
+    """The committed shards and ranges of one work folder."""
+
+    def __init__(self, path: str) -> None:
+        """Read what is there; nothing is an empty ledger."""
+        self._path = path
+        self._shards: dict[str, ShardResult] = {}
+        self._ranges: dict[str, dict[str, RangeResult]] = {}
+        """By output and the range's identity."""
+        self._written: dict[str, int] = {}
+        self._assembled: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._history = HistoryReader()
+        self._synced = time.monotonic()
+        self._is_synced = True
+        ends_whole = self._read()
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            raise output_error(path, error) from error
+        if not ends_whole:
+            self._write(b"\n")
+
+    def _read(self) -> bool:
+        """Read all lines; False if the last one was cut off."""
+        line = b"\n"
+        try:
+            with open(self._path, "rb") as file:
+                for line in file:
+                    self._read_line(line)
+                    self._history.add(line)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            msg = f"{self._path}: cannot be read ({error.strerror}); mend that, or start over with --fresh"
+            raise FormatError(msg) from error
+        return line.endswith(b"\n")
+
+    def _read_line(self, line: bytes) -> None:
+        entry = read_entry(line)
+        if entry is None:
+            return
+        try:
+            if entry["kind"] == "shard":
+                self._shards[entry["task"]] = _inside(_SHARD.validate_python(entry["result"]))
+            elif entry["kind"] == "range":
+                result = _digested(_RANGE.validate_python(entry["result"]))
+                self._keep_range(entry["output"], entry["range"], int(entry["end"]), result)
+            elif entry["kind"] == "assembled":
+                self._assembled[entry["output"]] = entry["merge"], _described(entry["files"])
+            elif entry["kind"] == "merge again":
+                self._forget_merge(entry["output"])
+        except DAMAGE:
+            return
+
+    @property
+    def history(self) -> History:
+        """What the ledger says of its runs, this one included."""
+        return self._history.history()
+
+    def record_run(self, plan: dict[str, Any], *, keep: bool, fresh: bool) -> None:
+        """Commit that a run of a plan begins."""
+        before = self.history
+        if (before.plan, before.keep, before.fresh, before.finished) != (
+            decode_json(encode_json(plan)),
+            keep,
+            fresh,
+            False,
+        ):
+            self._record({"kind": "run", "plan": plan, "keep": keep, "fresh": fresh})
+            self.sync()
+
+    def record_finished(self) -> None:
+        """Commit that everything is published."""
+        self._record({"kind": "finished"})
+        self.sync()
+
+    def record_partials(self, paths: Iterable[str]) -> None:
+        """Commit that partial files are about to be made beside an output, so that they are known as ours."""
+        known = self.history.partials
+        for path in paths:
+            if path not in known:
+                self._record({"kind": "partial", "path": path})
+        self.sync()
+
+    def record_publishing(self, prefix: str, files: Iterable[FileIdentity], *, obsolete: Sequence[str] = ()) -> None:
+        """Commit that a dataset's files are about to get their final names, in the place of what stands there.
+
+        Args:
+            prefix: Of the dataset.
+            files: Those that get the names, and those that have them now.
+            obsolete: Prefixes of datasets of an earlier plan that go with what is replaced.
+        """
+        self._record({"kind": "publishing", "prefix": prefix, "files": sorted(files), "obsolete": list(obsolete)})
+        self.sync()
+
+    def _record(self, entry: dict[str, Any]) -> None:
+        """Write an entry about the run."""
+        self._history.add(self._append(entry))
+
+    def shard(self, task: ShardTask) -> ShardResult | None:
+        """Return the committed result of a shard."""
+        return self._shards.get(task_key(task))
+
+    def record_shard(self, task: ShardTask, result: ShardResult) -> None:
+        """Commit an attempt at a shard."""
+        self._append({"kind": "shard", "task": task_key(task), "result": result})
+        self._shards[task_key(task)] = result
+        self.sync_if_due()
+
+    def range(self, task: MergeRange) -> RangeResult | None:
+        """Return the committed result of an output range, if it was made of exactly these pieces."""
+        return self._ranges.get(output_key(task.output), {}).get(task.identity)
+
+    def record_range(self, task: MergeRange, result: RangeResult) -> None:
+        """Commit an attempt at an output range."""
+        output, identity = output_key(task.output), task.identity
+        self._append({"kind": "range", "output": output, "range": identity, "end": task.end, "result": result})
+        self._keep_range(output, identity, task.end, result)
+        self.sync_if_due()
+
+    def _keep_range(self, output: str, identity: str, end: int, result: RangeResult) -> None:
+        self._ranges.setdefault(output, {})[identity] = result
+        self._written[output] = max(end, self.written_bytes(output))
+
+    def written_bytes(self, output: str) -> int:
+        """Tell where the last committed range of an output ends: the file must be as large."""
+        return self._written.get(output_key(output), 0)
+
+    def assembled(self, output: str, merge_id: str) -> dict[str, Any] | None:
+        """Return the digests of the files that were assembled of these parts and may be published."""
+        recorded, files = self._assembled.get(output_key(output), (None, None))
+        return files if recorded == merge_id else None
+
+    def record_assembled(self, output: str, merge_id: str, files: dict[str, Any]) -> None:
+        """Commit that all files of a dataset are whole under their partial names; `output` is that of the tokens."""
+        self._append({"kind": "assembled", "output": output_key(output), "merge": merge_id, "files": files})
+        self._assembled[output_key(output)] = merge_id, files
+        self.sync()
+
+    def record_merge_again(self, output: str) -> None:
+        """Take back what was recorded of a partial file, which is about to be made anew and is empty."""
+        if self._forget_merge(output_key(output)):
+            self._append({"kind": "merge again", "output": output_key(output)})
+            self.sync()
+
+    def _forget_merge(self, output: str) -> bool:
+        self._written.pop(output, None)
+        had_ranges = self._ranges.pop(output, None) is not None
+        return self._assembled.pop(output, None) is not None or had_ranges
+
+    def _append(self, entry: dict[str, Any]) -> bytes:
+        """Write a line. Before it is written nothing is taken for done: whoever is stopped meanwhile tells what is."""
+        body = encode_json(entry)
+        line = xxhash.xxh3_64_hexdigest(body).encode() + b" " + body + b"\n"
+        self._write(line)
+        return line
+
+    def _write(self, line: bytes) -> None:
+        self._is_synced = False
+        view = memoryview(line)
+        try:
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError as error:
+            raise output_error(self._path, error) from error
+
+    def sync_if_due(self) -> None:
+        """Sync when the last time is long enough ago."""
+        if time.monotonic() - self._synced > SYNC_SECONDS:
+            self.sync()
+
+    def sync(self) -> None:
+        """Make everything recorded survive a power cut."""
+        self._synced = time.monotonic()
+        if self._is_synced:
+            return
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise output_error(self._path, error) from error
+        self._is_synced = True
+
+    def close(self) -> None:
+        """Sync and close."""
+        try:
+            self.sync()
+        finally:
+            os.close(self._descriptor)

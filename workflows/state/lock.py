@@ -1,0 +1,316 @@
+"""One driver per work folder and per output: a lock file that names its owner.
+
+The owner is recorded by host, boot, process-id namespace, process id and process start time. Within the same boot and
+namespace the process table says whether the owner lives; a dead owner's lock is taken over at once. From anywhere else
+(another host, another container on this host) a process id means nothing, and only the owner's heartbeat counts: the
+lock lapses LEASE_SECONDS after the last one. A file under the lock's name that is not such a lock is never removed.
+Correctness never depends on the lock (attempts have names of their own); it keeps people from running a job twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from dsindex.errors import PlanError
+from dsindex.storage import output_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LEASE_SECONDS = 60.0
+HEARTBEAT_SECONDS = 10.0
+MAX_LOCK_BYTES = 4096
+"""A longer file is not a lock."""
+
+
+@contextlib.contextmanager
+def hold_lock(path: str, *, what: str) -> Iterator[None]:
+    """Hold the lock file for the time of the block.
+
+    Args:
+        path: The lock file; its folder exists.
+        what: What the lock protects, as the message to a second driver names it.
+
+    Raises:
+        PlanError: If a driver that may be alive holds it, naming its host and process, or if something else has its
+            name.
+        OutputError: If the lock file cannot be written.
+    """
+    with contextlib.ExitStack() as opened:
+        try:
+            folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
+            opened.callback(os.close, folder)
+            lock = _Lock(path, folder, what=what)
+            lock.acquire()
+        except OSError as error:
+            raise output_error(path, error) from error
+        opened.callback(lock.release)
+        yield
+
+
+def is_lock(path: str) -> bool:
+    """Tell whether a file is a lock that a driver wrote, or was about to write when it was killed."""
+    try:
+        with contextlib.ExitStack() as opened:
+            folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
+            opened.callback(os.close, folder)
+            found = opened.enter_context(_open_found(folder, path))
+            return found is not None and (not found.content.strip(b"\0") or _parse_owner(found.content) is not None)
+    except (OSError, PlanError):
+        return False
+
+
+class _Lock:
+    """A lock file in its open folder."""
+
+    def __init__(self, path: str, folder: int, *, what: str) -> None:
+        self._path = path
+        self._name = os.path.basename(path)
+        self._folder = folder
+        self._what = what
+        self._content = orjson.dumps(_describe_self())
+        self._file = -1
+        self._stop = threading.Event()
+        self._beat = threading.Thread(target=self._heartbeat, daemon=True, name="dsindex-lease")
+
+    def acquire(self) -> None:
+        """Create the lock file, in the place of a dead owner's if need be, and begin the heartbeat."""
+        while not self._create():
+            self._clear_the_way()
+        self._beat.start()
+
+    def release(self) -> None:
+        """Remove the lock file, unless another driver took it over or somebody wrote something else into it."""
+        self._stop.set()
+        self._beat.join()
+        try:
+            with contextlib.suppress(OSError, PlanError), _open_found(self._folder, self._path) as found:
+                mine = os.fstat(self._file)
+                if found is not None and os.path.samestat(found.status, mine) and found.content == self._content:
+                    os.unlink(self._name, dir_fd=self._folder)
+        finally:
+            os.close(self._file)
+
+    def _create(self) -> bool:
+        """Create the lock file; of several drivers one succeeds."""
+        flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY
+        try:
+            self._file = os.open(self._name, flags, 0o644, dir_fd=self._folder)
+        except FileExistsError:
+            return False
+        try:
+            if os.write(self._file, self._content) != len(self._content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._file)
+        except BaseException:
+            os.unlink(self._name, dir_fd=self._folder)
+            os.close(self._file)
+            raise
+        return True
+
+    def _clear_the_way(self) -> None:
+        """Remove the lock that is there if its owner is dead; return as well if it went by itself.
+
+        Raises:
+            PlanError: If its owner may be alive, or if it is not a lock.
+        """
+        with _open_found(self._folder, self._path) as found:
+            if found is None:
+                return
+            self._refuse_unless_dead(found)
+            # Several drivers may find the same dead lock: one of them removes it, the others see that they no longer
+            # have the file of that name. Where a file system has no flock they would have to meet within a millisecond.
+            try:
+                fcntl.flock(found.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                msg = f"{self._path}: another driver began to work on {self._what} at the same moment; wait for it"
+                raise PlanError(msg) from None
+            except OSError:
+                pass
+            with contextlib.suppress(FileNotFoundError):
+                now = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
+                if os.path.samestat(found.status, now):
+                    os.unlink(self._name, dir_fd=self._folder)
+
+    def _refuse_unless_dead(self, found: _Found) -> None:
+        owner = _parse_owner(found.content)
+        if owner is None and found.content.strip(b"\0"):
+            msg = f"{self._path}: expected a lock of dsindex or nothing, got another file; move it away"
+            raise PlanError(msg)
+        alive = None if owner is None else _is_alive(owner)
+        if alive is False:
+            return
+        remedy = "wait for it, or stop it and run the same command again"
+        if alive is None:
+            left = found.status.st_mtime + LEASE_SECONDS - _now_there(self._folder)
+            if left <= 0:
+                return
+            remedy += f"; if it no longer runs, its lock lapses in {left:.0f} s"
+        driver = "another driver" if owner is None else f"another driver (process {owner['pid']} on {owner['host']})"
+        msg = f"{self._path}: {driver} works on {self._what}; {remedy}"
+        raise PlanError(msg)
+
+    def _heartbeat(self) -> None:
+        while not self._stop.wait(HEARTBEAT_SECONDS):
+            with contextlib.suppress(OSError):
+                os.utime(self._file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """The regular file that has the lock's name."""
+
+    descriptor: int
+    status: os.stat_result
+    content: bytes
+    """At most one byte more than a lock may have."""
+
+
+@contextlib.contextmanager
+def _open_found(folder: int, path: str) -> Iterator[_Found | None]:
+    """Open what has the lock's name, without following a link; None where nothing has.
+
+    Raises:
+        PlanError: If it is not a regular file.
+        OSError: If it cannot be read.
+    """
+    name = os.path.basename(path)
+    try:
+        kind = _kind(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+        descriptor = _open_nonblocking(folder, name) if kind is None else None
+    except FileNotFoundError:
+        yield None
+        return
+    if descriptor is None:
+        msg = f"{path}: expected a lock of dsindex or nothing, got {kind}; move it away"
+        raise PlanError(msg)
+    try:
+        status = os.fstat(descriptor)
+        yield _Found(descriptor=descriptor, status=status, content=os.read(descriptor, MAX_LOCK_BYTES + 1))
+    finally:
+        os.close(descriptor)
+
+
+def _open_nonblocking(folder: int, name: str) -> int:
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        return os.open(name, os.O_RDWR | flags, dir_fd=folder)  # NFS gives flock only on files that are open to write
+    except PermissionError:
+        return os.open(name, os.O_RDONLY | flags, dir_fd=folder)  # another user's
+
+
+def _kind(mode: int) -> str | None:
+    """Name what is not a regular file."""
+    if stat.S_ISREG(mode):
+        return None
+    if stat.S_ISLNK(mode):
+        return "a symbolic link"
+    return "a folder" if stat.S_ISDIR(mode) else "a pipe, socket or device"
+
+
+def _parse_owner(content: bytes) -> dict[str, Any] | None:
+    """Parse a lock file; None where it is not one.
+
+    >>> _parse_owner(b'{"host": "a", "pid": 7, "token": "x"}')
+    {'host': 'a', 'pid': 7, 'token': 'x'}
+    """
+    if len(content) > MAX_LOCK_BYTES:
+        return None
+    try:
+        owner = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(owner, dict) or not all(isinstance(owner.get(key), of) for key, of in _OWNER_KEYS):
+        return None
+    return owner
+
+
+_OWNER_KEYS = (("host", str), ("pid", int), ("token", str))
+
+
+def _describe_self() -> dict[str, Any]:
+    return {
+        "host": socket.gethostname(),
+        "boot": _boot_id(),
+        "pid_namespace": _pid_namespace(),
+        "pid": os.getpid(),
+        "started": _start_time(os.getpid()),
+        "token": uuid.uuid4().hex,
+    }
+
+
+def _is_alive(owner: dict[str, Any]) -> bool | None:
+    """Tell by the process table whether an owner lives; None where it cannot tell."""
+    boot, namespace = _boot_id(), _pid_namespace()
+    if None in (boot, namespace) or (owner.get("boot"), owner.get("pid_namespace")) != (boot, namespace):
+        return None
+    if not isinstance(owner.get("started"), str):
+        return None
+    started = _start_time(owner["pid"])
+    if started is not None:
+        return bool(started == owner["started"])
+    return None if _has_process(owner["pid"]) else False
+
+
+def _boot_id() -> str | None:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip() or None
+    except OSError:
+        return None
+
+
+def _pid_namespace() -> str | None:
+    """Return the namespace that process ids belong to; None where /proc shows another one's processes, or none."""
+    try:
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return None
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+
+
+def _start_time(pid: int) -> str | None:
+    """Return a process's start time in clock ticks since boot; None where no such process is to be seen.
+
+    That of a process which has ended and whose parent has not noticed yet equals no owner's.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    state, started = fields[0], fields[19]
+    return "ended" if state in {"Z", "X"} else started
+
+
+def _has_process(pid: int) -> bool:
+    """Tell whether a process may exist that /proc does not show (its option hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
+def _now_there(folder: int) -> float:
+    """Return the time by the clock that stamps files in this folder: a file server's may differ from this host's."""
+    try:
+        os.utime(folder)
+        return os.fstat(folder).st_mtime
+    except OSError:
+        return time.time()

@@ -1,0 +1,219 @@
+"""What stands under a job's final names: output of the same plan, of another one, someone else's files, or nothing.
+
+Only what a manifest or the ledger proves to be ours is ever replaced, unless --fresh asks for it; and only what stood
+there when the job began: a file that appears meanwhile is someone else's.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dsindex.errors import FormatError, InputError, OutputError, PlanError
+from dsindex.json_text import show_name
+from dsindex.storage import digest_file
+from workflows.state.history import identify_file
+from workflows.state.identity import describe_changes, has_added_inputs
+from workflows.state.manifest import (
+    MANIFEST_SUFFIX,
+    FileDigest,
+    files_have_recorded_sizes,
+    manifest_path,
+    read_manifest,
+)
+from workflows.state.publishing import PACKED_PUBLISHING_ORDER, PUBLISHING_ORDER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from workflows.state.history import FileIdentity, History
+    from workflows.state.identity import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """A dataset that a job publishes."""
+
+    prefix: str
+    """Path without suffix."""
+    suffixes: tuple[str, ...]
+    """Of its files, but for the manifest."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Final names of all its files, the manifest's last."""
+        return (*(f"{self.prefix}.{suffix}" for suffix in self.suffixes), manifest_path(self.prefix))
+
+
+MEGATRON_SUFFIXES = ("idx", *(suffix for suffix in PUBLISHING_ORDER if suffix != "idx"))
+PACKED_SUFFIXES = tuple(reversed(PACKED_PUBLISHING_ORDER))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What stands under the final names of one output."""
+
+    output: Output
+    files: Mapping[str, FileIdentity]
+    """By path; names under which nothing stands are absent."""
+
+
+def look_at_output(output: Output) -> Standing:
+    """Return what stands under an output's final names now, symbolic links followed."""
+    files = {}
+    for path in output.paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            if not os.path.islink(path):
+                continue
+            status = os.lstat(path)
+        files[path] = identify_file(status)
+    return Standing(output=output, files=files)
+
+
+def require_unchanged(standing: Standing) -> None:
+    """Refuse to replace files that were put under final names while the job ran.
+
+    Raises:
+        OutputError: Naming the first one.
+    """
+    now = look_at_output(standing.output)
+    for path in standing.output.paths:
+        if now.files.get(path) != standing.files.get(path):
+            msg = (
+                f"{path}: expected what stood there when this job began, got a file that was written, replaced or "
+                f"removed meanwhile; nothing was published: see who writes there, then run the same command again"
+            )
+            raise OutputError(msg)
+
+
+def find_finished(
+    standings: Sequence[Standing], plan: Plan, *, may_grow: bool, read_unfinished: Callable[[], History]
+) -> list[dict[str, Any]] | None:
+    """Judge what is there already.
+
+    Args:
+        standings: Of all that the job publishes.
+        plan: What it would do.
+        may_grow: Whether added inputs continue what is there; otherwise they are another plan.
+        read_unfinished: Returns what the ledger says of a run that was cut off, while it published perhaps.
+
+    Returns:
+        The manifests of finished output of the same plan; None where there is work to do.
+
+    Raises:
+        PlanError: If the output was made by another plan, naming what differs.
+        FormatError: If a manifest cannot be read.
+        OutputError: If files stand under final names that are not proven to be ours.
+    """
+    finished: list[dict[str, Any]] = []
+    for standing in standings:
+        prefix = standing.output.prefix
+        manifest = read_manifest(prefix)
+        if manifest is None:
+            if standing.files:
+                _refuse_foreign(standing, read_unfinished().publishing.get(os.path.abspath(prefix), frozenset()))
+            continue
+        stored = manifest["run"].get("plan", {})
+        changes = describe_changes(stored, plan, may_grow=may_grow)
+        if changes:
+            msg = (
+                f"{prefix}: finished output of another plan is here: {'; '.join(changes)}; "
+                f"choose another place for the output, or replace it with --fresh"
+            )
+            raise PlanError(msg)
+        if not has_added_inputs(stored, plan) and files_have_recorded_sizes(prefix, manifest):
+            finished.append(manifest)
+        else:
+            _refuse_modified(standing, manifest)
+    return finished if len(finished) == len(standings) else None
+
+
+def refuse_inputs(outputs: Sequence[Output], inputs: Sequence[str]) -> None:
+    """Refuse outputs that are inputs of the same job, under whatever name or link.
+
+    Args:
+        outputs: All that the job publishes.
+        inputs: Paths of the files that it reads.
+
+    Raises:
+        OutputError: Naming the output and the input.
+    """
+    own = {identity[:2]: path for output in outputs for path, identity in look_at_output(output).files.items()}
+    if not own:
+        return
+    for path in dict.fromkeys(inputs):
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue  # whoever reads it says so
+        output_path = own.get((status.st_dev, status.st_ino))
+        if output_path is not None:
+            msg = (
+                f"{output_path}: expected an output that is none of the inputs, and it is the input "
+                f"{show_name(path)}; choose another --output-prefix"
+            )
+            raise OutputError(msg)
+
+
+def _refuse_foreign(standing: Standing, published: frozenset[FileIdentity]) -> None:
+    """Refuse to replace files but for those that a run put there, or was about to replace, when it was cut off."""
+    for path, identity in standing.files.items():
+        if identity in published:
+            continue
+        msg = (
+            f"{path}: exists already, and no manifest says that dsindex made it; "
+            f"choose another place for the output, or replace it with --fresh"
+        )
+        raise OutputError(msg)
+
+
+def _refuse_modified(standing: Standing, manifest: dict[str, Any]) -> None:
+    """Refuse to replace files that are not what the manifest says: someone else wrote them since.
+
+    A file of the recorded size that is not newer than the manifest is taken for ours; a newer one, as copies are, is
+    digested.
+    """
+    prefix = standing.output.prefix
+    published = standing.files.get(manifest_path(prefix))
+    recorded = recorded_files(manifest["content"])
+    for path, (_, _, size_bytes, modified) in standing.files.items():
+        suffix = path.removeprefix(f"{prefix}.")
+        if suffix == MANIFEST_SUFFIX:
+            continue
+        file = recorded.get(suffix)
+        is_newer = published is None or modified > published[3]
+        if file is not None and file.size_bytes == size_bytes and not (is_newer and _digest(path) != file.digest):
+            continue
+        msg = (
+            f"{path}: expected the file that the manifest describes, got another one, which may be someone else's; "
+            f"move it away, choose another place for the output, or replace it with --fresh"
+        )
+        raise OutputError(msg)
+
+
+def _digest(path: str) -> str | None:
+    try:
+        return digest_file(path)
+    except InputError:
+        return None
+
+
+def is_of_same_run(output: Output, successor: Output) -> bool:
+    """Tell whether two published datasets are proven to be of one run: their manifests hold the same plan."""
+    try:
+        manifests = [read_manifest(output.prefix), read_manifest(successor.prefix)]
+    except FormatError:
+        return False
+    plans = [None if manifest is None else manifest["run"].get("plan") for manifest in manifests]
+    return plans[0] is not None and plans[0] == plans[1]
+
+
+def recorded_files(content: dict[str, Any]) -> dict[str, FileDigest]:
+    """Return sizes and digests as a manifest's content says them, by suffix."""
+    return {
+        suffix: FileDigest(size_bytes=entry["size_bytes"], digest=entry["xxh3_128"])
+        for suffix, entry in content["digests"].items()
+    }

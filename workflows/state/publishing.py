@@ -1,0 +1,258 @@
+"""A dataset's files and their names: partial until all are whole, then published; and what a job leaves of them.
+
+Files are assembled beside the output (a rename cannot cross file systems) as `<final>.<plan id>.partial`: a zombie of a
+build of another plan cannot write there, and one of the same plan would write the same bytes. The ledger knows each of
+them before it is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+
+from dsindex.formats.mmididx import IndexHeader
+from dsindex.json_text import name_bytes
+from dsindex.merge import (
+    Part,
+    Piece,
+    merged_header,
+)
+from dsindex.shards.provenance import ShardProvenance
+from dsindex.shards.quarantine import ShardQuarantine
+from dsindex.storage import (
+    output_error,
+    remove_if_present,
+    replace_file,
+    sync_folder,
+)
+from workflows.state.history import identify_file
+from workflows.state.manifest import MANIFEST_SUFFIX, manifest_path
+from workflows.state.partial_files import partial_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from dsindex.shards.tokenize import KeyResult, ShardResult, ShardTask
+    from workflows.state.history import FileIdentity
+    from workflows.state.ledger import Ledger
+
+PROVENANCE_SUFFIX = "provenance.parquet"
+QUARANTINE_SUFFIX = "quarantine.jsonl.zst"
+PUBLISHING_ORDER = ("bin", PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, "idx")
+PACKED_PUBLISHING_ORDER = (PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, "pbin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A dataset that a job is going to make: what is known of it before there are parts."""
+
+    prefix: str
+    """Final path without suffix."""
+    plan_id: str
+    """Of the job."""
+    bound_bytes: int
+    """What the file of tokens will hardly be larger than, by the plan alone; its ranges follow from it."""
+    head_bytes: int = 0
+    """What a `.pbin` has before its tokens; 0: a `.bin` and an `.idx` are made."""
+    swapped_bytes: int = 1
+    """Size of a token where its bytes are turned round; 1: it stays as it is in the parts."""
+
+    @property
+    def publishing_order(self) -> tuple[str, ...]:
+        """All files that it may have; the last one's presence says that the others are whole."""
+        return PACKED_PUBLISHING_ORDER if self.head_bytes else PUBLISHING_ORDER
+
+    @property
+    def token_suffix(self) -> str:
+        """The file that is assembled by ranges."""
+        return "pbin" if self.head_bytes else "bin"
+
+    @property
+    def token_file(self) -> str:
+        """The file that is assembled by ranges, until it is published."""
+        return self.partial(self.token_suffix)
+
+    def final(self, suffix: str) -> str:
+        """Return a file's published name."""
+        return f"{self.prefix}.{suffix}"
+
+    def partial(self, suffix: str) -> str:
+        """Return a file's name until it is published."""
+        return partial_path(self.final(suffix), self.plan_id)
+
+    @property
+    def partials(self) -> list[str]:
+        """Names of all files that it may have, until they are published."""
+        return list(map(self.partial, self.publishing_order))
+
+    def identify_partials(self) -> list[FileIdentity]:
+        """Return what its partial files, as far as there are any, will be recognised by under their final names."""
+        found = []
+        for path in self.partials:
+            with contextlib.suppress(OSError):
+                found.append(identify_file(os.stat(path)))
+        return found
+
+    def piece(self, part: Part) -> Piece:
+        """Return what a part adds to the file of tokens."""
+        return replace(part.piece, swapped_bytes=self.swapped_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedEnds:
+    """What stands before and after the tokens of a `.pbin`."""
+
+    head: Piece
+    index: Piece
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """A dataset that is to be made, all parts of which are there."""
+
+    target: Target
+    parts: tuple[Part, ...]
+    """In output order."""
+    provenance: tuple[ShardProvenance, ...] | None
+    quarantine: tuple[ShardQuarantine, ...] = ()
+    """What was set aside; none, and no file is published."""
+    packed: PackedEnds | None = None
+    """Of a `.pbin`."""
+
+    @property
+    def header(self) -> IndexHeader:
+        """Counts of the merged dataset."""
+        return merged_header(self.parts)
+
+    @property
+    def suffixes(self) -> frozenset[str]:
+        """Which files the dataset has."""
+        absent = set() if self.provenance is not None else {PROVENANCE_SUFFIX}
+        absent |= set() if self.quarantine else {QUARANTINE_SUFFIX}
+        return frozenset(self.target.publishing_order) - absent
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """What the file of tokens is made of, in order."""
+        tokens = [self.target.piece(part) for part in self.parts]
+        return tokens if self.packed is None else [self.packed.head, *tokens, self.packed.index]
+
+    @property
+    def bin_bytes(self) -> int:
+        """Size of the merged file of tokens."""
+        return sum(piece.size_bytes for piece in self.pieces)
+
+
+def identify_parts(parts: Sequence[Part]) -> str:
+    """Return a short id for parts in their order."""
+    return xxhash.xxh3_64_hexdigest(name_bytes("\n".join(part.identity for part in parts)))
+
+
+def shard_part(shard: KeyResult, work_dir: str, dtype: np.dtype[Any]) -> Part:
+    """Return one key's part of a shard as what is merged."""
+    return Part(
+        bin_path=os.path.join(work_dir, shard.bin.name),
+        idx_path=os.path.join(work_dir, shard.idx.name),
+        identity=shard.bin.name,  # the attempt's own: the shard made again has another one
+        bin_bytes=shard.bin.size_bytes,
+        header=IndexHeader(
+            dtype=dtype,
+            num_sequences=shard.num_sequences,
+            num_boundaries=shard.num_documents + 1,
+            has_modes=False,
+        ),
+    )
+
+
+def record_partials(dataset: Dataset, ledger: Ledger) -> None:
+    """Commit that the files of a dataset are about to be made, so that they are known as ours."""
+    ledger.record_partials(map(dataset.target.partial, sorted({*dataset.suffixes, MANIFEST_SUFFIX})))
+
+
+def publish(dataset: Dataset, manifest: bytes) -> None:
+    """Rename a dataset's files to their final names, the manifest last; done again after a crash, it finishes.
+
+    A reader takes an `.idx` for the sign that the `.bin` is whole and its own. So what an earlier build published
+    under these names goes first, its manifest and `.idx` (or `.pbin`) before all else.
+
+    Raises:
+        OutputError: If the folder or the disk refuses.
+    """
+    target = dataset.target
+    folder = os.path.dirname(target.prefix)
+    try:
+        *others, last = target.publishing_order
+        if os.path.exists(target.partial(last)):  # else it is published, and so is all that goes before it
+            withdraw(target)
+            for suffix in others:
+                if suffix in dataset.suffixes:
+                    _rename(target, suffix)
+                else:
+                    remove_if_present(target.final(suffix))
+            sync_folder(folder)
+            _rename(target, last)
+            sync_folder(folder)
+    except OSError as error:
+        raise output_error(target.prefix, error) from error
+    replace_file(manifest_path(target.prefix), manifest, temporary=target.partial(MANIFEST_SUFFIX))
+
+
+def withdraw(target: Target) -> None:
+    """Take back what an earlier build published under a dataset's names, if another one is about to be published.
+
+    Raises:
+        OSError: If that cannot be done.
+    """
+    last = target.publishing_order[-1]
+    if os.path.exists(target.partial(last)):
+        remove_if_present(manifest_path(target.prefix))
+        remove_if_present(target.final(last))
+
+
+def _rename(target: Target, suffix: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # published before a crash
+        os.replace(target.partial(suffix), target.final(suffix))
+
+
+def shard_provenance(
+    results: Sequence[tuple[ShardTask, ShardResult]], work_dir: str, *, key: str | None = None
+) -> tuple[ShardProvenance, ...]:
+    """Return every shard's provenance, or one key's own, with the number of the shard's first line in its input."""
+    stored = [
+        result.provenance if key is None else next(part.provenance for part in result.keys if part.key == key)
+        for _, result in results
+    ]
+    return tuple(
+        ShardProvenance(path=os.path.join(work_dir, file.name), input=task.input, first_line=first_line)
+        for (task, _), file, first_line in zip(results, stored, _first_lines(results), strict=True)
+        if file is not None
+    )
+
+
+def shard_quarantine(
+    results: Sequence[tuple[ShardTask, ShardResult]], work_dir: str, inputs: Sequence[str]
+) -> tuple[ShardQuarantine, ...]:
+    """Return what every shard set aside, with its first line's number; `inputs` are the paths as given."""
+    return tuple(
+        ShardQuarantine(
+            path=os.path.join(work_dir, result.quarantine.name), file=inputs[task.input], first_line=first_line
+        )
+        for (task, result), first_line in zip(results, _first_lines(results), strict=True)
+        if result.quarantine is not None
+    )
+
+
+def _first_lines(results: Sequence[tuple[ShardTask, ShardResult]]) -> list[int]:
+    """Return the 1-based number of each shard's first line in its input, which the shards before it decide."""
+    first_lines: list[int] = []
+    for _, group in groupby(results, key=lambda pair: pair[0].input):
+        counts = [result.num_lines for _, result in group]
+        first_lines += accumulate(counts[:-1], initial=1)
+    return first_lines

@@ -1,0 +1,61 @@
+"""The manifest's `run` part: what happened, which may differ between two runs of the same plan."""
+
+from __future__ import annotations
+
+import platform
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+import dsindex
+
+if TYPE_CHECKING:
+    from dsindex.text.engines import Engine
+    from workflows.execution.calls import Executor
+    from workflows.execution.dispatch import DispatchStatistics
+    from workflows.state.identity import Plan
+
+
+def describe_run(
+    plan: Plan,
+    *,
+    began: float,
+    executor: Executor,
+    statistics: DispatchStatistics,
+    shards: int,
+    engine: Engine | None = None,
+    num_reference_texts: int = 0,
+) -> dict[str, Any]:
+    """Say when, where and with what a plan was carried out.
+
+    Args:
+        plan: The plan itself stands in it, so that a changed one is told from it.
+        began: Seconds since the epoch.
+        executor: Where the tasks ran.
+        statistics: What it took.
+        shards: How many parts the work had.
+        engine: What encoded, in jobs that encode.
+        num_reference_texts: Texts that the reference encoded although the engine is a faster one.
+    """
+    run = {
+        "plan": plan.to_json(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
+        "seconds": round(time.time() - began, 3),
+        "host": socket.gethostname(),
+        "executor": executor.kind,
+        "workers": executor.slots,
+        "shards": shards,
+        "retries": statistics.retries,
+        "lost_workers": statistics.lost_workers,
+        "stragglers": statistics.stragglers,
+        "dsindex": dsindex.__version__,
+        "python": platform.python_version(),
+    }
+    if engine is not None:
+        run["engine"] = {
+            "name": engine.name,
+            "version": engine.version,
+            "reason": engine.reason,
+            "reference_texts": num_reference_texts,
+        }
+    return run

@@ -1,0 +1,237 @@
+"""A job's work folder: its marker, lock, plan and ledger; what may be resumed, and what is refused by name.
+
+dsindex-work-folder.json   the marker (dsindex.shards.ownership): without it a folder that is not empty is refused
+owner.json                 the lock of the driver that works here
+plan.json                  what the job does, for people; the ledger holds it too, with a checksum
+ledger.jsonl               what is done
+progress.json              how it goes
+shards/                    files of attempts
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dsindex.errors import PlanError
+from dsindex.json_text import decode_json, encode_json
+from dsindex.shards.ownership import (
+    MARKER_FILE,
+    SHARDS_FOLDER,
+    mark_folder,
+    read_folder_id,
+    refuse_linked_shards,
+    remove_named,
+    remove_owned_shards,
+)
+from dsindex.storage import make_folder, replace_file
+from workflows.progress.progress_file import PROGRESS_FILE, PROGRESS_TEMPORARY
+from workflows.state.history import History, read_history
+from workflows.state.identity import describe_changes, is_plan
+from workflows.state.ledger import Ledger
+from workflows.state.lock import hold_lock, is_lock
+from workflows.state.partial_files import remove_partials
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from workflows.state.identity import Plan
+
+PLAN_FILE = "plan.json"
+PLAN_TEMPORARY = "plan.json.tmp"
+LEDGER_FILE = "ledger.jsonl"
+LOCK_FILE = "owner.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkFolder:
+    """A work folder that this driver owns."""
+
+    path: str
+    folder_id: str
+    history: History
+    """What earlier runs recorded."""
+    keep: bool = False
+    """It stays when its job is done."""
+    was_damaged: bool
+    """The ledger has work, and plan.json, which should explain it, cannot be read."""
+
+    @property
+    def shards_folder(self) -> str:
+        """Where attempts write."""
+        return os.path.join(self.path, SHARDS_FOLDER)
+
+    def start_over(self) -> None:
+        """Remove what earlier runs left, here and beside their outputs, but for marker and lock.
+
+        The ledger goes last of what is removed: it names the rest.
+        """
+        remove_partials(self.history.partials)
+        remove_owned_shards(self.path, self.folder_id)
+        remove_named(self.path, (PROGRESS_FILE, PROGRESS_TEMPORARY, PLAN_FILE, PLAN_TEMPORARY, LEDGER_FILE))
+
+    @contextlib.contextmanager
+    def open_ledger(self, plan: Plan, *, fresh: bool) -> Iterator[Ledger]:
+        """Begin or continue a plan.
+
+        Args:
+            plan: What the job does.
+            fresh: The output of another plan is replaced.
+
+        Raises:
+            FormatError: If what an earlier run recorded cannot be read.
+            OutputError: If the folder cannot be written.
+        """
+        path = os.path.join(self.path, PLAN_FILE)
+        replace_file(path, encode_json(plan.to_json()), temporary=os.path.join(self.path, PLAN_TEMPORARY))
+        ledger = Ledger(os.path.join(self.path, LEDGER_FILE))
+        try:
+            ledger.record_run(plan.to_json(), keep=self.keep, fresh=fresh)
+            yield ledger
+        finally:
+            ledger.close()
+
+
+@contextlib.contextmanager
+def own_work_folder(path: str, plan: Plan, *, fresh: bool, keep: bool) -> Iterator[WorkFolder]:
+    """Own a work folder for the time of the block, and remove it when the block succeeds, unless it is to be kept.
+
+    Nothing in the folder is changed before the block does so; one that was new is removed if nothing was begun in it.
+
+    Raises:
+        PlanError: If the folder is not ours, another driver works there, or it holds work of another plan, naming what
+            differs.
+        OutputError: If it cannot be made.
+    """
+    make_folder(path)
+    _mark(path)
+    refuse_linked_shards(path)
+    try:
+        with hold_lock(os.path.join(path, LOCK_FILE), what=f"the work folder {path}"):
+            try:
+                folder = _look_at(path, keep=keep)
+                _refuse_other_output(folder, plan)
+                if not fresh:
+                    _refuse_other_plan(folder, plan)
+                yield folder
+            except BaseException:
+                _remove_if_unused(path)
+                raise
+            if not keep:
+                _remove_all(path)
+    finally:
+        with contextlib.suppress(OSError):
+            os.rmdir(path)  # succeeds only if nothing is left in it
+
+
+def remove_finished_folder(path: str, plan: Plan) -> None:
+    """Remove the work folder of a run that published everything and was killed before it had tidied up.
+
+    A folder that was to be kept, is another job's or not ours, or in which a driver works, stays as it is. An empty one
+    goes: a kill just before the last call leaves that, and it holds nothing.
+    """
+    lock = os.path.join(path, LOCK_FILE)
+    if read_folder_id(path) is not None:
+        history = read_history(os.path.join(path, LEDGER_FILE))
+        is_own = history.plan == decode_json(encode_json(plan.to_json()))
+        if history.keep or not (is_own or (history.plan is None and not history.has_work)):
+            return
+    elif not is_lock(lock):  # else it was killed after the marker was removed
+        lock = ""
+    if lock:
+        with contextlib.suppress(PlanError), hold_lock(lock, what=f"the work folder {path}"):
+            if read_folder_id(path) is not None:
+                _remove_all(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(path)  # succeeds only if it is empty
+
+
+def read_unfinished(path: str) -> History:
+    """Return what a work folder's ledger says, without touching it; an empty history where it is not ours."""
+    return read_history(os.path.join(path, LEDGER_FILE)) if read_folder_id(path) is not None else History()
+
+
+def read_plan(path: str) -> dict[str, Any] | None:
+    """Return the plan of a work folder as its plan.json has it; None where there is none that can be read."""
+    try:
+        with open(os.path.join(path, PLAN_FILE), "rb") as file:
+            stored = decode_json(file.read())
+    except (OSError, ValueError):
+        return None
+    return stored if is_plan(stored) else None
+
+
+def _mark(path: str) -> str:
+    """Make a new or empty folder a work folder; a lock in it is what a driver left that was killed at its very end."""
+    lock = os.path.join(path, LOCK_FILE)
+    return mark_folder(path, beside=frozenset({LOCK_FILE} if is_lock(lock) else ()))
+
+
+def _look_at(path: str, *, keep: bool = False) -> WorkFolder:
+    history = read_history(os.path.join(path, LEDGER_FILE))
+    return WorkFolder(
+        path=path,
+        folder_id=_mark(path),
+        history=history,
+        keep=keep,
+        was_damaged=history.has_work and read_plan(path) is None,
+    )
+
+
+def _refuse_other_output(folder: WorkFolder, plan: Plan) -> None:
+    """Refuse a folder with work on another output: --fresh starts one output over, it gives up no other's work."""
+    stored = folder.history.plan
+    if stored is None or not folder.history.has_work:
+        return
+    for name in ("output-prefix", "output"):
+        before, now = stored["settings"].get(name), plan.settings.get(name)
+        if before != now:
+            msg = (
+                f"{folder.path}: expected no work on another output, got that on {before or 'one of another kind'}; "
+                f"choose another --work-dir, or remove this folder if nobody needs it"
+            )
+            raise PlanError(msg)
+
+
+def _refuse_other_plan(folder: WorkFolder, plan: Plan) -> None:
+    history = folder.history
+    if not history.has_work:
+        return
+    if history.plan is None:
+        msg = (
+            f"{folder.path}: expected the plan that the ledger's shards belong to, and neither plan.json nor the "
+            f"ledger has one that can be read; restore one of them, or give --fresh to make all shards again"
+        )
+        raise PlanError(msg)
+    changes = describe_changes(history.plan, plan, may_grow=True)
+    if changes:
+        what = (
+            "the kept shards of another plan are here"
+            if history.finished
+            else "an unfinished build of another plan is here"
+        )
+        msg = (
+            f"{folder.path}: {what}: {'; '.join(changes)}; give the former options and inputs to continue it, "
+            f"--fresh to start over, or another --work-dir"
+        )
+        raise PlanError(msg)
+
+
+def _remove_if_unused(path: str) -> None:
+    """Remove the marker of a folder in which nothing was begun; the caller's lock is all that remains."""
+    with contextlib.suppress(OSError):
+        if set(os.listdir(path)) == {MARKER_FILE, LOCK_FILE}:
+            remove_named(path, (MARKER_FILE,))
+
+
+def _remove_all(path: str) -> None:
+    """Remove what jobs left in their work folder, but for the lock that is held.
+
+    Files of others stay, and then the marker too.
+
+    The partial files beside the outputs go first and the ledger, which names them, last.
+    """
+    _look_at(path).start_over()
+    _remove_if_unused(path)

@@ -1,0 +1,1 @@
+"""Checks of published data, their report, and what is compared with what."""

@@ -1,0 +1,229 @@
+"""A dataset's source as its manifest records it, found again here, and laid out anew on any executor."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from dsindex.errors import InputError, TokenizerError
+from dsindex.shards.tokenize import fingerprint_input
+from dsindex.text.patterns import parse_text_pattern
+from dsindex.text.tokenizer import load_tokenizer
+from dsindex.verify.source import SourceInput, SourceRange, SourceSettings, lay_out_range
+from workflows.execution.calls import Call
+from workflows.execution.dispatch import run_calls
+from workflows.options.config import ExecutorConfig
+from workflows.options.pack import PACKED_SUFFIX
+from workflows.state.publishing import PROVENANCE_SUFFIX
+from workflows.verification.rebuilt_options import is_instruction_data, read_packed_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dsindex.formats.pbin import PackedHeader
+    from dsindex.text.patterns import TextPattern
+    from dsindex.text.tokenizer import Tokenizer
+    from workflows.execution.calls import Executor
+    from workflows.state.manifest import Content, RecordedInput
+
+RANGE_BYTES = 16 << 20
+"""Of an input, where there is no provenance to find documents by."""
+RANGES_PER_SLOT = 8
+"""Ranges that are dispatched before their results are taken in order."""
+
+
+class SourceConfig(ExecutorConfig):
+    """How a job finds the source of a dataset that is there already."""
+
+    tokenizer_model: str | None = None
+    """Where the tokenizer is; None: where the manifest says, if that is a path."""
+    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSource:
+    """The inputs, the tokenizer and the options that a dataset was made with."""
+
+    settings: SourceSettings
+    findings: tuple[str, ...]
+    """Inputs that are not what they were."""
+
+    def without_provenance(self) -> RecordedSource:
+        """Return the source as if there were no provenance, where that is damaged."""
+        return replace(self, settings=replace(self.settings, provenance=None))
+
+
+def open_recorded_source(
+    prefix: str,
+    content: Content | None,
+    manifest: dict[str, Any],
+    config: SourceConfig,
+    *,
+    packed: PackedHeader | None = None,
+) -> RecordedSource:
+    """Find what a dataset was made of.
+
+    Args:
+        prefix: Path without suffix.
+        content: Of the manifest; None: there is none.
+        manifest: All of it.
+        config: Where things are.
+        packed: Header of the `.pbin`; None: the dataset is an MMIDIDX pair.
+
+    Raises:
+        InputError: If there is no manifest, or the dataset was not made from text.
+        FormatError: If the manifest is damaged.
+        TokenizerError: If the tokenizer is not there, or is another one.
+    """
+    from dsindex.text.engines import choose_engine
+
+    key, pattern = _recorded_text(prefix, content, manifest, packed)
+    recorded = content.tokenizer if content is not None else None
+    if content is None or recorded is None or key is None:
+        maker = "a build" if packed is None else "`dsindex pack`"
+        msg = (
+            f"{prefix}: expected the manifest of {maker}, which names inputs and tokenizer, and there is none; "
+            f"the dataset cannot be compared with its source (a merged one: compare the datasets it was made of)"
+        )
+        raise InputError(msg)
+    options = content.options
+    tokenizer = _load_recorded(recorded.name, recorded.sha256, config.tokenizer_model)
+    provenance = f"{prefix}.{PROVENANCE_SUFFIX}"
+    inputs, findings = _find_inputs(content.inputs, manifest)
+    settings = SourceSettings(
+        dataset=prefix if packed is None else f"{prefix}{PACKED_SUFFIX}",
+        packed=packed,
+        inputs=inputs,
+        key=key,
+        pattern=pattern,
+        tokenizer=tokenizer,
+        engine=choose_engine(
+            tokenizer, config.engine, add_special_tokens=not options.tokenizer_hf_no_include_special_tokens
+        ),
+        dtype=content.token_dtype,
+        eod_id=content.eod_id,
+        max_record_bytes=options.max_record_size,
+        quarantine=options.on_bad_record == "quarantine",
+        provenance=provenance if os.path.isfile(provenance) else None,
+    )
+    return RecordedSource(settings=settings, findings=tuple(findings))
+
+
+def _recorded_text(
+    prefix: str, content: Content | None, manifest: dict[str, Any], packed: PackedHeader | None
+) -> tuple[str | None, TextPattern | None]:
+    """Tell which text of a record a dataset was made of: its column, None where that is not known, and its pattern.
+
+    Raises:
+        InputError: If it was made of conversations.
+    """
+    if content is None:
+        return None, None
+    if is_instruction_data(manifest):
+        msg = (
+            f"{prefix}: expected a dataset of texts, got one of `dsindex instruct`, whose conversations are not "
+            f"compared record by record; to compare it with its source, run the same `dsindex instruct` with another "
+            f"--output-prefix and compare the digests in both manifests"
+        )
+        raise InputError(msg)
+    if packed is None:
+        return content.options.json_key, None
+    pattern = parse_text_pattern(read_packed_options(prefix, manifest).jq_pattern)
+    return pattern.column, pattern
+
+
+def _load_recorded(name: str, sha256: str, given: str | None) -> Tokenizer:
+    """Load the tokenizer that the manifest names, from where the user says it is."""
+    if given is None and not os.path.exists(name):
+        msg = (
+            f"expected the tokenizer {name!r} (sha256 {sha256[:16]}…) that the dataset was made with, and the manifest "
+            f"does not say where it is; give its path with --tokenizer-model"
+        )
+        raise TokenizerError(msg)
+    path = given if given is not None else name
+    tokenizer = load_tokenizer(path)
+    if tokenizer.sha256 != sha256:
+        msg = (
+            f"{path}: expected the tokenizer with sha256 {sha256} that the dataset was made with, "
+            f"got {tokenizer.sha256}; give that one with --tokenizer-model"
+        )
+        raise TokenizerError(msg)
+    return tokenizer
+
+
+def _find_inputs(
+    recorded: Sequence[RecordedInput], manifest: dict[str, Any]
+) -> tuple[tuple[SourceInput, ...], list[str]]:
+    """Find the inputs, by the path that was given or else by the absolute one, and see whether they changed."""
+    absolute = [entry[0] for entry in manifest.get("run", {}).get("plan", {}).get("inputs", [])]
+    inputs, findings = [], []
+    for number, file in enumerate(recorded):
+        path = file.path
+        if not os.path.isfile(path) and number < len(absolute):
+            path = absolute[number]
+        try:
+            size_bytes = os.path.getsize(path)
+            fingerprint = fingerprint_input(path)
+        except OSError as error:
+            findings.append(f"{path}: cannot be read ({error.strerror}); the dataset was made of it, put it back")
+            continue
+        except InputError as error:
+            findings.append(str(error))
+            continue
+        if size_bytes != file.size_bytes or fingerprint != file.fingerprint:
+            findings.append(
+                f"{path}: expected the input of {file.size_bytes} bytes with fingerprint {file.fingerprint} as in the "
+                f"manifest, got {size_bytes} bytes with {fingerprint}; it changed, put the former one back"
+            )
+        inputs.append(SourceInput(path=path, size_bytes=size_bytes))
+    return tuple(inputs), findings
+
+
+def plan_ranges(settings: SourceSettings) -> list[SourceRange]:
+    """Cut all inputs into ranges, whose first documents and lines are not known yet."""
+    return [
+        SourceRange(
+            input=number,
+            begin=begin,
+            end=min(begin + RANGE_BYTES, file.size_bytes),
+            first_document=0,
+            num_documents=None,
+            first_line=1,
+        )
+        for number, file in enumerate(settings.inputs)
+        for begin in range(0, file.size_bytes, RANGE_BYTES)
+    ]
+
+
+def lay_out_source(
+    settings: SourceSettings, *, executor: Executor
+) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+    """Tokenize all inputs again and give what an index is made of, in order, some ranges at a time.
+
+    Returns:
+        Tokens of each sequence, and sequences of each document, a range at a time.
+    """
+    shared = executor.share(settings)
+    ranges = plan_ranges(settings)
+    group = RANGES_PER_SLOT * executor.slots
+    for begin in range(0, len(ranges), group):
+        results: dict[int, Any] = {}
+        calls = [
+            (
+                number,
+                Call(
+                    name=f"tokenize[{number}]",
+                    place=settings.dataset,
+                    function=lay_out_range,
+                    arguments=(piece, shared),
+                ),
+            )
+            for number, piece in enumerate(ranges[begin : begin + group], begin)
+        ]
+        run_calls(executor, calls, on_result=results.__setitem__)
+        for number, _ in calls:
+            yield results.pop(number)
