@@ -33,11 +33,21 @@ fail() {
 }
 
 free_ports() { # COUNT: distinct ports that nobody listens on
+    # Below those that the system hands out: Ray's own connections would take one before its daemon has bound it.
     python -c '
-import socket, sys
-sockets = [socket.socket() for _ in range(int(sys.argv[1]))]
-for each in sockets:
-    each.bind(("127.0.0.1", 0))
+import pathlib, random, socket, sys
+ephemeral = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
+first = int(ephemeral.read_text().split()[0]) if ephemeral.exists() else 32768
+below = range(20000, first) if first > 21000 else range(first, 61000)  # Ray gives 10002 to 19999 to its workers
+sockets = []
+for port in random.sample(below, len(below)):
+    if len(sockets) == int(sys.argv[1]):
+        break
+    sockets.append(socket.socket())
+    try:
+        sockets[-1].bind(("", port))
+    except OSError:
+        sockets.pop().close()
 print(*(each.getsockname()[1] for each in sockets))' "$1"
 }
 

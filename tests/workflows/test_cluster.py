@@ -109,8 +109,8 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def wait_for_shards(work_dir: Path, number: int, process: subprocess.Popen[str] | None = None) -> int:
-    """Wait until progress.json says that so many shards are done, and give how many are."""
-    deadline = time.monotonic() + 90
+    """Wait until progress.json says that so many shards are done; return how many are."""
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         try:
             state = json.loads((work_dir / "progress.json").read_bytes())
@@ -119,14 +119,14 @@ def wait_for_shards(work_dir: Path, number: int, process: subprocess.Popen[str] 
         stage = state.get("stage") or {}
         if state.get("state") == "running" and stage.get("stage") == "tokenize" and stage["tasks_done"] >= number:
             return int(stage["tasks_done"])
-        if process is not None and process.poll() is not None:
+        if state.get("state") == "failed" or (process is not None and process.poll() is not None):
             break
         time.sleep(0.05)
     raise AssertionError(f"{number} shards were never done: {state} {process.stdout.read() if process else ''}")
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_build_survives_being_stopped_and_losing_a_node(
     cluster: LocalCluster, tmp_path: Path, make_config: Callable[..., BuildConfig], quiet: Reporter
 ) -> None:

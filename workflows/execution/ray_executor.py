@@ -173,27 +173,25 @@ class RayExecutor:
             ray.cancel(reference, force=True)
 
     def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:
-        """Run the call on every living node that has CPUs, whether they are busy or not."""
-        tasks = {}
-        for node in living_nodes():
-            place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            options = {"name": show_name(call.name), "num_cpus": 0, "max_retries": 0, "scheduling_strategy": place}
-            task = _run_call.options(**options).remote(call.function, *call.arguments)
-            tasks[f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, {node['NodeID'][:6]})"] = task
-        ray.wait(list(tasks.values()), num_returns=len(tasks), timeout=timeout)
-        answers = {}
-        for name, task in tasks.items():
-            try:
-                value, error = ray.get(task, timeout=0)
-            except ray.exceptions.GetTimeoutError:
+        """Run the call on every living node that has CPUs, whether they are busy or not.
+
+        A node that has not answered after a quarter of the time is asked again, by a second worker.
+        """
+        nodes = {
+            f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, {node['NodeID'][:6]})": node["NodeID"]
+            for node in living_nodes()
+        }
+        deadline = time.monotonic() + timeout
+        tasks = {name: [_start_on_node(call, node)] for name, node in nodes.items()}
+        answers = _collect_answers(tasks, time.monotonic() + timeout / 4)
+        for name in tasks:
+            tasks[name].append(_start_on_node(call, nodes[name]))
+        answers |= _collect_answers(tasks, deadline)
+        for name, attempts in tasks.items():
+            for task in attempts:
                 ray.cancel(task, force=True)
-                error = TaskError(f"it did not answer within {timeout:.0f} s")
-                answers[name] = NodeAnswer(error=error)
-            except ray.exceptions.RayError as lost:
-                answers[name] = NodeAnswer(error=TaskError(f"it was lost ({_first_line(lost)})"))
-            else:
-                answers[name] = NodeAnswer(value=value, error=error)
-        return answers
+            answers[name] = NodeAnswer(error=TaskError(f"it did not answer within {timeout:.0f} s"))
+        return {name: answers[name] for name in nodes}
 
     def close(self) -> None:
         """Leave the cluster; one that was started here is stopped, a connection found open stays open."""
@@ -211,6 +209,33 @@ def _first_line(error: BaseException) -> str:
 def living_nodes() -> list[dict[str, Any]]:
     """List the nodes that can run tasks, as Ray describes them."""
     return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+
+
+def _start_on_node(call: Call, node: str) -> Any:  # noqa: ANN401 - Ray's own type is private
+    place = NodeAffinitySchedulingStrategy(node, soft=False)
+    options = {"name": show_name(call.name), "num_cpus": 0, "max_retries": 0, "scheduling_strategy": place}
+    return _run_call.options(**options).remote(call.function, *call.arguments)
+
+
+def _collect_answers(tasks: dict[str, list[Any]], deadline: float) -> dict[str, NodeAnswer]:
+    """Wait for the first answer of each node, and take those that have answered out of `tasks`."""
+    answers: dict[str, NodeAnswer] = {}
+    while tasks and (left := deadline - time.monotonic()) > 0:
+        ready, _ = ray.wait([task for attempts in tasks.values() for task in attempts], timeout=left)
+        for name in [name for name, attempts in tasks.items() if any(task in ready for task in attempts)]:
+            attempts = tasks.pop(name)
+            answers[name] = _read_answer(next(task for task in attempts if task in ready))
+            for task in attempts:
+                ray.cancel(task, force=True)
+    return answers
+
+
+def _read_answer(task: Any) -> NodeAnswer:  # noqa: ANN401 - Ray's own type is private
+    try:
+        value, error = ray.get(task)
+    except ray.exceptions.RayError as lost:
+        return NodeAnswer(error=TaskError(f"it was lost ({_first_line(lost)})"))
+    return NodeAnswer(value=value, error=error)
 
 
 @ray.remote  # type: ignore[untyped-decorator]
