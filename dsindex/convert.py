@@ -26,7 +26,7 @@ from dsindex.formats.pbin import (
 )
 from dsindex.formats.pbin_join import merge_packed, token_run
 from dsindex.formats.raw_index import run_in_threads
-from dsindex.formats.token_copy import TokenRun, assemble, copy_tokens
+from dsindex.formats.token_copy import TokenRun, copy_tokens, write_token_file
 from dsindex.storage import DigestingWriter
 
 if TYPE_CHECKING:
@@ -102,7 +102,9 @@ def convert_to_packed(
         packed.close()
 
     run = TokenRun(path=bin_path, offset=0, dtype=index.dtype.str, num_tokens=num_tokens)
-    assemble(output, [run], dtype=header.dtype, head=header.to_bytes(), write_tail=write_index, run_tasks=run_tasks)
+    write_token_file(
+        output, [run], dtype=header.dtype, head=header.to_bytes(), write_tail=write_index, run_tasks=run_tasks
+    )
     return Conversion(
         outputs=(output,), num_documents=index.header.num_documents, num_tokens=num_tokens, dtype=header.dtype
     )

@@ -12,6 +12,7 @@ import errno
 import os
 import shutil
 import uuid
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 import xxhash
@@ -36,6 +37,17 @@ WRITEBACK_BYTES = 8 << 20
 """Written before the disk is set to work on it, so that the sync at the end finds little left to wait for."""
 
 Bytes = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """A file as it was written: what it is recognised by, and proven whole."""
+
+    name: str
+    """Relative to the work folder; of a dataset's published file, its suffix."""
+    size_bytes: int
+    digest: str
+    """As `digest_file` returns it."""
 
 
 def combine_digests(block_digests: Iterable[bytes]) -> str:
@@ -106,6 +118,10 @@ class DigestingWriter:
         """Return the digest of what was written, as `digest_file` will see it."""
         return self._digester.hexdigest()
 
+    def as_stored(self, name: str) -> StoredFile:
+        """Return what was written, under a name."""
+        return StoredFile(name=name, size_bytes=self.size_bytes, digest=self.hexdigest())
+
 
 class ArrowSink:
     """A DigestingWriter as the file object that Arrow wants."""
@@ -162,18 +178,18 @@ def digest_file(path: str, *, chunk_bytes: int = 4 << 20) -> str:
 
 
 @contextlib.contextmanager
-def atomic_writer(path: str, *, ticket: str | None = None) -> Iterator[DigestingWriter]:
+def atomic_writer(path: str, *, attempt_id: str | None = None) -> Iterator[DigestingWriter]:
     """Open `path` for writing; it appears whole, synced to disk, when the block ends, or not at all.
 
     Args:
         path: The final name.
-        ticket: A word that no other writer uses, for a caller that wants to know the temporary file's name after a
+        attempt_id: A word that no other writer uses, for a caller that wants to know the temporary file's name after a
             crash; see `temporary_name`.
 
     Raises:
         OutputError: If the folder or the disk refuses.
     """
-    temporary = temporary_name(path, ticket or uuid.uuid4().hex)
+    temporary = temporary_name(path, attempt_id or uuid.uuid4().hex)
     try:
         with open(temporary, "xb", buffering=BUFFER_BYTES) as file:
             yield DigestingWriter(file)
@@ -188,9 +204,9 @@ def atomic_writer(path: str, *, ticket: str | None = None) -> Iterator[Digesting
             os.unlink(temporary)
 
 
-def temporary_name(path: str, ticket: str) -> str:
+def temporary_name(path: str, attempt_id: str) -> str:
     """Return the name under which `atomic_writer` writes."""
-    return f"{path}.{ticket}.tmp"
+    return f"{path}.{attempt_id}.tmp"
 
 
 def write_whole(path: str, data: Bytes) -> None:

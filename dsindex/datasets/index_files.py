@@ -60,8 +60,8 @@ def _check_head(path: str, what: str) -> None:
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL byte
         msg = f"{path}: cannot be read as {what} ({error})"
         raise FormatError(msg) from error
-    head_bytes = int.from_bytes(head[8:10] if head[6:7] == b"\x01" else head[8:12], "little")
-    if not head.startswith(b"\x93NUMPY") or head_bytes > size_bytes:
+    header_bytes = int.from_bytes(head[8:10] if head[6:7] == b"\x01" else head[8:12], "little")
+    if not head.startswith(b"\x93NUMPY") or header_bytes > size_bytes:
         msg = f"{path}: cannot be read as {what}: it does not begin as a .npy file, or is cut off"
         raise FormatError(msg)
 

@@ -14,7 +14,7 @@ from dsindex.errors import FormatError
 from dsindex.formats.pbin import CURRENT_ERA, PackedHeader, PackedIndexWriter, read_document_lengths, read_packed_header
 from dsindex.formats.raw_index import run_in_threads
 from dsindex.formats.safe_pickle import read_pairs
-from dsindex.formats.token_copy import TokenRun, assemble
+from dsindex.formats.token_copy import TokenRun, write_token_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,9 @@ def merge_packed(
         index.close()
 
     runs = [token_run(path, header) for path, header in zip(paths, headers, strict=True)]
-    assemble(output, runs, dtype=merged.dtype, head=merged.to_bytes(), write_tail=write_index, run_tasks=run_tasks)
+    write_token_file(
+        output, runs, dtype=merged.dtype, head=merged.to_bytes(), write_tail=write_index, run_tasks=run_tasks
+    )
     return merged
 
 
@@ -102,7 +104,7 @@ def repair_joined(path: str, output: str, *, run_tasks: RunTasks = run_in_thread
             index.add(pairs[:, 1] // header.token_bytes)
         index.close()
 
-    assemble(
+    write_token_file(
         output,
         [token_run(path, header)],
         dtype=header.dtype,

@@ -84,7 +84,7 @@ def copy_range(task: CopyRange) -> None:
             os.close(output)
 
 
-def assemble(
+def write_token_file(
     path: str,
     runs: Sequence[TokenRun],
     *,

@@ -178,18 +178,19 @@ def write_slot(slot: CacheSlot, contents: Sequence[Content], record: Mapping[str
         if state not in (None, new, *_recorded_states(stored, path)):
             raise OutputError(_refusal(path))
     _remove_temporaries(slot, stored)
-    ticket = uuid.uuid4().hex
+    attempt_id = uuid.uuid4().hex
     ours = [[new] if state in (None, new) else [new, state] for state, new in zip(there, wanted, strict=True)]
-    write_record(slot.record, {"building": ticket, "files": _file_states(slot, ours)})
+    write_record(slot.record, {"building": attempt_id, "files": _file_states(slot, ours)})
     remove_if_present(slot.paths[-1])
     sync_folder(os.path.dirname(slot.paths[-1]))
     written = {}
     for path, content in zip(slot.paths[:-1], contents[:-1], strict=True):
-        write_content(path, content, ticket=ticket)
+        write_content(path, content, attempt_id=attempt_id)
         written[path] = os.stat(path)
-    if (read_record(slot.record) or {}).get("building") != ticket or not all(map(_is_still, written, written.values())):
+    is_ours = (read_record(slot.record) or {}).get("building") == attempt_id
+    if not is_ours or not all(map(_is_still, written, written.values())):
         raise OutputError(_busy(slot))
-    write_content(slot.paths[-1], contents[-1], ticket=ticket)
+    write_content(slot.paths[-1], contents[-1], attempt_id=attempt_id)
     write_record(slot.record, final)
     return False
 
@@ -216,15 +217,15 @@ def read_record(path: str) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and record.get("version") == RECORD_VERSION else None
 
 
-def write_content(path: str, content: Content, *, ticket: str | None = None) -> None:
+def write_content(path: str, content: Content, *, attempt_id: str | None = None) -> None:
     """Write a file whole or not at all; an array as numpy.save does.
 
     Args:
         path: The final name.
         content: Bytes or an array.
-        ticket: As `atomic_writer` takes it.
+        attempt_id: As `atomic_writer` takes it.
     """
-    with atomic_writer(path, ticket=ticket) as file:
+    with atomic_writer(path, attempt_id=attempt_id) as file:
         for piece in _pieces(content):
             file.write(piece)
 
@@ -275,11 +276,11 @@ def _recorded_states(record: Mapping[str, Any] | None, path: str) -> list[FileSt
 
 
 def _remove_temporaries(slot: CacheSlot, record: Mapping[str, Any] | None) -> None:
-    """Remove what a writer that was killed left beside the cache; its record has the ticket in the files' names."""
-    ticket = (record or {}).get("building")
-    if isinstance(ticket, str) and ticket.isalnum():
+    """Remove what a writer that was killed left beside the cache; its record has the attempt_id in the files' names."""
+    attempt_id = (record or {}).get("building")
+    if isinstance(attempt_id, str) and attempt_id.isalnum():
         for path in slot.paths:
-            remove_if_present(temporary_name(path, ticket))
+            remove_if_present(temporary_name(path, attempt_id))
 
 
 def _refusal(path: str) -> str:

@@ -25,7 +25,7 @@ class Block:
     targets: NDArray[np.int64]
     """The pad id where there is nothing to predict."""
     loss_mask: NDArray[np.float32]
-    """1 where the target is learnt."""
+    """1 where the target is trained on."""
     position_ids: NDArray[np.int64]
     """From 0 in each conversation, and in the padding."""
     sequence_boundaries: NDArray[np.int32]

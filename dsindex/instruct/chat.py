@@ -1,4 +1,4 @@
-"""A chat template: messages -> the text of a conversation, and which of its characters are learnt.
+"""A chat template: messages -> the text of a conversation, and which of its characters are trained on.
 
 Templates are rendered as Hugging Face's transformers renders them (`rendering.py`), in guarded processes.
 """

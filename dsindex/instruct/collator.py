@@ -35,7 +35,7 @@ class DatasetBatch:
     targets: Any
     """int64, shape [rows, L]: the next token of the same conversation, the pad id where there is none."""
     loss_mask: Any
-    """float32, shape [rows, L]: 1 where the target is learnt."""
+    """float32, shape [rows, L]: 1 where the target is trained on."""
     position_ids: Any
     """int64, shape [rows, L]: from 0 in each conversation."""
     attention_lengths: Any
@@ -118,7 +118,7 @@ class InstructionCollator:
         """
         fields = [_fields_of(sample) for sample in samples]
         answers = self._construction.read_all([write_record(values) for values in fields])
-        conversations = [self._assemble(*given) for given in zip(samples, fields, answers, strict=True)]
+        conversations = [self._encode(*given) for given in zip(samples, fields, answers, strict=True)]
         lengths = [len(tokens) for tokens, _ in conversations]
         limit = max(lengths) if self._sequence_length is None else self._sequence_length
         if max(lengths) > limit:
@@ -130,7 +130,7 @@ class InstructionCollator:
         blocks = [assemble_block(row, sequence_length=limit, pad_id=self._pad_id) for row in rows]
         return stack_blocks(blocks, as_torch=self._as_torch)
 
-    def assemble(self, sample: Mapping[str, Any]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
+    def encode(self, sample: Mapping[str, Any]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
         """Return tokens and mask (1 = learn) of one sample.
 
         Raises:
@@ -139,25 +139,25 @@ class InstructionCollator:
         """
         fields = _fields_of(sample)
         [answers] = self._construction.read_all([write_record(fields)])
-        return self._assemble(sample, fields, answers)
+        return self._encode(sample, fields, answers)
 
-    def _assemble(
+    def _encode(
         self, sample: Mapping[str, Any], fields: Mapping[str, Any], answers: PatternAnswers
     ) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
         special_ids = sample[SPECIAL_TOKENS_KEY]
         parts = self._construction.build_parts(fields, answers)
         tokens: list[NDArray[np.uint32]] = []
         mask: list[NDArray[np.uint8]] = []
-        for piece in self._construction.assemble(parts):
-            if piece.special is not None:
-                ids = np.array([special_ids[piece.special]], dtype=np.uint32)
-            elif piece.place is not None:
-                name, number = piece.place
+        for segment in self._construction.lay_out(parts):
+            if segment.special is not None:
+                ids = np.array([special_ids[segment.special]], dtype=np.uint32)
+            elif segment.place is not None:
+                name, number = segment.place
                 ids = (sample[name] if number is None else sample[name][number])[TOKENS_KEY]
             else:
-                ids = self._tokenizer.encode(piece.text).ids
+                ids = self._tokenizer.encode(segment.text).ids
             tokens.append(ids)
-            mask.append(np.full(len(ids), piece.learnt, dtype=np.uint8))
+            mask.append(np.full(len(ids), segment.trainable, dtype=np.uint8))
         assembled = np.concatenate(mask)
         if not assembled.any():
             raise RecordProblem("nothing-learnt", "expected at least one token to learn, got a mask of zeros only")

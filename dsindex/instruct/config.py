@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class InstructionConfig(BaseModel):
-    """How records become prompts, which of their text is learnt, and how long they may be."""
+    """How records become prompts, which of their text is trained on, and how long they may be."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -32,7 +32,7 @@ class InstructionConfig(BaseModel):
     message_construction: tuple[str, ...] = ()
     """Names of fields in the order in which their texts are put together; none: a chat template is used."""
     loss_masking_jq_patterns: tuple[str, ...] = ()
-    """What is not learnt: `.field`, or `.field | filter` where the filter is asked about every message of the field."""
+    """What is masked: `.field`, or `.field | filter` where the filter is asked about every message of the field."""
     jq_patterns: dict[str, str] | tuple[str, ...] | None = None
     """Where the fields of `message_construction` are in a record; without it field `x` is `.x`."""
     optional_fields: tuple[str, ...] = ()
@@ -40,11 +40,11 @@ class InstructionConfig(BaseModel):
     unmatched_patterns: Literal["refuse", "allow"] = "refuse"
     """What happens to a record of which a masking pattern selects nothing, although its field is there."""
     role_prefixes: dict[str, str] = Field(default_factory=dict)
-    """Text put before a message of a role (as mapped); never learnt."""
+    """Text put before a message of a role (as mapped); never trained on."""
     separator: str = ""
-    """Text put between two parts; never learnt."""
+    """Text put between two parts; never trained on."""
     eos_after: Literal["conversation", "reply"] = "conversation"
-    """Where the EOS goes: once at the end, or after every learnt message and at the end."""
+    """Where the EOS goes: once at the end, or after every trainable message and at the end."""
 
     chat_template: str | None = None
     """A jinja2 chat template; without it the tokenizer's own."""
@@ -60,8 +60,8 @@ class InstructionConfig(BaseModel):
     """The date that `strftime_now` sees. Without it a template that asks for the date is refused: output never
     depends on the day."""
     b_include_to_loss_token: str | None = None
-    """Marker tokens, as in Modalities: what lies strictly between the two is learnt. Without them
-    `{% generation %}` blocks say what is learnt."""
+    """Marker tokens, as in Modalities: what lies strictly between the two is trained on. Without them
+    `{% generation %}` blocks say what is trained on."""
     e_include_to_loss_token: str | None = None
 
     record_format: Literal["auto", "messages", "sharegpt", "alpaca"] = "auto"
@@ -84,7 +84,7 @@ class InstructionConfig(BaseModel):
             self._check_construction()
         elif self.loss_masking_jq_patterns:
             raise ValueError(
-                "loss_masking_jq_patterns needs message_construction; a chat template marks what is learnt"
+                "loss_masking_jq_patterns needs message_construction; a chat template marks what is trained on"
             )
         if self.chat_template is not None and self.chat_template_file is not None:
             raise ValueError("expected chat_template or chat_template_file, got both")
@@ -160,7 +160,7 @@ def _complete(config: InstructionConfig, source: str) -> InstructionConfig:
     return config
 
 
-def read_config(path: Path) -> InstructionConfig:
+def read_instruction_config(path: Path) -> InstructionConfig:
     """Read a configuration from a YAML file.
 
     Raises:

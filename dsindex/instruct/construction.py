@@ -1,10 +1,10 @@
 """The spec's message construction: fields of a record, one after the other, and which of them are not learnt.
 
 `message_construction: [role, instruction, conversations]` gives the order. A field is a text, or a list of messages
-with `from` and `value` (or `role` and `content`). Texts are tokenized one by one and their tokens put together, so that
-a border between learnt and masked text is always a border between tokens. Masked is what a `loss_masking_jq_patterns`
-entry selects (`patterns.py`), prefixes, separators and the BOS. An EOS is learnt iff the part before it is: a model
-that learns a reply learns to end it.
+with `from` and `value` (or `role` and `content`). Texts are tokenized one by one and their tokens concatenated, so that
+a border between trainable and masked text is always a border between tokens. Masked are prefixes, separators, the BOS
+and what a `loss_masking_jq_patterns` entry selects (`patterns.py`). An EOS is trained on iff the part before it is: a
+model that learns a reply learns to end it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PromptPart:
     """One text of a prompt: a field, or a message of one."""
 
     text: str
-    learnt: bool = True
+    trainable: bool = True
     prefix: str = ""
-    """Put before the text, never learnt."""
+    """Put before the text, never trained on."""
     place: tuple[str, int | None]
     """Field, and index of the message in it; None for a field that is a text."""
 
@@ -42,11 +42,11 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Segment:
     """What stands in the token sequence: a part's text, a prefix or separator, or a special token."""
 
     text: str
-    learnt: bool
+    trainable: bool
     place: tuple[str, int | None] | None = None
     """Of a part's own text: where it comes from."""
     special: str | None = None
@@ -117,7 +117,7 @@ class MessageConstruction:
                 )
         return fields
 
-    def build_parts(self, fields: Mapping[str, Any], answers: PatternAnswers) -> list[Part]:
+    def build_parts(self, fields: Mapping[str, Any], answers: PatternAnswers) -> list[PromptPart]:
         """Put the parts of all fields in order, each with its mask.
 
         Raises:
@@ -129,22 +129,22 @@ class MessageConstruction:
         if not any(part.text for part in parts):
             raise RecordProblem("no-turns", "expected at least one text, got none")
         masked = self._select_masked(fields, answers)
-        return [replace(part, learnt=part.place not in masked) for part in parts]
+        return [replace(part, trainable=part.place not in masked) for part in parts]
 
-    def assemble(self, parts: Sequence[Part]) -> list[Piece]:
-        """Lay out the pieces of one sequence: BOS, parts with prefixes and separators, EOS."""
+    def lay_out(self, parts: Sequence[PromptPart]) -> list[Segment]:
+        """Return the segments of one sequence: BOS, parts with prefixes and separators, EOS."""
         config = self._config
         has_bos, has_eos = "bos_token" in config.special_tokens, "eos_token" in config.special_tokens
-        pieces = [Piece(text="", learnt=False, special="bos_token")] if has_bos else []
+        segments = [Segment(text="", trainable=False, special="bos_token")] if has_bos else []
         for number, part in enumerate(parts):
             if before := (config.separator if number else "") + part.prefix:
-                pieces.append(Piece(text=before, learnt=False))
-            pieces.append(Piece(text=part.text, learnt=part.learnt, place=part.place))
+                segments.append(Segment(text=before, trainable=False))
+            segments.append(Segment(text=part.text, trainable=part.trainable, place=part.place))
             is_last = number == len(parts) - 1
-            ends_reply = config.eos_after == "reply" and part.is_message and part.learnt
+            ends_reply = config.eos_after == "reply" and part.is_message and part.trainable
             if has_eos and (is_last or ends_reply):
-                pieces.append(Piece(text="", learnt=part.learnt, special="eos_token"))
-        return pieces
+                segments.append(Segment(text="", trainable=part.trainable, special="eos_token"))
+        return segments
 
     def _select_masked(self, fields: Mapping[str, Any], answers: PatternAnswers) -> set[tuple[str, int | None]]:
         masked: set[tuple[str, int | None]] = set()
@@ -158,28 +158,28 @@ class MessageConstruction:
             masked.update((mask.field, i if is_list else None) for i, is_masked in enumerate(selected) if is_masked)
         return masked
 
-    def _field_parts(self, name: str, value: object) -> list[Part]:
+    def _field_parts(self, name: str, value: object) -> list[PromptPart]:
         if isinstance(value, str):
-            return [Part(text=value, place=(name, None))]
+            return [PromptPart(text=value, place=(name, None))]
         if not isinstance(value, list):
             raise RecordProblem("bad-field", f"field {name!r}: expected a text or a list of messages")
         if not value:
             raise RecordProblem("no-turns", f"field {name!r}: expected at least one message, got an empty list")
         return [self._message_part(name, index, message) for index, message in enumerate(value)]
 
-    def _message_part(self, name: str, index: int, message: object) -> Part:
+    def _message_part(self, name: str, index: int, message: object) -> PromptPart:
         if not isinstance(message, dict):
             raise RecordProblem("bad-field", f"field {name!r}, message {index + 1}: expected an object")
         role = map_role(message_role(message, index + 1), self._config.role_mapping, index + 1)
-        return Part(
+        return PromptPart(
             text=message_text(message, index + 1),
             prefix=self._config.role_prefixes.get(role, ""),
             place=(name, index),
         )
 
 
-def group_exchanges(parts: Sequence[Part]) -> list[list[int]]:
-    """Cut a conversation between exchanges: before each masked message that follows a learnt one.
+def group_exchanges(parts: Sequence[PromptPart]) -> list[list[int]]:
+    """Cut a conversation between exchanges: before each masked message that follows a trainable one.
 
     Args:
         parts: Of one record.
@@ -192,10 +192,10 @@ def group_exchanges(parts: Sequence[Part]) -> list[list[int]]:
     for number, part in enumerate(parts):
         if not part.is_message:
             continue
-        if (answered and not part.learnt) or not groups:
+        if (answered and not part.trainable) or not groups:
             groups.append([])
         groups[-1].append(number)
-        answered = part.learnt
+        answered = part.trainable
     return groups
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from dsindex.errors import InputError, RecordProblem
 from dsindex.instruct.chat import ChatTemplate, write_conversation
-from dsindex.instruct.construction import MessageConstruction, Piece, group_exchanges
+from dsindex.instruct.construction import MessageConstruction, Segment, group_exchanges
 from dsindex.instruct.records import Message, check_text, parse_record, read_messages, strings_in
 from dsindex.instruct.splits import fingerprint_content
 from dsindex.instruct.tokens import ChatTokenizer, mask_between_markers, mask_from_spans
@@ -79,7 +79,7 @@ class InstructionEncoder:
     """Encodes records by message construction or by a chat template. Can be pickled; safe in threads.
 
     Args:
-        config: What the records are and what is learnt.
+        config: What the records are and what is trained on.
         tokenizer: The tokenizer, with its names of special tokens and its chat templates.
         limits: What the template or the patterns may cost for one record; the usual limits where None.
 
@@ -115,7 +115,7 @@ class InstructionEncoder:
             record: A JSON object, as `json.loads` gives it.
 
         Returns:
-            Tokens and mask of the same length, at least one token learnt in each sequence.
+            Tokens and mask of the same length, at least one trainable token in each sequence.
 
         Raises:
             RecordProblem: If the record does not become a conversation with something to learn.
@@ -173,9 +173,9 @@ class InstructionEncoder:
             def encode(choices: Iterator[list[int]]) -> Iterator[_Sequence]:
                 for wanted in map(set, choices):
                     kept = [part for number, part in enumerate(parts) if not part.is_message or number in wanted]
-                    yield self._encode_pieces(construction.assemble(kept))
+                    yield self._encode_segments(construction.lay_out(kept))
 
-            whole = self._encode_pieces(construction.assemble(parts))
+            whole = self._encode_segments(construction.lay_out(parts))
             return self._finish(whole, group_exchanges(parts), encode, content=fields, special_in_text=has_special)
 
         return _Begun(request=write_record(record), finish=finish)
@@ -242,22 +242,24 @@ class InstructionEncoder:
         if self._config.too_long == "truncate":
             first = _Sequence(tokens=whole.tokens[:limit], mask=whole.mask[:limit])
             if not first.mask.any():
-                raise RecordProblem("nothing-learnt", f"nothing is learnt in the first {limit} tokens")
+                raise RecordProblem("nothing-learnt", f"nothing is trained on in the first {limit} tokens")
             return [first], len(whole.tokens) - limit
         sequences = _split_exchanges(limit, exchanges, encode)
         kept = [sequence for sequence in sequences if sequence.mask.any()]
         if not kept:
-            raise RecordProblem("nothing-learnt", "nothing is learnt in any of the parts")
+            raise RecordProblem("nothing-learnt", "nothing is trained on in any of the parts")
         return kept, sum(len(sequence.tokens) for sequence in sequences) - sum(len(kept_.tokens) for kept_ in kept)
 
-    def _encode_pieces(self, pieces: Sequence[Piece]) -> _Sequence:
+    def _encode_segments(self, segments: Sequence[Segment]) -> _Sequence:
         tokens: list[NDArray[np.uint32]] = []
-        for piece in pieces:
-            if piece.special is not None:
-                tokens.append(np.array([self.special_ids[piece.special]], dtype=np.uint32))
+        for segment in segments:
+            if segment.special is not None:
+                tokens.append(np.array([self.special_ids[segment.special]], dtype=np.uint32))
             else:
-                tokens.append(self._tokenizer.encode(piece.text).ids)
-        masks = [np.full(len(ids), piece.learnt, dtype=np.uint8) for ids, piece in zip(tokens, pieces, strict=True)]
+                tokens.append(self._tokenizer.encode(segment.text).ids)
+        masks = [
+            np.full(len(ids), segment.trainable, dtype=np.uint8) for ids, segment in zip(tokens, segments, strict=True)
+        ]
         return _Sequence(tokens=np.concatenate(tokens), mask=np.concatenate(masks))
 
     @property
@@ -337,8 +339,8 @@ def _open_template(config: InstructionConfig, tokenizer: ChatTokenizer, limits: 
     )
     if not template.marks_generation and config.b_include_to_loss_token is None:
         raise InputError(
-            "chat template: nothing says what is learnt; put what the model should learn between {% generation %} and "
-            "{% endgeneration %}, or name b_include_to_loss_token and e_include_to_loss_token"
+            "chat template: nothing says what is trained on; put what the model should learn between "
+            "{% generation %} and {% endgeneration %}, or name b_include_to_loss_token and e_include_to_loss_token"
         )
     return template
 

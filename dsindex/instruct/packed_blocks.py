@@ -6,13 +6,17 @@ It is made from the lengths of all sequences in order, so it does not depend on 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsindex.errors import LimitError
 from dsindex.formats.mmididx import read_index
 from dsindex.instruct.packing import plan_packing
-from dsindex.shards.attempt import Attempt, StoredFile
+from dsindex.shards.attempt import Attempt
+
+if TYPE_CHECKING:
+    from dsindex.storage import StoredFile
 
 PLAN_DTYPE = np.dtype("<i4")
 MAX_SEQUENCES = 2**31 - 1

@@ -1,4 +1,4 @@
-"""Chat templates in a guarded process: jinja2's sandbox, set up as transformers does, and what is learnt of a text.
+"""Chat templates in a guarded process: jinja2's sandbox, set up as transformers does, and a text's trainable spans.
 
 What transformers has is here: `ImmutableSandboxedEnvironment`, `trim_blocks`, `lstrip_blocks`, loop controls, `tojson`
 without HTML escapes, `raise_exception`, `strftime_now`, `{% generation %}`, and a `dict` and a `namespace` that lead to

@@ -87,7 +87,7 @@ def make_recipe(config: InstructionConfig, tokenizer: Tokenizer, tokenizer_model
     """Collect what an encoder is made of.
 
     Args:
-        config: What the records are and what is learnt.
+        config: What the records are and what is trained on.
         tokenizer: As loaded.
         tokenizer_model: Where it was loaded from: the folder may have chat templates.
 
@@ -105,7 +105,7 @@ def make_recipe(config: InstructionConfig, tokenizer: Tokenizer, tokenizer_model
     )
 
 
-def make_encoder(recipe: EncoderRecipe, limits: Limits | None = None) -> InstructionEncoder:
+def make_instruction_encoder(recipe: EncoderRecipe, limits: Limits | None = None) -> InstructionEncoder:
     """Return the process-wide encoder of a recipe.
 
     Args:
@@ -116,11 +116,11 @@ def make_encoder(recipe: EncoderRecipe, limits: Limits | None = None) -> Instruc
         TokenizerError: If a special token is not exactly one id.
         InputError: If a pattern or the template cannot be used.
     """
-    return _make_encoder(recipe, limits or default_limits())
+    return _make_instruction_encoder(recipe, limits or default_limits())
 
 
 @functools.lru_cache(maxsize=2)
-def _make_encoder(recipe: EncoderRecipe, limits: Limits) -> InstructionEncoder:
+def _make_instruction_encoder(recipe: EncoderRecipe, limits: Limits) -> InstructionEncoder:
     from dsindex.instruct.config import InstructionConfig
     from dsindex.instruct.encoder import InstructionEncoder
     from dsindex.instruct.tokens import ChatTokenizer
@@ -225,7 +225,7 @@ class _Shard:
         self._attempt = attempt
         self._task = task
         self._settings = settings
-        self._encoder = make_encoder(settings.recipe, settings.limits)
+        self._encoder = make_instruction_encoder(settings.recipe, settings.limits)
         self._lines = self._blank = 0
         self._bad: Counter[str] = Counter()
         self._quarantine: AttemptFile | None = None

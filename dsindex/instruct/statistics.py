@@ -47,5 +47,5 @@ class InstructionStatistics:
         share = 100 * self.learnt / self.tokens if self.tokens else 0.0
         return (
             f"{self.conversations:,} conversations, {self.sequences:,} sequences, {self.tokens:,} tokens, "
-            f"{self.learnt:,} learnt ({share:.1f} %), {self.cut:,} cut off"
+            f"{self.learnt:,} trainable ({share:.1f} %), {self.cut:,} cut off"
         )

@@ -1,9 +1,9 @@
-"""Text with learnt spans -> tokens and a mask. Masking never changes how a text is tokenized.
+"""Text with trainable spans -> tokens and a mask. Masking never changes how a text is tokenized.
 
 The whole text is tokenized once; the tokenizer says which characters each token covers (its offsets). **A token is
-learnt if and only if at least one of its characters lies in a learnt span**, so one that straddles a border is learnt.
+trainable if and only if at least one of its characters lies in a trainable span**, so one that straddles a border is.
 The pieces of a byte-level tokenizer that share one character all cover that character. A token that covers no character
-(some tokenizers make them) is learnt iff the character at its place is.
+(some tokenizers make them) is trained on iff the character at its place is.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class ChatTokenizer:
 
 
 def mask_from_spans(offsets: NDArray[np.int64], spans: Sequence[Span], *, num_characters: int) -> NDArray[np.uint8]:
-    """Mark the tokens that cover at least one learnt character.
+    """Mark the tokens that cover at least one trainable character.
 
     Args:
         offsets: Shape [tokens, 2], characters covered by each token, end exclusive; tokens may overlap.
@@ -145,7 +145,7 @@ def mask_from_spans(offsets: NDArray[np.int64], spans: Sequence[Span], *, num_ch
         num_characters: Length of the text.
 
     Returns:
-        1 for learnt, 0 for masked; shape [tokens].
+        1 for trainable, 0 for masked; shape [tokens].
 
     >>> mask_from_spans(np.array([[0, 2], [2, 5], [5, 6]]), [(3, 5)], num_characters=6)
     array([0, 1, 0], dtype=uint8)
@@ -153,11 +153,11 @@ def mask_from_spans(offsets: NDArray[np.int64], spans: Sequence[Span], *, num_ch
     learnt = np.zeros(num_characters + 1, dtype=bool)
     for begin, end in spans:
         learnt[begin:end] = True
-    # Number of learnt characters before each place.
+    # Number of trainable characters before each place.
     before = np.zeros(num_characters + 2, dtype=np.int64)
     np.cumsum(learnt, out=before[1:])
     begins, ends = offsets[:, 0], offsets[:, 1]
-    # A token without characters asks about the one at its place; the text's end is never learnt.
+    # A token without characters asks about the one at its place; the text's end is never trained on.
     mask: NDArray[np.uint8] = (before[np.maximum(ends, begins + 1)] > before[begins]).astype(np.uint8)
     return mask
 
@@ -167,11 +167,11 @@ def mask_between_markers(ids: NDArray[np.uint32], *, begin_id: int, end_id: int)
 
     Args:
         ids: The tokens of one whole conversation.
-        begin_id: Opens a learnt part; not itself learnt.
-        end_id: Closes it; not itself learnt.
+        begin_id: Opens a trainable part; not itself trained on.
+        end_id: Closes it; not itself trained on.
 
     Returns:
-        1 for learnt, 0 for masked; shape [tokens].
+        1 for trainable, 0 for masked; shape [tokens].
 
     Raises:
         RecordProblem: If the markers do not alternate, begin first and end last.
@@ -188,18 +188,18 @@ def mask_between_markers(ids: NDArray[np.uint32], *, begin_id: int, end_id: int)
         raise RecordProblem(
             "unbalanced-markers",
             f"expected begin and end markers in turn, got {int(opens.sum())} begins and {int(closes.sum())} ends; "
-            "the template must close every learnt part",
+            "the template must close every trainable part",
         )
     mask: NDArray[np.uint8] = ((depth == 1) & ~opens).astype(np.uint8)
     return mask
 
 
 def show_masks(ids: NDArray[np.uint32], mask: NDArray[np.uint8], tokenizer: ChatTokenizer) -> str:
-    """Lay tokens out in runs of equal mask, for a person: whether learnt, the text, the tokens' pieces and ids.
+    """Lay tokens out in runs of equal mask, for a person: trainable or not, the text, the tokens' pieces and ids.
 
     Args:
         ids: Tokens of one conversation.
-        mask: 1 for learnt; same shape.
+        mask: 1 for trainable; same shape.
         tokenizer: The one that made them.
 
     Returns:

@@ -25,7 +25,7 @@ from dsindex.formats.mmididx import (
     write_index,
 )
 from dsindex.regular_files import open_unbuffered
-from dsindex.repair.outputs import RepairAccount, Target, copy_bytes, write_dataset
+from dsindex.repair.outputs import RepairAccount, RepairOutputs, copy_bytes, write_dataset
 from dsindex.storage import read_into
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _items(descriptor: int, dtype: np.dtype[Any], offset: int, count: int) -> It
 
 
 def repair_by_index(
-    found: SurvivingIndex, target: Target, *, one_sequence_per_document: bool, is_certain: bool
+    found: SurvivingIndex, target: RepairOutputs, *, one_sequence_per_document: bool, is_certain: bool
 ) -> RepairAccount:
     """Write the documents that an index still tells.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.merge import merged_header, write_merged_index
-from dsindex.repair.outputs import RepairAccount, Target, copy_bytes, write_dataset
+from dsindex.repair.outputs import RepairAccount, RepairOutputs, copy_bytes, write_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dsindex.storage import DigestingWriter
 
 
-def repair_by_shards(parts: Sequence[Part], target: Target, *, lost: Sequence[str]) -> RepairAccount:
+def repair_by_shards(parts: Sequence[Part], target: RepairOutputs, *, lost: Sequence[str]) -> RepairAccount:
     """Merge the shards that are whole.
 
     Args:

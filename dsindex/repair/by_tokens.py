@@ -14,7 +14,7 @@ import numpy as np
 from dsindex.errors import FormatError, LimitError
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.regular_files import open_unbuffered
-from dsindex.repair.outputs import RepairAccount, Target, copy_bytes, write_dataset
+from dsindex.repair.outputs import RepairAccount, RepairOutputs, copy_bytes, write_dataset
 from dsindex.storage import read_into
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def document_lengths(path: str, *, dtype: np.dtype[Any], eod_id: int) -> Iterato
 
 def repair_by_eod(
     bin_path: str,
-    target: Target,
+    target: RepairOutputs,
     *,
     dtype: np.dtype[Any],
     eod_id: int,
@@ -119,7 +119,7 @@ def repair_by_eod(
 
 def repair_by_lengths(
     bin_path: str,
-    target: Target,
+    target: RepairOutputs,
     *,
     dtype: np.dtype[Any],
     batches: Iterable[tuple[NDArray[np.int32], NDArray[np.int32]]],

@@ -36,7 +36,7 @@ class RepairAccount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class RepairOutputs:
     """Where a repair writes."""
 
     prefix: str
@@ -67,7 +67,7 @@ class Target:
 
 
 def write_dataset(
-    target: Target, *, tokens: Callable[[DigestingWriter], None], index: Callable[[DigestingWriter], None]
+    target: RepairOutputs, *, tokens: Callable[[DigestingWriter], None], index: Callable[[DigestingWriter], None]
 ) -> None:
     """Write the `.bin`, unless the target is an index only, and the `.idx`; they appear together.
 
@@ -86,7 +86,7 @@ def write_dataset(
             _check_digest(target, suffix, writer)
 
 
-def _check_digest(target: Target, suffix: str, file: DigestingWriter) -> None:
+def _check_digest(target: RepairOutputs, suffix: str, file: DigestingWriter) -> None:
     expected = target.digests.get(suffix)
     if expected is not None and file.hexdigest() != expected:
         msg = (

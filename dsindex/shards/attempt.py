@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from dsindex.errors import OutputError
@@ -22,17 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from dsindex.storage import StoredFile
+
 SHARDS_PER_FOLDER = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFile:
-    """A file of the work folder, as an attempt left it."""
-
-    name: str
-    """Relative to the work folder."""
-    size_bytes: int
-    digest: str
 
 
 def shard_folder(shard: int) -> str:
@@ -133,7 +124,7 @@ class AttemptFile:
         """Sync the file and say what it is."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        return StoredFile(name=self._name, size_bytes=self.writer.size_bytes, digest=self.writer.hexdigest())
+        return self.writer.as_stored(self._name)
 
     def close(self, *, keep: bool) -> None:
         """Close the file, and remove it unless it is to be kept."""

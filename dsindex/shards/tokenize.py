@@ -15,9 +15,10 @@ import xxhash
 
 from dsindex.errors import BadRecordError, InputError, TokenizerError
 from dsindex.regular_files import open_unbuffered
-from dsindex.shards.attempt import Attempt, StoredFile, shard_folder
+from dsindex.shards.attempt import Attempt, shard_folder
 from dsindex.shards.layout import LaidOutDocuments, lay_out_documents, lay_out_packed_documents
 from dsindex.shards.quarantine import quarantine_line
+from dsindex.storage import StoredFile  # noqa: TC001 - the ledger reads results by their annotations
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

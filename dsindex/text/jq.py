@@ -1,4 +1,4 @@
-"""jq patterns that name a field of a record, or select messages that are not learnt.
+"""jq patterns that name a field of a record, or select messages that are not trained on.
 
 `.conversations | select(.from == "human")`, as the spec writes it, is read in two parts. Up to the first `|` stands the
 field. The rest is a jq filter; where the field is a list it is asked about **each element** on its own, else about the
@@ -60,7 +60,7 @@ class FieldPattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskPattern:
-    """A pattern that selects what is not learnt: a field, or elements of it. Made by `parse_mask_pattern`."""
+    """A pattern that selects what is not trained on: a field, or elements of it. Made by `parse_mask_pattern`."""
 
     pattern: str
     field: str

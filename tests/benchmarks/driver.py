@@ -23,15 +23,13 @@ from unittest.mock import patch
 import workflows.stages.start
 import workflows.state.inputs
 from dsindex.merge import MergeRange, RangeResult, merge_range
-from dsindex.shards.attempt import StoredFile
 from dsindex.shards.tokenize import KeyResult, ShardResult, ShardSettings, ShardTask, tokenize_shard
-from dsindex.storage import DIGEST_BLOCK_BYTES
+from dsindex.storage import DIGEST_BLOCK_BYTES, StoredFile
 from workflows.execution.calls import Call, Outcome
 from workflows.jobs.build import run_build
 from workflows.options.config import BuildConfig
 from workflows.progress.reporter import Reporter
 from workflows.state.inputs import choose_shard_size, find_inputs, plan_shards
-from workflows.state.manifest import FileDigest
 
 OUTCOMES_AT_ONCE = 500
 TOKENS_PER_SHARD = 1_000
@@ -49,7 +47,7 @@ class ImaginedCluster:
         self.slots = self.backlog = slots
         self.first_start: float | None = None
         self._running: deque[tuple[int, Call]] = deque()
-        self._tickets = 0
+        self._num_attempts = 0
 
     def share(self, value: object) -> object:
         return value
@@ -57,18 +55,18 @@ class ImaginedCluster:
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:  # noqa: ARG002 - always a slot free
         if self.first_start is None and call.function is tokenize_shard:
             self.first_start = time.perf_counter()
-        self._tickets += 1
+        self._num_attempts += 1
         small = [value for value in call.arguments if not isinstance(value, ShardSettings)]  # sent once, by ray.put
         pickle.dumps((call.function, small), protocol=5)
-        self._running.append((self._tickets, call))
-        return self._tickets
+        self._running.append((self._num_attempts, call))
+        return self._num_attempts
 
     def wait(self, timeout: float) -> list[Outcome]:  # noqa: ARG002 - nothing takes time here
         count = min(OUTCOMES_AT_ONCE, len(self._running))
         ended = [self._running.popleft() for _ in range(count)]
-        return [Outcome(ticket=ticket, value=imagine(call)) for ticket, call in ended]
+        return [Outcome(attempt_id=attempt_id, value=imagine(call)) for attempt_id, call in ended]
 
-    def abandon(self, ticket: int) -> None:
+    def abandon(self, attempt_id: int) -> None:
         """Nothing runs that could be stopped."""
 
     def close(self) -> None:
@@ -83,7 +81,7 @@ def imagine(call: Call) -> object:
         task: MergeRange = call.arguments[0]
         blocks = -(-(task.end - task.begin) // DIGEST_BLOCK_BYTES)
         return RangeResult(number=task.number, block_digests=(DIGEST,) * blocks)
-    return FileDigest(size_bytes=0, digest=DIGEST)
+    return StoredFile(name="", size_bytes=0, digest=DIGEST)
 
 
 def imagine_shard(task: ShardTask, _settings: ShardSettings) -> ShardResult:
@@ -147,10 +145,10 @@ def build(pattern: str, *, shards: int, slots: int, tokenizer: str, output_prefi
         msg = "no shard was ever started"
         raise RuntimeError(msg)
     return {
-        "shards": report.run["shards"],
+        "shards": report.run.shards,
         "first_task_seconds": cluster.first_start - began,
         "seconds": time.perf_counter() - began,
-        "cpu_microseconds_per_shard": 1e6 * cpu_seconds / report.run["shards"],
+        "cpu_microseconds_per_shard": 1e6 * cpu_seconds / report.run.shards,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
     }
 

@@ -162,7 +162,7 @@ def read_manifests(sample: Sample, path: Path) -> None:
     with suppress(DsindexError):
         manifest = read_manifest(sample.damaged)
         if manifest is not None:
-            describe_changes(manifest["run"].get("plan", {}), sample.plan, may_grow=True)
+            describe_changes(manifest.run.plan, sample.plan, may_grow=True)
             files_have_recorded_sizes(sample.damaged, manifest)
     verify(sample, path)
     repair(sample, guess=False)

@@ -15,7 +15,7 @@ from dsindex.errors import FormatError, OutputError
 from dsindex.repair import outputs
 from dsindex.repair.by_index import examine_index, repair_by_index
 from dsindex.repair.by_tokens import document_lengths, repair_by_eod, repair_by_lengths
-from dsindex.repair.outputs import Target
+from dsindex.repair.outputs import RepairOutputs
 from tests.dsindex.written import write_dataset
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ DOCUMENTS = [[[1, 2, 0]], [], [[3], [4, 5, 0]], [[6, 0]], [], [[7, 8, 9, 0]]]
 HEADER, SEQUENCES = 34, 5
 
 
-def target_of(folder: Path, *, index_only: bool = False, **digests: str) -> Target:
-    return Target(prefix=str(folder / "new"), index_only=index_only, digests=digests)
+def target_of(folder: Path, *, index_only: bool = False, **digests: str) -> RepairOutputs:
+    return RepairOutputs(prefix=str(folder / "new"), index_only=index_only, digests=digests)
 
 
 def repaired(prefix: str, folder: Path, *, one_each: bool = False) -> RepairAccount:
@@ -77,7 +77,7 @@ def test_longer_bin_is_cut_to_what_the_index_says(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="leave out --index-only"):
         repair_by_index(
             examine_index(prefix),
-            Target(prefix=str(tmp_path / "other"), index_only=True, digests={}),
+            RepairOutputs(prefix=str(tmp_path / "other"), index_only=True, digests={}),
             one_sequence_per_document=False,
             is_certain=True,
         )

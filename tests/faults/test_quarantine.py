@@ -95,20 +95,16 @@ def test_account_and_manifest_know_every_line(built: tuple[Any, Path]) -> None:
     report, out = built
     blank = sum(number % 37 == 5 for number in range(NUM_LINES))
     blank -= sum(read["line"] % 37 == 6 for read in read_quarantine(out / "x_title_document.quarantine.jsonl.zst"))
-    assert report.account == {
-        "lines": NUM_LINES,
-        "blank": blank,
-        "records": NUM_LINES - blank,
-        "kept": NUM_LINES - blank - len(BROKEN),
-        "quarantined": len(BROKEN),
-    }
+    counts = report.counts
+    assert (counts.lines, counts.blank, counts.records) == (NUM_LINES, blank, NUM_LINES - blank)
+    assert (counts.kept, counts.quarantined) == (NUM_LINES - blank - len(BROKEN), len(BROKEN))
     for key in ("text", "title"):
         content = json.loads((out / f"x_{key}_document.manifest.json").read_bytes())["content"]
         path = out / f"x_{key}_document.quarantine.jsonl.zst"
         recorded = content["digests"]["quarantine.jsonl.zst"]
         assert recorded == {"size_bytes": path.stat().st_size, "xxh3_128": digest_file(str(path))}
         assert content["inputs"][0]["quarantined"] == len(BROKEN)
-        assert content["documents"] == report.account["kept"]
+        assert content["documents"] == report.counts.kept
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
@@ -145,12 +141,12 @@ def test_more_bad_records_than_allowed_stop_the_build(limit: str, corpus: Path, 
     assert [name for name in os.listdir(tmp_path) if name != "x.build"] == []
     # The limit is no part of the plan: raising it continues.
     report = build(corpus, tmp_path, max_bad_records="14")
-    assert report.account["quarantined"] == 14
+    assert report.counts.quarantined == 14
 
 
 @pytest.mark.parametrize("limit", ["14", "1.1%", None])
 def test_as_many_bad_records_as_allowed_are_fine(limit: str | None, corpus: Path, tmp_path: Path) -> None:
-    assert build(corpus, tmp_path, max_bad_records=limit, json_keys=("text",)).account["quarantined"] == 14
+    assert build(corpus, tmp_path, max_bad_records=limit, json_keys=("text",)).counts.quarantined == 14
 
 
 def test_nothing_set_aside_is_no_file_and_removes_an_old_one(corpus: Path, tmp_path: Path) -> None:

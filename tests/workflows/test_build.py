@@ -133,7 +133,8 @@ def test_account_adds_up(tmp_path: Path, make_config: MakeConfig, quiet: Reporte
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "a"}\n\n{"text": ""}\nbroken\n{"text": "<|endoftext|>"}\n')
     config = make_config(input=(str(tmp_path / "a.jsonl"),), on_bad_record="quarantine", shard_size="8B")
     report = run_build(config, reporter=quiet)
-    assert report.account == {"lines": 5, "blank": 1, "records": 4, "kept": 3, "quarantined": 1}
+    counts = report.counts
+    assert (counts.lines, counts.blank, counts.records, counts.kept, counts.quarantined) == (5, 1, 4, 3, 1)
     content = json.loads((tmp_path / "out" / "docs_text_document.manifest.json").read_bytes())["content"]
     assert content["account"]["documents_with_tokens"] == 2
     assert content["account"]["empty_documents"] == 1
@@ -147,7 +148,7 @@ def test_same_command_again_is_already_complete(make_config: MakeConfig, quiet: 
     assert again.already_complete
     assert not first.already_complete
     assert again.datasets == first.datasets
-    assert again.account == first.account
+    assert again.counts == first.counts
 
 
 def test_work_folder_goes_after_success_unless_it_is_kept(make_config: MakeConfig, quiet: Reporter) -> None:

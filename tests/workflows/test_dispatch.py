@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dsindex.errors import BadRecordError, OutputError, TaskError
+from dsindex.errors import BadRecordError, InputError, OutputError, TaskError
 from workflows.execution.calls import Call, Outcome
 from workflows.execution.dispatch import DispatchStatistics, RetryPolicy, is_machine_fault, run_calls
 
@@ -37,26 +37,26 @@ class FakeExecutor:
         return len(self.started)
 
     def wait(self, timeout: float) -> list[Outcome]:  # noqa: ARG002
-        for ticket in sorted(self.running, reverse=self.last_first):
-            call = self.running[ticket]
+        for attempt_id in sorted(self.running, reverse=self.last_first):
+            call = self.running[attempt_id]
             if call.name in self.hang:
                 self.hang.discard(call.name)  # the next attempt is well
-                self.running[ticket] = Call(name="stuck", place="", function=_stuck, arguments=())
+                self.running[attempt_id] = Call(name="stuck", place="", function=_stuck, arguments=())
                 continue
             if call.name == "stuck":
                 continue
-            del self.running[ticket]
+            del self.running[attempt_id]
             try:
-                return [Outcome(ticket=ticket, value=call.function(*call.arguments))]
+                return [Outcome(attempt_id=attempt_id, value=call.function(*call.arguments))]
             except ConnectionError as error:
-                return [Outcome(ticket=ticket, error=TaskError(str(error)), worker_lost=True)]
+                return [Outcome(attempt_id=attempt_id, error=TaskError(str(error)), worker_lost=True)]
             except Exception as error:  # noqa: BLE001
-                return [Outcome(ticket=ticket, error=error)]
+                return [Outcome(attempt_id=attempt_id, error=error)]
         return []
 
-    def abandon(self, ticket: int) -> None:
-        self.abandoned.append(ticket)
-        self.running.pop(ticket, None)
+    def abandon(self, attempt_id: int) -> None:
+        self.abandoned.append(attempt_id)
+        self.running.pop(attempt_id, None)
 
     def close(self) -> None:
         self.closed = True
@@ -125,26 +125,45 @@ def test_calls_are_taken_only_when_slots_are_free() -> None:
     assert most_ahead <= executor.slots + executor.backlog
 
 
-def test_calls_that_wait_for_a_result_are_begun_when_it_is_there() -> None:
-    """Call 9 is made of the results of 0 and 1; meanwhile others go on, and then there is nothing else to do."""
-    executor = FakeExecutor(slots=1, backlog=1)
+def test_calls_that_follow_a_result_are_begun_before_the_rest() -> None:
+    """The sum is made of the results of 0 and 1; it is begun as soon as both are there."""
+    executor = FakeExecutor(slots=1, backlog=0)
+    results: dict[int | str, Any] = {}
+
+    def on_result(key: int | str, value: Any) -> list[tuple[int | str, Call]]:
+        results[key] = value
+        return [("sum", Call(name="sum", place="", function=lambda: 0 + 1, arguments=()))] if key == 1 else []
+
+    run_calls(executor, calls_of(*[lambda n: n] * 4), on_result=on_result)
+    assert results == {0: 0, 1: 1, "sum": 1, 2: 2, 3: 3}
+    assert executor.started == ["call[0]", "call[1]", "sum", "call[2]", "call[3]"]
+
+
+def test_calls_that_follow_the_last_result_are_run() -> None:
     results: dict[int, Any] = {}
 
-    def numbered() -> Any:
-        yield from calls_of(lambda n: n, lambda n: n)
-        while len(results) < 2:
-            yield None
-        yield 9, Call(name="sum", place="", function=lambda: sum(results.values()), arguments=())
+    def on_result(number: int, value: Any) -> Any:
+        results[number] = value
+        return (
+            [(number + 1, Call(name="next", place="", function=lambda: number, arguments=()))] if number < 3 else None
+        )
 
-    run_calls(executor, numbered(), on_result=results.__setitem__)
-    assert results == {0: 0, 1: 1, 9: 1}
-    assert executor.started == ["call[0]", "call[1]", "sum"]
+    run_calls(FakeExecutor(), calls_of(lambda n: n), on_result=on_result)
+    assert results == {0: 0, 1: 0, 2: 1, 3: 2}
 
 
-def test_nothing_that_could_be_waited_for_is_the_end() -> None:
-    results: dict[int, Any] = {}
-    run_calls(FakeExecutor(), iter([*calls_of(lambda n: n), None, None, None, None]), on_result=results.__setitem__)
-    assert results == {0: 0}
+def test_fault_of_a_call_that_follows_comes_after_all_others() -> None:
+    """Call 0's successor fails at once, call 1 fails later: the fault of call 1 is the one that is told."""
+
+    def fail(message: str) -> Any:
+        raise InputError(message)
+
+    def on_result(_: int, __: Any) -> Any:
+        return [(7, Call(name="next", place="", function=fail, arguments=("of the next",)))]
+
+    calls = calls_of(lambda n: n, lambda _: fail("of call 1"))
+    with pytest.raises(InputError, match="of call 1"):
+        run_calls(FakeExecutor(slots=2, backlog=0), calls, on_result=on_result)
 
 
 @pytest.mark.parametrize(

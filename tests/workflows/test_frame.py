@@ -15,10 +15,10 @@ from dsindex.shards.tokenize import KeyResult, ShardResult, ShardTask, fingerpri
 from workflows.jobs.frame import Job, Made, run_job, work_folder_path
 from workflows.options.config import WorkConfig
 from workflows.stages.early_merge import TokenSource
-from workflows.stages.tokenize import TokenizeStage
+from workflows.stages.tokenize import make_shards
 from workflows.state.identity import Plan
 from workflows.state.inputs import find_inputs, plan_shards
-from workflows.state.manifest import describe_files
+from workflows.state.manifest import Content
 from workflows.state.outputs import MEGATRON_SUFFIXES, Output
 from workflows.state.publishing import Dataset, Target, shard_part
 
@@ -61,17 +61,17 @@ def run_bytes(config: WorkConfig, paths: list[str], reporter: Reporter, function
     part_of = partial(part_in, work_folder_path(config))
 
     def make(work: Work) -> Made:
-        stage = TokenizeStage(work, max_bad_records=None, function=function)
         settings = BytesSettings(work_dir=work_folder_path(config))
         tasks = list(plan_shards(plan.inputs, 1 << 20))
-        results = stage.run(tasks, settings, [TokenSource(target=target, part_of=part_of)])
+        sources = [TokenSource(target=target, part_of=part_of)]
+        results = make_shards(work, tasks, settings, sources=sources, function=function)
         dataset = Dataset(target=target, parts=tuple(map(part_of, results)), provenance=None)
         return Made(groups=((dataset,),), num_shards=len(results))
 
-    def describe(made: Made, files: Any) -> list[dict[str, Any]]:
+    def describe(made: Made, files: Any) -> list[Content]:
         header = made.groups[0][0].header
         counts = {"documents": header.num_documents, "sequences": header.num_sequences, "tokens": 0}
-        return [{"inputs": [], **counts, "token_dtype": "uint8", "digests": describe_files(files[0])}]
+        return [Content(inputs=[], **counts, token_dtype="uint8", digests=files[0])]
 
     output = Output(prefix=config.output_prefix, suffixes=MEGATRON_SUFFIXES)
     job = Job(config=config, plan=plan, outputs=(output,), make=make, describe=describe, examine=lambda: None)

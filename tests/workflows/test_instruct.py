@@ -244,14 +244,14 @@ def test_datasets_are_what_the_encoder_gives(tmp_path: Path, quiet: Reporter) ->
         assert np.array_equal(np.concatenate(list(masks)), np.concatenate([item.mask for _, item in own]))
         blocks = PackedInstructionDataset(split.prefix, sequence_length=768, pad_id=0)
         statistics = split.statistics
-        # A first token is nobody's target, and the BOS is never learnt: nothing is lost between mask and loss mask.
+        # A first token is nobody's target, and the BOS is never trained on: nothing is lost between mask and loss mask.
         assert sum(int(block.loss_mask.sum()) for block in blocks) == statistics.learnt  # type: ignore[attr-defined]
-        assert len(blocks) == split.packing["blocks"]  # type: ignore[index]
-        assert blocks.plan.num_padding == split.packing["padding"]  # type: ignore[index]
+        assert len(blocks) == split.packing.blocks  # type: ignore[union-attr]
+        assert blocks.plan.num_padding == split.packing.padding  # type: ignore[union-attr]
         assert sorted(blocks.plan.conversations.tolist()) == list(range(statistics.sequences))
         last = len(own) - 1
         assert read_source(f"{split.prefix}_text_document.provenance.parquet", last).line == own[last][0]
-    assert sum(split.statistics.conversations for split in report.splits) == report.account["kept"] == len(encoded)
+    assert sum(split.statistics.conversations for split in report.splits) == report.counts.kept == len(encoded)
 
 
 def test_blocks_of_the_demo_are_99_percent_full(tmp_path: Path, quiet: Reporter) -> None:
@@ -261,9 +261,9 @@ def test_blocks_of_the_demo_are_99_percent_full(tmp_path: Path, quiet: Reporter)
     report = run_instruct(config, instruction, reporter=quiet)
     packing = report.splits[0].packing
     assert packing is not None
-    assert packing["fill"] >= 0.99
+    assert packing.fill >= 0.99
     tokens = report.splits[0].statistics.tokens
-    assert packing["fill"] == pytest.approx(tokens / (packing["blocks"] * 2048), abs=1e-6)
+    assert packing.fill == pytest.approx(tokens / (packing.blocks * 2048), abs=1e-6)
 
 
 def test_command_takes_the_yaml_of_the_spec_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -333,8 +333,8 @@ def test_bad_records_are_counted_by_kind(tmp_path: Path, broken: Path, quiet: Re
     content = json.loads((tmp_path / "chat_text_document.manifest.json").read_bytes())["content"]
     assert content["bad_records"] == report.bad_records
     assert report.bad_records.keys() >= set(BAD.values())
-    assert sum(report.bad_records.values()) == report.account["quarantined"] == content["account"]["quarantined"]
-    assert report.account["lines"] == 120 + len(BAD) + 1
+    assert sum(report.bad_records.values()) == report.counts.quarantined == content["account"]["quarantined"]
+    assert report.counts.lines == 120 + len(BAD) + 1
     assert (tmp_path / "chat_text_document.quarantine.jsonl.zst").exists()
     assert main(["verify", str(tmp_path / "chat_text_document")]) == 0
     with pytest.raises(InputError, match="more than the 2 of --max-bad-records"):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.merge import MergeRange, Piece, RangeResult
-from dsindex.shards.attempt import StoredFile
 from dsindex.shards.tokenize import KeyResult, ShardResult, ShardTask
+from dsindex.storage import StoredFile
 from workflows.state import ledger as ledger_module
 from workflows.state.ledger import Ledger
 

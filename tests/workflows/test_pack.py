@@ -200,7 +200,8 @@ def test_texts_without_tokens_are_counted_and_no_documents(
     config = make_pack(input=(str(tmp_path / "a.jsonl"),), on_bad_record="quarantine", shard_size="9B")
     report = run_pack(config, reporter=quiet)
     assert (report.num_documents, report.num_empty) == (3, 2)
-    assert report.account == {"lines": 7, "blank": 1, "records": 6, "kept": 5, "quarantined": 1}
+    counts = report.counts
+    assert (counts.lines, counts.blank, counts.records, counts.kept, counts.quarantined) == (7, 1, 6, 5, 1)
     tokenizer = str(OWN.plain_tokenizer)
     by_hand = packed_by_hand(["a", "<|endoftext|>", "b"], tokenizer, era="current", token_bytes=2)
     assert Path(report.path).read_bytes() == by_hand
@@ -226,7 +227,7 @@ def test_same_command_again_is_already_complete(make_pack: MakeConfig, quiet: Re
     first = run_pack(make_pack(), reporter=quiet)
     again = run_pack(make_pack(), reporter=quiet)
     assert (first.already_complete, again.already_complete) == (False, True)
-    assert (again.files, again.account, again.num_tokens) == (first.files, first.account, first.num_tokens)
+    assert (again.files, again.counts, again.num_tokens) == (first.files, first.counts, first.num_tokens)
     assert not os.path.exists(Path(first.path).with_suffix(".build"))
 
 
@@ -419,7 +420,7 @@ def test_pattern_without_a_text_makes_a_bad_record(
 def test_a_pattern_that_is_no_key_runs_in_processes(make_pack: MakeConfig, quiet: Reporter, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": {"b": "x"}}\n')
     config = make_pack(input=(str(tmp_path / "a.jsonl"),), jq_pattern=".a.b", executor="auto", workers=1)
-    assert run_pack(config, reporter=quiet).run["executor"] == "processes"
+    assert run_pack(config, reporter=quiet).run.executor == "processes"
 
 
 DEEP = '{"a": {"b": "x"}, "c": ' + "[" * 400 + "]" * 400 + "}"

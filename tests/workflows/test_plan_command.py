@@ -32,7 +32,7 @@ def test_plan_agrees_with_the_build_that_follows(
     assert os.listdir(tmp_path) == []
     report = run_build(config, reporter=quiet)
     built = report.datasets[0]
-    assert plan.num_shards == report.run["shards"]
+    assert plan.num_shards == report.run.shards
     assert plan.documents == built.num_documents
     # EOD is counted for documents without tokens too, which get none.
     assert built.num_tokens <= plan.tokens <= built.num_tokens + built.num_documents

@@ -158,7 +158,7 @@ def test_packed_ranges_but_the_first_are_merged_early(
     assert len(early(started)) >= 4
     assert "merge[docs:00000]" not in early(started)
     with monkeypatch.context() as patch:
-        patch.setattr(EarlyRanges, "next_call", lambda _: None)
+        patch.setattr(EarlyRanges, "take_shard", lambda *_: [])
         started.clear()
         assert pack("late") == with_them
     assert not early(started)
@@ -185,7 +185,7 @@ def test_tokens_and_masks_of_instructions_are_merged_early(
     with_them = instruct("early")
     kinds = {name.partition("[")[2].partition(":")[0] for name in early(started)}
     assert {"chat_train_text_document", "chat_train_loss_mask"} <= kinds
-    monkeypatch.setattr(EarlyRanges, "next_call", lambda _: None)
+    monkeypatch.setattr(EarlyRanges, "take_shard", lambda *_: [])
     assert instruct("late") == with_them
 
 

@@ -20,15 +20,15 @@ import numpy as np
 import pytest
 
 from dsindex.merge import MergeRange, RangeResult, plan_merge
-from dsindex.shards.attempt import StoredFile
 from dsindex.shards.tokenize import KeyResult, ShardResult, ShardTask
+from dsindex.storage import StoredFile
 from workflows.execution.calls import Call, Outcome
 from workflows.execution.dispatch import DispatchStatistics, RetryPolicy, run_calls
 from workflows.jobs.build import _Build
 from workflows.progress.choice import displays_of_job
 from workflows.progress.reporter import Reporter
 from workflows.stages.early_merge import TokenSource
-from workflows.stages.tokenize import TokenizeStage
+from workflows.stages.tokenize import make_shards
 from workflows.stages.work import Work
 from workflows.state.inputs import InputFile, plan_shards
 from workflows.state.ledger import Ledger
@@ -50,7 +50,7 @@ class Simulated:
 
     def __init__(self) -> None:
         self.running: list[tuple[int, Call]] = []
-        self.tickets = self.most_in_flight = 0
+        self.num_attempts = self.most_in_flight = 0
         self.seconds = 0.0
         """Of CPU, spent on playing."""
 
@@ -58,23 +58,23 @@ class Simulated:
         return value
 
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:  # noqa: ARG002
-        self.tickets += 1
-        self.running.append((self.tickets, call))
+        self.num_attempts += 1
+        self.running.append((self.num_attempts, call))
         self.most_in_flight = max(self.most_in_flight, len(self.running))
-        return self.tickets
+        return self.num_attempts
 
     def wait(self, timeout: float) -> list[Outcome]:  # noqa: ARG002
         began = time.process_time()
         ended = [
-            Outcome(ticket=ticket, value=pickle.loads(pickle.dumps(play(call.arguments[0]))))  # noqa: S301 - our own
-            for ticket, call in self.running
+            Outcome(attempt_id=attempt_id, value=pickle.loads(pickle.dumps(play(call.arguments[0]))))  # noqa: S301 - our own
+            for attempt_id, call in self.running
         ]
         self.running = []
         self.seconds += time.process_time() - began
         return ended
 
-    def abandon(self, ticket: int) -> None:
-        raise AssertionError(ticket)
+    def abandon(self, attempt_id: int) -> None:
+        raise AssertionError(attempt_id)
 
 
 def play(task: ShardTask | MergeRange) -> ShardResult | RangeResult:
@@ -138,7 +138,6 @@ def drive(num_inputs: int, num_shards: int) -> dict[str, float]:
             policy=RetryPolicy(),
             statistics=DispatchStatistics(),
         )
-        stage = TokenizeStage(work, max_bad_records=None)
         driver = SimpleNamespace(
             _dtype=np.dtype("<u2"),
             _work_dir=folder,
@@ -150,7 +149,7 @@ def drive(num_inputs: int, num_shards: int) -> dict[str, float]:
         source = TokenSource(target=target, part_of=partial(_Build._part, driver, "text"))  # type: ignore[arg-type]
         settings = SimpleNamespace(work_dir=folder)
         with reporter.showing(*displays_of_job(folder, executor)):
-            results = list(zip(tasks, stage.run(tasks, settings, [source]), strict=True))
+            results = list(zip(tasks, make_shards(work, tasks, settings, sources=[source]), strict=True))
         dataset = _Build._dataset(driver, source, results)  # type: ignore[arg-type]
         ranges = plan_merge(dataset.pieces, target.token_file, bound_bytes=target.bound_bytes)
         early = sum(ledger.range(task) is not None for task in ranges)
@@ -208,17 +207,17 @@ class Scripted:
         self.backlog = 0
         self.clock = clock
         self.running: dict[int, tuple[float, Call]] = {}
-        self.tickets = 0
+        self.num_attempts = 0
         self.in_flight: list[int] = []
 
     def share(self, value: object) -> object:
         return value
 
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:  # noqa: ARG002
-        self.tickets += 1
+        self.num_attempts += 1
         seconds = call.arguments[0].pop(0)
-        self.running[self.tickets] = (self.clock[0] + seconds, call)
-        return self.tickets
+        self.running[self.num_attempts] = (self.clock[0] + seconds, call)
+        return self.num_attempts
 
     def wait(self, timeout: float) -> list[Outcome]:
         self.in_flight.append(len(self.running))
@@ -226,17 +225,17 @@ class Scripted:
             self.clock[0], min([self.clock[0] + max(timeout, 0.01), *(end for end, _ in self.running.values())])
         )
         outcomes = []
-        for ticket, (end, call) in list(self.running.items()):
+        for attempt_id, (end, call) in list(self.running.items()):
             if end <= now:
-                self.running.pop(ticket, None)  # it may have ended at the same moment as another attempt
+                self.running.pop(attempt_id, None)  # it may have ended at the same moment as another attempt
                 try:
-                    outcomes.append(Outcome(ticket=ticket, value=call.function()))
+                    outcomes.append(Outcome(attempt_id=attempt_id, value=call.function()))
                 except OSError as error:
-                    outcomes.append(Outcome(ticket=ticket, error=error))
+                    outcomes.append(Outcome(attempt_id=attempt_id, error=error))
         return outcomes
 
-    def abandon(self, ticket: int) -> None:
-        self.running.pop(ticket, None)  # it may have ended at the same moment as another attempt
+    def abandon(self, attempt_id: int) -> None:
+        self.running.pop(attempt_id, None)  # it may have ended at the same moment as another attempt
 
 
 @pytest.fixture

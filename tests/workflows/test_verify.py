@@ -151,7 +151,7 @@ EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
     ("digest", lambda m: m["content"]["digests"]["bin"].update(xxh3_128="zz"), "another content.digests.bin.xxh3_128"),
     ("escape", lambda m: m["content"]["digests"].update({"/../../x": None}), "another content.digests./../../x"),
     ("bigger", lambda m: m["content"]["inputs"][0].update(size_bytes=50), "offsets inside the input"),
-    ("plan", lambda m: m["run"].update(plan=3), "expected a part 'run' with the plan"),
+    ("plan", lambda m: m["run"].update(plan=3), "expected another run.plan"),
 ]
 
 

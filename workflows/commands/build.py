@@ -85,7 +85,7 @@ def split_options(merged: dict[str, Any]) -> tuple[BuildConfig, dict[str, Any] |
 
 def describe_build(report: BuildReport) -> str:
     """Return the closing summary: what was built, at which speed, and the line that two people compare."""
-    account = report.account
+    counts = report.counts
     lines = []
     if report.already_complete:
         lines.append("already complete: the same plan was built before, nothing was done")
@@ -93,12 +93,11 @@ def describe_build(report: BuildReport) -> str:
         speed = report.input_bytes / max(report.seconds, 1e-6) / 1e6
         lines.append(
             f"done in {report.seconds:.1f} s: {report.input_bytes / 1e6:,.1f} MB of input, {speed:,.3g} MB/s, "
-            f"{report.run['shards']:,} shards, {report.run['executor']} executor, {report.run['workers']} workers, "
-            f"{report.run['engine']['name']}"
+            f"{report.run.shards:,} shards, {report.run.executor} executor, {report.run.workers} workers, "
+            f"{report.engine}"
         )
     lines.append(
-        f"{account['lines']:,} lines = {account['kept']:,} kept + {account['quarantined']:,} quarantined "
-        f"+ {account['blank']:,} blank"
+        f"{counts.lines:,} lines = {counts.kept:,} kept + {counts.quarantined:,} quarantined + {counts.blank:,} blank"
     )
     for dataset in report.datasets:
         lines.append(

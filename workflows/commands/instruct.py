@@ -24,7 +24,7 @@ Turn conversations into instruction-tuning data: P_text_document (tokens) and P_
 this token), with the same sequences and documents, and P_packing_L, which puts whole conversations into
 blocks of L tokens. With --split each is made per split: P_train_text_document, and so on.
 
-CONFIG says how records become prompts and what is learnt of them (special_tokens, message_construction,
+CONFIG says how records become prompts and which of their text is trained on (special_tokens, message_construction,
 loss_masking_jq_patterns, or a chat template). The options below can stand in it too, in a section `job`,
 with underscores for dashes; flags win over it. Work runs in processes, unless --executor says otherwise.
 
@@ -95,7 +95,7 @@ def read_job(options: argparse.Namespace) -> tuple[InstructConfig, InstructionCo
 
 def describe_instruct(report: InstructReport) -> str:
     """Return the closing summary: what was built, what was set aside and why, and the line that two people compare."""
-    account = report.account
+    counts = report.counts
     lines = []
     if report.already_complete:
         lines.append("already complete: the same plan was carried out before, nothing was done")
@@ -103,11 +103,10 @@ def describe_instruct(report: InstructReport) -> str:
         speed = report.input_bytes / max(report.seconds, 1e-6) / 1e6
         lines.append(
             f"done in {report.seconds:.1f} s: {report.input_bytes / 1e6:,.1f} MB of input, {speed:,.3g} MB/s, "
-            f"{report.run['shards']:,} shards, {report.run['executor']} executor, {report.run['workers']} workers"
+            f"{report.run.shards:,} shards, {report.run.executor} executor, {report.run.workers} workers"
         )
     lines.append(
-        f"{account['lines']:,} lines = {account['kept']:,} kept + {account['quarantined']:,} quarantined "
-        f"+ {account['blank']:,} blank"
+        f"{counts.lines:,} lines = {counts.kept:,} kept + {counts.quarantined:,} quarantined + {counts.blank:,} blank"
     )
     if report.bad_records:
         lines.append("quarantined: " + ", ".join(f"{kind} {count:,}" for kind, count in report.bad_records.items()))
@@ -121,8 +120,8 @@ def _describe_split(split: BuiltSplit) -> list[str]:
     packing = split.packing
     if packing is not None:
         lines.append(
-            f"  {packing['blocks']:,} blocks of {packing['sequence_length']:,}: {packing['padding']:,} padding, "
-            f"fill {100 * packing['fill']:.2f} %"
+            f"  {packing.blocks:,} blocks of {packing.sequence_length:,}: {packing.padding:,} padding, "
+            f"fill {100 * packing.fill:.2f} %"
         )
     for name, files in split.files.items():
         lines += [f"  {name}.{suffix:4} {files[suffix].digest}" for suffix in ("bin", "idx")]

@@ -126,20 +126,20 @@ def _merge(merged: dict[str, Any]) -> int:
 
 def describe_pack(report: PackReport) -> str:
     """Return the closing summary: what was packed, at which speed, and the line that two people compare."""
-    account = report.account
+    counts = report.counts
     if report.already_complete:
         first = "already complete: the same plan was packed before, nothing was done"
     else:
         speed = report.input_bytes / max(report.seconds, 1e-6) / 1e6
         first = (
             f"done in {report.seconds:.1f} s: {report.input_bytes / 1e6:,.1f} MB of input, {speed:,.3g} MB/s, "
-            f"{report.run['shards']:,} shards, {report.run['executor']} executor, {report.run['workers']} workers, "
-            f"{report.run['engine']['name']}"
+            f"{report.run.shards:,} shards, {report.run.executor} executor, {report.run.workers} workers, "
+            f"{report.engine}"
         )
     return (
         f"{first}\n"
-        f"{account['lines']:,} lines = {account['kept']:,} kept + {account['quarantined']:,} quarantined "
-        f"+ {account['blank']:,} blank\n"
+        f"{counts.lines:,} lines = {counts.kept:,} kept + {counts.quarantined:,} quarantined "
+        f"+ {counts.blank:,} blank\n"
         f"{report.path}: {report.num_documents:,} documents, {report.num_tokens:,} tokens of type {report.token_dtype}"
         f"; {report.num_empty:,} texts without tokens\n"
         f"  .pbin {report.files['pbin'].digest}\n"

@@ -34,7 +34,7 @@ class Call:
 class Outcome:
     """How one attempt at a call ended."""
 
-    ticket: int
+    attempt_id: int
     value: Any = None
     error: BaseException | None = None
     """What the function raised, or why its worker was lost."""
@@ -66,7 +66,7 @@ class Executor(Protocol):
         ...
 
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:
-        """Begin one attempt and give its ticket.
+        """Begin one attempt and return its id.
 
         Args:
             call: What to run.
@@ -78,7 +78,7 @@ class Executor(Protocol):
         """Return the attempts that ended, waiting for at least one up to `timeout` seconds."""
         ...
 
-    def abandon(self, ticket: int) -> None:
+    def abandon(self, attempt_id: int) -> None:
         """Stop an attempt where that is possible; its outcome will not be reported."""
         ...
 

@@ -17,7 +17,7 @@ import time
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dsindex.errors import DsindexError, TaskError
 from dsindex.storage import FULL_DISK_ERRORS
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from workflows.execution.calls import Call, Executor, Outcome
+
+K = TypeVar("K")
+"""What the driver knows a call by: a number, a shard, a range of the output."""
 
 POLL_SECONDS = 0.5
 
@@ -56,7 +59,7 @@ class RetryPolicy:
 
 @dataclass(slots=True)
 class DispatchStatistics:
-    """What it took, for the manifest's `run` part."""
+    """Retries, lost workers and second attempts of a job, for the manifest's `run` part."""
 
     retries: int = 0
     lost_workers: int = 0
@@ -64,23 +67,25 @@ class DispatchStatistics:
 
 
 @dataclass(slots=True)
-class _Progress:
+class _Progress(Generic[K]):
     """One call on its way."""
 
-    number: int
+    key: K
     call: Call
+    turn: tuple[bool, int]
+    """Orders calls as they were begun, those that followed a result after all others."""
     failures: int = 0
     lost: int = 0
     overdue: int = 0
-    tickets: dict[int, float] = field(default_factory=dict)
-    """Attempts that run: ticket to the time when it was started."""
+    attempts: dict[int, float] = field(default_factory=dict)
+    """Attempts that run: attempt id to the time when it was started."""
 
 
 def run_calls(
     executor: Executor,
-    calls: Iterable[tuple[int, Call] | None],
+    calls: Iterable[tuple[K, Call]],
     *,
-    on_result: Callable[[int, Any], None],
+    on_result: Callable[[K, Any], Iterable[tuple[K, Call]] | None],
     policy: RetryPolicy | None = None,
     statistics: DispatchStatistics | None = None,
     on_idle: Callable[[], None] | None = None,
@@ -89,42 +94,46 @@ def run_calls(
 
     Args:
         executor: Where to run.
-        calls: Numbered calls, consumed as slots get free: a million of them are never held at once. None says that
-            nothing can be begun before a call that runs has ended; it is asked again then, and where none runs, it is
-            the end.
-        on_result: Gets the call's number and what its function returned.
+        calls: Each with what the driver knows it by; consumed as slots get free: a million of them are never held at
+            once.
+        on_result: Gets a call's key and what its function returned; returns the calls, if any, that can be begun now
+            that this result is there. They are begun before the rest of `calls`.
         policy: Budgets and deadline.
         statistics: Counted up.
         on_idle: Called at least every half second, for progress displays.
 
     Raises:
-        DsindexError: The data fault of the smallest call number: calls before it are allowed to end first, so that the
-            error does not depend on timing.
+        DsindexError: The data fault of the call that comes first in `calls`: those before it are allowed to end, so
+            that the error does not depend on timing. Calls that followed a result come last.
         TaskError: If a call used up a budget.
     """
     _Dispatch(executor, calls, on_result, policy or RetryPolicy(), statistics or DispatchStatistics(), on_idle).run()
 
 
-class _Dispatch:
+class _Dispatch(Generic[K]):
     def __init__(
         self,
         executor: Executor,
-        calls: Iterable[tuple[int, Call] | None],
-        on_result: Callable[[int, Any], None],
+        calls: Iterable[tuple[K, Call]],
+        on_result: Callable[[K, Any], Iterable[tuple[K, Call]] | None],
         policy: RetryPolicy,
         statistics: DispatchStatistics,
         on_idle: Callable[[], None] | None,
     ) -> None:
         self._executor = executor
-        self._calls: Iterator[tuple[int, Call] | None] = iter(calls)
+        self._calls = iter(calls)
+        self._released: deque[tuple[K, Call]] = deque()
+        """Calls that followed a result, to be begun next."""
+        self._num_begun = 0
         self._on_result = on_result
         self._policy = policy
         self._statistics = statistics
         self._on_idle = on_idle
-        self._by_ticket: dict[int, _Progress] = {}
-        self._paused: list[tuple[float, int, _Progress]] = []
-        self._in_flight: dict[int, _Progress] = {}
-        self._fault: tuple[int, BaseException] | None = None
+        self._by_attempt: dict[int, _Progress[K]] = {}
+        self._paused: list[tuple[float, tuple[bool, int], _Progress[K]]] = []
+        self._in_flight: dict[tuple[bool, int], _Progress[K]] = {}
+        """By turn."""
+        self._fault: tuple[tuple[bool, int], BaseException] | None = None
         self._next_overdue_check = 0.0
         self._durations: defaultdict[Callable[..., Any], deque[float]] = defaultdict(
             lambda: deque(maxlen=REMEMBERED_CALLS)
@@ -157,33 +166,40 @@ class _Dispatch:
         now = time.monotonic()
         while self._paused and self._paused[0][0] <= now:
             self._start(heapq.heappop(self._paused)[2])
-        while self._fault is None and len(self._in_flight) < self._room():
-            numbered = next(self._calls, None)
-            if numbered is None:
-                break
-            progress = _Progress(*numbered)
-            self._in_flight[progress.number] = progress
-            self._start(progress)
+        if self._fault is None:
+            for progress in self._next_calls():
+                self._in_flight[progress.turn] = progress
+                self._start(progress)
+
+    def _next_calls(self) -> Iterator[_Progress[K]]:
+        """Yield the next calls while there is room for them."""
+        while len(self._in_flight) < self._room():
+            follows = bool(self._released)
+            following = self._released.popleft() if follows else next(self._calls, None)
+            if following is None:
+                return
+            self._num_begun += 1
+            yield _Progress(*following, turn=(follows, self._num_begun))
 
     def _room(self) -> float:
         """How many calls may be in flight; executors grow and shrink with their cluster."""
         return min(self._most_in_flight, self._executor.slots + self._executor.backlog)
 
-    def _start(self, progress: _Progress, *, beyond_slots: bool = False) -> None:
-        ticket = self._executor.start(progress.call, beyond_slots=beyond_slots)
-        progress.tickets[ticket] = time.monotonic()
-        self._by_ticket[ticket] = progress
+    def _start(self, progress: _Progress[K], *, beyond_slots: bool = False) -> None:
+        attempt = self._executor.start(progress.call, beyond_slots=beyond_slots)
+        progress.attempts[attempt] = time.monotonic()
+        self._by_attempt[attempt] = progress
 
     def _take(self, outcome: Outcome) -> None:
-        progress = self._by_ticket.pop(outcome.ticket, None)
+        progress = self._by_attempt.pop(outcome.attempt_id, None)
         if progress is None:
             return  # another attempt at the same call came first
-        started = progress.tickets.pop(outcome.ticket)
+        started = progress.attempts.pop(outcome.attempt_id)
         if outcome.error is None:
             self._durations[progress.call.function].append(time.monotonic() - started)
             self._most_in_flight += 1 / self._most_in_flight
             self._finish(progress)
-            self._on_result(progress.number, outcome.value)
+            self._released.extend(self._on_result(progress.key, outcome.value) or ())
         elif outcome.worker_lost:
             progress.lost += 1
             self._statistics.lost_workers += 1
@@ -194,10 +210,10 @@ class _Dispatch:
             self._retry(progress, outcome.error, progress.failures, self._policy.attempts)
         else:
             self._finish(progress)
-            self._blame(progress.number, outcome.error)
+            self._blame(progress.turn, outcome.error)
 
-    def _retry(self, progress: _Progress, error: BaseException, used: int, budget: int) -> None:
-        if progress.tickets:
+    def _retry(self, progress: _Progress[K], error: BaseException, used: int, budget: int) -> None:
+        if progress.attempts:
             return  # another attempt still runs
         if used >= budget:
             self._finish(progress)
@@ -205,28 +221,28 @@ class _Dispatch:
             msg = f"{call.name} ({call.place}): given up after {used} attempts, the last because {error}"
             fault = TaskError(msg)
             fault.__cause__ = error
-            self._blame(progress.number, fault)
+            self._blame(progress.turn, fault)
             return
         self._statistics.retries += 1
         pause = self._policy.first_pause_seconds * 2 ** (progress.failures + progress.lost - 1)
-        heapq.heappush(self._paused, (time.monotonic() + pause, progress.number, progress))
+        heapq.heappush(self._paused, (time.monotonic() + pause, progress.turn, progress))
 
-    def _blame(self, number: int, error: BaseException) -> None:
-        """Remember the fault of the smallest call; what lies behind it is of no use any more."""
-        if self._fault is None or number < self._fault[0]:
-            self._fault = (number, error)
-        self._abandon([progress for progress in self._in_flight.values() if progress.number > self._fault[0]])
+    def _blame(self, turn: tuple[bool, int], error: BaseException) -> None:
+        """Remember the fault of the first call; the results of those behind it are of no use any more."""
+        if self._fault is None or turn < self._fault[0]:
+            self._fault = (turn, error)
+        self._abandon([progress for progress in self._in_flight.values() if progress.turn > self._fault[0]])
 
-    def _finish(self, progress: _Progress) -> None:
+    def _finish(self, progress: _Progress[K]) -> None:
         self._abandon([progress])
 
-    def _abandon(self, calls: list[_Progress]) -> None:
+    def _abandon(self, calls: list[_Progress[K]]) -> None:
         for progress in calls:
-            del self._in_flight[progress.number]
-            for ticket in progress.tickets:
-                self._by_ticket.pop(ticket, None)
-                self._executor.abandon(ticket)
-            progress.tickets.clear()
+            del self._in_flight[progress.turn]
+            for attempt in progress.attempts:
+                self._by_attempt.pop(attempt, None)
+                self._executor.abandon(attempt)
+            progress.attempts.clear()
         if calls:
             self._paused = [entry for entry in self._paused if entry[1] in self._in_flight]
             heapq.heapify(self._paused)
@@ -239,26 +255,26 @@ class _Dispatch:
         functions = {progress.call.function for progress in self._in_flight.values()}
         deadlines = {function: self._deadline(function) for function in functions}
         # Where most calls are overdue at once, the storage is slow and second attempts would make it slower.
-        twice = sum(len(progress.tickets) > 1 for progress in self._in_flight.values())
+        twice = sum(len(progress.attempts) > 1 for progress in self._in_flight.values())
         for progress in list(self._in_flight.values()):
             if twice >= max(1, self._executor.slots // 4):
                 break
             begun_before = now - deadlines[progress.call.function]
-            if len(progress.tickets) == 1 and next(iter(progress.tickets.values())) <= begun_before:
+            if len(progress.attempts) == 1 and next(iter(progress.attempts.values())) <= begun_before:
                 self._start_beside(progress)
                 twice += 1
         if self._executor.kind != "local":  # a thread that hangs cannot be stopped
             for progress in list(self._in_flight.values()):
                 self._replace_hanging(progress, now, deadlines[progress.call.function])
 
-    def _start_beside(self, progress: _Progress) -> None:
+    def _start_beside(self, progress: _Progress[K]) -> None:
         self._statistics.stragglers += 1
         progress.overdue += 1
         self._start(progress, beyond_slots=True)
 
-    def _replace_hanging(self, progress: _Progress, now: float, deadline: float) -> None:
+    def _replace_hanging(self, progress: _Progress[K], now: float, deadline: float) -> None:
         """Where two attempts hang, give the older one up for a third; each gets twice the time of the one before."""
-        if len(progress.tickets) < 2 or now - max(progress.tickets.values()) < deadline * 2**progress.overdue:
+        if len(progress.attempts) < 2 or now - max(progress.attempts.values()) < deadline * 2**progress.overdue:
             return
         if self._policy.deadline_seconds is not None and progress.overdue + 1 >= self._policy.lost_workers:
             call = progress.call
@@ -267,10 +283,10 @@ class _Dispatch:
                 f"{progress.overdue + 1} times; look at what it reads, or raise --shard-deadline if it is only slow"
             )
             self._finish(progress)
-            self._blame(progress.number, TaskError(msg))
+            self._blame(progress.turn, TaskError(msg))
             return
-        oldest = min(progress.tickets, key=progress.tickets.__getitem__)
-        del progress.tickets[oldest], self._by_ticket[oldest]
+        oldest = min(progress.attempts, key=progress.attempts.__getitem__)
+        del progress.attempts[oldest], self._by_attempt[oldest]
         self._executor.abandon(oldest)
         self._start_beside(progress)
 

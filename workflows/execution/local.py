@@ -32,7 +32,7 @@ class ThreadExecutor:
         self.backlog = workers
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="dsindex")
         self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        self._tickets = 0
+        self._num_attempts = 0
         self._abandoned: set[int] = set()
 
     def share(self, value: object) -> object:
@@ -41,15 +41,15 @@ class ThreadExecutor:
 
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:  # noqa: ARG002 - threads are what they are
         """Queue a call for the next free thread."""
-        self._tickets += 1
-        self._pool.submit(self._run, self._tickets, call)
-        return self._tickets
+        self._num_attempts += 1
+        self._pool.submit(self._run, self._num_attempts, call)
+        return self._num_attempts
 
-    def _run(self, ticket: int, call: Call) -> None:
+    def _run(self, attempt_id: int, call: Call) -> None:
         try:
-            outcome = Outcome(ticket=ticket, value=call.function(*call.arguments))
+            outcome = Outcome(attempt_id=attempt_id, value=call.function(*call.arguments))
         except Exception as error:  # noqa: BLE001 - whatever it is, the driver decides what follows
-            outcome = Outcome(ticket=ticket, error=error)
+            outcome = Outcome(attempt_id=attempt_id, error=error)
         self._ended.put(outcome)
 
     def wait(self, timeout: float) -> list[Outcome]:
@@ -60,11 +60,11 @@ class ThreadExecutor:
             return []
         while not self._ended.empty():
             ended.append(self._ended.get())
-        return [outcome for outcome in ended if outcome.ticket not in self._abandoned]
+        return [outcome for outcome in ended if outcome.attempt_id not in self._abandoned]
 
-    def abandon(self, ticket: int) -> None:
+    def abandon(self, attempt_id: int) -> None:
         """Forget an attempt; a thread cannot be stopped, it ends by itself."""
-        self._abandoned.add(ticket)
+        self._abandoned.add(attempt_id)
 
     def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:  # noqa: ARG002
         """Run the call here, in this process."""
@@ -88,7 +88,7 @@ class ProcessExecutor:
         self._idle: list[_Worker] = []
         self._busy: dict[int, _Worker] = {}
         self._waiting: list[tuple[int, Call]] = []
-        self._tickets = 0
+        self._num_attempts = 0
 
     def share(self, value: object) -> object:
         """Return the value itself: it travels with each call through a pipe."""
@@ -96,50 +96,50 @@ class ProcessExecutor:
 
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:
         """Hand a call to an idle worker, or to a new one while there are fewer than `slots`."""
-        self._tickets += 1
+        self._num_attempts += 1
         if beyond_slots:
-            self._give(self._tickets, call)
+            self._give(self._num_attempts, call)
         else:
-            self._waiting.append((self._tickets, call))
+            self._waiting.append((self._num_attempts, call))
             self._hand_out()
-        return self._tickets
+        return self._num_attempts
 
     def _hand_out(self) -> None:
         while self._waiting and len(self._busy) < self.slots:
             self._give(*self._waiting.pop(0))
 
-    def _give(self, ticket: int, call: Call) -> None:
+    def _give(self, attempt_id: int, call: Call) -> None:
         worker = self._idle.pop() if self._idle else _Worker(self._context)
         if not worker.is_alive():  # died idle: no call's fault
             worker.kill()
             worker = _Worker(self._context)
         worker.send(call)
-        self._busy[ticket] = worker
+        self._busy[attempt_id] = worker
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended, those whose worker died included."""
         ready = set(wait_for_connections([worker.pipe for worker in self._busy.values()], timeout))
         ended = []
-        for ticket, worker in list(self._busy.items()):
+        for attempt_id, worker in list(self._busy.items()):
             if worker.pipe not in ready:
                 continue
-            del self._busy[ticket]
+            del self._busy[attempt_id]
             try:
                 value, error = worker.pipe.recv()
             except (EOFError, OSError):
                 code = worker.wait()
                 lost = TaskError(f"its worker process died ({_describe_exit(code)})")
-                ended.append(Outcome(ticket=ticket, error=lost, worker_lost=True))
+                ended.append(Outcome(attempt_id=attempt_id, error=lost, worker_lost=True))
             else:
                 self._idle.append(worker)
-                ended.append(Outcome(ticket=ticket, value=value, error=error))
+                ended.append(Outcome(attempt_id=attempt_id, value=value, error=error))
         self._hand_out()
         return ended
 
-    def abandon(self, ticket: int) -> None:
+    def abandon(self, attempt_id: int) -> None:
         """Kill the worker that runs an attempt."""
-        self._waiting = [entry for entry in self._waiting if entry[0] != ticket]
-        worker = self._busy.pop(ticket, None)
+        self._waiting = [entry for entry in self._waiting if entry[0] != attempt_id]
+        worker = self._busy.pop(attempt_id, None)
         if worker is not None:
             worker.kill()
         self._hand_out()

@@ -66,7 +66,7 @@ class RayExecutor:
         self._look_at_cluster()
         self._running: dict[Any, int] = {}
         self._references: dict[int, Any] = {}
-        self._tickets = 0
+        self._num_attempts = 0
 
     def _look_at_cluster(self) -> None:
         """Follow the cluster's size: nodes are lost, and an autoscaler adds nodes where tasks wait."""
@@ -125,12 +125,12 @@ class RayExecutor:
 
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:
         """Submit one attempt; beyond the slots it needs no free CPU."""
-        self._tickets += 1
+        self._num_attempts += 1
         remote = self._remote(call, num_cpus=0 if beyond_slots else 1)
         reference = remote.remote(call.function, *call.arguments)
-        self._running[reference] = self._tickets
-        self._references[self._tickets] = reference
-        return self._tickets
+        self._running[reference] = self._num_attempts
+        self._references[self._num_attempts] = reference
+        return self._num_attempts
 
     def _remote(self, call: Call, *, num_cpus: int) -> Any:  # noqa: ANN401 - Ray's own type is private
         return _run_call.options(
@@ -156,18 +156,18 @@ class RayExecutor:
         return [self._outcome(reference) for reference in ready]
 
     def _outcome(self, reference: Any) -> Outcome:  # noqa: ANN401 - Ray's own type is private
-        ticket = self._running.pop(reference)
-        del self._references[ticket]
+        attempt_id = self._running.pop(reference)
+        del self._references[attempt_id]
         try:
             value, error = ray.get(reference)
         except ray.exceptions.RayError as lost:
             reason = TaskError(f"its Ray worker was lost ({_first_line(lost)})")
-            return Outcome(ticket=ticket, error=reason, worker_lost=True)
-        return Outcome(ticket=ticket, value=value, error=error)
+            return Outcome(attempt_id=attempt_id, error=reason, worker_lost=True)
+        return Outcome(attempt_id=attempt_id, value=value, error=error)
 
-    def abandon(self, ticket: int) -> None:
+    def abandon(self, attempt_id: int) -> None:
         """Kill the worker that runs an attempt; its outcome is not reported."""
-        reference = self._references.pop(ticket, None)
+        reference = self._references.pop(attempt_id, None)
         if reference is not None:
             del self._running[reference]
             ray.cancel(reference, force=True)
@@ -195,8 +195,8 @@ class RayExecutor:
 
     def close(self) -> None:
         """Leave the cluster; one that was started here is stopped, a connection found open stays open."""
-        for ticket in list(self._references):
-            self.abandon(ticket)
+        for attempt_id in list(self._references):
+            self.abandon(attempt_id)
         if not self._is_guest:
             ray.shutdown()
 

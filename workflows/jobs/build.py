@@ -15,17 +15,16 @@ from workflows.stages.nodes import require_sound_nodes
 from workflows.stages.room import check_room
 from workflows.stages.sample import examine_sample
 from workflows.stages.source import (
-    ACCOUNT_FIELDS,
-    count_lines,
+    count_records,
     count_reference_texts,
     describe_kept,
     open_source,
     require_recorded_inputs,
 )
-from workflows.stages.tokenize import TokenizeStage
+from workflows.stages.tokenize import make_shards
 from workflows.state.identity import Plan
-from workflows.state.manifest import FileDigest, describe_files
-from workflows.state.outputs import MEGATRON_SUFFIXES, Output, recorded_files
+from workflows.state.manifest import Content, RecordCounts
+from workflows.state.outputs import MEGATRON_SUFFIXES, Output
 from workflows.state.publishing import Dataset, Target, shard_part, shard_provenance, shard_quarantine
 
 if TYPE_CHECKING:
@@ -33,12 +32,14 @@ if TYPE_CHECKING:
 
     from dsindex.merge import Part
     from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.storage import StoredFile
     from workflows.execution.calls import Executor
     from workflows.jobs.index import IndexReport
     from workflows.options.config import BuildConfig
     from workflows.options.index import IndexConfig
     from workflows.progress.reporter import Reporter
     from workflows.stages.work import Work
+    from workflows.state.manifest import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class BuiltDataset:
     num_documents: int
     num_sequences: int
     num_tokens: int
-    files: dict[str, FileDigest]
+    files: dict[str, StoredFile]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +59,12 @@ class BuildReport:
 
     datasets: tuple[BuiltDataset, ...]
     already_complete: bool
-    account: dict[str, int]
+    counts: RecordCounts
     input_bytes: int
     seconds: float
-    run: dict[str, Any]
+    run: Run
+    engine: str
+    """What encoded."""
     indices: tuple[IndexReport, ...]
     """One per dataset, where index options were given."""
 
@@ -146,7 +149,7 @@ class _Build:
             num_reference_texts=count_reference_texts(results),
         )
 
-    def _describe(self, made: Made, files: Sequence[dict[str, FileDigest]]) -> list[dict[str, Any]]:
+    def _describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
         return [
             self._content(key, dataset, digests, self._results)
             for key, (dataset,), digests in zip(self._config.json_keys, made.groups, files, strict=True)
@@ -155,7 +158,6 @@ class _Build:
     def _tokenize(self, work: Work) -> list[tuple[ShardTask, ShardResult]]:
         """Make every shard; return all with their tasks, in plan order."""
         config, source = self._config, self._source
-        stage = TokenizeStage(work, max_bad_records=config.max_bad_records)
         settings = ShardSettings(
             tokenizer=source.tokenizer,
             engine=source.engine,
@@ -169,7 +171,10 @@ class _Build:
             work_dir=self._work_dir,
         )
         tasks = source.tasks()
-        return list(zip(tasks, stage.run(tasks, settings, self._token_sources()), strict=True))
+        results = make_shards(
+            work, tasks, settings, sources=self._token_sources(), max_bad_records=config.max_bad_records
+        )
+        return list(zip(tasks, results, strict=True))
 
     def _token_sources(self) -> list[TokenSource]:
         """Return every key's dataset, and where its parts come from."""
@@ -200,42 +205,41 @@ class _Build:
         self,
         key: str,
         dataset: Dataset,
-        digests: dict[str, FileDigest],
+        files: dict[str, StoredFile],
         results: Sequence[tuple[ShardTask, ShardResult]],
-    ) -> dict[str, Any]:
+    ) -> Content:
         """Return the manifest's part that is under the one law."""
         parts = [part for _, result in results for part in result.keys if part.key == key]
         empty = sum(part.num_empty_documents for part in parts)
         header = dataset.header
-        return {
-            "inputs": self._source.describe_inputs(results),
-            "account": {
-                **count_lines([result for _, result in results]),
-                "documents_with_tokens": header.num_documents - empty,
-                "empty_documents": empty,
-            },
-            "documents": header.num_documents,
-            "sequences": header.num_sequences,
-            "tokens": sum(part.num_tokens for part in parts),
-            "eod_in_text": sum(part.eod_in_text for part in parts),
-            "token_dtype": str(header.dtype),
-            "tokenizer": self._source.describe_tokenizer(),
-            "options": {"json_key": key, **self._source.describe_options()},
-            "digests": describe_files(digests),
-        }
+        return Content(
+            inputs=self._source.describe_inputs(results),
+            account=RecordCounts(
+                **count_records([result for _, result in results]),
+                documents_with_tokens=header.num_documents - empty,
+                empty_documents=empty,
+            ),
+            documents=header.num_documents,
+            sequences=header.num_sequences,
+            tokens=sum(part.num_tokens for part in parts),
+            eod_in_text=sum(part.eod_in_text for part in parts),
+            token_dtype=header.dtype.name,
+            tokenizer=self._source.describe_tokenizer(),
+            options=self._source.describe_options(json_key=key),
+            digests=files,
+        )
 
     def _report(self, outcome: JobOutcome) -> BuildReport:
-        account = outcome.contents[0]["account"]
         return BuildReport(
             datasets=tuple(
-                _built(output.prefix, content, recorded_files(content))
-                for output, content in zip(self._outputs, outcome.contents, strict=True)
+                _built(output.prefix, content) for output, content in zip(self._outputs, outcome.contents, strict=True)
             ),
             already_complete=outcome.already_complete,
-            account={name: account[name] for name in ACCOUNT_FIELDS},
+            counts=outcome.contents[0].record_counts,
             input_bytes=self._source.total_bytes,
             seconds=outcome.seconds,
             run=outcome.run,
+            engine=self._source.engine.name,
             indices=self._indices,
         )
 
@@ -248,13 +252,13 @@ class _Build:
             self._reporter.advance(1)
 
 
-def _built(prefix: str, content: dict[str, Any], files: dict[str, FileDigest]) -> BuiltDataset:
+def _built(prefix: str, content: Content) -> BuiltDataset:
     return BuiltDataset(
         prefix=prefix,
-        num_documents=content["documents"],
-        num_sequences=content["sequences"],
-        num_tokens=content["tokens"],
-        files=files,
+        num_documents=content.documents,
+        num_sequences=content.sequences,
+        num_tokens=content.tokens,
+        files=content.digests,
     )
 
 

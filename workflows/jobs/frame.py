@@ -12,7 +12,7 @@ import os
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsindex.errors import PlanError
 from dsindex.json_text import decode_json, encode_json
@@ -25,7 +25,7 @@ from workflows.stages.assemble import assemble
 from workflows.stages.start import start_and_examine
 from workflows.stages.work import Work
 from workflows.state.lock import hold_lock
-from workflows.state.manifest import FileDigest, encode_manifest, manifest_path, read_manifest
+from workflows.state.manifest import Manifest, manifest_path, read_manifest
 from workflows.state.outputs import find_finished, is_of_same_run, look_at_output, refuse_inputs, require_unchanged
 from workflows.state.publishing import Dataset, publish, withdraw
 from workflows.state.run_record import describe_run
@@ -34,12 +34,14 @@ from workflows.state.work_folder import own_work_folder, read_unfinished, remove
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from dsindex.storage import StoredFile
     from dsindex.text.engines import Engine
     from workflows.execution.calls import Executor
     from workflows.options.config import WorkConfig
     from workflows.progress.reporter import Reporter
     from workflows.state.identity import Plan
     from workflows.state.ledger import Ledger
+    from workflows.state.manifest import Content, Run
     from workflows.state.outputs import Output, Standing
     from workflows.state.work_folder import WorkFolder
 
@@ -69,8 +71,8 @@ class Job:
     """All that it publishes, in the order of the datasets of all groups."""
     make: Callable[[Work], Made]
     """Make all parts of all datasets; raises DsindexError for everything that a user can mend."""
-    describe: Callable[[Made, Sequence[dict[str, FileDigest]]], list[dict[str, Any]]]
-    """Return the `content` of every manifest, in the order of the outputs; the digests of each are by suffix."""
+    describe: Callable[[Made, Sequence[dict[str, StoredFile]]], list[Content]]
+    """Return the content of every manifest, in the order of the outputs; the files of each are by suffix."""
     examine: Callable[[], None]
     """Find out what would fail, before anything is done; raises DsindexError."""
     may_grow: bool = True
@@ -81,7 +83,7 @@ class Job:
     """Tasks run Python code, so that threads would not help."""
     engine: Engine | None = None
     """What encodes, in jobs that encode."""
-    require_same_inputs: Callable[[Sequence[dict[str, Any]]], None] | None = None
+    require_same_inputs: Callable[[Sequence[Manifest]], None] | None = None
     """Given the manifests of a finished output, raise PlanError if the inputs' bytes are no longer the same."""
     check_nodes: Callable[[Executor, Sequence[str]], None] | None = None
     """Ask the nodes of a cluster whether they see what is seen here, the files given among it; raises InputError."""
@@ -107,9 +109,9 @@ def work_folder_path(config: WorkConfig) -> str:
 class JobOutcome:
     """How a job ended."""
 
-    contents: tuple[dict[str, Any], ...]
+    contents: tuple[Content, ...]
     """Of the manifests, in the order of the outputs."""
-    run: dict[str, Any]
+    run: Run
     """Of the first manifest."""
     already_complete: bool
     seconds: float
@@ -142,14 +144,14 @@ def run_job(job: Job, *, reporter: Reporter) -> JobOutcome:
         with contextlib.closing(make_executor(job.config)) as executor:
             job.conclude(executor)
     return JobOutcome(
-        contents=tuple(manifest["content"] for manifest in finished),
-        run=finished[0]["run"],
+        contents=tuple(manifest.content for manifest in finished),
+        run=finished[0].run,
         already_complete=True,
         seconds=time.time() - began,
     )
 
 
-def _find_finished(job: Job) -> list[dict[str, Any]] | None:
+def _find_finished(job: Job) -> list[Manifest] | None:
     if job.config.fresh:
         return None
     finished = find_finished(
@@ -223,19 +225,10 @@ def _begin_again(job: Job, folder: WorkFolder) -> list[str]:
     return []
 
 
-def _make_and_publish(
-    job: Job, work: Work, standings: Sequence[Standing], began: float
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _make_and_publish(job: Job, work: Work, standings: Sequence[Standing], began: float) -> tuple[list[Content], Run]:
     made = job.make(work)
     datasets = [dataset for group in made.groups for dataset in group]
-    files = assemble(
-        datasets,
-        executor=work.executor,
-        ledger=work.ledger,
-        reporter=work.reporter,
-        policy=work.policy,
-        statistics=work.statistics,
-    )
+    files = assemble(datasets, work)
     contents = job.describe(made, files)
     run = describe_run(
         job.plan,
@@ -249,7 +242,7 @@ def _make_and_publish(
     for standing in standings:
         require_unchanged(standing)
     _record_publishing(job, standings, datasets, work.ledger)
-    manifests = iter([encode_manifest(content, run) for content in contents])
+    manifests = iter([Manifest(content=content, run=run).encode() for content in contents])
     for group in made.groups:
         _publish_group(group, [next(manifests) for _ in group])
     _remove_obsolete(job, work.ledger)
@@ -287,8 +280,8 @@ def _remove_obsolete(job: Job, ledger: Ledger) -> None:
         if manifest is None:
             continue
         remove_if_present(manifest_path(prefix))
-        for suffix, entry in manifest["content"]["digests"].items():
+        for suffix, file in manifest.content.digests.items():
             path = f"{prefix}.{suffix}"
             with contextlib.suppress(OSError):
-                if os.path.getsize(path) == entry["size_bytes"]:
+                if os.path.getsize(path) == file.size_bytes:
                     os.unlink(path)

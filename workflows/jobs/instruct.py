@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 import xxhash
@@ -21,7 +21,7 @@ from dsindex.instruct.shards import (
     MASK_DTYPE,
     InstructionSettings,
     encode_shard,
-    make_encoder,
+    make_instruction_encoder,
     make_recipe,
     split_names,
     split_prefix,
@@ -35,20 +35,21 @@ from workflows.jobs.instruct_outputs import SplitOutputs
 from workflows.options.instruct import as_text_config
 from workflows.stages.nodes import require_sound_nodes
 from workflows.stages.room import Estimate, check_room
-from workflows.stages.source import ACCOUNT_FIELDS, describe_kept, open_source, require_recorded_inputs
-from workflows.stages.tokenize import TokenizeStage
+from workflows.stages.source import describe_kept, open_source, require_recorded_inputs
+from workflows.stages.tokenize import make_shards
 from workflows.state.identity import Plan
-from workflows.state.outputs import MEGATRON_SUFFIXES, Output, recorded_files
+from workflows.state.outputs import MEGATRON_SUFFIXES, Output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from dsindex.instruct.config import InstructionConfig
     from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.storage import StoredFile
     from workflows.options.instruct import InstructConfig
     from workflows.progress.reporter import Reporter
     from workflows.stages.work import Work
-    from workflows.state.manifest import FileDigest
+    from workflows.state.manifest import Content, RecordCounts, RecordedPacking, Run
 
     Results = Sequence[tuple[ShardTask, ShardResult]]
 
@@ -60,9 +61,8 @@ class BuiltSplit:
     prefix: str
     """What PackedInstructionDataset takes."""
     statistics: InstructionStatistics
-    packing: dict[str, Any] | None
-    """Sequence length, blocks, padding and fill."""
-    files: dict[str, dict[str, FileDigest]]
+    packing: RecordedPacking | None
+    files: dict[str, dict[str, StoredFile]]
     """For each dataset, by what follows the prefix, its files by suffix."""
 
 
@@ -72,12 +72,13 @@ class InstructReport:
 
     splits: tuple[BuiltSplit, ...]
     already_complete: bool
-    account: dict[str, int]
+    counts: RecordCounts
+    """Of all splits together."""
     bad_records: dict[str, int]
     """Set aside, by kind of problem."""
     input_bytes: int
     seconds: float
-    run: dict[str, Any]
+    run: Run
 
 
 def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, reporter: Reporter) -> InstructReport:
@@ -85,7 +86,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
 
     Args:
         config: The options of the job.
-        instruction: What records are and what is learnt of them.
+        instruction: What records are and which of their text is trained on.
         reporter: Is told how it goes.
 
     Raises:
@@ -112,7 +113,9 @@ class _Instruct:
             Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES) for split in self._splits for prefix in split.prefixes
         ]
         self._recipe = make_recipe(instruction, tokenizer, config.tokenizer_model)
-        make_encoder(self._recipe)  # what is wrong with tokens, patterns and templates is said before work begins
+        make_instruction_encoder(
+            self._recipe
+        )  # what is wrong with tokens, patterns and templates is said before work begins
         self._instruction = orjson.loads(self._recipe.config)
         self._chat_files = xxhash.xxh3_64_hexdigest(
             orjson.dumps([self._recipe.special_tokens, self._recipe.chat_templates])
@@ -182,9 +185,9 @@ class _Instruct:
             num_shards=len(results),
         )
 
-    def _describe(self, made: Made, files: Sequence[dict[str, FileDigest]]) -> list[dict[str, Any]]:
+    def _describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
         remaining = iter(files)
-        contents = []
+        contents: list[Content] = []
         for split, packing, group in zip(self._splits, self._packings, made.groups, strict=True):
             described = [(dataset, next(remaining)) for dataset in group]
             contents += split.contents(self._source, self._instruction, self._results, packing, described)
@@ -193,7 +196,6 @@ class _Instruct:
     def _encode(self, work: Work) -> Results:
         """Make every shard; return all with their tasks, in plan order."""
         config = self._config
-        stage = TokenizeStage(work, max_bad_records=config.max_bad_records, function=encode_shard)
         settings = InstructionSettings(
             recipe=self._recipe,
             vocabulary_size=self._source.tokenizer.vocabulary_size,
@@ -207,7 +209,10 @@ class _Instruct:
         )
         tasks = self._source.tasks()
         sources = [source for group in self._token_sources for source in group]
-        return list(zip(tasks, stage.run(tasks, settings, sources), strict=True))
+        results = make_shards(
+            work, tasks, settings, sources=sources, max_bad_records=config.max_bad_records, function=encode_shard
+        )
+        return list(zip(tasks, results, strict=True))
 
     def _pack(self, work: Work, results: Sequence[ShardResult]) -> list[PackingResult | None]:
         """Plan the blocks of every split from all its lengths in order; done again after a crash, it is the same."""
@@ -250,24 +255,24 @@ class _Instruct:
         contents = outcome.contents
         remaining = iter(contents)
         groups = [[next(remaining) for _ in split.prefixes] for split in self._splits]
-        first = contents[0]["account"]
-        account = {name: first[name] for name in ACCOUNT_FIELDS} | {"kept": first["kept"] + first["elsewhere"]}
+        first = contents[0].record_counts
+        counts = first.model_copy(update={"kept": first.kept + first.elsewhere, "elsewhere": 0})
         return InstructReport(
             splits=tuple(
                 BuiltSplit(
                     prefix=split_prefix(self._config.output_prefix, split.split),
-                    statistics=InstructionStatistics(**group[0]["statistics"]),
-                    packing=group[0]["packing"],
+                    statistics=InstructionStatistics(**group[0].statistics or {}),
+                    packing=group[0].packing,
                     files={
-                        prefix.removeprefix(f"{split.prefix}_"): recorded_files(content)
+                        prefix.removeprefix(f"{split.prefix}_"): content.digests
                         for prefix, content in zip(split.prefixes, group, strict=True)
                     },
                 )
                 for split, group in zip(self._splits, groups, strict=True)
             ),
             already_complete=outcome.already_complete,
-            account=account,
-            bad_records=contents[0]["bad_records"],
+            counts=counts,
+            bad_records=contents[0].bad_records or {},
             input_bytes=self._source.total_bytes,
             seconds=outcome.seconds,
             run=outcome.run,

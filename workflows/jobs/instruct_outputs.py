@@ -24,8 +24,8 @@ from dsindex.instruct.shards import (
 )
 from dsindex.merge import Part
 from workflows.stages.early_merge import TokenSource
-from workflows.stages.source import count_lines
-from workflows.state.manifest import FileDigest, describe_files, read_manifest
+from workflows.stages.source import count_records
+from workflows.state.manifest import Content, RecordCounts, RecordedPacking, read_manifest
 from workflows.state.publishing import Dataset, Target, shard_part, shard_provenance, shard_quarantine
 
 if TYPE_CHECKING:
@@ -35,8 +35,10 @@ if TYPE_CHECKING:
 
     from dsindex.instruct.packed_blocks import PackingResult
     from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.storage import StoredFile
     from workflows.options.instruct import InstructConfig
     from workflows.stages.source import TextSource
+    from workflows.state.manifest import RecordedInput
 
     Results = Sequence[tuple[ShardTask, ShardResult]]
 
@@ -72,7 +74,7 @@ class SplitOutputs:
             manifest = read_manifest(self.prefixes[0])
         except FormatError:
             return []
-        length = None if manifest is None else manifest["run"].get("plan", {}).get("settings", {}).get("seq-length")
+        length = None if manifest is None else manifest.run.plan["settings"].get("seq-length")
         if not isinstance(length, int) or length == self.config.seq_length:
             return []
         return [f"{self.prefix}_packing_{length}"]
@@ -146,76 +148,71 @@ class SplitOutputs:
         instruction: Mapping[str, Any],
         results: Results,
         packing: PackingResult | None,
-        made: Sequence[tuple[Dataset, dict[str, FileDigest]]],
-    ) -> list[dict[str, Any]]:
-        """Return the parts of the manifests that are under the one law, in the order of `prefixes`.
+        made: Sequence[tuple[Dataset, dict[str, StoredFile]]],
+    ) -> list[Content]:
+        """Return the contents of the manifests, which are under the one law, in the order of `prefixes`.
 
         Args:
             source: Of the job.
             instruction: The instruction configuration, in plain JSON types.
             results: Of all shards, in plan order.
             packing: The plan of blocks, where one was made.
-            made: Each dataset with the digests of its files.
+            made: Each dataset with its files.
         """
         shards = [result for _, result in results]
         inputs = self._describe_inputs(source, results)
-        options = {
-            **source.describe_options(),
-            "seq_length": self.config.seq_length,
-            "split": self.config.split,
-            "split_seed": self.config.split_seed,
-            "split_name": self.split,
-            "instruction": dict(instruction),
+        options = source.describe_options(
+            seq_length=self.config.seq_length,
+            split=None if self.config.split is None else list(self.config.split),
+            split_seed=self.config.split_seed,
+            split_name=self.split,
+            instruction=dict(instruction),
+        )
+        counts = self._count_records(shards)
+        contents = [
+            Content(
+                inputs=inputs,
+                documents=dataset.header.num_documents,
+                sequences=dataset.header.num_sequences,
+                tokens=dataset.bin_bytes // dataset.header.dtype.itemsize,
+                token_dtype=dataset.header.dtype.name,
+                options=options,
+                digests=files,
+            )
+            for dataset, files in made
+        ]
+        of_tokens = {
+            "account": RecordCounts(**counts, documents_with_tokens=counts["kept"], empty_documents=0),
+            "tokenizer": source.describe_tokenizer(),
+            "statistics": asdict(statistics_of(shards, self.split)),
+            "bad_records": bad_records_of(shards),
+            "packing": None if packing is None else describe_packing(packing, self.config.seq_length or 0),
         }
-        account = self._account(shards)
-        own: list[dict[str, Any]] = [
-            {
-                "account": {**account, "documents_with_tokens": account["kept"], "empty_documents": 0},
-                "tokenizer": source.describe_tokenizer(),
-                "statistics": asdict(statistics_of(shards, self.split)),
-                "bad_records": bad_records_of(shards),
-                "packing": None if packing is None else describe_packing(packing, self.config.seq_length or 0),
-            },
-            {},
-            {},
-        ]
-        return [
-            {
-                "inputs": inputs,
-                "documents": dataset.header.num_documents,
-                "sequences": dataset.header.num_sequences,
-                "tokens": dataset.bin_bytes // dataset.header.dtype.itemsize,
-                "token_dtype": str(dataset.header.dtype),
-                "options": options,
-                **further,
-                "digests": describe_files(digests),
-            }
-            for (dataset, digests), further in zip(made, own, strict=False)
-        ]
+        return [contents[0].model_copy(update=of_tokens), *contents[1:]]
 
-    def _account(self, shards: Sequence[ShardResult]) -> dict[str, int]:
+    def _count_records(self, shards: Sequence[ShardResult]) -> dict[str, int]:
         """Count lines; `kept` is what this split has, `elsewhere` what others have."""
-        lines = count_lines(shards)
+        lines = count_records(shards)
         key = text_key(self.split)
         kept = sum(part.num_documents for shard in shards for part in shard.keys if part.key == key)
         return {**lines, "kept": kept, "elsewhere": lines["kept"] - kept}
 
-    def _describe_inputs(self, source: TextSource, results: Results) -> list[dict[str, Any]]:
+    def _describe_inputs(self, source: TextSource, results: Results) -> list[RecordedInput]:
         shards: list[list[ShardResult]] = [[] for _ in source.inputs]
         for task, result in results:
             shards[task.input].append(result)
         return [
-            {**described, **self._account(own)}
+            described.model_copy(update=self._count_records(own))
             for described, own in zip(source.describe_inputs(results), shards, strict=True)
         ]
 
 
-def describe_packing(packing: PackingResult, sequence_length: int) -> dict[str, Any]:
+def describe_packing(packing: PackingResult, sequence_length: int) -> RecordedPacking:
     """Say how full the blocks are; the fill is a share, to six digits."""
     places = packing.num_blocks * sequence_length
-    return {
-        "sequence_length": sequence_length,
-        "blocks": packing.num_blocks,
-        "padding": places - packing.num_tokens,
-        "fill": round(packing.num_tokens / places, 6) if places else 1.0,
-    }
+    return RecordedPacking(
+        sequence_length=sequence_length,
+        blocks=packing.num_blocks,
+        padding=places - packing.num_tokens,
+        fill=round(packing.num_tokens / places, 6) if places else 1.0,
+    )

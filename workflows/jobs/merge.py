@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.merge import Part, merged_header, open_part
@@ -12,13 +12,14 @@ from dsindex.storage import free_bytes
 from workflows.jobs.frame import Job, Made, run_job
 from workflows.state.identity import Plan
 from workflows.state.inputs import InputFile
-from workflows.state.manifest import FileDigest, describe_files
-from workflows.state.outputs import MEGATRON_SUFFIXES, Output, recorded_files
+from workflows.state.manifest import Content, RecordedInput, RecordedOptions
+from workflows.state.outputs import MEGATRON_SUFFIXES, Output
 from workflows.state.publishing import Dataset, Target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dsindex.storage import StoredFile
     from workflows.options.config import MergeConfig
     from workflows.progress.reporter import Reporter
     from workflows.stages.work import Work
@@ -33,7 +34,7 @@ class MergeReport:
     num_documents: int
     num_sequences: int
     num_tokens: int
-    files: dict[str, FileDigest]
+    files: dict[str, StoredFile]
     already_complete: bool
 
 
@@ -56,7 +57,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeReport:
     def make(_: Work) -> Made:
         return Made(groups=((dataset,),), num_shards=len(parts))
 
-    def describe(_: Made, files: Sequence[dict[str, FileDigest]]) -> list[dict[str, Any]]:
+    def describe(_: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
         _require_unchanged(inputs)
         return [_content(config, dataset, files[0])]
 
@@ -81,31 +82,31 @@ def _require_unchanged(inputs: Sequence[InputFile]) -> None:
             raise InputError(msg)
 
 
-def _content(config: MergeConfig, dataset: Dataset, files: dict[str, FileDigest]) -> dict[str, Any]:
+def _content(config: MergeConfig, dataset: Dataset, files: dict[str, StoredFile]) -> Content:
     """Return the manifest's part that is under the one law."""
     header = dataset.header
-    return {
-        "inputs": [
-            {"path": path, "documents": part.header.num_documents, "sequences": part.header.num_sequences}
+    return Content(
+        inputs=[
+            RecordedInput(path=path, documents=part.header.num_documents, sequences=part.header.num_sequences)
             for path, part in zip(config.input, dataset.parts, strict=True)
         ],
-        "documents": header.num_documents,
-        "sequences": header.num_sequences,
-        "tokens": dataset.bin_bytes // header.dtype.itemsize,
-        "token_dtype": str(header.dtype),
-        "options": {},
-        "digests": describe_files(files),
-    }
+        documents=header.num_documents,
+        sequences=header.num_sequences,
+        tokens=dataset.bin_bytes // header.dtype.itemsize,
+        token_dtype=header.dtype.name,
+        options=RecordedOptions(),
+        digests=files,
+    )
 
 
-def _report(config: MergeConfig, content: dict[str, Any], *, already_complete: bool) -> MergeReport:
+def _report(config: MergeConfig, content: Content, *, already_complete: bool) -> MergeReport:
     return MergeReport(
         prefix=config.output_prefix,
-        num_inputs=len(content["inputs"]),
-        num_documents=content["documents"],
-        num_sequences=content["sequences"],
-        num_tokens=content["tokens"],
-        files=recorded_files(content),
+        num_inputs=len(content.inputs),
+        num_documents=content.documents,
+        num_sequences=content.sequences,
+        num_tokens=content.tokens,
+        files=content.digests,
         already_complete=already_complete,
     )
 

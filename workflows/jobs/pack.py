@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,25 +23,26 @@ from workflows.stages.nodes import require_sound_nodes
 from workflows.stages.room import check_room
 from workflows.stages.sample import examine_sample
 from workflows.stages.source import (
-    ACCOUNT_FIELDS,
-    count_lines,
+    count_records,
     count_reference_texts,
     describe_kept,
     open_source,
     require_recorded_inputs,
 )
-from workflows.stages.tokenize import TokenizeStage
+from workflows.stages.tokenize import make_shards
 from workflows.state.identity import Plan
-from workflows.state.manifest import FileDigest, describe_files
-from workflows.state.outputs import PACKED_SUFFIXES, Output, recorded_files
+from workflows.state.manifest import Content, RecordCounts
+from workflows.state.outputs import PACKED_SUFFIXES, Output
 from workflows.state.publishing import Dataset, Target, identify_parts, shard_part, shard_provenance, shard_quarantine
 
 if TYPE_CHECKING:
     from dsindex.merge import Part
     from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.storage import StoredFile
     from workflows.options.pack import PackConfig
     from workflows.progress.reporter import Reporter
     from workflows.stages.work import Work
+    from workflows.state.manifest import Run
 
 Results = list[tuple["ShardTask", "ShardResult"]]
 
@@ -56,12 +57,14 @@ class PackReport:
     num_empty: int
     """Records whose text gives no tokens; they are no documents."""
     token_dtype: str
-    account: dict[str, int]
-    files: dict[str, FileDigest]
+    counts: RecordCounts
+    files: dict[str, StoredFile]
     already_complete: bool
     input_bytes: int
     seconds: float
-    run: dict[str, Any]
+    run: Run
+    engine: str
+    """What encoded."""
 
 
 def run_pack(config: PackConfig, *, reporter: Reporter) -> PackReport:
@@ -102,7 +105,7 @@ class _Pack:
             prefix=self._prefix,
             plan_id=self._plan.plan_id,
             bound_bytes=self._source.total_bytes * self._token_bytes,
-            head_bytes=self._era.header_bytes,
+            header_bytes=self._era.header_bytes,
             swapped_bytes=self._token_bytes if self._era.byte_order == ">" else 1,
         )
 
@@ -149,7 +152,6 @@ class _Pack:
     def _tokenize(self, work: Work) -> Results:
         """Make every shard; return all with their tasks, in plan order."""
         config, source = self._config, self._source
-        stage = TokenizeStage(work, max_bad_records=config.max_bad_records)
         settings = ShardSettings(
             tokenizer=source.tokenizer,
             engine=source.engine,
@@ -165,7 +167,8 @@ class _Pack:
         )
         tasks = source.tasks()
         tokens = TokenSource(target=self._target, part_of=self._part)
-        return list(zip(tasks, stage.run(tasks, settings, [tokens]), strict=True))
+        results = make_shards(work, tasks, settings, sources=[tokens], max_bad_records=config.max_bad_records)
+        return list(zip(tasks, results, strict=True))
 
     def _dataset(self, results: Results, work: Work) -> Dataset:
         parts = tuple(self._part(result) for _, result in results)
@@ -186,44 +189,40 @@ class _Pack:
     def _part(self, result: ShardResult) -> Part:
         return shard_part(result.keys[0], self._work_dir, TYPE_OF_SIZE[self._token_bytes])
 
-    def _content(self, results: Results, files: dict[str, FileDigest]) -> dict[str, Any]:
+    def _content(self, results: Results, files: dict[str, StoredFile]) -> Content:
         """Return the manifest's part that is under the one law."""
         shards = [result.keys[0] for _, result in results]
         num_documents = sum(shard.num_documents for shard in shards)
-        return {
-            "inputs": self._source.describe_inputs(results),
-            "account": {
-                **count_lines([result for _, result in results]),
-                "documents_with_tokens": num_documents,
-                "empty_documents": sum(shard.num_empty_documents for shard in shards),
-            },
-            "documents": num_documents,
-            "sequences": num_documents,
-            "tokens": sum(shard.num_tokens for shard in shards),
-            "eod_in_text": sum(shard.eod_in_text for shard in shards),
-            "token_dtype": np.dtype(f"u{self._token_bytes}").name,
-            "tokenizer": self._source.describe_tokenizer(),
-            "options": {
-                "jq_pattern": self._config.jq_pattern,
-                "pbin_era": self._config.pbin_era,
-                **self._source.describe_options(),
-            },
-            "digests": describe_files(files),
-        }
+        return Content(
+            inputs=self._source.describe_inputs(results),
+            account=RecordCounts(
+                **count_records([result for _, result in results]),
+                documents_with_tokens=num_documents,
+                empty_documents=sum(shard.num_empty_documents for shard in shards),
+            ),
+            documents=num_documents,
+            sequences=num_documents,
+            tokens=sum(shard.num_tokens for shard in shards),
+            eod_in_text=sum(shard.eod_in_text for shard in shards),
+            token_dtype=np.dtype(f"u{self._token_bytes}").name,
+            tokenizer=self._source.describe_tokenizer(),
+            options=self._source.describe_options(jq_pattern=self._config.jq_pattern, pbin_era=self._config.pbin_era),
+            digests=files,
+        )
 
     def _report(self, outcome: JobOutcome) -> PackReport:
         [content] = outcome.contents
-        account = content["account"]
         return PackReport(
             path=self._config.output,
-            num_documents=content["documents"],
-            num_tokens=content["tokens"],
-            num_empty=account["empty_documents"],
-            token_dtype=content["token_dtype"],
-            account={name: account[name] for name in ACCOUNT_FIELDS},
-            files=recorded_files(content),
+            num_documents=content.documents,
+            num_tokens=content.tokens,
+            num_empty=content.record_counts.empty_documents,
+            token_dtype=content.token_dtype,
+            counts=content.record_counts,
+            files=content.digests,
             already_complete=outcome.already_complete,
             input_bytes=self._source.total_bytes,
             seconds=outcome.seconds,
             run=outcome.run,
+            engine=self._source.engine.name,
         )

@@ -19,13 +19,13 @@ from dsindex.json_text import encode_json
 from dsindex.repair.by_index import examine_index, repair_by_index
 from dsindex.repair.by_shards import repair_by_shards
 from dsindex.repair.by_tokens import repair_by_eod, repair_by_lengths
-from dsindex.repair.outputs import RepairAccount, Target, require_digest
+from dsindex.repair.outputs import RepairAccount, RepairOutputs, require_digest
 from dsindex.storage import digest_file
 from dsindex.verify.structure import verify_index
 from workflows.execution.choice import make_executor
 from workflows.execution.ordered import ordered_runner
 from workflows.jobs.repair_shards import find_shards, find_work_folder
-from workflows.state.manifest import Content, read_content, read_manifest
+from workflows.state.manifest import Manifest, read_manifest
 from workflows.verification.source import SourceConfig, lay_out_source, open_recorded_source
 
 if TYPE_CHECKING:
@@ -86,21 +86,21 @@ class _Repair:
         self._reporter = reporter
         self._executor = executor
         self._notes: list[str] = []
-        self._manifest, self._content = self._read_manifest()
+        self._manifest = self._read_manifest()
+        self._content = self._manifest.content if self._manifest is not None else None
         self._digests = (
-            {suffix: file.xxh3_128 for suffix, file in self._content.digests.items() if suffix in {"bin", "idx"}}
+            {suffix: file.digest for suffix, file in self._content.digests.items() if suffix in {"bin", "idx"}}
             if self._content is not None
             else {}
         )
-        self._target = Target(prefix=config.output, index_only=config.index_only, digests=self._digests)
+        self._target = RepairOutputs(prefix=config.output, index_only=config.index_only, digests=self._digests)
 
-    def _read_manifest(self) -> tuple[dict[str, Any], Content | None]:
+    def _read_manifest(self) -> Manifest | None:
         try:
-            manifest = read_manifest(self._prefix)
-            return (manifest, read_content(self._prefix, manifest)) if manifest is not None else ({}, None)
+            return read_manifest(self._prefix)
         except FormatError as error:
             self._notes.append(f"the manifest could not be used: {error}")
-            return {}, None
+            return None
 
     def run(self) -> RepairAccount:
         account_path = f"{self._config.output}.{ACCOUNT_SUFFIX}"
@@ -281,7 +281,7 @@ class _Repair:
     def _by_source(self) -> RepairAccount:
         """Tokenize the inputs again, for the lengths alone; the `.bin` itself must be whole."""
         self._require_digest_of_tokens()
-        source = open_recorded_source(self._prefix, self._content, self._manifest, self._config)
+        source = open_recorded_source(self._prefix, self._manifest, self._config)
         if source.findings:
             raise FormatError("; ".join(source.findings))
         return repair_by_lengths(

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import FormatError
 from dsindex.merge import Part, open_part
-from workflows.execution.calls import Call
-from workflows.execution.dispatch import run_calls
-from workflows.stages.tokenize import shard_is_whole
+from workflows.stages.kept_shards import find_whole_shards
 from workflows.state.inputs import MAX_SHARDS, InputFile, plan_shards
 from workflows.state.ledger import read_committed_shards, task_key
 from workflows.state.work_folder import LEDGER_FILE, read_plan
@@ -65,7 +63,7 @@ def find_shards(work_dir: str, prefix: str, *, executor: Executor, reporter: Rep
     committed = read_committed_shards(os.path.join(work_dir, LEDGER_FILE))
     tasks = list(plan_shards(inputs, shard_size))
     known = {number: committed[task_key(task)] for number, task in enumerate(tasks) if task_key(task) in committed}
-    whole = _check(known, work_dir, executor=executor, reporter=reporter)
+    whole = find_whole_shards(known, work_dir, executor=executor, reporter=reporter)
     parts, lost = [], []
     for number, task in enumerate(tasks):
         part = _part_of(known[number], key, work_dir) if number in whole else None
@@ -90,24 +88,6 @@ def _read_settings(work_dir: str, settings: dict[str, Any], prefix: str) -> tupl
         msg = f"{work_dir}: expected a build of {os.path.basename(prefix)}, got one of {', '.join(names)}"
         raise FormatError(msg)
     return names[os.path.basename(prefix)], shard_size
-
-
-def _check(known: dict[int, ShardResult], work_dir: str, *, executor: Executor, reporter: Reporter) -> set[int]:
-    """Compare the files of shards with what the ledger says of them; give those that are whole."""
-    reporter.stage("check", total=len(known), unit="shards")
-    whole = set()
-
-    def on_result(number: int, is_whole: bool) -> None:
-        reporter.advance(1)
-        if is_whole:
-            whole.add(number)
-
-    calls = (
-        (number, Call(name=f"check[{number}]", place=work_dir, function=shard_is_whole, arguments=(work_dir, result)))
-        for number, result in known.items()
-    )
-    run_calls(executor, calls, on_result=on_result, on_idle=reporter.tick)
-    return whole
 
 
 def _part_of(result: ShardResult, key: str, work_dir: str) -> Part | None:

@@ -85,7 +85,7 @@ def _read_recorded(report: VerifyReport) -> tuple[Recorded, str | None]:
     if recorded.content is None:
         return recorded, None
     try:
-        return recorded, read_packed_options(prefix, recorded.manifest).pbin_era
+        return recorded, read_packed_options(prefix, recorded.content).pbin_era
     except FormatError as error:
         report.findings.append(str(error))
         return Recorded(prefix=prefix), None

@@ -19,6 +19,7 @@ from dsindex.merge import (
 from dsindex.shards.provenance import ShardProvenance, write_provenance
 from dsindex.shards.quarantine import ShardQuarantine, write_quarantine
 from dsindex.storage import (
+    StoredFile,
     atomic_writer,
     combine_digests,
     make_folder,
@@ -26,52 +27,40 @@ from dsindex.storage import (
 from workflows.execution.calls import Call
 from workflows.execution.dispatch import run_calls
 from workflows.stages.early_merge import begin_token_file, range_call, resize
-from workflows.state.manifest import FileDigest
 from workflows.state.publishing import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, Dataset, identify_parts, record_partials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from workflows.execution.calls import Executor
-    from workflows.execution.dispatch import DispatchStatistics, RetryPolicy
-    from workflows.progress.reporter import Reporter
+    from workflows.stages.work import Work
     from workflows.state.ledger import Ledger
 
 
-def assemble(
-    datasets: Sequence[Dataset],
-    *,
-    executor: Executor,
-    ledger: Ledger,
-    reporter: Reporter,
-    policy: RetryPolicy,
-    statistics: DispatchStatistics,
-) -> list[dict[str, FileDigest]]:
+def assemble(datasets: Sequence[Dataset], work: Work) -> list[dict[str, StoredFile]]:
     """Make all files of all datasets under their partial names, keeping what an earlier run finished.
 
     Returns:
-        For each dataset, the size and digest of each file by suffix.
+        For each dataset, its files by suffix.
     """
-    assemblies = [_Assembly(dataset, ledger) for dataset in datasets]
+    reporter = work.reporter
+    assemblies = [_Assembly(dataset, work.ledger) for dataset in datasets]
     num_ranges = sum(len(assembly.ranges) for assembly in assemblies)
     total = sum(dataset.bin_bytes for dataset in datasets)
     reporter.stage("merge", total=total, unit="bytes", tasks=num_ranges, task_name="ranges")
-    reporter.watch(statistics)
-    calls: list[tuple[_Assembly, MergeRange | str, Call]] = []
+    reporter.watch(work.statistics)
     for assembly in assemblies:
         reporter.advance(assembly.bytes_done, tasks=assembly.num_ranges_done, fresh=False)
-        calls += [(assembly, what, call) for what, call in assembly.calls()]
 
-    def on_result(number: int, value: Any) -> None:  # noqa: ANN401 - a RangeResult or a FileDigest
-        assembly, what, _ = calls[number]
+    def on_result(key: tuple[_Assembly, MergeRange | str], value: Any) -> None:  # noqa: ANN401 - as `take`
+        assembly, what = key
         reporter.advance(assembly.take(what, value), tasks=0 if isinstance(what, str) else 1)
 
     run_calls(
-        executor,
-        ((number, call) for number, (_, _, call) in enumerate(calls)),
+        work.executor,
+        (((assembly, what), call) for assembly in assemblies for what, call in assembly.calls()),
         on_result=on_result,
-        policy=policy,
-        statistics=statistics,
+        policy=work.policy,
+        statistics=work.statistics,
         on_idle=reporter.tick,
     )
     return [assembly.finish() for assembly in assemblies]
@@ -85,7 +74,7 @@ class _Assembly:
         self._target = dataset.target
         self._merge_id = identify_parts(dataset.parts)
         self._ledger = ledger
-        self._files: dict[str, FileDigest] = {}
+        self._files: dict[str, StoredFile] = {}
         self.ranges: list[MergeRange] = []
         self._results: dict[int, RangeResult] = {}
         self.num_ranges_done = 0
@@ -111,7 +100,7 @@ class _Assembly:
         recorded = self._ledger.assembled(self._target.token_file, self._merge_id)
         if recorded is None:
             return False
-        files = {suffix: FileDigest(**entry) for suffix, entry in recorded.items()}
+        files = {suffix: StoredFile(name=suffix, **entry) for suffix, entry in recorded.items()}
         if files.keys() != self._dataset.suffixes:
             return False
         for suffix, file in files.items():
@@ -122,6 +111,7 @@ class _Assembly:
         return True
 
     def calls(self) -> Iterator[tuple[MergeRange | str, Call]]:
+        """Yield what is still to be made, by range or suffix."""
         if self._complete:
             return
         dataset, target = self._dataset, self._target
@@ -160,8 +150,8 @@ class _Assembly:
             if task.number not in self._results:
                 yield task, range_call(task, target)
 
-    def take(self, what: MergeRange | str, value: Any) -> int:  # noqa: ANN401 - a RangeResult or a FileDigest
-        """Take one call's result; give the bytes of `.bin` that it stands for."""
+    def take(self, what: MergeRange | str, value: Any) -> int:  # noqa: ANN401 - a RangeResult or a StoredFile
+        """Take one call's result; return how many bytes of tokens it stands for."""
         if isinstance(what, str):
             self._files[what] = value
             return 0
@@ -169,13 +159,15 @@ class _Assembly:
         self._ledger.record_range(what, value)
         return what.end - what.begin
 
-    def finish(self) -> dict[str, FileDigest]:
+    def finish(self) -> dict[str, StoredFile]:
         if not self._complete:
             digests = [
                 bytes.fromhex(digest) for task in self.ranges for digest in self._results[task.number].block_digests
             ]
-            tokens = FileDigest(size_bytes=self._dataset.bin_bytes, digest=combine_digests(digests))
-            self._files[self._target.token_suffix] = tokens
+            suffix = self._target.token_suffix
+            self._files[suffix] = StoredFile(
+                name=suffix, size_bytes=self._dataset.bin_bytes, digest=combine_digests(digests)
+            )
             recorded = {
                 suffix: {"size_bytes": file.size_bytes, "digest": file.digest} for suffix, file in self._files.items()
             }
@@ -183,25 +175,25 @@ class _Assembly:
         return self._files
 
 
-def make_index(parts: Sequence[Part], path: str) -> FileDigest:
+def make_index(parts: Sequence[Part], path: str) -> StoredFile:
     """Write the merged `.idx`, whole or not at all."""
     with atomic_writer(path) as file:
         write_merged_index(file, parts)
-    return FileDigest(size_bytes=file.size_bytes, digest=file.hexdigest())
+    return file.as_stored("idx")
 
 
-def make_provenance(shards: Sequence[ShardProvenance], path: str) -> FileDigest:
+def make_provenance(shards: Sequence[ShardProvenance], path: str) -> StoredFile:
     """Write the merged provenance, whole or not at all."""
     with atomic_writer(path) as file:
         write_provenance(file, shards)
-    return FileDigest(size_bytes=file.size_bytes, digest=file.hexdigest())
+    return file.as_stored(PROVENANCE_SUFFIX)
 
 
-def make_quarantine(shards: Sequence[ShardQuarantine], path: str) -> FileDigest:
+def make_quarantine(shards: Sequence[ShardQuarantine], path: str) -> StoredFile:
     """Write what was set aside, whole or not at all."""
     with atomic_writer(path) as file:
         write_quarantine(file, shards)
-    return FileDigest(size_bytes=file.size_bytes, digest=file.hexdigest())
+    return file.as_stored(QUARANTINE_SUFFIX)
 
 
 def _size(path: str) -> int | None:

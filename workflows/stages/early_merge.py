@@ -8,7 +8,6 @@ range counts only for exactly the pieces that it was made of; a shard that had t
 from __future__ import annotations
 
 import os
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from workflows.state.partial_files import remove_partials
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dsindex.merge import MergeRange, Part, RangeResult
+    from dsindex.merge import MergeRange, Part
     from dsindex.shards.tokenize import ShardResult
     from workflows.state.ledger import Ledger
     from workflows.state.publishing import Target
@@ -77,7 +76,7 @@ class TokenSource:
 
     target: Target
     part_of: Callable[[ShardResult], Part]
-    """Gives a shard's part of the dataset."""
+    """Returns a shard's part of the dataset."""
 
 
 class EarlyRanges:
@@ -86,46 +85,34 @@ class EarlyRanges:
     Args:
         sources: Of each dataset that is made of shards alone.
         ledger: Of the job.
+        num_shards: How many the job has.
     """
 
-    def __init__(self, sources: Sequence[TokenSource], ledger: Ledger) -> None:
-        self._files = [_GrowingFile(source) for source in sources]
+    def __init__(self, sources: Sequence[TokenSource], ledger: Ledger, *, num_shards: int) -> None:
+        self._files = {source.target.token_file: _GrowingFile(source) for source in sources}
         self._ledger = ledger
-        self._num_shards = 0
-        self._ready: deque[tuple[_GrowingFile, MergeRange]] = deque()
-        self._under_way: dict[int, MergeRange] = {}
-        self._num_calls = 0
+        self._num_shards = num_shards
+        self._num_in_order = 0
+        """Shards that are there, with all before them."""
+        self._waiting: dict[int, ShardResult] = {}
+        """Shards that are there while one before them is not, by number in the plan."""
 
-    def has_all(self, results: Sequence[ShardResult | None]) -> bool:
-        """Look for new shards, as far as none before them is missing; tell whether all are there.
+    def take_shard(self, number: int, result: ShardResult) -> list[MergeRange]:
+        """Take a shard by its number in the plan; return the ranges that can now be merged, and are not yet.
 
-        Args:
-            results: Of all shards in plan order; more of them every time.
+        The job's last shard gives none: what is left is for workflows.stages.assemble.
         """
-        while self._num_shards < len(results):
-            result = results[self._num_shards]
-            if result is None:
-                return False
-            for file in self._files:
-                self._ready += ((file, task) for task in file.add(result))
-            self._num_shards += 1
-        return True
+        self._waiting[number] = result
+        ready: list[MergeRange] = []
+        while (following := self._waiting.pop(self._num_in_order, None)) is not None:
+            self._num_in_order += 1
+            for file in self._files.values():
+                ready += file.add(following, self._ledger)
+        return ready if self._num_in_order < self._num_shards else []
 
-    def next_call(self) -> tuple[int, Call] | None:
-        """Return a range that can be merged, numbered from 0; None: there is none for now."""
-        while self._ready:
-            file, task = self._ready.popleft()
-            file.begin(self._ledger)
-            if self._ledger.range(task) is None:
-                number = self._num_calls
-                self._num_calls += 1
-                self._under_way[number] = task
-                return number, range_call(task, file.target)
-        return None
-
-    def take(self, number: int, result: RangeResult) -> None:
-        """Commit what the call of this number gave."""
-        self._ledger.record_range(self._under_way.pop(number), result)
+    def call(self, task: MergeRange) -> Call:
+        """Return a range as a call that returns a RangeResult."""
+        return range_call(task, self._files[task.output].target)
 
 
 class _GrowingFile:
@@ -136,19 +123,17 @@ class _GrowingFile:
         self._part_of = source.part_of
         self._has_begun = False
         self._planner = RangePlanner(self.target.token_file, bound_bytes=self.target.bound_bytes)
-        # What a head says is known at the end, so the range that has it waits for that.
-        self._planner.add(Piece(path="", identity="", offset=0, size_bytes=self.target.head_bytes))
+        # What a header says is known at the end, so the range that has it waits for that.
+        self._planner.add(Piece(path="", identity="", offset=0, size_bytes=self.target.header_bytes))
 
-    def add(self, result: ShardResult) -> list[MergeRange]:
-        """Take the next shard in plan order; give the ranges that can now be merged."""
+    def add(self, result: ShardResult, ledger: Ledger) -> list[MergeRange]:
+        """Take the next shard in plan order; return the ranges that are full by now and not merged yet."""
         full = self._planner.add(self.target.piece(self._part_of(result)))
-        return [task for task in full if task.begin >= self.target.head_bytes]
-
-    def begin(self, ledger: Ledger) -> None:
-        """See to it once that the file is there."""
-        if not self._has_begun:
+        ready = [task for task in full if task.begin >= self.target.header_bytes]
+        if ready and not self._has_begun:
             begin_token_file(self.target, ledger)
             self._has_begun = True
+        return [task for task in ready if ledger.range(task) is None]
 
 
 def _size_on_server(path: str) -> int | None:

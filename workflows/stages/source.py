@@ -10,6 +10,7 @@ from dsindex.errors import PlanError
 from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.tokenizer import load_tokenizer, require_eod
 from workflows.state.inputs import choose_shard_size, find_inputs, plan_shards
+from workflows.state.manifest import RecordedInput, RecordedOptions, RecordedTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from workflows.options.config import TextConfig
     from workflows.state.inputs import InputFile
     from workflows.state.ledger import Ledger
-
-ACCOUNT_FIELDS = ("lines", "blank", "records", "kept", "quarantined")
+    from workflows.state.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,39 +58,44 @@ class TextSource:
             "max-record-size": config.max_record_size,
         }
 
-    def describe_inputs(self, results: Sequence[tuple[ShardTask, ShardResult]]) -> list[dict[str, Any]]:
+    def describe_inputs(self, results: Sequence[tuple[ShardTask, ShardResult]]) -> list[RecordedInput]:
         """Return the manifest's `inputs`: what each was, and the account of its lines."""
         own: list[list[ShardResult]] = [[] for _ in self.inputs]
         for task, result in results:
             own[task.input].append(result)
         return [
-            {
-                "path": file.path,
-                "size_bytes": file.size_bytes,
-                "fingerprint": shards[0].input_fingerprint,
-                **count_lines(shards),
-            }
+            RecordedInput(
+                path=file.path,
+                size_bytes=file.size_bytes,
+                fingerprint=shards[0].input_fingerprint,
+                **count_records(shards),
+            )
             for file, shards in zip(self.inputs, own, strict=True)
         ]
 
-    def describe_tokenizer(self) -> dict[str, Any]:
+    def describe_tokenizer(self) -> RecordedTokenizer:
         """Return the manifest's `tokenizer`."""
-        return {
-            "name": self.tokenizer.name,
-            "sha256": self.tokenizer.sha256,
-            "vocabulary_size": self.tokenizer.vocabulary_size,
-            "eod_id": self.eod_id,
-        }
+        return RecordedTokenizer(
+            name=self.tokenizer.name,
+            sha256=self.tokenizer.sha256,
+            vocabulary_size=self.tokenizer.vocabulary_size,
+            eod_id=self.eod_id,
+        )
 
-    def describe_options(self) -> dict[str, Any]:
-        """Return the options that the output depends on, for the manifest."""
+    def describe_options(self, **own: Any) -> RecordedOptions:  # noqa: ANN401 - fields of RecordedOptions
+        """Return the options that the output depends on, for the manifest.
+
+        Args:
+            own: Those that only this kind of job has.
+        """
         config = self.config
-        return {
-            "append_eod": self.eod_id is not None,
-            "tokenizer_hf_no_include_special_tokens": config.tokenizer_hf_no_include_special_tokens,
-            "on_bad_record": config.on_bad_record,
-            "max_record_size": config.max_record_size,
-        }
+        return RecordedOptions(
+            append_eod=self.eod_id is not None,
+            tokenizer_hf_no_include_special_tokens=config.tokenizer_hf_no_include_special_tokens,
+            on_bad_record=config.on_bad_record,
+            max_record_size=config.max_record_size,
+            **own,
+        )
 
 
 def open_source(config: TextConfig, *, append_eod: bool) -> TextSource:
@@ -118,7 +123,7 @@ def open_source(config: TextConfig, *, append_eod: bool) -> TextSource:
     )
 
 
-def require_recorded_inputs(inputs: Sequence[InputFile], manifests: Sequence[Mapping[str, Any]]) -> None:
+def require_recorded_inputs(inputs: Sequence[InputFile], manifests: Sequence[Manifest]) -> None:
     """Refuse inputs whose bytes are no longer those that a finished output was made of.
 
     Args:
@@ -129,10 +134,8 @@ def require_recorded_inputs(inputs: Sequence[InputFile], manifests: Sequence[Map
         PlanError: Naming the first one that differs.
         InputError: If one cannot be read.
     """
-    described = manifests[0]["content"]["inputs"]
-    require_same_inputs(
-        {file.absolute_path: entry.get("fingerprint") for file, entry in zip(inputs, described, strict=True)}
-    )
+    described = manifests[0].content.inputs
+    require_same_inputs({file.absolute_path: entry.fingerprint for file, entry in zip(inputs, described, strict=True)})
 
 
 def require_same_inputs(recorded: Mapping[str, str | None]) -> None:
@@ -173,8 +176,8 @@ def describe_kept(source: TextSource, work_dir: str, ledger: Ledger) -> str:
     )
 
 
-def count_lines(results: Sequence[ShardResult]) -> dict[str, int]:
-    """Return the account: lines = records + blank; records = kept + quarantined."""
+def count_records(results: Sequence[ShardResult]) -> dict[str, int]:
+    """Return where every line went: lines = records + blank; records = kept + quarantined."""
     return {
         "lines": sum(result.num_lines for result in results),
         "blank": sum(result.num_blank for result in results),

@@ -1,24 +1,23 @@
-"""Make the shards of a plan: verify and keep what is committed, tokenize the rest, count bad records.
+"""Make the shards of a plan: keep those that are committed and whole, tokenize the rest, count bad records.
 
 Ranges of the output that finished shards fill are merged along the way (workflows.stages.early_merge).
 """
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dsindex.errors import InputError, PlanError, RecordError
+from dsindex.errors import InputError, RecordError
+from dsindex.merge import MergeRange
 from dsindex.shards.tokenize import ShardResult, ShardTask, tokenize_shard
-from dsindex.storage import digest_file
 from workflows.execution.calls import Call
 from workflows.execution.dispatch import run_calls
+from workflows.stages.bad_records import BadRecordBudget
 from workflows.stages.early_merge import EarlyRanges
-from workflows.stages.source import require_same_inputs
-from workflows.state.ledger import stored_files
+from workflows.stages.kept_shards import find_kept_shards
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from workflows.stages.early_merge import TokenSource
     from workflows.stages.work import Work
@@ -38,169 +37,124 @@ class StageSettings(Protocol):
         ...
 
 
-class TokenizeStage:
-    """Makes every shard of a plan that the ledger does not have."""
+def make_shards(
+    work: Work,
+    tasks: Sequence[ShardTask],
+    settings: StageSettings,
+    *,
+    sources: Sequence[TokenSource] = (),
+    max_bad_records: str | None = None,
+    function: Callable[[ShardTask, Any], ShardResult] | None = None,
+) -> list[ShardResult]:
+    """Make every shard of a plan that the ledger does not have; return the results of all, in plan order.
+
+    Args:
+        work: Of the job.
+        tasks: All shards of the plan.
+        settings: What they have in common.
+        sources: Of datasets, ranges of which may be merged already while shards are made.
+        max_bad_records: A number of bad records, or a share of all such as `0.1%`, that is not to be exceeded.
+        function: Makes a shard; None: `tokenize_shard`.
+
+    Raises:
+        RecordError: The first bad record of the smallest input and offset, with its line number; or the first
+            that takes a template or pattern too long.
+        InputError: If there are more bad records than allowed, or no records at all.
+    """
+    kept = find_kept_shards(work, tasks, settings.work_dir)
+    work.reporter.stage("tokenize", total=sum(task.end - task.begin for task in tasks), unit="bytes", tasks=len(tasks))
+    work.reporter.watch(work.statistics)
+    stage = _Stage(work, tasks, sources, max_bad_records=max_bad_records)
+    for number, result in kept.items():
+        stage.keep(number, result)
+    try:
+        stage.make_rest(function or tokenize_shard, work.executor.share(settings))
+    except RecordError as error:
+        raise _with_line_number(error) from error
+    finally:
+        work.ledger.sync()
+    return stage.finish()
+
+
+class _Stage:
+    """The shards of a plan on their way."""
 
     def __init__(
-        self,
-        work: Work,
-        *,
-        max_bad_records: str | None,
-        function: Callable[[ShardTask, Any], ShardResult] | None = None,
+        self, work: Work, tasks: Sequence[ShardTask], sources: Sequence[TokenSource], *, max_bad_records: str | None
     ) -> None:
-        self._executor = work.executor
-        self._ledger = work.ledger
-        self._reporter = work.reporter
-        self._policy = work.policy
-        self._statistics = work.statistics
+        self._work = work
+        self._tasks = tasks
+        self._results: dict[int, ShardResult] = {}
+        self._early = EarlyRanges(sources, work.ledger, num_shards=len(tasks))
+        self._ready: list[MergeRange] = []
+        """Ranges that the kept shards fill."""
         self._budget = BadRecordBudget(max_bad_records)
-        self._function = function or tokenize_shard
 
-    def run(
-        self, tasks: Sequence[ShardTask], settings: StageSettings, sources: Sequence[TokenSource] = ()
-    ) -> list[ShardResult]:
-        """Return the result of every shard, in plan order.
+    def keep(self, number: int, result: ShardResult) -> None:
+        """Take a shard that an earlier run committed."""
+        self._ready += self._take(number, result, fresh=False)
 
-        Args:
-            tasks: All shards of the plan.
-            settings: What they have in common.
-            sources: Of datasets, ranges of which may be merged already while shards are made.
+    def make_rest(self, function: Callable[[ShardTask, Any], ShardResult], settings: object) -> None:
+        """Make the shards that are missing, and on the way the ranges that they fill."""
 
-        Raises:
-            RecordError: The first bad record of the smallest input and offset, with its line number; or the first
-                that takes a template or pattern too long.
-            InputError: If there are more bad records than allowed, or no records at all.
-        """
-        results: list[ShardResult | None] = self._verified(tasks, settings.work_dir)
-        total = sum(task.end - task.begin for task in tasks)
-        self._reporter.stage("tokenize", total=total, unit="bytes", tasks=len(tasks))
-        self._reporter.watch(self._statistics)
-        for task, kept in zip(tasks, results, strict=True):
-            if kept is not None:
-                self._tell(task, kept, fresh=False)
-                self._budget.count(kept)
-        self._make(tasks, self._executor.share(settings), results, sources)
-        finished = [result for result in results if result is not None]
-        self._budget.check_share(finished)
-        if not any(result.num_records for result in finished):
-            msg = f"{tasks[0].path}: expected at least one record in all inputs together, got none"
-            raise InputError(msg)
-        return finished
+        def calls() -> Iterator[tuple[int | MergeRange, Call]]:
+            for merge in self._ready:
+                yield merge, self._early.call(merge)
+            for number, task in enumerate(self._tasks):
+                if number not in self._results:
+                    yield number, _shard_call(task, function, settings)
 
-    def _make(
-        self,
-        tasks: Sequence[ShardTask],
-        settings: object,
-        results: list[ShardResult | None],
-        sources: Sequence[TokenSource],
-    ) -> None:
-        """Make the shards whose result is missing, and on the way the ranges that they fill."""
-        early = EarlyRanges(sources, self._ledger)
-
-        def calls() -> Iterator[tuple[int, Call] | None]:
-            todo = (number for number, kept in enumerate(results) if kept is None)
-            while not early.has_all(results):
-                if (merge := early.next_call()) is not None:
-                    # After all shards: a fault of theirs, which has the smaller number, is the one that is told.
-                    yield len(tasks) + merge[0], merge[1]
-                elif (number := next(todo, None)) is not None:
-                    yield number, self._call(tasks[number], settings)
-                else:
-                    yield None
-
-        def on_result(number: int, value: Any) -> None:  # noqa: ANN401 - a ShardResult or a RangeResult
-            if number < len(tasks):
-                results[number] = value
-                self._commit(tasks[number], value)
-            else:
-                early.take(number - len(tasks), value)
-
-        try:
-            self._run(calls(), on_result)
-        except RecordError as error:
-            raise _with_line_number(error) from error
-        finally:
-            self._ledger.sync()
-
-    def _call(self, task: ShardTask, settings: object) -> Call:
-        return Call(
-            name=f"tokenize[{task.shard:05d}]",
-            place=f"{task.path}, bytes {task.begin} to {task.end}",
-            function=self._function,
-            arguments=(task, settings),
-            memory_bytes=WORKER_MEMORY_BYTES,
-        )
-
-    def _run(self, calls: Iterator[tuple[int, Call] | None], on_result: Callable[[int, Any], None]) -> None:
         run_calls(
-            self._executor,
-            calls,
-            on_result=on_result,
-            policy=self._policy,
-            statistics=self._statistics,
+            self._work.executor,
+            calls(),
+            on_result=self._commit,
+            policy=self._work.policy,
+            statistics=self._work.statistics,
             on_idle=self._tick,
         )
 
-    def _tick(self) -> None:
-        self._reporter.tick()
-        self._ledger.sync_if_due()
+    def _commit(self, what: int | MergeRange, value: Any) -> list[tuple[int | MergeRange, Call]]:  # noqa: ANN401
+        """Record a shard, by its number, or a range; return the ranges that can now be merged."""
+        if isinstance(what, MergeRange):
+            self._work.ledger.record_range(what, value)
+            return []
+        self._work.ledger.record_shard(self._tasks[what], value)
+        return [(task, self._early.call(task)) for task in self._take(what, value, fresh=True)]
 
-    def _commit(self, task: ShardTask, result: ShardResult) -> None:
-        self._ledger.record_shard(task, result)
-        self._tell(task, result, fresh=True)
-        self._budget.count(result)
-
-    def _tell(self, task: ShardTask, result: ShardResult, *, fresh: bool) -> None:
-        self._reporter.advance(
+    def _take(self, number: int, result: ShardResult, *, fresh: bool) -> list[MergeRange]:
+        self._results[number] = result
+        task = self._tasks[number]
+        self._work.reporter.advance(
             task.end - task.begin,
             documents=result.num_records,
             tokens=sum(key.num_tokens for key in result.keys if not key.is_aligned),
             fresh=fresh,
         )
+        self._budget.count(result)
+        return self._early.take_shard(number, result)
 
-    def _require_same_inputs(self, tasks: Sequence[ShardTask], known: dict[int, ShardResult]) -> None:
-        """Refuse shards of inputs whose bytes have changed although their sizes and times have not."""
-        by_input: dict[str, list[ShardResult]] = {}
-        for number, result in known.items():
-            by_input.setdefault(tasks[number].path, []).append(result)
-        require_same_inputs({path: _require_one_input(path, results) for path, results in by_input.items()})
+    def _tick(self) -> None:
+        self._work.reporter.tick()
+        self._work.ledger.sync_if_due()
 
-    def _verified(self, tasks: Sequence[ShardTask], work_dir: str) -> list[ShardResult | None]:
-        """Verify the shards that the ledger knows; those that are not what it says are made again."""
-        known = {
-            number: result for number, task in enumerate(tasks) if (result := self._ledger.shard(task)) is not None
-        }
-        kept: list[ShardResult | None] = [None] * len(tasks)
-        if not known:
-            return kept
-        self._require_same_inputs(tasks, known)
-        self._reporter.stage("check", total=len(known), unit="shards")
-
-        def on_result(number: int, whole: bool) -> None:
-            self._reporter.advance(1)
-            if whole:
-                kept[number] = known[number]
-
-        self._run((_check_call(result, work_dir, number) for number, result in known.items()), on_result)
-        return kept
+    def finish(self) -> list[ShardResult]:
+        """Return all results in plan order."""
+        results = [self._results[number] for number in range(len(self._tasks))]
+        self._budget.check_share(results)
+        if not any(result.num_records for result in results):
+            msg = f"{self._tasks[0].path}: expected at least one record in all inputs together, got none"
+            raise InputError(msg)
+        return results
 
 
-def _require_one_input(path: str, results: Iterable[ShardResult]) -> str | None:
-    """Return the fingerprint of the input that all these shards were made of; None where none was recorded.
-
-    Raises:
-        PlanError: If they were made of different ones.
-    """
-    fingerprints = {result.input_fingerprint for result in results} - {None}
-    if len(fingerprints) > 1:
-        msg = f"{path}: expected all shards to be made of the same bytes, got shards of others; start over with --fresh"
-        raise PlanError(msg)
-    return next(iter(fingerprints), None)
-
-
-def _check_call(result: ShardResult, work_dir: str, number: int) -> tuple[int, Call]:
-    call = Call(name=f"check[{number:05d}]", place=work_dir, function=shard_is_whole, arguments=(work_dir, result))
-    return number, call
+def _shard_call(task: ShardTask, function: Callable[[ShardTask, Any], ShardResult], settings: object) -> Call:
+    return Call(
+        name=f"tokenize[{task.shard:05d}]",
+        place=f"{task.path}, bytes {task.begin} to {task.end}",
+        function=function,
+        arguments=(task, settings),
+        memory_bytes=WORKER_MEMORY_BYTES,
+    )
 
 
 def _with_line_number(error: RecordError) -> RecordError:
@@ -208,44 +162,3 @@ def _with_line_number(error: RecordError) -> RecordError:
     from dsindex.text.lines import count_lines
 
     return error.with_line(count_lines(error.path, error.offset))
-
-
-class BadRecordBudget:
-    """Counts quarantined records against `--max-bad-records`."""
-
-    def __init__(self, limit: str | None) -> None:
-        self._number = int(limit) if limit is not None and not limit.endswith("%") else None
-        self._share = float(limit[:-1]) / 100 if limit is not None and limit.endswith("%") else None
-        self._limit = limit
-        self._bad = 0
-
-    def count(self, result: ShardResult) -> None:
-        """Take a shard's bad records; a number is enforced at once, a share at the end, when the whole is known."""
-        self._bad += result.num_quarantined
-        if self._number is not None and self._bad > self._number:
-            self._refuse()
-
-    def check_share(self, results: Sequence[ShardResult]) -> None:
-        """Enforce a share of all records."""
-        records = sum(result.num_records + result.num_quarantined for result in results)
-        if self._share is not None and self._bad > self._share * records:
-            self._refuse()
-
-    def _refuse(self) -> None:
-        msg = (
-            f"{self._bad} bad records were set aside, more than the {self._limit} of --max-bad-records; "
-            f"look at the *.quarantine files below the work folder, then mend the input or raise the limit"
-        )
-        raise InputError(msg)
-
-
-def shard_is_whole(work_dir: str, result: ShardResult) -> bool:
-    """Compare the files of a committed shard with what the ledger says of them."""
-    for file in stored_files(result):
-        path = os.path.join(work_dir, file.name)
-        try:
-            if os.path.getsize(path) != file.size_bytes or digest_file(path) != file.digest:
-                return False
-        except (OSError, InputError):
-            return False
-    return True

@@ -25,7 +25,7 @@ from workflows.state.history import DAMAGE, HistoryReader, read_entry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from dsindex.shards.attempt import StoredFile
+    from dsindex.storage import StoredFile
     from workflows.state.history import FileIdentity, History
 
 SYNC_SECONDS = 1.0

@@ -1,19 +1,30 @@
-"""The manifest beside every dataset: what it was made of, an account of every line, and digests that prove the files.
+"""The manifest beside every dataset: what it was made of, where every line went, and digests that prove the files.
 
-`content` is a function of inputs, tokenizer and options. `run` is what happened: times, hosts, executor, retries. A
-manifest that is read is a file from outside: every field is checked for its type before anything uses it.
+`content` is a function of inputs, tokenizer and options. `run` is what happened: times, hosts, executor, retries. The
+same models write and read it: what is read is a file from outside, and every field is checked before anything uses it.
+A field that a kind of job does not have is absent from its manifests.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic_core import PydanticCustomError
 
 from dsindex.errors import FormatError
 from dsindex.json_text import decode_json, encode_json
+from dsindex.storage import StoredFile
 from workflows.state.identity import EMPTY_PLAN, is_plan
 
 MANIFEST_SUFFIX = "manifest.json"
@@ -22,42 +33,71 @@ LARGEST_MANIFEST_BYTES = 256 << 20
 """A manifest of 100,000 inputs has some 30 MiB."""
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Suffix = Annotated[str, Field(pattern=r"^[a-z0-9]+(\.[a-z0-9]+)*$")]
 """What follows the prefix in a file's name: it must not lead into another folder."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileDigest:
-    """What the manifest says of a published file."""
-
-    size_bytes: int
-    digest: str
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
 
-class RecordedFile(_Part):
-    """A published file."""
+class _Digest(_Part):
+    """A file as the manifest's `digests` describe it."""
 
     size_bytes: Count
-    xxh3_128: Digest
+    xxh3_128: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+_DIGESTS = TypeAdapter(dict[Suffix, _Digest])
+
+
+def _read_files(value: object) -> object:
+    """Return files by suffix, from their digests in JSON; files themselves are passed on."""
+    if isinstance(value, dict) and all(isinstance(file, StoredFile) for file in value.values()):
+        return value
+    try:
+        digests = _DIGESTS.validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        kind, place = "digests", ".".join(map(str, first["loc"]))
+        raise PydanticCustomError(kind, "{problem}", {"place": place, "problem": first["msg"]}) from error
+    return {
+        suffix: StoredFile(name=suffix, size_bytes=entry.size_bytes, digest=entry.xxh3_128)
+        for suffix, entry in digests.items()
+    }
+
+
+def _describe_files(files: dict[str, StoredFile]) -> dict[str, dict[str, Any]]:
+    return {
+        suffix: {"size_bytes": files[suffix].size_bytes, "xxh3_128": files[suffix].digest} for suffix in sorted(files)
+    }
+
+
+def _require_plan(plan: dict[str, Any]) -> dict[str, Any]:
+    if not is_plan(plan):
+        msg = "expected settings and inputs"
+        raise ValueError(msg)
+    return plan
 
 
 class RecordedInput(_Part):
-    """An input; a merge records other things of its inputs than a build."""
+    """An input of a build: its size, the fingerprint of its content, where its lines went; or one of a merge."""
 
     path: str
+    documents: Count | None = None
+    sequences: Count | None = None
     size_bytes: Count | None = None
     fingerprint: str | None = None
     lines: Count | None = None
+    blank: Count | None = None
+    records: Count | None = None
     kept: Count | None = None
+    quarantined: Count | None = None
+    elsewhere: Count | None = None
 
 
-class Account(_Part):
-    """Where every line of the inputs went."""
+class RecordCounts(_Part):
+    """Where every line of the inputs went: lines = records + blank, records = kept + quarantined + elsewhere."""
 
     lines: Count
     blank: Count
@@ -80,28 +120,64 @@ class RecordedTokenizer(_Part):
 
 
 class RecordedOptions(_Part):
-    """The options of a build that the dataset depends on; a merge has none."""
+    """The options that the dataset depends on; a merge has none."""
 
     json_key: str | None = None
+    jq_pattern: str | None = None
+    pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] | None = None
     append_eod: bool = False
     tokenizer_hf_no_include_special_tokens: bool = False
     on_bad_record: Literal["fail", "quarantine"] = "fail"
     max_record_size: Annotated[int, Field(ge=1, lt=2**63)] | None = None
+    seq_length: Annotated[int, Field(ge=1, lt=2**63)] | None = None
+    split: list[float] | None = None
+    split_seed: int | None = None
+    split_name: str | None = None
+    instruction: dict[str, Any] | None = None
+    """The configuration of instruction data, in plain JSON types."""
+
+
+class RecordedPacking(_Part):
+    """How full the blocks of packed instruction data are."""
+
+    sequence_length: Count
+    blocks: Count
+    padding: Count
+    fill: float
+    """Share of the places that hold tokens, to six digits."""
 
 
 class Content(_Part):
-    """What a manifest says of a dataset, typed."""
+    """What a manifest says of a dataset, which is under the one law."""
 
     inputs: list[RecordedInput]
-    account: Account | None = None
+    account: RecordCounts | None = None
     documents: Count
     sequences: Count
     tokens: Count
     eod_in_text: Count | None = None
-    token_dtype: Literal["uint8", "int8", "int16", "int32", "int64", "float64", "float32", "uint16", "uint32"]
+    token_dtype: Annotated[str, Field(pattern=r"^(uint(8|16|32)|int(8|16|32|64)|float(32|64))$")]
     tokenizer: RecordedTokenizer | None = None
     options: RecordedOptions = RecordedOptions()
-    digests: dict[Suffix, RecordedFile]
+    statistics: dict[str, Count] | None = None
+    """Of instruction data: messages and tokens by role."""
+    bad_records: dict[str, Count] | None = None
+    """Of instruction data: how many records were set aside, by kind of problem."""
+    packing: RecordedPacking | None = None
+    digests: Annotated[dict[str, StoredFile], BeforeValidator(_read_files), PlainSerializer(_describe_files)]
+    """The dataset's files by suffix, which is also the name of each."""
+
+    @property
+    def record_counts(self) -> RecordCounts:
+        """Where every line of the inputs went.
+
+        Raises:
+            ValueError: If the dataset was not made of records.
+        """
+        if self.account is None:
+            msg = "expected a dataset that was made of records"
+            raise ValueError(msg)
+        return self.account
 
     @property
     def eod_id(self) -> int | None:
@@ -109,33 +185,59 @@ class Content(_Part):
         return self.tokenizer.eod_id if self.tokenizer is not None and self.options.append_eod else None
 
 
+class RecordedEngine(_Part):
+    """What encoded the texts."""
+
+    name: str
+    version: str
+    reason: str
+    reference_texts: Count
+    """Texts that the reference encoded although a faster engine encoded the others."""
+
+
+class Run(_Part):
+    """What happened, which may differ between two runs of the same plan."""
+
+    plan: Annotated[dict[str, Any], AfterValidator(_require_plan)] = EMPTY_PLAN
+    """As `Plan.to_json` wrote it."""
+    started: str = ""
+    """In UTC."""
+    seconds: float = 0.0
+    host: str = ""
+    executor: str = ""
+    workers: Count = 0
+    shards: Count = 0
+    retries: Count = 0
+    lost_workers: Count = 0
+    stragglers: Count = 0
+    dsindex: str = ""
+    """The version."""
+    python: str = ""
+    engine: RecordedEngine | None = None
+
+
+class Manifest(_Part):
+    """A manifest, to be written or as it was read."""
+
+    content: Content
+    run: Run
+
+    def encode(self) -> bytes:
+        """Return the manifest's bytes: JSON that people can read, without the fields that were not given."""
+        dumped = self.model_dump(exclude_unset=True)
+        return encode_json({"format": MANIFEST_FORMAT, **dumped}, indent=True, newline=True)
+
+
 def manifest_path(prefix: str) -> str:
     """Return the manifest's name for a dataset's path without suffix."""
     return f"{prefix}.{MANIFEST_SUFFIX}"
 
 
-def describe_files(files: dict[str, FileDigest]) -> dict[str, Any]:
-    """Return the manifest's `digests`, by suffix, in a fixed order."""
-    return {
-        suffix: {"size_bytes": files[suffix].size_bytes, "xxh3_128": files[suffix].digest} for suffix in sorted(files)
-    }
-
-
-def encode_manifest(content: dict[str, Any], run: dict[str, Any]) -> bytes:
-    """Return the manifest's bytes: JSON that people can read."""
-    manifest = {"format": MANIFEST_FORMAT, "content": content, "run": run}
-    return encode_json(manifest, indent=True, newline=True)
-
-
-def read_manifest(prefix: str) -> dict[str, Any] | None:
+def read_manifest(prefix: str) -> Manifest | None:
     """Read a dataset's manifest; None where there is none.
 
-    Returns:
-        The manifest as it stands in the file: `content` has the form of `Content`, `run["plan"]`, if there is one, that
-        of a plan.
-
     Raises:
-        FormatError: If there is one that cannot be read.
+        FormatError: If there is one that cannot be read, at the first field that is missing or not of its type.
     """
     path = manifest_path(prefix)
     remedy = "restore the file, or rebuild with --fresh"
@@ -154,35 +256,24 @@ def read_manifest(prefix: str) -> dict[str, Any] | None:
     if not isinstance(manifest, dict) or manifest.get("format") != MANIFEST_FORMAT:
         msg = f"{path}: expected {MANIFEST_FORMAT!r}, got another JSON file; {remedy}"
         raise FormatError(msg)
-    if not isinstance(manifest.get("run"), dict) or not is_plan(manifest["run"].get("plan", EMPTY_PLAN)):
-        msg = f"{path}: expected a part 'run' with the plan; the manifest is damaged, {remedy}"
-        raise FormatError(msg)
-    read_content(prefix, manifest)
-    return manifest
-
-
-def read_content(prefix: str, manifest: dict[str, Any]) -> Content:
-    """Return a manifest's content typed.
-
-    Raises:
-        FormatError: At the first field that is missing or not of its type.
-    """
     try:
-        return Content.model_validate(manifest.get("content"))
+        return Manifest.model_validate(manifest)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in ("content", *first["loc"]))
+        place = ".".join(map(str, [*first["loc"], *([first["ctx"]["place"]] if first["type"] == "digests" else [])]))
         msg = (
-            f"{manifest_path(prefix)}: expected another {place}: {first['msg']}; the manifest is damaged, restore it, "
+            f"{path}: expected another {place}: {first['msg']}; the manifest is damaged, restore it, "
             f"or rebuild with --fresh"
         )
         raise FormatError(msg) from error
 
 
-def files_have_recorded_sizes(prefix: str, manifest: dict[str, Any]) -> bool:
+def files_have_recorded_sizes(prefix: str, manifest: Manifest) -> bool:
     """Tell quickly whether the published files are still there in full; `dsindex verify` looks inside."""
-    recorded = manifest["content"]["digests"]
     try:
-        return all(os.path.getsize(f"{prefix}.{suffix}") == entry["size_bytes"] for suffix, entry in recorded.items())
+        return all(
+            os.path.getsize(f"{prefix}.{suffix}") == file.size_bytes
+            for suffix, file in manifest.content.digests.items()
+        )
     except OSError:
         return False

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsindex.errors import FormatError, InputError, OutputError, PlanError
 from dsindex.json_text import show_name
 from dsindex.storage import digest_file
 from workflows.state.history import identify_file
-from workflows.state.identity import describe_changes, has_added_inputs
+from workflows.state.identity import EMPTY_PLAN, describe_changes, has_added_inputs
 from workflows.state.manifest import (
     MANIFEST_SUFFIX,
-    FileDigest,
+    Manifest,
     files_have_recorded_sizes,
     manifest_path,
     read_manifest,
@@ -91,7 +91,7 @@ def require_unchanged(standing: Standing) -> None:
 
 def find_finished(
     standings: Sequence[Standing], plan: Plan, *, may_grow: bool, read_unfinished: Callable[[], History]
-) -> list[dict[str, Any]] | None:
+) -> list[Manifest] | None:
     """Judge what is there already.
 
     Args:
@@ -108,7 +108,7 @@ def find_finished(
         FormatError: If a manifest cannot be read.
         OutputError: If files stand under final names that are not proven to be ours.
     """
-    finished: list[dict[str, Any]] = []
+    finished: list[Manifest] = []
     for standing in standings:
         prefix = standing.output.prefix
         manifest = read_manifest(prefix)
@@ -116,7 +116,7 @@ def find_finished(
             if standing.files:
                 _refuse_foreign(standing, read_unfinished().publishing.get(os.path.abspath(prefix), frozenset()))
             continue
-        stored = manifest["run"].get("plan", {})
+        stored = manifest.run.plan
         changes = describe_changes(stored, plan, may_grow=may_grow)
         if changes:
             msg = (
@@ -170,7 +170,7 @@ def _refuse_foreign(standing: Standing, published: frozenset[FileIdentity]) -> N
         raise OutputError(msg)
 
 
-def _refuse_modified(standing: Standing, manifest: dict[str, Any]) -> None:
+def _refuse_modified(standing: Standing, manifest: Manifest) -> None:
     """Refuse to replace files that are not what the manifest says: someone else wrote them since.
 
     A file of the recorded size that is not newer than the manifest is taken for ours; a newer one, as copies are, is
@@ -178,12 +178,11 @@ def _refuse_modified(standing: Standing, manifest: dict[str, Any]) -> None:
     """
     prefix = standing.output.prefix
     published = standing.files.get(manifest_path(prefix))
-    recorded = recorded_files(manifest["content"])
     for path, (_, _, size_bytes, modified) in standing.files.items():
         suffix = path.removeprefix(f"{prefix}.")
         if suffix == MANIFEST_SUFFIX:
             continue
-        file = recorded.get(suffix)
+        file = manifest.content.digests.get(suffix)
         is_newer = published is None or modified > published[3]
         if file is not None and file.size_bytes == size_bytes and not (is_newer and _digest(path) != file.digest):
             continue
@@ -207,13 +206,5 @@ def is_of_same_run(output: Output, successor: Output) -> bool:
         manifests = [read_manifest(output.prefix), read_manifest(successor.prefix)]
     except FormatError:
         return False
-    plans = [None if manifest is None else manifest["run"].get("plan") for manifest in manifests]
-    return plans[0] is not None and plans[0] == plans[1]
-
-
-def recorded_files(content: dict[str, Any]) -> dict[str, FileDigest]:
-    """Return sizes and digests as a manifest's content says them, by suffix."""
-    return {
-        suffix: FileDigest(size_bytes=entry["size_bytes"], digest=entry["xxh3_128"])
-        for suffix, entry in content["digests"].items()
-    }
+    plans = [EMPTY_PLAN if manifest is None else manifest.run.plan for manifest in manifests]
+    return plans[0] != EMPTY_PLAN and plans[0] == plans[1]

@@ -59,7 +59,7 @@ class Target:
     """Of the job."""
     bound_bytes: int
     """What the file of tokens will hardly be larger than, by the plan alone; its ranges follow from it."""
-    head_bytes: int = 0
+    header_bytes: int = 0
     """What a `.pbin` has before its tokens; 0: a `.bin` and an `.idx` are made."""
     swapped_bytes: int = 1
     """Size of a token where its bytes are turned round; 1: it stays as it is in the parts."""
@@ -67,12 +67,12 @@ class Target:
     @property
     def publishing_order(self) -> tuple[str, ...]:
         """All files that it may have; the last one's presence says that the others are whole."""
-        return PACKED_PUBLISHING_ORDER if self.head_bytes else PUBLISHING_ORDER
+        return PACKED_PUBLISHING_ORDER if self.header_bytes else PUBLISHING_ORDER
 
     @property
     def token_suffix(self) -> str:
         """The file that is assembled by ranges."""
-        return "pbin" if self.head_bytes else "bin"
+        return "pbin" if self.header_bytes else "bin"
 
     @property
     def token_file(self) -> str:

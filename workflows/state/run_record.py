@@ -5,9 +5,10 @@ from __future__ import annotations
 import platform
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import dsindex
+from workflows.state.manifest import RecordedEngine, Run
 
 if TYPE_CHECKING:
     from dsindex.text.engines import Engine
@@ -25,7 +26,7 @@ def describe_run(
     shards: int,
     engine: Engine | None = None,
     num_reference_texts: int = 0,
-) -> dict[str, Any]:
+) -> Run:
     """Say when, where and with what a plan was carried out.
 
     Args:
@@ -37,25 +38,25 @@ def describe_run(
         engine: What encoded, in jobs that encode.
         num_reference_texts: Texts that the reference encoded although the engine is a faster one.
     """
-    run = {
-        "plan": plan.to_json(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
-        "seconds": round(time.time() - began, 3),
-        "host": socket.gethostname(),
-        "executor": executor.kind,
-        "workers": executor.slots,
-        "shards": shards,
-        "retries": statistics.retries,
-        "lost_workers": statistics.lost_workers,
-        "stragglers": statistics.stragglers,
-        "dsindex": dsindex.__version__,
-        "python": platform.python_version(),
-    }
-    if engine is not None:
-        run["engine"] = {
-            "name": engine.name,
-            "version": engine.version,
-            "reason": engine.reason,
-            "reference_texts": num_reference_texts,
-        }
-    return run
+    encoded = {} if engine is None else {"engine": _describe_engine(engine, num_reference_texts)}
+    return Run(
+        plan=plan.to_json(),
+        started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
+        seconds=round(time.time() - began, 3),
+        host=socket.gethostname(),
+        executor=executor.kind,
+        workers=executor.slots,
+        shards=shards,
+        retries=statistics.retries,
+        lost_workers=statistics.lost_workers,
+        stragglers=statistics.stragglers,
+        dsindex=dsindex.__version__,
+        python=platform.python_version(),
+        **encoded,
+    )
+
+
+def _describe_engine(engine: Engine, num_reference_texts: int) -> RecordedEngine:
+    return RecordedEngine(
+        name=engine.name, version=engine.version, reason=engine.reason, reference_texts=num_reference_texts
+    )

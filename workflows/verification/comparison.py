@@ -61,7 +61,7 @@ def open_for_comparison(
     if recorded.content is None and report.has_manifest:
         report.notes.append("the manifest is damaged, so the dataset could not be compared with its source")
         return None
-    source = open_recorded_source(recorded.prefix, recorded.content, recorded.manifest, config, packed=packed)
+    source = open_recorded_source(recorded.prefix, recorded.manifest, config, packed=packed)
     report.findings += source.findings
     return None if source.findings else source
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dsindex.errors import FormatError
 from dsindex.verify.structure import verify_digest, verify_quarantine
 from workflows.execution.calls import Call
-from workflows.state.manifest import Content, manifest_path, read_content, read_manifest
+from workflows.state.manifest import Content, Manifest, manifest_path, read_manifest
 from workflows.state.publishing import QUARANTINE_SUFFIX
 from workflows.verification.checks import Check
 
@@ -27,11 +27,15 @@ class Recorded:
 
     prefix: str
     """Path without suffix."""
-    manifest: dict[str, Any] = field(default_factory=dict)
-    content: Content | None = None
-    """None: there is no manifest that can be read."""
+    manifest: Manifest | None = None
+    """None: there is none that can be read."""
     is_foreign: bool = False
     """What lies beside the dataset is of another one under the same name."""
+
+    @property
+    def content(self) -> Content | None:
+        """What the manifest says of the dataset."""
+        return self.manifest.content if self.manifest is not None else None
 
 
 def read_recorded(report: VerifyReport, prefix: str, *, token_suffix: str) -> Recorded:
@@ -45,22 +49,22 @@ def read_recorded(report: VerifyReport, prefix: str, *, token_suffix: str) -> Re
     try:
         refuse_irregular(manifest_path(prefix))
         manifest = read_manifest(prefix)
-        content = read_content(prefix, manifest) if manifest is not None else None
     except FormatError as error:
         report.findings.append(str(error))
         report.has_manifest = True
         return Recorded(prefix=prefix)
     unchecked = "digests, vocabulary and EOD could not be checked"
-    if manifest is None or content is None:
+    if manifest is None:
         report.notes.append(f"no manifest lies beside it: {unchecked}")
         return Recorded(prefix=prefix)
+    content = manifest.content
     others = content.digests.keys() & {"bin", "idx", "pbin"} - {token_suffix}
     if token_suffix not in content.digests and others:
         known = " and ".join(f".{suffix}" for suffix in sorted(others))
         report.notes.append(f"{manifest_path(prefix)} is of the {known} beside it: {unchecked}")
         return Recorded(prefix=prefix, is_foreign=True)
     report.has_manifest = True
-    return Recorded(prefix=prefix, manifest=manifest, content=content)
+    return Recorded(prefix=prefix, manifest=manifest)
 
 
 def refuse_irregular(path: str) -> None:
@@ -162,6 +166,6 @@ def plan_files(
                 f"{path}: expected {file.size_bytes} bytes as in the manifest, got {size_bytes}; restore or repair it"
             )
         elif suffix != token_suffix:
-            call = Call(name=f"digest[{suffix}]", place=path, function=verify_digest, arguments=(path, file.xxh3_128))
+            call = Call(name=f"digest[{suffix}]", place=path, function=verify_digest, arguments=(path, file.digest))
             checks.plan([Check(call=call, take=report.findings.extend, size_bytes=size_bytes)], size_bytes=size_bytes)
             report.checks.append(f"digest of the .{suffix}")

@@ -1,51 +1,41 @@
-"""What manifests say of options that only one kind of job has: the pattern and era of a packing, instruction data."""
+"""What the manifest of packed data must say of the options that only a packing has."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, ValidationError
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dsindex.errors import FormatError
 from workflows.state.manifest import manifest_path
 
+if TYPE_CHECKING:
+    from workflows.state.manifest import Content
 
-class PackedOptions(BaseModel):
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedOptions:
     """The options of a packing that the dataset depends on."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
-
     jq_pattern: str
-    pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"]
+    pbin_era: str
 
 
-def read_packed_options(prefix: str, manifest: dict[str, Any]) -> PackedOptions:
-    """Return the options of a packing typed.
+def read_packed_options(prefix: str, content: Content) -> PackedOptions:
+    """Return the options of a packing.
 
     Args:
         prefix: Of the packed data, for the message.
-        manifest: What `read_manifest` gave.
+        content: Of its manifest.
 
     Raises:
-        FormatError: At the first option that is missing or not of its type.
+        FormatError: If one is missing.
     """
-    try:
-        return PackedOptions.model_validate(_options(manifest))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in ("content.options", *first["loc"]))
+    options = content.options
+    if options.jq_pattern is None or options.pbin_era is None:
+        missing = "jq_pattern" if options.jq_pattern is None else "pbin_era"
         msg = (
-            f"{manifest_path(prefix)}: expected another {place}: {first['msg']}; the manifest is damaged, restore it, "
-            f"or pack again with --fresh"
+            f"{manifest_path(prefix)}: expected another content.options.{missing}: Field required; the manifest is "
+            f"damaged, restore it, or pack again with --fresh"
         )
-        raise FormatError(msg) from error
-
-
-def is_instruction_data(manifest: dict[str, Any]) -> bool:
-    """Tell whether `dsindex instruct` wrote a manifest."""
-    return "instruction" in _options(manifest)
-
-
-def _options(manifest: dict[str, Any]) -> dict[str, Any]:
-    options: dict[str, Any] = manifest.get("content", {}).get("options", {})
-    return options
+        raise FormatError(msg)
+    return PackedOptions(jq_pattern=options.jq_pattern, pbin_era=options.pbin_era)

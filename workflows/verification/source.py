@@ -16,10 +16,10 @@ from workflows.execution.dispatch import run_calls
 from workflows.options.config import ExecutorConfig
 from workflows.options.pack import PACKED_SUFFIX
 from workflows.state.publishing import PROVENANCE_SUFFIX
-from workflows.verification.rebuilt_options import is_instruction_data, read_packed_options
+from workflows.verification.rebuilt_options import read_packed_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dsindex.text.patterns import TextPattern
     from dsindex.text.tokenizer import Tokenizer
     from workflows.execution.calls import Executor
-    from workflows.state.manifest import Content, RecordedInput
+    from workflows.state.manifest import Content, Manifest, RecordedInput
 
 RANGE_BYTES = 16 << 20
 """Of an input, where there is no provenance to find documents by."""
@@ -59,8 +59,7 @@ class RecordedSource:
 
 def open_recorded_source(
     prefix: str,
-    content: Content | None,
-    manifest: dict[str, Any],
+    manifest: Manifest | None,
     config: SourceConfig,
     *,
     packed: PackedHeader | None = None,
@@ -69,8 +68,7 @@ def open_recorded_source(
 
     Args:
         prefix: Path without suffix.
-        content: Of the manifest; None: there is none.
-        manifest: All of it.
+        manifest: Of the dataset; None: there is none.
         config: Where things are.
         packed: Header of the `.pbin`; None: the dataset is an MMIDIDX pair.
 
@@ -81,9 +79,10 @@ def open_recorded_source(
     """
     from dsindex.text.engines import choose_engine
 
-    key, pattern = _recorded_text(prefix, content, manifest, packed)
+    content = manifest.content if manifest is not None else None
+    key, pattern = _recorded_text(prefix, content, packed)
     recorded = content.tokenizer if content is not None else None
-    if content is None or recorded is None or key is None:
+    if manifest is None or content is None or recorded is None or key is None:
         maker = "a build" if packed is None else "`dsindex pack`"
         msg = (
             f"{prefix}: expected the manifest of {maker}, which names inputs and tokenizer, and there is none; "
@@ -93,7 +92,7 @@ def open_recorded_source(
     options = content.options
     tokenizer = _load_recorded(recorded.name, recorded.sha256, config.tokenizer_model)
     provenance = f"{prefix}.{PROVENANCE_SUFFIX}"
-    inputs, findings = _find_inputs(content.inputs, manifest)
+    inputs, findings = _find_inputs(content.inputs, manifest.run.plan)
     settings = SourceSettings(
         dataset=prefix if packed is None else f"{prefix}{PACKED_SUFFIX}",
         packed=packed,
@@ -114,7 +113,7 @@ def open_recorded_source(
 
 
 def _recorded_text(
-    prefix: str, content: Content | None, manifest: dict[str, Any], packed: PackedHeader | None
+    prefix: str, content: Content | None, packed: PackedHeader | None
 ) -> tuple[str | None, TextPattern | None]:
     """Tell which text of a record a dataset was made of: its column, None where that is not known, and its pattern.
 
@@ -123,7 +122,7 @@ def _recorded_text(
     """
     if content is None:
         return None, None
-    if is_instruction_data(manifest):
+    if content.options.instruction is not None:
         msg = (
             f"{prefix}: expected a dataset of texts, got one of `dsindex instruct`, whose conversations are not "
             f"compared record by record; to compare it with its source, run the same `dsindex instruct` with another "
@@ -132,7 +131,7 @@ def _recorded_text(
         raise InputError(msg)
     if packed is None:
         return content.options.json_key, None
-    pattern = parse_text_pattern(read_packed_options(prefix, manifest).jq_pattern)
+    pattern = parse_text_pattern(read_packed_options(prefix, content).jq_pattern)
     return pattern.column, pattern
 
 
@@ -156,10 +155,10 @@ def _load_recorded(name: str, sha256: str, given: str | None) -> Tokenizer:
 
 
 def _find_inputs(
-    recorded: Sequence[RecordedInput], manifest: dict[str, Any]
+    recorded: Sequence[RecordedInput], plan: Mapping[str, Any]
 ) -> tuple[tuple[SourceInput, ...], list[str]]:
     """Find the inputs, by the path that was given or else by the absolute one, and see whether they changed."""
-    absolute = [entry[0] for entry in manifest.get("run", {}).get("plan", {}).get("inputs", [])]
+    absolute = [entry[0] for entry in plan["inputs"]]
     inputs, findings = [], []
     for number, file in enumerate(recorded):
         path = file.path

@@ -92,9 +92,9 @@ def _compare_digest(
     if recorded is None:
         return
     digest = combine_digests(map(bytes.fromhex, block_digests))
-    if digest != recorded.xxh3_128:
+    if digest != recorded.digest:
         report.findings.append(
-            f"{path}: expected the digest {recorded.xxh3_128}, got {digest}; its content changed, "
+            f"{path}: expected the digest {recorded.digest}, got {digest}; its content changed, "
             f"restore it or build it again"
         )
     report.checks.append(f"digest of the .{suffix}")

@@ -39,7 +39,7 @@ def test_dataset_and_collator_give_what_the_encoder_gives(jsonl: Path, kind: str
     collator, encoder = InstructionCollator(config, tokenizer), InstructionEncoder(config, tokenizer)
     assert len(dataset) == 3
     for number in range(2):
-        tokens, mask = collator.assemble(dataset[number])
+        tokens, mask = collator.encode(dataset[number])
         encoded = encoder.encode(RECORDS[number])
         assert (tokens.tolist(), mask.tolist()) == (encoded.tokens.tolist(), encoded.mask.tolist())
 

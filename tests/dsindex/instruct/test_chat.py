@@ -1,4 +1,4 @@
-"""Chat templates: what they render, what is learnt, and what they cannot do."""
+"""Chat templates: what they render, what is trained on, and what they cannot do."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_padded_batch_shifts_targets_inside_each_row() -> None:
     assert (width, len(second)) == (7, 5)
     assert batch.tokens.tolist() == [first, [*second, 1, 1]]
     assert batch.targets.tolist() == [[*first[1:], 1], [*second[1:], 1, 1, 1]]
-    # "you" and the EOS are learnt where they are predicted: one place before they stand.
+    # "you" and the EOS are trained on where they are predicted: one place before they stand.
     assert batch.loss_mask.tolist() == [[0, 0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 0, 0, 0]]
     assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 0, 1]]
     assert batch.attention_lengths.tolist() == [7, 5]

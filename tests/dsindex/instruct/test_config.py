@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsindex.errors import InputError
-from dsindex.instruct.config import parse_config, read_config
+from dsindex.instruct.config import parse_config, read_instruction_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,11 +42,11 @@ def test_configuration_says_what_is_wrong(text: str, match: str) -> None:
 def test_configuration_takes_its_template_from_a_file_beside_it(tmp_path: Path) -> None:
     (tmp_path / "chat.jinja").write_text("{{ messages }}")
     (tmp_path / "chat.yaml").write_text("chat_template_file: chat.jinja")
-    config = read_config(tmp_path / "chat.yaml")
+    config = read_instruction_config(tmp_path / "chat.yaml")
     assert config.chat_template == "{{ messages }}"
     assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301
     (tmp_path / "chat.jinja").unlink()
     with pytest.raises(InputError, match=r"chat\.jinja: expected a chat template"):
-        read_config(tmp_path / "chat.yaml")
+        read_instruction_config(tmp_path / "chat.yaml")
     with pytest.raises(InputError, match=r"other\.yaml: cannot be read"):
-        read_config(tmp_path / "other.yaml")
+        read_instruction_config(tmp_path / "other.yaml")

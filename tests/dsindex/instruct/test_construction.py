@@ -47,7 +47,7 @@ SPEC_RECORD: dict[str, Any] = {
     "instruction": "Role: Vicuna, trained by Large Model Systems Organization (LMSYS) researchers",
     "role": "Vicuna, trained by Large Model Systems Organization (LMSYS) researchers",
 }
-# What is learnt, one character each of the texts in order: role, instruction, six messages.
+# What is trained on, one character each of the texts in order: role, instruction, six messages.
 SPEC_LEARNT = [False, False, False, True, False, True, False, True]
 
 

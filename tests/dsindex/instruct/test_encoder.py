@@ -62,7 +62,7 @@ def encoder(text: str, *, template: str = PLAIN, kind: str = "bytes") -> Instruc
 
 
 def pieces(encoded: EncodedConversation, kind: str = "bytes") -> list[tuple[str, str]]:
-    """Return the masked and the learnt text of each sequence."""
+    """Return the masked and the trainable text of each sequence."""
     tokenizer, begin, found = train(kind), 0, []
     for length in encoded.lengths.tolist():
         chosen = list(zip(encoded.tokens[begin : begin + length], encoded.mask[begin : begin + length], strict=True))
@@ -93,7 +93,7 @@ def test_marker_in_a_text_is_refused(where: int) -> None:
 
 
 def test_template_has_to_say_what_is_learnt() -> None:
-    with pytest.raises(InputError, match="nothing says what is learnt"):
+    with pytest.raises(InputError, match="nothing says what is trained on"):
         encoder("", template="{{ messages }}")
     with pytest.raises(InputError, match="the tokenizer has none"):
         InstructionEncoder(parse_config("{}"), train("bytes"))
@@ -144,7 +144,7 @@ def test_truncation_keeps_the_beginning_and_counts_the_rest() -> None:
     assert cut.tokens.tolist() == whole.tokens[:9].tolist()
     assert cut.mask.tolist() == whole.mask[:9].tolist()
     assert (cut.cut, cut.fingerprint) == (len(whole.tokens) - 9, whole.fingerprint)
-    with pytest.raises(RecordProblem, match="nothing is learnt in the first 2"):
+    with pytest.raises(RecordProblem, match="nothing is trained on in the first 2"):
         encoder("max_length: 2\ntoo_long: truncate").encode(CHAT)
 
 

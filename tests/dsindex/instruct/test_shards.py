@@ -22,7 +22,7 @@ from dsindex.instruct.shards import (
     InstructionSettings,
     bad_records_of,
     encode_shard,
-    make_encoder,
+    make_instruction_encoder,
     make_recipe,
     split_names,
     statistics_of,
@@ -115,7 +115,7 @@ def slow_reference(
     path: Path, recipe: EncoderRecipe
 ) -> tuple[list[tuple[int, int, EncodedConversation]], Counter[str]]:
     """Each conversation with the offset and 0-based number of its line, and the kinds of the others."""
-    encoder, found, bad, offset = make_encoder(recipe), [], Counter[str](), 0
+    encoder, found, bad, offset = make_instruction_encoder(recipe), [], Counter[str](), 0
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True)):
         if line.strip():
             try:
@@ -223,10 +223,10 @@ def test_recipe_carries_the_whole_configuration() -> None:
     }
     recipe = recipe_of(**options)
     record = parse_record(CONVERSATIONS.read_bytes().splitlines()[1])
-    direct = make_encoder(recipe)._config
+    direct = make_instruction_encoder(recipe)._config
     assert direct == check_config({**SPEC, **options}, source="test")
-    assert len(make_encoder(recipe).encode(record).tokens) == 64
-    assert make_encoder(recipe) is make_encoder(recipe_of(**options))
+    assert len(make_instruction_encoder(recipe).encode(record).tokens) == 64
+    assert make_instruction_encoder(recipe) is make_instruction_encoder(recipe_of(**options))
 
 
 def test_packing_is_planned_over_all_shards(tmp_path: Path) -> None:

@@ -53,5 +53,7 @@ def test_statistics_add_up() -> None:
     )
     total = InstructionStatistics.of(encoded) + InstructionStatistics.of(encoded)
     assert total == InstructionStatistics(conversations=2, sequences=4, tokens=12, learnt=6, cut=4, special_in_text=2)
-    assert total.describe() == "2 conversations, 4 sequences, 12 tokens, 6 learnt (50.0 %), 4 cut off"
-    assert InstructionStatistics().describe() == "0 conversations, 0 sequences, 0 tokens, 0 learnt (0.0 %), 0 cut off"
+    assert total.describe() == "2 conversations, 4 sequences, 12 tokens, 6 trainable (50.0 %), 4 cut off"
+    assert (
+        InstructionStatistics().describe() == "0 conversations, 0 sequences, 0 tokens, 0 trainable (0.0 %), 0 cut off"
+    )

@@ -1,0 +1,96 @@
+"""The shards that an earlier run committed: those that are still what the ledger says are kept, the rest made again."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from dsindex.errors import InputError, PlanError
+from dsindex.storage import digest_file
+from workflows.execution.calls import Call
+from workflows.execution.dispatch import run_calls
+from workflows.stages.source import require_same_inputs
+from workflows.state.ledger import stored_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from workflows.execution.calls import Executor
+    from workflows.execution.dispatch import RetryPolicy
+    from workflows.progress.reporter import Reporter
+    from workflows.stages.work import Work
+
+
+def find_kept_shards(work: Work, tasks: Sequence[ShardTask], work_dir: str) -> dict[int, ShardResult]:
+    """Verify the shards that the ledger knows; return those whose files are what it says, by number in the plan.
+
+    Raises:
+        PlanError: If the bytes of an input have changed although its size and time have not.
+        InputError: If an input cannot be read.
+    """
+    known = {number: result for number, task in enumerate(tasks) if (result := work.ledger.shard(task)) is not None}
+    if not known:
+        return {}
+    _require_same_inputs(tasks, known)
+    whole = find_whole_shards(known, work_dir, executor=work.executor, reporter=work.reporter, policy=work.policy)
+    return {number: result for number, result in known.items() if number in whole}
+
+
+def find_whole_shards(
+    known: Mapping[int, ShardResult],
+    work_dir: str,
+    *,
+    executor: Executor,
+    reporter: Reporter,
+    policy: RetryPolicy | None = None,
+) -> set[int]:
+    """Compare the files of shards with what the ledger says of them; return the numbers of those that are whole."""
+    reporter.stage("check", total=len(known), unit="shards")
+    whole: set[int] = set()
+
+    def on_result(number: int, is_whole: bool) -> None:
+        reporter.advance(1)
+        if is_whole:
+            whole.add(number)
+
+    def calls() -> Iterator[tuple[int, Call]]:
+        for number, result in known.items():
+            name = f"check[{number:05d}]"
+            yield number, Call(name=name, place=work_dir, function=shard_is_whole, arguments=(work_dir, result))
+
+    run_calls(executor, calls(), on_result=on_result, policy=policy, on_idle=reporter.tick)
+    return whole
+
+
+def shard_is_whole(work_dir: str, result: ShardResult) -> bool:
+    """Compare the files of a committed shard with what the ledger says of them."""
+    for file in stored_files(result):
+        path = os.path.join(work_dir, file.name)
+        try:
+            if os.path.getsize(path) != file.size_bytes or digest_file(path) != file.digest:
+                return False
+        except (OSError, InputError):
+            return False
+    return True
+
+
+def _require_same_inputs(tasks: Sequence[ShardTask], known: dict[int, ShardResult]) -> None:
+    """Refuse shards of inputs whose bytes have changed although their sizes and times have not."""
+    by_input: dict[str, list[ShardResult]] = {}
+    for number, result in known.items():
+        by_input.setdefault(tasks[number].path, []).append(result)
+    require_same_inputs({path: _require_one_input(path, results) for path, results in by_input.items()})
+
+
+def _require_one_input(path: str, results: Iterable[ShardResult]) -> str | None:
+    """Return the fingerprint of the input that all these shards were made of; None where none was recorded.
+
+    Raises:
+        PlanError: If they were made of different ones.
+    """
+    fingerprints = {result.input_fingerprint for result in results} - {None}
+    if len(fingerprints) > 1:
+        msg = f"{path}: expected all shards to be made of the same bytes, got shards of others; start over with --fresh"
+        raise PlanError(msg)
+    return next(iter(fingerprints), None)
