@@ -25,7 +25,7 @@ from dsindex.merge import open_part, write_merged_index
 from dsindex.shards.provenance import count_rows, read_rows
 from dsindex.storage import DigestingWriter
 from dsindex.verify.caches import CacheTask, find_caches, verify_cache
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 from workflows.execution.choice import make_executor
 from workflows.jobs.build import run_build
 from workflows.jobs.index import run_index

@@ -20,7 +20,7 @@ from dsindex.shards.tokenize import fingerprint_input
 from dsindex.storage import digest_file
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.verify.structure import verify_quarantine
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 from workflows.cli import main
 
 if TYPE_CHECKING:

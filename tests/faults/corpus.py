@@ -7,7 +7,7 @@ import random
 import shutil
 from typing import TYPE_CHECKING
 
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 from workflows.state.ledger import Ledger
 
 if TYPE_CHECKING:

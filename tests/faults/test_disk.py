@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.corpus import TOKENIZER, committed_shards, published, write_corpus
 from tests.faults.zygote import Strike
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

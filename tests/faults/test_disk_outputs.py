@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsindex.convert import convert_to_packed
-from tests.dsindex.formats.pbin_files import write_pbin
-from tests.dsindex.written import write_dataset
+from tests.support.datasets import write_dataset
+from tests.support.pbin_files import write_pbin
 from workflows.cli import main
 
 if TYPE_CHECKING:

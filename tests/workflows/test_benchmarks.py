@@ -16,7 +16,7 @@ from tests.benchmarks.processes import Run, RunError, measure
 from tests.benchmarks.rows import Row, compare_runs
 from tests.benchmarks.setting import check_same
 from tests.benchmarks.texts import write_text
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import pytest
 
 from dsindex.errors import InputError, OutputError, PlanError
 from dsindex.shards.provenance import read_source
-from tests.golden_files import OWN, GoldenRun, golden_runs
+from tests.support.golden import OWN, GoldenRun, golden_runs
 from workflows.jobs.build import run_build
 from workflows.options.config import BuildConfig
 

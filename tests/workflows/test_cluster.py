@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 from workflows.jobs.build import run_build
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from dsindex.instruct.tokens import ChatTokenizer
 from dsindex.shards.provenance import read_source
 from tests.dsindex.instruct.test_construction import SPEC_RECORD, SPEC_YAML
 from tests.dsindex.instruct.test_shards import BAD, CONVERSATIONS, SPEC
-from tests.dsindex.instruct.trained import train
-from tests.golden_files import OWN, ROOT
+from tests.support.chat_tokenizers import train
+from tests.support.golden import OWN, ROOT
 from workflows.cli import main
 from workflows.demo.conversations import demo_conversations, write_demo_conversations
 from workflows.jobs import frame as job_frame

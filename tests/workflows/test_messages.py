@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.errors import OutputError
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 from workflows.cli import main
 
 if TYPE_CHECKING:

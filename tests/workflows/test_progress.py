@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 from workflows.cli import main
 from workflows.execution.dispatch import DispatchStatistics
 from workflows.jobs.build import run_build

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 
 ROOT = Path(__file__).parents[2]
 BUILD = f"build --input {OWN.docs} --tokenizer-model {OWN.plain_tokenizer} --executor local --output-prefix out/ä"

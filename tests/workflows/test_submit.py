@@ -20,7 +20,7 @@ import pytest
 import dsindex
 import workflows
 from dsindex.errors import InputError, LimitError
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 from workflows.cli import main
 from workflows.cluster import job_server, submit
 from workflows.cluster.job_server import ClusterError, JobServer, Submission

@@ -18,7 +18,7 @@ import pytest
 from dsindex.guarded import process
 from dsindex.guarded.limits import Limits
 from dsindex.guarded.process import GuardedWork, LimitReachedError
-from tests.golden_files import ROOT
+from tests.support.golden import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from dsindex.instruct.blocks import assemble_block
 from dsindex.instruct.collator import DatasetBatch, InstructionCollator, stack_blocks
 from dsindex.instruct.config import parse_config
 from tests.dsindex.instruct.test_construction import HUMAN, config
-from tests.dsindex.instruct.trained import train
+from tests.support.chat_tokenizers import train
 
 
 def sample(*texts: str, role: str = "S") -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dsindex.errors import InputError, RecordProblem, TokenizerError
 from dsindex.instruct.config import InstructionConfig, parse_config
 from dsindex.instruct.encoder import InstructionEncoder
 from dsindex.instruct.tokens import show_masks
-from tests.dsindex.instruct.trained import KINDS, train
+from tests.support.chat_tokenizers import KINDS, train
 
 # As printed in indexed_dataset_and_finetuning.md.
 SPEC_YAML = """

@@ -32,7 +32,7 @@ from dsindex.instruct.splits import split_by_hash
 from dsindex.shards.ownership import MARKER_FILE, mark_folder
 from dsindex.shards.tokenize import PROVENANCE, ShardResult, ShardTask
 from dsindex.text.tokenizer import load_tokenizer
-from tests.golden_files import OWN, ROOT
+from tests.support.golden import OWN, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from dsindex.text import audit as module
 from dsindex.text import encoders
 from dsindex.text.audit import audit, choose_audit, clip_texts, sample_offsets
 from dsindex.text.encoders import choose_engine
-from tests.dsindex.text import trained
+from tests.support import text_tokenizers as trained
 
 MIB = 1024**2
 

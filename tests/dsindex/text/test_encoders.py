@@ -9,7 +9,6 @@ import os
 import pickle
 import signal
 import threading
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,9 +22,9 @@ from tokenizers import Tokenizer as Reference
 from dsindex.errors import TokenizerError
 from dsindex.text import encoders, engines, fast_tokenizers
 from dsindex.text.encoders import Encoder, Engine, choose_engine, make_encoder
-from tests.dsindex.text import trained
+from tests.support import text_tokenizers as trained
+from tests.support.golden import MODALITIES, TOKENIZERS
 
-SHARED = Path(__file__).parents[3] / "../shared"
 TEXTS = [*trained.NASTY, *trained.mixed_texts(1500, seed=1)]
 
 
@@ -403,11 +402,10 @@ def test_engines_agree_on_any_text(name: str, texts: list[str]) -> None:
     assert encoded(encoder_of(SUITABLE[name], "tokenizers"), texts) == wanted
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no shared corpus")
-@pytest.mark.parametrize("name", ["gpt2", "bos8k"])
+@pytest.mark.parametrize("name", TOKENIZERS)
 def test_engines_agree_on_golden_documents(name: str) -> None:
-    content = (SHARED / "corpus" / name / "tokenizer.json").read_bytes()
-    lines = (SHARED / "golden/docs.jsonl").read_bytes().splitlines()
+    content = (TOKENIZERS[name] / "tokenizer.json").read_bytes()
+    lines = (MODALITIES / "nonempty.jsonl").read_bytes().splitlines()
     texts = [json.loads(line)["text"] for line in lines] + TEXTS
     wanted = expected(content, texts)
     for engine in ("gigatoken", "tokenizers"):
