@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -30,7 +26,8 @@ from dsindex.shards.tokenize import tokenize_shard
 from dsindex.storage import digest_file
 from dsindex.text.patterns import parse_text_pattern
 from dsindex.text.tokenizer import load_tokenizer
-from tests.support.golden import MODALITIES, OWN, ROOT
+from tests.support.golden import MODALITIES, OWN
+from tests.support.killed import run_until_killed
 from tests.support.pbin_files import ERA_NAMES, pbin_bytes, write_pbin
 from workflows.cli import main
 from workflows.jobs.pack import run_pack
@@ -290,19 +287,9 @@ def test_killed_packing_continues(make_pack: MakeConfig, quiet: Reporter, tmp_pa
     tokenized.clear()
     arguments = ["--input", *config.input, "--tokenizer-model", config.tokenizer_model, "--output", config.output]
     arguments += ["--shard-size", "500B", "--workers", "1"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "workflows", "pack", *arguments], cwd=ROOT, stderr=subprocess.DEVNULL
-    )
-    ledger = tmp_path / "out" / "docs.build" / "ledger.jsonl"
-    until = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < until:
-        if ledger.exists() and ledger.read_bytes().count(b"\n") > 3:
-            break
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    run_until_killed(["pack", *arguments], num_shards=3)
     run_pack(config, reporter=quiet)
-    assert 0 < len(tokenized) < num_shards
+    assert len(tokenized) == num_shards - 3
     assert Path(config.output).read_bytes() == Path(expected.path).read_bytes()
 
 

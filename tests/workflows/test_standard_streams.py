@@ -26,7 +26,7 @@ def run(shell: str, folder: Path, **environment: str) -> subprocess.CompletedPro
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
 
 

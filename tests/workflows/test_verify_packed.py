@@ -17,7 +17,7 @@ import pytest
 from dsindex.errors import InputError, TokenizerError
 from dsindex.formats.pbin import read_document_lengths, read_packed_header
 from dsindex.verify import tokens
-from tests.dsindex.test_fuzz import damage_bytes, damage_json
+from tests.support.damage import damage_bytes, damage_json
 from tests.support.golden import MODALITIES, OWN
 from tests.support.pbin_files import ERA_NAMES, joined_by_modalities, write_pbin
 from workflows.cli import main

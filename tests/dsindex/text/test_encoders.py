@@ -317,7 +317,7 @@ def test_calls_at_the_same_time_do_not_wait_for_each_other(
     monkeypatch: pytest.MonkeyPatch, name: str, wanted: list[bool]
 ) -> None:
     """Two calls meet inside of gigatoken: one of them by a table of its pool, where it has tables."""
-    met = threading.Barrier(2, timeout=30)
+    met = threading.Barrier(2, timeout=240)
     seen: list[bool] = []
 
     def meet(*_: object, parallel: bool) -> tuple[Any, Any]:
@@ -338,7 +338,7 @@ def test_calls_at_the_same_time_do_not_wait_for_each_other(
 
 def test_much_text_stays_in_the_calling_thread_and_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """gigatoken would divide it among threads of its own; so each call that is left over gets an object of its own."""
-    met = threading.Barrier(4, timeout=30)
+    met = threading.Barrier(4, timeout=240)
     seen: list[tuple[object, bool]] = []
 
     def meet(fast: object, *_: object, parallel: bool) -> tuple[Any, Any]:
