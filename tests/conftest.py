@@ -1,8 +1,8 @@
 """How tests are run: in any number of processes, next to each other, on a machine that may be slow or busy.
 
 `make test` starts several worker processes (pytest-xdist). Each works through groups of tests, and the tests of a group
-run one after the other in one process: a group is a file, or what `GROUPS` names. All tests that start Ray are one
-group, so that one instance serves most of them, and no two clusters compete for the machine.
+run one after the other in one process: a group is a file, but all tests that start Ray are one group, so that one
+instance serves most of them, and no two clusters compete for the machine.
 """
 
 from __future__ import annotations
@@ -50,3 +50,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if config.pluginmanager.hasplugin("xdist") and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group_of(item)))
     items.sort(key=rank)
+
+
+@pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
+def check_groups(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse to start where pytest-xdist did not add the groups to the names of tests, by which it spreads them."""
+    if getattr(config.option, "loadgroup", False) and not all("@" in item.nodeid for item in items):
+        raise pytest.UsageError("this pytest and this pytest-xdist do not go together: groups of tests are lost")
