@@ -4,7 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint docs bench faults clean
+# Tests wait more than they compute, so there are more workers than most machines have cores.
+WORKERS ?= 4
+SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
+
+.PHONY: demo test test-fast lint docs bench faults clean
 
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "dsindex needs Python 3.11, 3.12 or 3.13 (set PYTHON=/path/to/python)"; exit 1; }
@@ -16,7 +20,11 @@ demo: $(READY)
 	$(BIN)/dsindex demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+
+# Without Ray, faults, scale and what else takes long.
+test-fast: $(READY)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not ray and not fault and not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .

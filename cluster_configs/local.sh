@@ -52,16 +52,19 @@ print(*(each.getsockname()[1] for each in sockets))' "$1"
 }
 
 is_ours() { # PID: a node of this cluster, not a stranger that got its number later
-    ps -o args= -p "$1" 2>/dev/null | grep -qF -- "--temp-dir=$state/ray "
+    ps -o args= -p "$1" 2>/dev/null | grep -qF -- "--temp-dir=$state/"
 }
 
 launch() { # NAME ARGUMENTS...: start one node in the background, as a process group of its own
-    local name="$1" ports
+    local name="$1" ports folder
     shift
     read -ra ports <<<"$(free_ports 5)"
+    folder="${name/worker-/w}" # short: sockets lie in it
+    [[ "$name" == head ]] && folder=ray
     set -m
     # Every process of the cluster inherits DSINDEX_CLUSTER, which is how `stop` finds the last of them.
-    DSINDEX_CLUSTER="$state" ray start --temp-dir="$state/ray" --block --disable-usage-stats --log-style=record \
+    # Every node has its own folder: in a common one it would unpack shipped code anew while others run it.
+    DSINDEX_CLUSTER="$state" ray start --temp-dir="$state/$folder" --block --disable-usage-stats --log-style=record \
         --object-store-memory=100000000 --dashboard-agent-listen-port="${ports[0]}" \
         --dashboard-agent-grpc-port="${ports[1]}" --runtime-env-agent-port="${ports[2]}" \
         --metrics-export-port="${ports[3]}" --ray-client-server-port="${ports[4]}" "$@" \

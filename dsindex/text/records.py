@@ -1,8 +1,8 @@
 """Byte ranges of a JSONL file as blocks of records: the wanted texts in Arrow arrays, and what was left out and why.
 
-What a record is stands in `fields.py` and is decided there for one line at a time. `_parse_fast` gives the same for a
+What a record is stands in `fields.py` and is decided there for one line at a time. `parse_block` gives the same for a
 whole block: by the compiled loops of `scanning.py` once they are loaded, which vouch for what they take, and else by
-pyarrow.json, which accepts more than JSON lines. What neither can vouch for goes to `_parse_slow`. Of pyarrow:
+pyarrow.json, which accepts more than JSON lines. What neither can vouch for goes to `parse_lines`. Of pyarrow:
 
 - pyarrow takes two objects on a line, an object over two lines and text between them. Where every line begins with `{`
   and ends with `}`, no object can cross a line's end (`}` newline `{` stands only between objects: inside of one a
@@ -12,7 +12,7 @@ pyarrow.json, which accepts more than JSON lines. What neither can vouch for goe
 - pyarrow does not look at UTF-8, takes the numbers Inf and -NaN, and nests without limit: these are looked for before.
 - Where pyarrow, told to refuse other keys than the wanted ones, takes a block, there is neither a number nor nesting in
   it, and the encoding alone is looked at.
-- What pyarrow refuses itself (a wanted key twice, a lone surrogate or NUL byte anywhere, 1e400) is for `_parse_slow` to
+- What pyarrow refuses itself (a wanted key twice, a lone surrogate or NUL byte anywhere, 1e400) is for `parse_lines` to
   judge.
 """
 
@@ -45,10 +45,10 @@ DEFAULT_BLOCK_BYTES = 2 << 20
 _TEXT, _LIST = pa.large_string(), pa.list_(pa.large_string())
 _ARROW_BLOCK_LIMIT = 2**31 - 2**10
 """pyarrow.json counts a block's bytes in int32."""
-_SCAN_BYTES = 256 << 10
+SCAN_BYTES = 256 << 10
 """A piece of this size and its masks stay in the second-level cache."""
 _CELL_BYTES = 1 << 10
-"""Divides _SCAN_BYTES; brackets are counted by cells."""
+"""Divides SCAN_BYTES; brackets are counted by cells."""
 _TRIM_STEPS = 8
 """Lines with more whitespace at an edge take the slow path."""
 _IS_WHITESPACE = np.isin(np.arange(256), list(JSON_WHITESPACE))
@@ -148,11 +148,11 @@ def read_records(
     blocks = read_lines(
         path, begin, end, block_bytes=block_bytes, max_line_bytes=max_record_bytes, expected_size=expected_size
     )
-    return _parse_all(blocks, _Wanted(path=path, keys=tuple(keys), pattern=pattern), max_record_bytes)
+    return _parse_all(blocks, WantedTexts(path=path, keys=tuple(keys), pattern=pattern), max_record_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class WantedTexts:
     """What is read of a record: texts by their keys, or the one text that a pattern gives."""
 
     path: str
@@ -160,9 +160,11 @@ class _Wanted:
     pattern: TextPattern | None = None
 
     def read_line(self, line: bytes) -> list[Texts] | str:
+        """Return the texts of a line, or the reason why it is no record."""
         return read_fields(line, self.keys) if self.pattern is None else self.pattern.read_line(line)
 
     def read_lines(self, lines: Sequence[bytes]) -> Iterator[list[Texts] | str]:
+        """Yield for each line what `read_line` returns."""
         if self.pattern is None:
             return (read_fields(line, self.keys) for line in lines)
         return self.pattern.read_lines(lines)
@@ -173,7 +175,7 @@ class _Wanted:
         return (self.pattern is None or self.pattern.key is not None) and not _SURROGATE.search("".join(self.keys))
 
 
-def _parse_all(blocks: Iterator[LineBlock | LongLine], wanted: _Wanted, limit: int | None) -> Iterator[RecordBlock]:
+def _parse_all(blocks: Iterator[LineBlock | LongLine], wanted: WantedTexts, limit: int | None) -> Iterator[RecordBlock]:
     guess = _Guess()
     for block in blocks:
         parsed = _parse(block, wanted, limit, guess)
@@ -195,7 +197,7 @@ class _Guess:
     """Records have keys that are not wanted."""
 
 
-def _parse(block: LineBlock | LongLine, wanted: _Wanted, limit: int | None, guess: _Guess) -> RecordBlock:
+def _parse(block: LineBlock | LongLine, wanted: WantedTexts, limit: int | None, guess: _Guess) -> RecordBlock:
     if isinstance(block, LongLine):
         bad = BadRecord(
             offset=block.offset,
@@ -207,13 +209,13 @@ def _parse(block: LineBlock | LongLine, wanted: _Wanted, limit: int | None, gues
         columns = {key: _build_column([]) for key in wanted.keys}
         return RecordBlock(num_lines=1, num_blank=0, offsets=nothing, lines=nothing, columns=columns, bad=(bad,))
     if wanted.is_fast and (limit is None or not (block.line_sizes() > limit).any()):
-        parsed = _parse_fast(block, wanted, guess)
+        parsed = parse_block(block, wanted, guess)
         if parsed is not None:
             return parsed
-    return _parse_slow(block, wanted, limit)
+    return parse_lines(block, wanted, limit)
 
 
-def _parse_slow(block: LineBlock, wanted: _Wanted, limit: int | None) -> RecordBlock:
+def parse_lines(block: LineBlock, wanted: WantedTexts, limit: int | None) -> RecordBlock:
     """Judge line by line: the definition of what a block's records are."""
     kept: list[int] = []
     values: list[list[Texts]] = []
@@ -245,7 +247,7 @@ def _parse_slow(block: LineBlock, wanted: _Wanted, limit: int | None) -> RecordB
 
 
 def _judge(
-    block: LineBlock, wanted: _Wanted, limit: int | None
+    block: LineBlock, wanted: WantedTexts, limit: int | None
 ) -> Iterator[list[Texts] | str | RecordLimitError | None]:
     """Yield for each line its texts, the reason why it is no record, None if it is blank; an error ends it."""
     sizes = block.line_sizes().tolist()
@@ -283,8 +285,8 @@ def describe_long_line(num_bytes: int, limit: int) -> str:
     return f"record of {num_bytes} bytes is larger than the limit of {limit} bytes"
 
 
-def _parse_fast(block: LineBlock, wanted: _Wanted, guess: _Guess | None = None) -> RecordBlock | None:
-    """Parse the whole block by pyarrow; None where that might differ from `_parse_slow`, or gains nothing."""
+def parse_block(block: LineBlock, wanted: WantedTexts, guess: _Guess | None = None) -> RecordBlock | None:
+    """Parse the whole block by pyarrow; None where that might differ from `parse_lines`, or gains nothing."""
     guess = guess or _Guess()
     is_blank = _find_blank_lines(block)
     if is_blank is None or block.num_bytes > _ARROW_BLOCK_LIMIT:
@@ -367,11 +369,11 @@ def _find_suspects(block: LineBlock) -> tuple[NDArray[np.int64], list[int]]:
     In pieces that stay in the cache. The numbers first by two bytes that are seldom so far apart: I?f and -??N.
     """
     data = np.frombuffer(block.data, np.uint8, block.num_bytes)
-    folded = np.empty(_SCAN_BYTES, np.uint8)
-    hits, others = np.empty(_SCAN_BYTES, np.bool_), np.empty(_SCAN_BYTES, np.bool_)
+    folded = np.empty(SCAN_BYTES, np.uint8)
+    hits, others = np.empty(SCAN_BYTES, np.bool_), np.empty(SCAN_BYTES, np.bool_)
     openers, found = [], []
-    for begin in range(0, len(data) + 1, _SCAN_BYTES):  # + 1: a line may end, empty, where a cell begins
-        piece = data[begin : begin + _SCAN_BYTES]
+    for begin in range(0, len(data) + 1, SCAN_BYTES):  # + 1: a line may end, empty, where a cell begins
+        piece = data[begin : begin + SCAN_BYTES]
         size = len(piece)
         np.equal(np.bitwise_or(piece, _CASE_BIT, out=folded[:size]), ord("{"), out=hits[:size])
         hits[size:] = False

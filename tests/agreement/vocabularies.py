@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer, models, trainers
 
 from dsindex.text.structures import PATTERNS, byte_characters
-from tests.dsindex.text.trained import SENTENCES
+from tests.support.text_tokenizers import SENTENCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -7,11 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.support.processes import PATIENCE_SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +47,7 @@ case "$PLAY" in
 done) touch "$MANIFEST" ;;
 fails) exit 1 ;;
 terminated) exit 143 ;;
-slow) sleep 20 & wait $! ;;
+slow) touch "$RECORD.begun"; sleep 3600 & wait $! ;;
 esac
 """
 
@@ -103,7 +104,7 @@ def test_exit_status_is_that_of_the_build_and_its_manifest(
     start: Callable[[str], subprocess.Popen[str]], play: str, code: int, says: str
 ) -> None:
     process = start(play)
-    _, shown = process.communicate(timeout=30)
+    _, shown = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == code
     assert says in shown
 
@@ -113,7 +114,7 @@ def test_ray_that_never_started_is_a_failure_although_an_old_manifest_lies_there
 ) -> None:
     (tmp_path / "out_text_document.manifest.json").touch()
     process = start("never-started")
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 1
 
 
@@ -121,7 +122,7 @@ def test_ray_gets_the_heads_address_and_nothing_is_left(
     start: Callable[[str], subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     process = start("done")
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_SECONDS)
     arguments = (tmp_path / "arguments").read_text()
     assert arguments.startswith("symmetric-run --address 10.1.2.3:21234 --min-nodes 2 --num-cpus=32 ")
     assert not list(tmp_path.glob(".slurm-*"))
@@ -135,7 +136,7 @@ def test_folder_of_a_former_run_is_used_again_and_other_files_in_it_stay(
     for name in (".dsindex-run", "token", "exit-code", "mine"):
         (folder / name).write_text("former")
     process = start("done")
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
     assert [path.name for path in folder.iterdir()] == ["mine"]
 
@@ -153,7 +154,7 @@ def test_folder_that_the_script_has_not_made_is_refused_and_kept(
     else:
         mine.rename(folder)
     process = start("done")
-    _, shown = process.communicate(timeout=30)
+    _, shown = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 1
     assert ".slurm-71234 is there, and this script has not made it; move it away" in shown
     assert (folder / "token").read_text() == "mine"
@@ -163,10 +164,7 @@ def test_end_of_time_stops_the_build_and_queues_it_again(
     start: Callable[[str], subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     process = start("slow")
-    deadline = time.monotonic() + 20
-    while not (tmp_path / "arguments").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.2)
+    wait_until((tmp_path / "queued.begun").exists, "the build")
     process.send_signal(signal.SIGUSR1)
-    assert process.wait(10) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
     assert (tmp_path / "queued").read_text() == "71234\n"

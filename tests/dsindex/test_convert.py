@@ -13,9 +13,9 @@ from dsindex.errors import FormatError, InputError, LimitError, OutputError
 from dsindex.formats import token_copy
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.formats.pbin import ERAS
-from tests.dsindex.formats.pbin_files import DOCUMENTS, ERA_NAMES, pbin_bytes, write_pbin
-from tests.dsindex.golden import DATASETS, dataset_name
-from tests.dsindex.written import write_dataset
+from tests.support.datasets import write_dataset
+from tests.support.golden import DATASETS, dataset_name
+from tests.support.pbin_files import DOCUMENTS, ERA_NAMES, pbin_bytes, write_pbin
 
 SEQUENCES = [[[1, 2, 3]], [], [[250, 9]], [[4]], [], []]
 

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import shutil
-import time
 import tracemalloc
 from contextlib import suppress
 from io import BytesIO
@@ -25,7 +24,8 @@ from dsindex.merge import open_part, write_merged_index
 from dsindex.shards.provenance import count_rows, read_rows
 from dsindex.storage import DigestingWriter
 from dsindex.verify.caches import CacheTask, find_caches, verify_cache
-from tests.golden_files import OWN
+from tests.support.damage import damage_bytes, damage_json
+from tests.support.golden import OWN
 from workflows.execution.choice import make_executor
 from workflows.jobs.build import run_build
 from workflows.jobs.index import run_index
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 CASES = int(os.environ.get("DSINDEX_FUZZ_CASES", "25"))
 """Damaged files of each kind; the long form has 10,000."""
-SECONDS = 20.0
 ALLOWANCE_BYTES = 12 << 20
 """Buffers of a fixed size, at most two of 4 MiB at a time, and what libraries keep."""
 
@@ -209,49 +208,6 @@ READERS: dict[str, list[Callable[[Sample, Path], None]]] = {
     "shard": [read_work_folder],
     "owner": [read_work_folder],
 }
-NUMBERS = [0, 1, 2, 7, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**63, 2**64 - 1]
-VALUES: list[Any] = [
-    None, True, 0, -1, 1, 2**31, 2**63, 2**64 - 1, 0.5, 1e308, "", "x", "\0", "/etc/passwd", "../../../etc/passwd",
-    "shards/../../x", [], {}, [[]], [None], {"a": {}}, ["a", 1, "b"], [["a", "b", 1]], "9" * 5000, [0] * 300,
-]  # fmt: skip
-
-
-def damage_bytes(data: bytes, rng: random.Random) -> bytes:
-    """Flip, overwrite, cut off, lengthen, repeat or drop bytes, one to four times."""
-    mutated = bytearray(data)
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(len(mutated) + 1)
-        how = rng.randrange(7)
-        if how == 0 and at < len(mutated):
-            mutated[at] ^= 1 << rng.randrange(8)
-        elif how == 1:
-            mutated[at : at + 8] = rng.choice(NUMBERS).to_bytes(8, "little")
-        elif how == 2:
-            mutated[at : at + 4] = (rng.choice(NUMBERS) % 2**32).to_bytes(4, "little")
-        elif how == 3:
-            del mutated[at:]
-        elif how == 4:
-            mutated += rng.randbytes(rng.choice([1, 2, 8, 100]))
-        elif how == 5:
-            mutated[at:at] = mutated[at : at + rng.randrange(40)]
-        else:
-            del mutated[at : at + rng.randrange(40)]
-    return bytes(mutated)
-
-
-def damage_json(value: Any, rng: random.Random) -> Any:
-    """Replace, drop or repeat a value somewhere in a JSON document."""
-    if isinstance(value, dict | list) and value and rng.random() < 0.9:
-        key = rng.choice(list(value)) if isinstance(value, dict) else rng.randrange(len(value))
-        how = rng.random()
-        if how < 0.1:
-            del value[key]
-        elif how < 0.15 and isinstance(value, list):
-            value.append(value[key])
-        else:
-            value[key] = damage_json(value[key], rng)
-        return value
-    return rng.choice(VALUES)
 
 
 def with_checksum(body: bytes) -> bytes:
@@ -277,7 +233,7 @@ def damage(data: bytes, kind: str, rng: random.Random) -> bytes:
 
 
 def run_case(sample: Sample, kind: str, seed: int) -> None:
-    """Damage one file, let every reader of it loose on the copy, and look at time and memory."""
+    """Damage one file, let every reader of it loose on the copy, and look at memory."""
     rng = random.Random(f"{kind} {seed}")
     path = rng.choice(sample.files(kind)) if kind != "owner" else sample.copy / "docs.build" / "owner.json"
     original = path.read_bytes() if kind != "owner" else OWNER
@@ -286,16 +242,14 @@ def run_case(sample: Sample, kind: str, seed: int) -> None:
     folder_bytes = sum(file.stat().st_size for file in sample.copy.rglob("*") if file.is_file())
     try:
         tracemalloc.start()
-        began = time.monotonic()
         for reader in READERS[kind]:
             reader(sample, path)
-        took, peak = time.monotonic() - began, tracemalloc.get_traced_memory()[1]
+        peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
         path.write_bytes(original)
         if kind == "owner":
             path.unlink()
-    assert took < SECONDS, f"{kind} {seed}: took {took:.1f} s"
     assert peak <= 2 * folder_bytes + ALLOWANCE_BYTES, f"{kind} {seed}: {peak} bytes for {folder_bytes}"
 
 

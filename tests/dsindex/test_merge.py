@@ -169,7 +169,6 @@ def test_merge_range_of_a_shortened_part_is_an_input_error(tmp_path: Path) -> No
     os.truncate(tmp_path / "p.bin", 7)
     with pytest.raises(InputError, match=r"p\.bin: ends at byte 7.*changed since the merge was planned"):
         merge_range(task)
-    assert isinstance(task, MergeRange)
 
 
 @pytest.mark.parametrize(

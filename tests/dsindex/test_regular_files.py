@@ -20,7 +20,7 @@ from dsindex.shards.tokenize import fingerprint_input
 from dsindex.storage import digest_file
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.verify.structure import verify_quarantine
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 from workflows.cli import main
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ READERS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_no_reader_waits_for_a_pipe(read: Callable[[], object]) -> None:
     with pytest.raises(DsindexError, match="it is a pipe, and only a file will do"):
@@ -112,7 +112,7 @@ def test_no_reader_waits_for_a_pipe(read: Callable[[], object]) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "command",
     [
@@ -135,7 +135,7 @@ def test_inputs_that_are_no_files_are_refused_by_name(
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "command",
     [

@@ -16,7 +16,7 @@ from dsindex.repair import outputs
 from dsindex.repair.by_index import examine_index, repair_by_index
 from dsindex.repair.by_tokens import document_lengths, repair_by_eod, repair_by_lengths
 from dsindex.repair.outputs import RepairOutputs
-from tests.dsindex.written import write_dataset
+from tests.support.datasets import write_dataset
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from dsindex.text import audit
 from dsindex.text.encoders import TokenBatch
 from dsindex.text.engines import choose_engine
 from dsindex.text.tokenizer import load_tokenizer, shared_tokenizer
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 
 if TYPE_CHECKING:
     from pathlib import Path

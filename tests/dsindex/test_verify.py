@@ -14,8 +14,8 @@ from dsindex.verify.provenance import InputFacts, RowPiece, verify_rows
 from dsindex.verify.source import DocumentSlice, choose_runs, plan_slices
 from dsindex.verify.structure import DocumentPiece, verify_ends, verify_index
 from dsindex.verify.tokens import TokenPiece, verify_tokens
-from tests.dsindex.written import write_dataset
-from tests.golden_files import GoldenIndexCase, golden_index_cases
+from tests.support.datasets import write_dataset
+from tests.support.golden import GoldenIndexCase, golden_index_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable

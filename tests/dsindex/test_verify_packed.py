@@ -15,14 +15,13 @@ from dsindex.formats.pbin import CURRENT_ERA, ERAS, PackedHeader, PackedIndexWri
 from dsindex.verify.packed import PackedEndsPiece, verify_packed_ends, verify_packed_header, verify_packed_index
 from dsindex.verify.stored import PackedDocuments, PackedRun, read_runs
 from dsindex.verify.tokens import plan_token_pieces, verify_tokens
-from tests.dsindex.formats.pbin_files import DOCUMENTS, ERA_NAMES, joined_by_modalities, pbin_bytes, write_pbin
-from tests.dsindex.golden import ROOT
+from tests.support.golden import MODALITIES
+from tests.support.pbin_files import DOCUMENTS, ERA_NAMES, joined_by_modalities, pbin_bytes, write_pbin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-GOLDEN = ROOT.parent / "shared" / "golden" / "modalities" / "nonempty.pbin"
 INDEX = [(0, 12), (12, 0), (12, 8), (20, 4), (24, 0), (24, 0)]
 """Of DOCUMENTS in tokens of 4 bytes."""
 WHOLE = pbin_bytes(DOCUMENTS, era="current")
@@ -67,9 +66,8 @@ def test_whole_file_of_every_era(era: str, token_bytes: int, tmp_path: Path) -> 
     assert counts.token_dtype == {1: "uint8", 2: "uint16", 4: "uint32"}[size]
 
 
-@pytest.mark.skipif(not GOLDEN.exists(), reason="needs the larger golden set")
 def test_file_of_modalities_is_whole(tmp_path: Path) -> None:
-    assert findings_of(tmp_path / "a.pbin", GOLDEN.read_bytes()) == []
+    assert findings_of(tmp_path / "a.pbin", (MODALITIES / "nonempty.pbin").read_bytes()) == []
 
 
 DAMAGE: list[tuple[str, bytes, str]] = [

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from typing import TYPE_CHECKING
 
-from tests.golden_files import OWN
-from workflows.state.ledger import Ledger
+from tests.support.golden import OWN
+from workflows.state.ledger import read_committed_shards
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,23 +49,9 @@ def write_corpus(path: Path, *, num_lines: int, broken: dict[int, bytes], seed: 
                 file.write(json.dumps(record, ensure_ascii=number % 2 == 0).encode() + b"\n")
 
 
-def published(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder; of manifests, the part that is under the one law."""
-    files = {}
-    for path in sorted(folder.iterdir()):
-        if path.name.endswith("manifest.json"):
-            files[path.name] = json.dumps(json.loads(path.read_bytes())["content"]).encode()
-        elif path.is_file():
-            files[path.name] = path.read_bytes()
-    return files
-
-
-def committed_shards(work_dir: Path, scratch: Path) -> set[str]:
-    """Shards that a ledger has: path and first byte."""
+def committed_shards(work_dir: Path) -> set[str]:
+    """Return the shards that a ledger has: path and first byte."""
     if not (work_dir / "ledger.jsonl").exists() or not (work_dir / "plan.json").exists():
         return set()
-    shutil.copyfile(work_dir / "ledger.jsonl", scratch)
-    ledger = Ledger(str(scratch))
-    ledger.close()
-    keys = [key.split("\0") for key in ledger._shards]
+    keys = [key.split("\0") for key in read_committed_shards(str(work_dir / "ledger.jsonl"))]
     return {f"{path} {begin}" for path, _size, _version, begin, _end in keys}

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults.corpus import TOKENIZER, committed_shards, published, write_corpus
+from tests.faults.corpus import TOKENIZER, committed_shards, write_corpus
 from tests.faults.zygote import Strike
-from tests.golden_files import OWN
+from tests.support.golden import OWN
+from tests.support.published import published
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.faults.zygote import Ended, Zygote
@@ -58,7 +58,7 @@ def assert_clean_stop(ended: Ended, *parts: str) -> None:
 def assert_continues(
     zygote: Zygote, arguments: list[str], out: Path, scratch: Path, expected: dict[str, bytes]
 ) -> None:
-    committed = committed_shards(out / "x.build", scratch / "ledger")
+    committed = committed_shards(out / "x.build")
     assert committed
     again = zygote.run(scratch / "run", arguments)
     assert again.code == 0, again.errors
@@ -110,20 +110,6 @@ def test_network_folder_that_stays_away_stops_the_build(
     assert_continues(zygote, command(corpus, out), out, tmp_path, expected)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 2 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, text=True
-    )
-    if done.returncode != 0:
-        pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
 @pytest.mark.parametrize(("room", "when"), [(150, "before"), (300, "tokenizing"), (486, "merging")], ids=str)
 def test_full_disk_stops_and_continues_after_it_is_enlarged(
     room: int, when: str, corpus: Path, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path, small_disk: Path
@@ -137,7 +123,7 @@ def test_full_disk_stops_and_continues_after_it_is_enlarged(
     assert ("are needed for shards and output" in ended.errors) == (when == "before")
     if when != "merging":  # how many ranges are merged while shards are still made is a matter of timing
         assert "tokenize: done" not in ended.errors
-    committed = committed_shards(small_disk / "x.build", tmp_path / "ledger")
+    committed = committed_shards(small_disk / "x.build")
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
     again = zygote.run(tmp_path / "run", command(corpus, small_disk))
     assert again.code == 0, again.errors

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dsindex.convert import convert_to_packed
-from tests.dsindex.formats.pbin_files import write_pbin
-from tests.dsindex.written import write_dataset
+from tests.support.datasets import write_dataset
+from tests.support.pbin_files import write_pbin
 from workflows.cli import main
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 PAGE = 4096
@@ -46,20 +45,6 @@ COMMANDS: dict[str, Callable[[Path, Path], list[str]]] = {
         *("--data-cache-path", str(disk)),
     ],
 }
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 2 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, text=True
-    )
-    if done.returncode != 0:
-        pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def leave_free(disk: Path, pages: int) -> None:

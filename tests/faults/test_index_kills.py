@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.dsindex.written import write_dataset
 from tests.faults.zygote import Strike
+from tests.support.datasets import write_dataset
 
 if TYPE_CHECKING:
     from pathlib import Path

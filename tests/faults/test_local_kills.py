@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 import xxhash
 
-from tests.faults.corpus import BROKEN, TOKENIZER, committed_shards, published, write_corpus
+from tests.faults.corpus import BROKEN, TOKENIZER, committed_shards, write_corpus
 from tests.faults.zygote import Strike
+from tests.support.published import published
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,7 +145,7 @@ def test_killed_driver_continues(
         num_killed += killed.code == -9
         assert killed.code in {0, -9}, killed.errors  # threads may save a few calls: the last point may not be reached
         what_stands_is_whole(out, before, scenario.expected)
-        committed = committed_shards(out / "x.build", tmp_path / "ledger")
+        committed = committed_shards(out / "x.build")
         again = zygote.run(tmp_path / "run", scenario.command(out))
         assert_continued(again, scenario, out, committed if "--fresh" not in scenario.arguments else set())
         shutil.rmtree(out)
@@ -207,7 +208,7 @@ def test_killed_again_and_again(scenarios: dict[str, Scenario], zygote: Zygote, 
     for _ in range(60):
         ended = zygote.run(tmp_path / "run", scenario.command(out), Strike(at=72))
         assert not committed & set(ended.tokenized)
-        committed = committed_shards(out / "x.build", tmp_path / "ledger")
+        committed = committed_shards(out / "x.build")
         if ended.code == 0:
             break
     assert ended.code == 0
@@ -231,7 +232,7 @@ def test_partial_file_that_somebody_removed_is_made_anew_as_a_whole(
         path.unlink()
     allocated = Strike(at=3, place="_document.bin.")
     assert zygote.run(tmp_path / "run", scenario.command(out), allocated).code == -9
-    committed = committed_shards(out / "x.build", tmp_path / "ledger")
+    committed = committed_shards(out / "x.build")
     again = zygote.run(tmp_path / "run", scenario.command(out))
     assert_continued(again, scenario, out, committed)
 

@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from dsindex.storage import combine_digests
 from tests.faults.zygote import SMALL_RANGE_BYTES, Strike
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,9 @@ import pytest
 
 from dsindex.errors import BadRecordError, InputError
 from dsindex.storage import digest_file
-from tests.faults.corpus import BROKEN, published, write_corpus
-from tests.golden_files import OWN
+from tests.faults.corpus import BROKEN, write_corpus
+from tests.support.golden import OWN
+from tests.support.published import published
 from workflows.jobs.build import run_build
 from workflows.options.config import BuildConfig
 from workflows.progress.reporter import Reporter

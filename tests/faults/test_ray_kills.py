@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.faults.corpus import TOKENIZER, committed_shards, published, write_corpus
+from tests.faults.corpus import TOKENIZER, committed_shards, write_corpus
 from tests.faults.zygote import Strike
+from tests.support.processes import PATIENCE_SECONDS, wait_until
+from tests.support.published import published
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.faults.zygote import Ended, Zygote
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
 
 SYSTEM_CONFIG = {
     "health_check_initial_delay_ms": 1000,
@@ -91,13 +93,6 @@ def same_ranges(files: dict[str, bytes]) -> dict[str, bytes]:
     return files
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
-
-
 def children(pid: int) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -133,7 +128,7 @@ class Running:
         (self.waiting / "go").touch()
 
     def end(self) -> Ended:
-        ended = self._ended.result(300)
+        ended = self._ended.result(2 * PATIENCE_SECONDS)
         self._pool.shutdown()
         return ended
 
@@ -182,7 +177,7 @@ def test_killed_driver_continues(
         out.mkdir()
         killed = zygote.run(tmp_path / f"run{number}", command(corpus, out, *on_ray), strike)
         assert killed.code == -9, killed.errors
-        committed = committed_shards(out / "x.build", tmp_path / "ledger")
+        committed = committed_shards(out / "x.build")
         # The same work folder, now on the local executor, which says what it tokenizes.
         again = zygote.run(tmp_path / "run", command(corpus, out, *(["--workers", "2"] if number % 2 else on_ray)))
         assert again.code == 0, again.errors

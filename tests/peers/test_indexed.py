@@ -9,8 +9,8 @@ import pytest
 
 from dsindex.datasets import IndexedDataset
 from dsindex.dtypes import TOKEN_DTYPES
-from tests.dsindex.golden import DATASETS, dataset_name
-from tests.dsindex.written import write_dataset
+from tests.support.datasets import write_dataset
+from tests.support.golden import DATASETS, dataset_name
 
 if TYPE_CHECKING:
     from pathlib import Path

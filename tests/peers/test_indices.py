@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from dsindex.errors import LimitError
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.storage import atomic_writer
-from tests.dsindex.written import write_dataset
+from tests.support.datasets import write_dataset
 from workflows.execution.local import ThreadExecutor
 from workflows.jobs.index import IndexReport, run_index
 from workflows.options.index import IndexConfig

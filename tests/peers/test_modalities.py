@@ -17,8 +17,8 @@ from dsindex.errors import FormatError
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_packed_header
 from dsindex.formats.pbin_join import merge_packed, repair_joined
 from dsindex.formats.raw_index import create_raw_index, read_raw_index
-from tests.dsindex.formats.pbin_files import pbin_bytes, write_pbin
-from tests.dsindex.written import write_dataset
+from tests.support.datasets import write_dataset
+from tests.support.pbin_files import pbin_bytes, write_pbin
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 from workflows.options.config import BuildConfig
 from workflows.progress.displays import PlainDisplay
 from workflows.progress.reporter import Reporter

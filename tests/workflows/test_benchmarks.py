@@ -16,7 +16,7 @@ from tests.benchmarks.processes import Run, RunError, measure
 from tests.benchmarks.rows import Row, compare_runs
 from tests.benchmarks.setting import check_same
 from tests.benchmarks.texts import write_text
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,22 +50,27 @@ def test_text_takes_records_of_a_corpus(tmp_path: Path) -> None:
 
 
 def test_measure_counts_children_and_orphans() -> None:
-    burn = "sum(range(6_000_000))"
+    burn = "sum(range(30_000_000))"
     orphan = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{burn}'])"
     alone, with_orphan = (measure([sys.executable, "-c", code]) for code in ("pass", orphan))
-    assert with_orphan.cpu_seconds > alone.cpu_seconds + 0.02
+    assert with_orphan.cpu_seconds > alone.cpu_seconds + 0.1
 
 
 def test_measure_counts_children_that_nobody_waits_for() -> None:
-    burn = "import time\nwhile time.process_time() < 0.6: pass"
+    burn = "import time\nwhile time.process_time() < 0.6: pass\ntime.sleep(2)"
     forget = "import signal, subprocess, sys, time; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
-    wait = f"subprocess.Popen([sys.executable, '-c', {burn!r}]); time.sleep(1.5)"
+    wait = f"subprocess.Popen([sys.executable, '-c', {burn!r}], stdout=subprocess.PIPE).stdout.read()"
     assert measure([sys.executable, "-c", forget + wait]).cpu_seconds > 0.4
 
 
 def test_measure_gives_the_peak_over_all_processes() -> None:
-    hold = f"import time; held = bytearray({40 * MIB}); held[::4096] = b'x' * len(held[::4096]); time.sleep(0.6)"
-    both = f"import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', {hold!r}]); {hold}; child.wait()"
+    hold = f"held = bytearray({40 * MIB}); held[::4096] = b'x' * len(held[::4096])"
+    child = f"import sys; {hold}; print(flush=True); sys.stdin.read()"
+    both = (
+        "import subprocess, sys, time; pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE};"
+        f"child = subprocess.Popen([sys.executable, '-c', {child!r}], **pipes); {hold};"
+        "child.stdout.readline(); time.sleep(2); child.communicate()"
+    )
     assert 80 * MIB < measure([sys.executable, "-c", both]).peak_bytes < 130 * MIB
 
 
@@ -137,10 +142,11 @@ def test_bare_engines_agree(tmp_path: Path) -> None:
     assert counted[0] == counted[1] > 40_000
 
 
+@pytest.mark.ray
 def test_warm_workers_of_ray_and_threads_make_the_same_shards(tmp_path: Path) -> None:
     command = ["-m", "tests.benchmarks.warm", str(OWN.docs), "--tokenizer", str(OWN.plain_tokenizer)]
     shown = subprocess.check_output([sys.executable, *command, "--folder", str(tmp_path / "w"), "--rounds", "1"])
     found = json.loads(shown.splitlines()[-1])
     assert found["shards"] == 1
     assert len(found["ray"]) == len(found["local"]) == len(found["empty"]) == 1
-    assert 0 < found["empty"][0] < 1
+    assert found["empty"][0] > 0

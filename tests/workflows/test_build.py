@@ -11,7 +11,8 @@ import pytest
 
 from dsindex.errors import InputError, OutputError, PlanError
 from dsindex.shards.provenance import read_source
-from tests.golden_files import OWN, GoldenRun, golden_runs
+from tests.support.golden import OWN, GoldenRun, golden_runs
+from tests.support.published import published
 from workflows.jobs.build import run_build
 from workflows.options.config import BuildConfig
 
@@ -76,17 +77,6 @@ def test_build_on_ray_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_p
 def test_build_on_processes_equals_megatron(tmp_path: Path, quiet: Reporter) -> None:
     way = {"executor": "processes", "shard_size": "16KiB", "workers": 2, "engine": "auto"}
     build_and_compare(OWN.run("keys"), way, tmp_path, quiet)
-
-
-def published(folder: Path) -> dict[str, bytes]:
-    """All published files; of the manifest, the part that is under the law."""
-    files = {}
-    for path in sorted(folder.iterdir()):
-        if path.name.endswith("manifest.json"):
-            files[path.name] = json.dumps(json.loads(path.read_bytes())["content"]).encode()
-        elif path.is_file():
-            files[path.name] = path.read_bytes()
-    return files
 
 
 def test_several_inputs_are_one_after_the_other_for_any_cut(

@@ -8,11 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.golden_files import OWN
+from tests.support.golden import OWN
+from tests.support.local_cluster import LocalCluster, local_cluster
+from tests.support.processes import PATIENCE_SECONDS
 from workflows.jobs.build import run_build
 
 if TYPE_CHECKING:
@@ -35,21 +35,14 @@ SHARDS = 1500
 
 
 @dataclass
-class LocalCluster:
-    """cluster_configs/local.sh in a folder of its own."""
+class Commands:
+    """dsindex commands and signals for a cluster."""
 
-    environment: dict[str, str]
+    cluster: LocalCluster
 
-    def script(self, *words: str) -> str:
-        """Run local.sh and give what it printed."""
-        command = ["bash", str(ROOT / "cluster_configs" / "local.sh"), *words]
-        # Into a file: the daemons that it leaves running would hold a pipe open.
-        with tempfile.TemporaryFile("w+") as out:
-            ended = subprocess.run(command, env=self.environment, stdout=out, stderr=out, timeout=120, check=False)
-            out.seek(0)
-            shown = out.read()
-        assert ended.returncode == 0, shown
-        return shown
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**self.cluster.environment, **self.cluster.access}
 
     def signal_workers(self, name: str, number: signal.Signals) -> list[str]:
         """Send a signal to the workers of a node, not to the node itself, whose silence would be taken for its end.
@@ -57,7 +50,7 @@ class LocalCluster:
         Returns:
             Their titles, in which Ray's workers say what they do.
         """
-        group = int((Path(self.environment["DSINDEX_CLUSTER_DIR"]) / f"{name}.pid").read_text())
+        group = int((self.cluster.folder / "c" / f"{name}.pid").read_text())
         listed = subprocess.run(["ps", "-ewwo", "pid=,ppid=,pgid=,args="], capture_output=True, text=True, check=True)
         rows = [line.split(maxsplit=3) for line in listed.stdout.splitlines()]
         members = {pid for pid, _, pgid, _ in rows if int(pgid) == group}
@@ -70,7 +63,7 @@ class LocalCluster:
     def freeze_at_work(self, name: str) -> None:
         """Freeze a node's worker in the middle of a task, which it will not finish, however fast the machine is."""
         titles: list[str] = []
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             self.signal_workers(name, signal.SIGSTOP)
             titles = self.signal_workers(name, signal.SIGSTOP)  # now that all stand still
@@ -90,27 +83,24 @@ class LocalCluster:
     def run(self, *words: str) -> tuple[int, str]:
         """Run a dsindex command and give its exit code and output."""
         with self.start(*words) as process:
-            shown, _ = process.communicate(timeout=120)
+            shown, _ = process.communicate(timeout=PATIENCE_SECONDS)
         return process.returncode, shown
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with tempfile.TemporaryDirectory(prefix="dsc", dir="/tmp") as folder:  # Ray's sockets need a short path.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        environment |= {"HOME": folder, "DSINDEX_CLUSTER_DIR": f"{folder}/c", "DSINDEX_CLUSTER_CPUS": "1"}
-        cluster = LocalCluster(environment)
-        shown = cluster.script("start", "2")
-        try:
-            environment |= dict(word.split("=", 1) for word in shlex.split(shown) if "=" in word)
-            yield cluster
-        finally:
-            cluster.script("stop")
+    with local_cluster(2) as running:
+        yield running
+
+
+@pytest.fixture
+def commands(cluster: LocalCluster) -> Commands:
+    return Commands(cluster)
 
 
 def wait_for_shards(work_dir: Path, number: int, process: subprocess.Popen[str] | None = None) -> int:
     """Wait until progress.json says that so many shards are done; return how many are."""
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         try:
             state = json.loads((work_dir / "progress.json").read_bytes())
@@ -126,9 +116,9 @@ def wait_for_shards(work_dir: Path, number: int, process: subprocess.Popen[str] 
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_build_survives_being_stopped_and_losing_a_node(
-    cluster: LocalCluster, tmp_path: Path, make_config: Callable[..., BuildConfig], quiet: Reporter
+    cluster: LocalCluster, commands: Commands, tmp_path: Path, make_config: Callable[..., BuildConfig], quiet: Reporter
 ) -> None:
     text = tmp_path / "docs.jsonl"
     text.write_bytes((OWN.docs.read_bytes() + b"\n") * -(-12_000_000 // OWN.docs.stat().st_size))
@@ -146,34 +136,34 @@ def test_build_survives_being_stopped_and_losing_a_node(
 
     # One job that fails, detached, and looked at in the end.
     missing = str(tmp_path / "missing.jsonl")
-    code, shown = cluster.run("submit", "--no-wait", "--", "build", "--config", str(config), "--input", missing)
+    code, shown = commands.run("submit", "--no-wait", "--", "build", "--config", str(config), "--input", missing)
     assert code == 0, shown
     failing = next(line for line in shown.splitlines() if line.startswith("raysubmit_") and ":" not in line)
 
     # One that is stopped.
-    code, shown = cluster.run("submit", "--no-wait", "--", "build", "--config", str(config))
+    code, shown = commands.run("submit", "--no-wait", "--", "build", "--config", str(config))
     assert code == 0, shown
     stopped = next(line for line in shown.splitlines() if line.startswith("raysubmit_") and ":" not in line)
     wait_for_shards(work_dir, 20)
     for name in ("worker-0", "worker-1"):
-        cluster.signal_workers(name, signal.SIGSTOP)
+        commands.signal_workers(name, signal.SIGSTOP)
     kept = wait_for_shards(work_dir, 20)
     assert kept < SHARDS - 100
-    code, shown = cluster.run("stop", stopped)
+    code, shown = commands.run("stop", stopped)
     for name in ("worker-0", "worker-1"):
-        cluster.signal_workers(name, signal.SIGCONT)
+        commands.signal_workers(name, signal.SIGCONT)
     assert code == 0
     assert f"{stopped}: stopped; what it has done is kept in the work folder" in shown
-    assert cluster.run("status", stopped)[0] == 143
+    assert commands.run("status", stopped)[0] == 143
     assert not list((tmp_path / "out").glob("*.idx"))
 
     # The same again, followed: it continues, loses a node, gets another.
-    follower = cluster.start("submit", "--", "build", "--config", str(config))
+    follower = commands.start("submit", "--", "build", "--config", str(config))
     wait_for_shards(work_dir, kept, follower)
-    cluster.freeze_at_work("worker-0")
+    commands.freeze_at_work("worker-0")
     cluster.script("remove", "worker-0")
     cluster.script("add", "1")
-    shown, _ = follower.communicate(timeout=150)
+    shown, _ = follower.communicate(timeout=2 * PATIENCE_SECONDS)
     assert follower.returncode == 0, shown
     assert "check: done" in shown  # what the stopped job had made was verified
     assert ": succeeded" in shown
@@ -183,7 +173,7 @@ def test_build_survives_being_stopped_and_losing_a_node(
     assert run["lost_workers"] >= 1
     assert not work_dir.exists()
 
-    code, shown = cluster.run("logs", "--follow", failing)
+    code, shown = commands.run("logs", "--follow", failing)
     assert code == 1
     assert f"dsindex build: {missing}: cannot be read (No such file or directory); check --input" in shown
     assert f"{failing}: failed, exit code 1" in shown
@@ -196,10 +186,9 @@ def test_build_survives_being_stopped_and_losing_a_node(
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(180)
-def test_check_asks_every_node(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_check_asks_every_node(commands: Commands, tmp_path: Path) -> None:
     words = ["--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
-    code, shown = cluster.run("build", "--check", *words, "--output-prefix", str(tmp_path / "out" / "x"))
+    code, shown = commands.run("build", "--check", *words, "--output-prefix", str(tmp_path / "out" / "x"))
     assert code == 0, shown
     rows = [line for line in shown.splitlines() if "1 of 1" in line]
     assert len(rows) == 2  # the head has no CPUs and runs no tasks; the removed worker's place was taken

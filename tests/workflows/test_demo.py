@@ -95,8 +95,11 @@ def test_demo_writes_through_no_link(tmp_path: Path, name: str) -> None:
 
 def test_demo_into_a_marked_folder_that_is_linked(tmp_path: Path) -> None:
     begin_demo(tmp_path / "demo")
+    before = everything(tmp_path / "demo")
     (tmp_path / "link").symlink_to("demo")
     begin_demo(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert everything(tmp_path / "demo") == before
 
 
 def test_benchmarks_leave_a_folder_alone_that_they_have_not_made(tmp_path: Path) -> None:

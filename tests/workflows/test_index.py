@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from dsindex.errors import DsindexError, InputError, LimitError, OutputError
-from tests.dsindex.golden import GOLDEN, SHARED_GOLDEN
-from tests.dsindex.written import write_dataset
+from tests.support.datasets import write_dataset
+from tests.support.golden import GOLDEN, SHARED_GOLDEN
 from workflows.execution.choice import make_executor
 from workflows.jobs.index import IndexReport, describe_index, run_index
 from workflows.options.index import IndexConfig

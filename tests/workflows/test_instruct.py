@@ -6,10 +6,6 @@ import contextlib
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,10 +23,10 @@ from dsindex.instruct.records import parse_record
 from dsindex.instruct.splits import split_by_hash
 from dsindex.instruct.tokens import ChatTokenizer
 from dsindex.shards.provenance import read_source
-from tests.dsindex.instruct.test_construction import SPEC_RECORD, SPEC_YAML
-from tests.dsindex.instruct.test_shards import BAD, CONVERSATIONS, SPEC
-from tests.dsindex.instruct.trained import train
-from tests.golden_files import OWN, ROOT
+from tests.support.chat_tokenizers import train
+from tests.support.conversations import BAD, CONVERSATIONS, SPEC, SPEC_RECORD, SPEC_YAML
+from tests.support.golden import OWN
+from tests.support.killed import run_until_killed
 from workflows.cli import main
 from workflows.demo.conversations import demo_conversations, write_demo_conversations
 from workflows.jobs import frame as job_frame
@@ -210,19 +206,13 @@ def test_same_bytes_after_a_kill(tmp_path: Path, broken: Path, expected: dict[st
     out = tmp_path / "out"
     config = tmp_path / "chat.yaml"
     config.write_text(yaml.safe_dump({**SPEC, "max_length": 768, "too_long": "split"}))
-    command = [sys.executable, "-m", "workflows", "instruct", str(config), "--input", str(broken)]
+    command = ["instruct", str(config), "--input", str(broken)]
     command += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(out / "chat")]
     command += ["--seq-length", "768", "--split", "8,1,1", "--on-bad-record", "quarantine"]
     command += ["--shard-size", "1KiB", "--executor", "local", "--workers", "1"]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
-        ledger, deadline = out / "chat.build" / "ledger.jsonl", time.monotonic() + 60
-        while not ledger.exists() or ledger.read_bytes().count(b"\n") < 3:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
+    run_until_killed(command, num_shards=3)
     assert published(out) == {}
-    assert main(command[3:]) == 0
+    assert main(command) == 0
     assert published(out) == expected
 
 

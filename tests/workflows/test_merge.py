@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.errors import FormatError, InputError, OutputError, PlanError
-from tests.golden_files import GOLDEN_SETS, OWN, GoldenSet
+from tests.support.golden import GOLDEN_SETS, OWN, GoldenSet
 from workflows.jobs.merge import run_merge
 from workflows.options.config import MergeConfig
 

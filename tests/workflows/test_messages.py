@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.errors import OutputError
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 from workflows.cli import main
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def test_wrong_config_files_are_named(
 UNFOLDING = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "text", ["settings: &s {x: *s}\n", f"{UNFOLDING}settings: *a29\n"], ids=["endless", "unfolding"]
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsindex.shards.ownership import MARKER_FILE
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 from workflows.cli import main
 
 if TYPE_CHECKING:

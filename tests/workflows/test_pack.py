@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -30,8 +26,9 @@ from dsindex.shards.tokenize import tokenize_shard
 from dsindex.storage import digest_file
 from dsindex.text.patterns import parse_text_pattern
 from dsindex.text.tokenizer import load_tokenizer
-from tests.dsindex.formats.pbin_files import ERA_NAMES, pbin_bytes, write_pbin
-from tests.golden_files import OWN, ROOT
+from tests.support.golden import MODALITIES, OWN
+from tests.support.killed import run_until_killed
+from tests.support.pbin_files import ERA_NAMES, pbin_bytes, write_pbin
 from workflows.cli import main
 from workflows.jobs.pack import run_pack
 from workflows.jobs.pack_ends import choose_token_bytes
@@ -45,7 +42,6 @@ if TYPE_CHECKING:
 
     MakeConfig = Callable[..., PackConfig]
 
-SHARED = ROOT.parent / "shared"
 WAYS = [
     {"executor": "local", "shard_size": "1KiB", "engine": "gigatoken"},
     {"executor": "local", "shard_size": "64KiB", "engine": "tokenizers"},
@@ -109,27 +105,22 @@ def golden_texts() -> list[str]:
 
 def pack_nonempty(way: dict[str, Any], folder: Path, reporter: Reporter) -> None:
     config = PackConfig(
-        input=(str(SHARED / "golden" / "modalities" / "nonempty.jsonl"),),
-        tokenizer_model=str(SHARED / "corpus" / "gpt2"),
+        input=(str(MODALITIES / "nonempty.jsonl"),),
+        tokenizer_model=str(MODALITIES / "gpt2"),
         eod_token="<|endoftext|>",
         output=str(folder / "x.pbin"),
         workers=2,
         **way,
     )
     run_pack(config, reporter=reporter)
-    assert (folder / "x.pbin").read_bytes() == (SHARED / "golden" / "modalities" / "nonempty.pbin").read_bytes()
+    assert (folder / "x.pbin").read_bytes() == (MODALITIES / "nonempty.pbin").read_bytes()
 
 
-has_shared = pytest.mark.skipif(not (SHARED / "golden" / "modalities").is_dir(), reason="needs the larger golden set")
-
-
-@has_shared
 @pytest.mark.parametrize("way", WAYS, ids=way_id)
 def test_pack_equals_modalities(way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
     pack_nonempty(way, tmp_path, quiet)
 
 
-@has_shared
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
 @pytest.mark.parametrize("way", RAY_WAYS, ids=way_id)
@@ -297,19 +288,9 @@ def test_killed_packing_continues(make_pack: MakeConfig, quiet: Reporter, tmp_pa
     tokenized.clear()
     arguments = ["--input", *config.input, "--tokenizer-model", config.tokenizer_model, "--output", config.output]
     arguments += ["--shard-size", "500B", "--workers", "1"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "workflows", "pack", *arguments], cwd=ROOT, stderr=subprocess.DEVNULL
-    )
-    ledger = tmp_path / "out" / "docs.build" / "ledger.jsonl"
-    until = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < until:
-        if ledger.exists() and ledger.read_bytes().count(b"\n") > 3:
-            break
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    run_until_killed(["pack", *arguments], num_shards=3)
     run_pack(config, reporter=quiet)
-    assert 0 < len(tokenized) < num_shards
+    assert len(tokenized) == num_shards - 3
     assert Path(config.output).read_bytes() == Path(expected.path).read_bytes()
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 from workflows.cli import main
 from workflows.options.parser import COMMANDS, Parser, make_parser
 

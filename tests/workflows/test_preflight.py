@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.errors import InputError, TokenizerError
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 from workflows.cli import main
 from workflows.execution.calls import THIS_MACHINE, Call, NodeAnswer, answer
 from workflows.execution.local import ThreadExecutor

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.golden_files import OWN
+from tests.support.golden import OWN
+from tests.support.processes import PATIENCE_SECONDS
 from workflows.cli import main
 from workflows.execution.dispatch import DispatchStatistics
 from workflows.jobs.build import run_build
@@ -254,7 +256,7 @@ def test_bar_in_a_real_terminal() -> None:
         "with make_reporter() as reporter:\n"
         "    reporter.say('a [word] first')\n"
         "    reporter.stage('tokenize', total=100, unit='bytes', tasks=2)\n"
-        "    time.sleep(0.4); reporter.advance(50); time.sleep(0.3)\n"
+        "    time.sleep(0.4); reporter.advance(50); time.sleep(2)\n"
         "    reporter.stage('merge', total=0, unit='bytes')\n"
     )
     ours, theirs = pty.openpty()
@@ -263,7 +265,7 @@ def test_bar_in_a_real_terminal() -> None:
     with subprocess.Popen(command, stderr=theirs, env=environment, cwd=Path(__file__).parents[2]) as process:
         os.close(theirs)
         shown = b""
-        while select.select([ours], [], [], 30)[0]:
+        while select.select([ours], [], [], PATIENCE_SECONDS)[0]:
             try:
                 shown += os.read(ours, 4096)
             except OSError:  # the other end is closed
@@ -272,7 +274,7 @@ def test_bar_in_a_real_terminal() -> None:
     assert process.returncode == 0
     text = shown.decode()
     assert "a [word] first" in text
-    assert "ETA 0." in text
+    assert re.search(r"ETA \d", text)
     assert "50%" in text
     assert "1/2 shards" in text
     assert "merge" in text

@@ -15,9 +15,9 @@ from dsindex.errors import BadRecordError, InputError
 from dsindex.formats.pbin import ERAS
 from dsindex.instruct.config import check_config
 from dsindex.storage import digest_file
-from tests.dsindex.instruct.test_shards import CONVERSATIONS, SPEC
-from tests.golden_files import OWN
-from tests.workflows.test_build import published
+from tests.support.conversations import CONVERSATIONS, SPEC
+from tests.support.golden import OWN
+from tests.support.published import published
 from tests.workflows.test_dispatch import FakeExecutor
 from workflows.execution.local import ThreadExecutor
 from workflows.jobs.build import run_build

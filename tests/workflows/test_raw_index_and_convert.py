@@ -11,8 +11,8 @@ import pytest
 
 from dsindex.errors import BadRecordError
 from dsindex.formats import raw_index
-from tests.dsindex.formats.pbin_files import joined_by_modalities, pbin_bytes, write_pbin
-from tests.dsindex.written import write_dataset
+from tests.support.datasets import write_dataset
+from tests.support.pbin_files import joined_by_modalities, pbin_bytes, write_pbin
 from workflows.cli import main
 from workflows.commands import convert as convert_command
 from workflows.commands import raw_index as raw_index_command

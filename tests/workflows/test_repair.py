@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.errors import FormatError, OutputError
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 from workflows.cli import main
 from workflows.jobs.build import run_build
 from workflows.jobs.repair import RepairConfig, run_repair

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 
 ROOT = Path(__file__).parents[2]
 BUILD = f"build --input {OWN.docs} --tokenizer-model {OWN.plain_tokenizer} --executor local --output-prefix out/ä"
@@ -26,7 +26,7 @@ def run(shell: str, folder: Path, **environment: str) -> subprocess.CompletedPro
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
 
 

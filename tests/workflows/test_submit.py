@@ -8,9 +8,7 @@ import shlex
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +18,9 @@ import pytest
 import dsindex
 import workflows
 from dsindex.errors import InputError, LimitError
-from tests.golden_files import OWN
+from tests.support.golden import OWN
+from tests.support.local_cluster import LocalCluster, local_cluster
+from tests.support.processes import PATIENCE_SECONDS, wait_until
 from workflows.cli import main
 from workflows.cluster import job_server, submit
 from workflows.cluster.job_server import ClusterError, JobServer, Submission
@@ -233,7 +233,7 @@ def test_token_that_would_abort_ray_is_refused_before(tmp_path: Path) -> None:
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "abc\nSECRET", "PYTHONPATH": str(ROOT)}
     words = ["--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--executor", "ray"]
     command = [sys.executable, "-m", "workflows", "build", *words, "--output-prefix", str(tmp_path / "x")]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert ended.returncode == 1
     assert UNSENDABLE in ended.stderr
     assert "SECRET" not in ended.stderr + ended.stdout
@@ -384,44 +384,16 @@ def test_server_of_another_kind_is_told() -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[dict[str, str]]:
-    with tempfile.TemporaryDirectory(prefix="dsx", dir="/tmp") as folder:  # Ray's sockets need a short path.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        environment |= {"HOME": folder, "DSINDEX_CLUSTER_DIR": f"{folder}/c", "DSINDEX_CLUSTER_CPUS": "1"}
-
-        def local(*words: str) -> str:
-            command = ["bash", str(ROOT / "cluster_configs" / "local.sh"), *words]
-            # Into files: the daemons that it leaves running would hold a pipe open.
-            with tempfile.TemporaryFile("w+") as out:
-                ended = subprocess.run(command, env=environment, stdout=out, stderr=out, timeout=120, check=False)
-                out.seek(0)
-                shown = out.read()
-            assert ended.returncode == 0, shown
-            return shown
-
-        shown = local("start", "1")
-        try:
-            pairs = [word.split("=", 1) for word in shlex.split(shown) if "=" in word]
-            yield {**dict(pairs), "folder": folder, "status": local("status")}
-        finally:
-            if Path(folder, "c").exists():
-                local("stop")
-        left = [path for path in Path("/proc").glob("[0-9]*/environ") if f"{folder}/c\0" in readable(path)]
-        assert not left, "local.sh stop has left processes behind"
-
-
-def readable(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
+def cluster() -> Iterator[LocalCluster]:
+    with local_cluster(1) as running:
+        yield running
 
 
 @pytest.fixture
-def reach(cluster: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
+def reach(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> str:
     for name in ("RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
-        monkeypatch.setenv(name, cluster[name])
-    return cluster["RAY_API_SERVER_ADDRESS"]
+        monkeypatch.setenv(name, cluster.access[name])
+    return cluster.access["RAY_API_SERVER_ADDRESS"]
 
 
 SHIPPED_CODE = (
@@ -433,13 +405,13 @@ SHIPPED_CODE = (
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(180)
 @RAYS_OWN_CALL
 def test_jobs_end_with_their_own_exit_code(
-    reach: str, cluster: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    reach: str, cluster: LocalCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert "head: running" in cluster["status"]
-    assert "worker-0: running" in cluster["status"]
+    status = cluster.script("status")
+    assert "head: running" in status
+    assert "worker-0: running" in status
     config = tmp_path / "job.yaml"
     config.write_text("key: value")
     package = submit.plan_submission(["build", "--config", str(config)])
@@ -453,9 +425,7 @@ def test_jobs_end_with_their_own_exit_code(
     server = JobServer()
     jobs = {name: server.submit(entry) for name, entry in entries.items()}
 
-    deadline = time.monotonic() + 60
-    while not started.exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(started.exists, "the long job")
     assert submit.run_status(parse("status", "--address", reach, jobs["long"])) == 0
     assert f"{jobs['long']}: running\n" in capfd.readouterr().out
     assert submit.run_stop(parse("stop", jobs["long"])) == 0
@@ -474,7 +444,6 @@ def test_jobs_end_with_their_own_exit_code(
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(180)
 @RAYS_OWN_CALL
 def test_submit_runs_the_command_line_and_comes_back_to_a_detached_job(
     reach: str, capfd: pytest.CaptureFixture[str]
@@ -516,16 +485,12 @@ def test_missing_and_wrong_token_are_told_apart(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(180)
 def test_stopping_the_cluster_ends_the_drivers_of_its_jobs_too(
-    reach: str, cluster: dict[str, str], tmp_path: Path
+    reach: str, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     """The last test here: Ray's own ways of stopping leave drivers running, and the fixture looks for them."""
     started = tmp_path / "started"
     driver = f"import os, time; open({str(started)!r}, 'w').close(); time.sleep(1000)"
     JobServer(reach).submit(Submission(entrypoint=shlex.join(["python", "-c", driver])))
-    deadline = time.monotonic() + 60
-    while not started.exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert started.exists()
-    assert not (Path(cluster["folder"]) / ".ray").exists(), "a token was written into the home folder"
+    wait_until(started.exists, "the driver")
+    assert not (cluster.folder / ".ray").exists(), "a token was written into the home folder"

@@ -16,8 +16,8 @@ import pytest
 from dsindex.errors import InputError, TokenizerError
 from dsindex.formats.mmididx import read_index
 from dsindex.instruct.config import check_config
-from tests.dsindex.instruct.test_shards import CONVERSATIONS, SPEC
-from tests.golden_files import OWN
+from tests.support.conversations import CONVERSATIONS, SPEC
+from tests.support.golden import OWN
 from workflows.cli import main
 from workflows.commands.verify import describe_verification
 from workflows.jobs.build import run_build

@@ -17,9 +17,9 @@ import pytest
 from dsindex.errors import InputError, TokenizerError
 from dsindex.formats.pbin import read_document_lengths, read_packed_header
 from dsindex.verify import tokens
-from tests.dsindex.formats.pbin_files import ERA_NAMES, joined_by_modalities, write_pbin
-from tests.dsindex.test_fuzz import damage_bytes, damage_json
-from tests.golden_files import OWN, ROOT
+from tests.support.damage import damage_bytes, damage_json
+from tests.support.golden import MODALITIES, OWN
+from tests.support.pbin_files import ERA_NAMES, joined_by_modalities, write_pbin
 from workflows.cli import main
 from workflows.jobs import verify_packed
 from workflows.jobs.build import run_build
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 TOKENIZER = str(OWN.plain_tokenizer)
 TRUSTED = f"gigatoken {version('gigatoken')}, and with tokenizers {version('tokenizers')} where the two can differ"
-GOLDEN = ROOT.parent / "shared" / "golden" / "modalities" / "nonempty.pbin"
 
 
 @pytest.fixture
@@ -310,9 +309,8 @@ def test_file_of_others_is_verified_as_far_as_it_goes(quiet: Reporter, tmp_path:
         verify(str(tmp_path / "a.pbin"), quiet, against_source=True)
 
 
-@pytest.mark.skipif(not GOLDEN.exists(), reason="needs the larger golden set")
 def test_file_of_modalities_is_whole(quiet: Reporter) -> None:
-    report = verify(str(GOLDEN), quiet)
+    report = verify(str(MODALITIES / "nonempty.pbin"), quiet)
     assert report.findings == []
     assert report.counts is not None
     assert (report.counts.num_documents, report.counts.token_dtype) == (216, "uint16")

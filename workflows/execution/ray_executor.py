@@ -188,8 +188,7 @@ class RayExecutor:
             tasks[name].append(_start_on_node(call, nodes[name]))
         answers |= _collect_answers(tasks, deadline)
         for name, attempts in tasks.items():
-            for task in attempts:
-                ray.cancel(task, force=True)
+            _cancel_unfinished(attempts)
             answers[name] = NodeAnswer(error=TaskError(f"it did not answer within {timeout:.0f} s"))
         return {name: answers[name] for name in nodes}
 
@@ -225,9 +224,15 @@ def _collect_answers(tasks: dict[str, list[Any]], deadline: float) -> dict[str, 
         for name in [name for name, attempts in tasks.items() if any(task in ready for task in attempts)]:
             attempts = tasks.pop(name)
             answers[name] = _read_answer(next(task for task in attempts if task in ready))
-            for task in attempts:
-                ray.cancel(task, force=True)
+            _cancel_unfinished(attempts)
     return answers
+
+
+def _cancel_unfinished(tasks: list[Any]) -> None:
+    """Cancel tasks that run or wait. Ray 2.60 can crash this process where a task is cancelled that has just ended."""
+    _, unfinished = ray.wait(tasks, num_returns=len(tasks), timeout=0)
+    for task in unfinished:
+        ray.cancel(task, force=True)
 
 
 def _read_answer(task: Any) -> NodeAnswer:  # noqa: ANN401 - Ray's own type is private

@@ -8,8 +8,8 @@ import pytest
 
 from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset, SampleOptions
 from dsindex.errors import FormatError
-from tests.dsindex.golden import GoldenCache, golden_caches
-from tests.dsindex.written import write_dataset
+from tests.support.datasets import write_dataset
+from tests.support.golden import GoldenCache, golden_caches
 
 if TYPE_CHECKING:
     from pathlib import Path

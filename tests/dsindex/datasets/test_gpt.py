@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dsindex.datasets import GPTDataset, IndexedDataset, SampleOptions, SamplePart
 from dsindex.errors import FormatError
-from tests.dsindex.golden import GoldenCache, golden_caches
-from tests.dsindex.written import write_dataset
+from tests.support.datasets import write_dataset
+from tests.support.golden import GoldenCache, golden_caches
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ from dsindex.instruct.collator import InstructionCollator, stack_blocks
 from dsindex.instruct.config import parse_config
 from dsindex.instruct.encoder import InstructionEncoder
 from dsindex.instruct.packing import plan_packing
-from tests.dsindex.instruct.test_construction import SPEC_RECORD, SPEC_YAML, conversation
-from tests.dsindex.instruct.trained import KINDS, train
+from tests.support.chat_tokenizers import KINDS, train
+from tests.support.conversations import SPEC_RECORD, SPEC_YAML, conversation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,18 +16,20 @@ from dsindex.datasets.packed import (
 )
 from dsindex.errors import FormatError
 from dsindex.formats.pbin import ERAS
-from tests.dsindex.formats.pbin_files import ERA_NAMES, write_pbin
+from tests.support.golden import MODALITIES
+from tests.support.pbin_files import ERA_NAMES, write_pbin
 
-SHARED = Path(__file__).parents[4] / "shared" / "golden" / "modalities"
-CASES = json.loads((SHARED / "cases.json").read_text()) if SHARED.is_dir() else {}
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CASES = json.loads((MODALITIES / "cases.json").read_text())
 DOCUMENTS = [[1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11, 12, 13, 14, 15, 16, 17, 18]]
 
 
-@pytest.mark.skipif(not CASES, reason="no golden files of Modalities beside the checkout")
 @pytest.mark.parametrize("name", CASES)
 def test_continuous_gives_what_modalities_gives(name: str) -> None:
     case = CASES[name]
-    dataset = PackedMemMapDatasetContinuous(SHARED / "nonempty.pbin", case["block_size"], case["reuse_last_target"])
+    dataset = PackedMemMapDatasetContinuous(MODALITIES / "nonempty.pbin", case["block_size"], case["reuse_last_target"])
     assert len(dataset) == case["len"]
     assert dataset[0].shape == (case["block_size"],)
     assert dataset[0][:8].tolist() == case["first"]

@@ -24,8 +24,8 @@ from dsindex.formats.mmididx import (
     write_index,
 )
 from dsindex.storage import atomic_writer
-from tests.dsindex.golden import DATASETS, dataset_name
-from tests.dsindex.written import write_dataset
+from tests.support.datasets import write_dataset
+from tests.support.golden import DATASETS, dataset_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,9 +21,9 @@ from dsindex.formats.pbin import (
     token_bytes_for_vocabulary,
 )
 from dsindex.formats.pbin_join import merge_packed, repair_joined
-from tests.dsindex.formats.pbin_files import DOCUMENTS, ERA_NAMES, joined_by_modalities, pbin_bytes, write_pbin
+from tests.support.golden import MODALITIES
+from tests.support.pbin_files import DOCUMENTS, ERA_NAMES, joined_by_modalities, pbin_bytes, write_pbin
 
-SHARED = Path(__file__).parents[4] / "shared" / "golden" / "modalities"
 SHAPES = [(era, size) for era in ERA_NAMES for size in ([4] if era == "spec" else [1, 2, 4])]
 
 
@@ -85,9 +85,8 @@ def test_token_size_refuses_what_no_token_holds(vocabulary_size: int) -> None:
         token_bytes_for_vocabulary(vocabulary_size)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no golden files of Modalities beside the checkout")
 def test_golden_file_comes_back_byte_for_byte(tmp_path: Path) -> None:
-    golden = str(SHARED / "nonempty.pbin")
+    golden = str(MODALITIES / "nonempty.pbin")
     assert read_packed_header(golden).era.name == "current"
     merge_packed([golden], str(tmp_path / "x.pbin"))
     assert (tmp_path / "x.pbin").read_bytes() == Path(golden).read_bytes()

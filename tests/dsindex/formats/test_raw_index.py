@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 from dsindex.formats import raw_index
 from dsindex.formats.raw_index import create_raw_index, read_raw_index, run_in_threads
+from tests.support.golden import MODALITIES
 
-SHARED = Path(__file__).parents[4] / "shared" / "golden" / "modalities"
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def reference(data: bytes) -> list[tuple[int, int]]:
@@ -38,12 +40,11 @@ def index_of(tmp_path: Path, data: bytes, *, range_bytes: int = 1 << 20, drop: b
     return (tmp_path / "lines.idx").read_bytes()
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no golden files of Modalities beside the checkout")
 @pytest.mark.parametrize("range_bytes", [1000, 65537, 1 << 20])
 def test_create_raw_index_gives_the_bytes_of_modalities(tmp_path: Path, range_bytes: int) -> None:
     target = tmp_path / "x.idx"
-    account = create_raw_index(str(SHARED / "nonempty.jsonl"), str(target), range_bytes=range_bytes)
-    assert target.read_bytes() == (SHARED / "nonempty.idx").read_bytes()
+    account = create_raw_index(str(MODALITIES / "nonempty.jsonl"), str(target), range_bytes=range_bytes)
+    assert target.read_bytes() == (MODALITIES / "nonempty.idx").read_bytes()
     assert (account.num_entries, account.num_dropped) == (216, 0)
 
 

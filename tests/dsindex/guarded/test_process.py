@@ -9,7 +9,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,8 @@ import pytest
 from dsindex.guarded import process
 from dsindex.guarded.limits import Limits
 from dsindex.guarded.process import GuardedWork, LimitReachedError
-from tests.golden_files import ROOT
+from tests.support.golden import ROOT
+from tests.support.processes import PATIENCE_SECONDS, is_running, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,25 +39,9 @@ def until_stopped(work: GuardedWork, records: Sequence[bytes]) -> tuple[list[Any
     return answers, str(caught.value)
 
 
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended, whoever has to wait for it."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] in "ZX"
-    except FileNotFoundError:
-        return True
-
-
 def cpu_seconds(pid: int) -> float:
     with open(f"/proc/{pid}/stat") as file:
         return int(file.read().rpartition(")")[2].split()[11]) / os.sysconf("SC_CLK_TCK")
-
-
-def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 30
-    while not is_gone(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_records_are_answered_in_order_by_one_process() -> None:
@@ -153,7 +137,7 @@ def test_processes_end_with_the_work() -> None:
     pid, files = work.facts["pid"], work._idle[0]._files()
     del work
     gc.collect()
-    assert is_gone(pid)
+    assert not is_running(pid)
     for file in files:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(file)
@@ -184,7 +168,7 @@ def test_interrupted_exchange_ends_its_process(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(KeyboardInterrupt):
         next(work.run([b"echo old"]))
     monkeypatch.undo()
-    assert is_gone(work.facts["pid"])
+    assert not is_running(work.facts["pid"])
     assert list(work.run([b"echo new"])) == ["new"]
 
 
@@ -211,9 +195,9 @@ def test_no_process_outlives_its_parent(record: str, number: signal.Signals) -> 
         pid = int(parent.stdout.readline())
         if record != "hang":
             assert parent.stdout.readline() == b"answered\n"
-        while record == "hang" and cpu_seconds(pid) < 0.5:
-            time.sleep(0.01)
-        assert not is_gone(pid)
+        if record == "hang":
+            wait_until(lambda: cpu_seconds(pid) >= 0.5)
+        assert is_running(pid)
         os.killpg(parent.pid, number)  # as a terminal does: the child is not of this group
-        parent.wait(30)
-    wait_until_gone(pid)
+        parent.wait(PATIENCE_SECONDS)
+    wait_until(lambda: not is_running(pid))

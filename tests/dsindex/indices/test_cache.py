@@ -11,7 +11,7 @@ from dsindex.indices.cache import (
     description_text,
     read_description,
 )
-from tests.dsindex.golden import golden_caches
+from tests.support.golden import golden_caches
 
 if TYPE_CHECKING:
     from pathlib import Path

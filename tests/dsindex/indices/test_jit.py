@@ -39,6 +39,6 @@ def test_threads_may_compile_at_once(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(root)}
     ended = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "program.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=600
     )
     assert (ended.stdout, ended.stderr) == ("[ True] False\n", "")

@@ -10,8 +10,8 @@ from dsindex.errors import InputError, RecordProblem
 from dsindex.instruct.blocks import assemble_block
 from dsindex.instruct.collator import DatasetBatch, InstructionCollator, stack_blocks
 from dsindex.instruct.config import parse_config
-from tests.dsindex.instruct.test_construction import HUMAN, config
-from tests.dsindex.instruct.trained import train
+from tests.support.chat_tokenizers import train
+from tests.support.conversations import HUMAN, config
 
 
 def sample(*texts: str, role: str = "S") -> dict[str, Any]:

@@ -9,59 +9,18 @@ import numpy as np
 import pytest
 
 from dsindex.errors import InputError, RecordProblem, TokenizerError
-from dsindex.instruct.config import InstructionConfig, parse_config
+from dsindex.instruct.config import parse_config
 from dsindex.instruct.encoder import InstructionEncoder
 from dsindex.instruct.tokens import show_masks
-from tests.dsindex.instruct.trained import KINDS, train
+from tests.support.chat_tokenizers import KINDS, train
+from tests.support.conversations import HUMAN, SPEC_RECORD, SPEC_YAML, config, conversation
 
-# As printed in indexed_dataset_and_finetuning.md.
-SPEC_YAML = """
-special_tokens:
-    bos_token: <s>
-    eos_token: </s>
-
-loss_masking_jq_patterns:
-    - .conversations | select(.from == "human")
-    - .instruction
-    - .role
-
-message_construction: [role, instruction, conversations]
-"""
-SPEC_RECORD: dict[str, Any] = {
-    "id": 0,
-    "conversations": [
-        {"from": "human", "value": "What is up?"},
-        {"from": "gpt", "value": "Hello! How can I help you today?"},
-        {"from": "human", "value": "Who are you?"},
-        {
-            "from": "gpt",
-            "value": "You can call me Vicuna, and I was trained by Large Model Systems Organization (LMSYS) "
-            "researchers as a language model.",
-        },
-        {"from": "human", "value": "Goodbye"},
-        {
-            "from": "gpt",
-            "value": "Goodbye! If you have any more questions in the future, don't hesitate to ask.",
-        },
-    ],
-    "instruction": "Role: Vicuna, trained by Large Model Systems Organization (LMSYS) researchers",
-    "role": "Vicuna, trained by Large Model Systems Organization (LMSYS) researchers",
-}
 # What is trained on, one character each of the texts in order: role, instruction, six messages.
 SPEC_LEARNT = [False, False, False, True, False, True, False, True]
 
 
 def texts_of(record: dict[str, Any]) -> list[str]:
     return [record["role"], record["instruction"], *(turn["value"] for turn in record["conversations"])]
-
-
-def conversation(*turns: str, **fields: Any) -> dict[str, Any]:
-    roles = ("human", "gpt")
-    return {"conversations": [{"from": roles[i % 2], "value": text} for i, text in enumerate(turns)], **fields}
-
-
-def config(text: str) -> InstructionConfig:
-    return parse_config("special_tokens: {bos_token: <s>, eos_token: </s>}\n" + text)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -130,12 +89,6 @@ def test_messages_with_role_and_content_work_the_same() -> None:
         {"messages": [{"role": "user", "content": "up"}, {"role": "assistant", "content": "you"}]}
     )
     assert encoded.mask[[0, -1]].tolist() == [0, 1]
-
-
-HUMAN = """
-message_construction: [role, conversations]
-loss_masking_jq_patterns: ['.conversations | select(.from == "human")', .role]
-"""
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from dsindex.errors import InputError, RecordProblem, TokenizerError
 from dsindex.instruct.config import parse_config
 from dsindex.instruct.encoder import EncodedConversation, InstructionEncoder
 from dsindex.instruct.tokens import ChatTokenizer
-from tests.dsindex.instruct.trained import train
+from tests.support.chat_tokenizers import train
 
 if TYPE_CHECKING:
     from pathlib import Path

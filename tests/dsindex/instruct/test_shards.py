@@ -32,28 +32,13 @@ from dsindex.instruct.splits import split_by_hash
 from dsindex.shards.ownership import MARKER_FILE, mark_folder
 from dsindex.shards.tokenize import PROVENANCE, ShardResult, ShardTask
 from dsindex.text.tokenizer import load_tokenizer
-from tests.golden_files import OWN, ROOT
+from tests.support.conversations import BAD, CONVERSATIONS, SPEC
+from tests.support.golden import OWN
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from dsindex.instruct.encoder import EncodedConversation
-
-CONVERSATIONS = ROOT / "tests" / "golden" / "conversations.jsonl"
-SPEC = {
-    "special_tokens": {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"},
-    "loss_masking_jq_patterns": ['.conversations | select(.from == "human")', ".instruction", ".role"],
-    "message_construction": ["role", "instruction", "conversations"],
-}
-BAD = {
-    b"{broken": "bad-json",
-    b'{"role": "x", "instruction": "y", "conversations": []}': "no-turns",
-    b'{"role": "x", "instruction": "y", "conversations": [{"from": "bot", "value": "z"}]}': "unknown-role",
-    b'{"role": "x", "conversations": [{"from": "human", "value": "z"}]}': "missing-field",
-    b'{"role": "x", "instruction": "y", "conversations": [{"from": "human", "value": "z"}]}': "nothing-learnt",
-    b'{"role": "x", "instruction": "y", "conversations": [{"from": "gpt", "value": "z"}]}': "pattern-no-match",
-    b'{"role": "\\ud800", "instruction": "y", "conversations": [{"from": "gpt", "value": "z"}]}': "bad-text",
-}
 
 
 def recipe_of(**options: Any) -> EncoderRecipe:

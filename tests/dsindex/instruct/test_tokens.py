@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,9 @@ from dsindex.errors import RecordProblem
 from dsindex.instruct.config import parse_config
 from dsindex.instruct.encoder import InstructionEncoder
 from dsindex.instruct.tokens import ChatTokenizer, mask_between_markers, mask_from_spans, show_masks
-from tests.dsindex.instruct.trained import KINDS, LINES, train
+from tests.support.chat_tokenizers import KINDS, LINES, train
+from tests.support.golden import TOKENIZERS
 
-CORPUS = Path(__file__).parents[4] / "shared/corpus"
 CHAT = """
 chat_template: "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.name }}{% generation %}{{ m.content }}\
 {% endgeneration %}{{ m.tail }}{% else %}{{ m.content }}{% endif %}{% endfor %}"
@@ -34,7 +33,7 @@ conversations = st.lists(turns, min_size=1, max_size=5)
 
 @functools.cache
 def tokenizer_of(kind: str) -> ChatTokenizer:
-    return train(kind) if kind in KINDS else ChatTokenizer.from_path(CORPUS / kind)
+    return train(kind) if kind in KINDS else ChatTokenizer.from_path(TOKENIZERS[kind])
 
 
 @functools.cache
@@ -48,7 +47,7 @@ def encoder_of(kind: str) -> InstructionEncoder:
 
 
 def available() -> list[str]:
-    return [*KINDS, *(name for name in ("gpt2", "bos8k") if (CORPUS / name).exists())]
+    return [*KINDS, *TOKENIZERS]
 
 
 def record_of(chat: list[tuple[str, str, str, str]]) -> tuple[dict[str, Any], list[tuple[str, bool]]]:

@@ -27,7 +27,7 @@ from dsindex.text.agreement import (
 )
 from dsindex.text.encoders import TokenBatch, choose_engine, make_encoder
 from tests.agreement import vocabularies as v
-from tests.dsindex.text import trained
+from tests.support import text_tokenizers as trained
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from dsindex.text import audit as module
 from dsindex.text import encoders
 from dsindex.text.audit import audit, choose_audit, clip_texts, sample_offsets
 from dsindex.text.encoders import choose_engine
-from tests.dsindex.text import trained
+from tests.support import text_tokenizers as trained
 
 MIB = 1024**2
 
@@ -54,11 +54,16 @@ def chosen(texts: list[str], offsets: list[int], **options: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("special", [True, False])
-def test_audit_accepts_equal_engines(special: bool) -> None:
+def test_audit_accepts_equal_engines(special: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = trained.as_tokenizer(trained.with_template("<|bos|> $A <|eot|>"))
     engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=special)
+    assert engine.name == "gigatoken"  # of the reference there is nothing to audit
+    compared: list[int] = []
+    monkeypatch.setattr(module, "make_encoder", lambda *asked: compared.append(1) or encoders.make_encoder(*asked))
     audit(tokenizer, engine, large(trained.NASTY))
+    assert compared == [1]
     audit(tokenizer, engine, large([]))
+    assert compared == [1]
 
 
 @pytest.mark.parametrize(
@@ -88,8 +93,9 @@ def test_audit_catches_a_wrong_engine(monkeypatch: pytest.MonkeyPatch, damage: A
 def test_audit_leaves_the_reference_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = trained.as_tokenizer(trained.byte_level())
     engine = choose_engine(tokenizer, "tokenizers", add_special_tokens=True)
-    monkeypatch.setattr(module, "make_encoder", None)
+    monkeypatch.setattr(module, "make_encoder", lambda *_: pytest.fail("the reference was compared with itself"))
     audit(tokenizer, engine, large(["wheel"]))
+    assert engine.name == "tokenizers"
 
 
 @pytest.mark.usefixtures("small_strata")

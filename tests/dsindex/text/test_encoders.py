@@ -9,7 +9,6 @@ import os
 import pickle
 import signal
 import threading
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,9 +22,9 @@ from tokenizers import Tokenizer as Reference
 from dsindex.errors import TokenizerError
 from dsindex.text import encoders, engines, fast_tokenizers
 from dsindex.text.encoders import Encoder, Engine, choose_engine, make_encoder
-from tests.dsindex.text import trained
+from tests.support import text_tokenizers as trained
+from tests.support.golden import MODALITIES, TOKENIZERS
 
-SHARED = Path(__file__).parents[3] / "../shared"
 TEXTS = [*trained.NASTY, *trained.mixed_texts(1500, seed=1)]
 
 
@@ -318,7 +317,7 @@ def test_calls_at_the_same_time_do_not_wait_for_each_other(
     monkeypatch: pytest.MonkeyPatch, name: str, wanted: list[bool]
 ) -> None:
     """Two calls meet inside of gigatoken: one of them by a table of its pool, where it has tables."""
-    met = threading.Barrier(2, timeout=30)
+    met = threading.Barrier(2, timeout=240)
     seen: list[bool] = []
 
     def meet(*_: object, parallel: bool) -> tuple[Any, Any]:
@@ -339,7 +338,7 @@ def test_calls_at_the_same_time_do_not_wait_for_each_other(
 
 def test_much_text_stays_in_the_calling_thread_and_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """gigatoken would divide it among threads of its own; so each call that is left over gets an object of its own."""
-    met = threading.Barrier(4, timeout=30)
+    met = threading.Barrier(4, timeout=240)
     seen: list[tuple[object, bool]] = []
 
     def meet(fast: object, *_: object, parallel: bool) -> tuple[Any, Any]:
@@ -403,11 +402,10 @@ def test_engines_agree_on_any_text(name: str, texts: list[str]) -> None:
     assert encoded(encoder_of(SUITABLE[name], "tokenizers"), texts) == wanted
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no shared corpus")
-@pytest.mark.parametrize("name", ["gpt2", "bos8k"])
+@pytest.mark.parametrize("name", TOKENIZERS)
 def test_engines_agree_on_golden_documents(name: str) -> None:
-    content = (SHARED / "corpus" / name / "tokenizer.json").read_bytes()
-    lines = (SHARED / "golden/docs.jsonl").read_bytes().splitlines()
+    content = (TOKENIZERS[name] / "tokenizer.json").read_bytes()
+    lines = (MODALITIES / "nonempty.jsonl").read_bytes().splitlines()
     texts = [json.loads(line)["text"] for line in lines] + TEXTS
     wanted = expected(content, texts)
     for engine in ("gigatoken", "tokenizers"):

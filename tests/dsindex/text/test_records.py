@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("either_way")
 
 BOM = b"\xef\xbb\xbf"
 KEYS = ("text", "title")
-WANTED = records._Wanted(path="a.jsonl", keys=KEYS)
+WANTED = records.WantedTexts(path="a.jsonl", keys=KEYS)
 
 
 @dataclass
@@ -265,9 +265,9 @@ def test_both_paths_equal_json_loads_for_a_nasty_line(nasty: bytes, good: bytes)
         content = b"\n".join(lines)
         block = in_memory(content)
         expected = reference(content)
-        slow = as_reading(records._parse_slow(block, WANTED, None))
+        slow = as_reading(records.parse_lines(block, WANTED, None))
         assert slow == expected
-        fast = records._parse_fast(block, WANTED)
+        fast = records.parse_block(block, WANTED)
         assert fast is None or as_reading(fast) == expected
 
 
@@ -288,16 +288,16 @@ def test_both_paths_equal_json_loads_for_a_nasty_line(nasty: bytes, good: bytes)
 def test_plain_input_takes_the_fast_path(content: bytes) -> None:
     block = in_memory(content)
     before = bytes(block.data)
-    fast = records._parse_fast(block, WANTED)
+    fast = records.parse_block(block, WANTED)
     assert fast is not None
-    assert as_reading(fast) == as_reading(records._parse_slow(block, WANTED, None)) == reference(content)
+    assert as_reading(fast) == as_reading(records.parse_lines(block, WANTED, None)) == reference(content)
     assert bytes(block.data) == before
 
 
 def test_read_records_goes_by_the_fast_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "plain.jsonl"
     path.write_bytes((GOOD + b"\n") * 10_000)
-    monkeypatch.setattr(records, "_parse_slow", lambda *_: pytest.fail("the slow path was taken"))
+    monkeypatch.setattr(records, "parse_lines", lambda *_: pytest.fail("the slow path was taken"))
     reading = read_ranges(path, [0, 3500, path.stat().st_size], block_bytes=64 << 10)
     assert len(reading.records) == 10_000
 
@@ -305,14 +305,14 @@ def test_read_records_goes_by_the_fast_path(tmp_path: Path, monkeypatch: pytest.
 def test_suspects_are_found_at_any_place() -> None:
     """Across the pieces of the scan, and for brackets in any cell: the fast path must see each of them."""
     deep = around(b"[" * MAX_NESTING + b"]" * MAX_NESTING)
-    piece = records._SCAN_BYTES
+    piece = records.SCAN_BYTES
     for nasty in (around(b"Inf"), around(b"-Inf"), around(b"-NaN"), deep):
         spot = nasty.find(b"N") if b"N" in nasty else nasty.find(b"I")
         for shift in (-5, -4, -3, -2, -1, 0, 1, 2, 700):
             filler = b'{"text":"' + b"x" * (piece - spot - shift - 24) + b'","title":"t"}\n'
             content = filler + nasty + b"\n" + GOOD
-            assert records._parse_fast(in_memory(content), WANTED) is None, (nasty[:30], shift)
-            assert records._parse_fast(in_memory(filler + GOOD + b"\n" + GOOD), WANTED) is not None
+            assert records.parse_block(in_memory(content), WANTED) is None, (nasty[:30], shift)
+            assert records.parse_block(in_memory(filler + GOOD + b"\n" + GOOD), WANTED) is not None
 
 
 json_values = st.recursive(
@@ -420,8 +420,8 @@ def test_fast_path_equals_slow_path(content: bytes) -> None:
     if not content:
         return
     block = in_memory(content)
-    slow = records._parse_slow(block, WANTED, None)
-    fast = records._parse_fast(block, WANTED)
+    slow = records.parse_lines(block, WANTED, None)
+    fast = records.parse_block(block, WANTED)
     assert fast is None or as_reading(fast) == as_reading(slow)
     assert as_reading(slow) == reference(content)
 

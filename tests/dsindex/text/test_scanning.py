@@ -147,7 +147,7 @@ def test_a_process_that_reads_much_goes_over_to_the_loops(tmp_path: Path, monkey
         return [text for block in blocks for text in block.columns["text"].texts.to_pylist()]
 
     first = read()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while loops._LOADER.loops is None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert loops._LOADER.loops == loops.import_loops()

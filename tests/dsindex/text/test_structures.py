@@ -14,7 +14,7 @@ from dsindex.text.engines import choose_engine
 from dsindex.text.structures import PATTERNS, Unsuitable, compared_parts
 from tests.agreement import sweep
 from tests.agreement import vocabularies as v
-from tests.dsindex.text import trained
+from tests.support import text_tokenizers as trained
 
 LLAMA3, GPT2 = PATTERNS["llama3"][0], PATTERNS["gpt2"][0]
 CL100K = LLAMA3.replace(r"\s*[\r\n]+", r"\s*[\r\n]")

@@ -8,17 +8,18 @@ import hashlib
 import json
 import pickle
 import struct
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tokenizers import AddedToken
 
 from dsindex.errors import TokenizerError
 from dsindex.text.tokenizer import decode, load_tokenizer, require_eod, shared_tokenizer
-from tests.dsindex.text import trained
+from tests.support import text_tokenizers as trained
+from tests.support.golden import TOKENIZERS
 
-SHARED = Path(__file__).parents[3] / "../shared/corpus"
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def folder(path: Path, content: bytes, **others: Any) -> str:
@@ -216,8 +217,8 @@ def test_folder_whose_files_disagree_is_refused(
     load_tokenizer(f"{path}/tokenizer.json")
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no shared corpus")
-@pytest.mark.parametrize(("name", "size", "eod"), [("gpt2", 50257, 50256), ("bos8k", 8000, 1)])
-def test_shared_tokenizers(name: str, size: int, eod: int) -> None:
-    tokenizer = load_tokenizer(str(SHARED / name))
-    assert (tokenizer.vocabulary_size, tokenizer.eod_id) == (size, eod)
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_tokenizers_of_the_golden_files(name: str) -> None:
+    tokenizer = load_tokenizer(str(TOKENIZERS[name]))
+    expected = {"gpt2": (50257, 50256), "plain": (800, 0), "bos": (700, 1), "bos8k": (8000, 1)}[name]
+    assert (tokenizer.vocabulary_size, tokenizer.eod_id) == expected

@@ -1,7 +1,8 @@
-"""Where the golden files lie: outputs of Megatron-LM's own programs, to compare with byte for byte.
+"""Where the golden files lie: outputs of the programs whose formats dsindex writes, to compare with byte for byte.
 
-`GOLDEN_SETS` has the project's own set (tests/golden/, always there) and a second, larger one where a folder `shared`
-lies beside the checkout. Tests parametrize over `golden_runs()`, `GOLDEN_SETS` or `golden_index_cases()`.
+Of Megatron-LM, `GOLDEN_SETS` has the project's own set (tests/golden/, always there) and a second, larger one where a
+folder `shared` lies beside the checkout. Tests parametrize over `golden_runs()`, `GOLDEN_SETS`, `golden_index_cases()`,
+`golden_caches()` or `DATASETS`. Of Modalities there is one set, `MODALITIES`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden"
+SHARED = ROOT.parent / "shared"
+"""Larger golden files and corpora; not in a plain clone."""
+SHARED_GOLDEN = SHARED / "golden" / "megatron"
+MODALITIES = GOLDEN / "modalities"
+"""nonempty.jsonl, and what Modalities makes of it with the tokenizer in gpt2/."""
+TOKENIZERS = {
+    "gpt2": MODALITIES / "gpt2",
+    "plain": GOLDEN / "tokenizers" / "plain",
+    "bos": GOLDEN / "tokenizers" / "bos",
+    **{path.name: path for path in (SHARED / "corpus").glob("bos8k")},
+}
+"""Folders of tokenizers that were trained on real text; a larger one with a BOS where the shared corpora are."""
+DATASETS = [idx.with_suffix("") for folder in (GOLDEN, SHARED_GOLDEN) for idx in sorted(folder.glob("*.idx"))]
+"""Prefixes of datasets that Megatron-LM wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +166,7 @@ def _index_case(folder: Path, case: dict[str, Any]) -> GoldenIndexCase:
 
 
 def _find_golden_sets() -> tuple[GoldenSet, ...]:
-    own, shared = ROOT / "tests" / "golden", ROOT.parent / "shared"
+    own, shared = GOLDEN, SHARED
     sets = [
         load_golden_set(
             "own",
@@ -166,7 +182,7 @@ def _find_golden_sets() -> tuple[GoldenSet, ...]:
             load_golden_set(
                 "shared",
                 texts=shared / "golden",
-                outputs=shared / "golden" / "megatron",
+                outputs=SHARED_GOLDEN,
                 plain=shared / "corpus" / "gpt2",
                 bos=shared / "corpus" / "bos8k",
                 has_bos_sentences=False,
@@ -187,3 +203,51 @@ def golden_runs() -> dict[str, GoldenRun]:
 def golden_index_cases() -> dict[str, GoldenIndexCase]:
     """All index cases of all sets by a test id: `own-one_epoch`, …."""
     return {f"{golden.name}-{case.name}": case for golden in GOLDEN_SETS for case in golden.index_cases}
+
+
+def dataset_name(prefix: Path) -> str:
+    return f"{'own' if prefix.is_relative_to(GOLDEN) else 'shared'}-{prefix.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenCache:
+    """The cache of one split that megatron-core wrote, and what it was asked for."""
+
+    folder: Path
+    """Where the datasets are."""
+    description_path: Path
+    case: dict[str, Any]
+    """The entry of gpt_index_cases.json."""
+
+    @property
+    def split(self) -> str:
+        return self.description_path.name.split("-")[2]
+
+    @property
+    def add_extra_token(self) -> bool:
+        return bool(self.case.get("add_extra_token", True))
+
+    @property
+    def num_samples(self) -> int:
+        return int(self.case["lengths"][["train", "valid", "test"].index(self.split)])
+
+    def prefixes(self) -> list[str]:
+        return [str(self.folder / prefix) for prefix in self.case["prefixes"]]
+
+    def __str__(self) -> str:
+        return f"{'own' if self.folder == GOLDEN else 'shared'}-{self.case['name']}-{self.split}"
+
+
+def golden_caches(class_name: str) -> list[GoldenCache]:
+    """Return the caches of single datasets (GPTDataset) or of blends (BlendedDataset)."""
+    caches = []
+    for folder in (GOLDEN, SHARED_GOLDEN):
+        cases_path = folder / "gpt_index_cases.json"
+        for case in json.loads(cases_path.read_bytes()) if cases_path.exists() else []:
+            blends = any("BlendedDataset" in name for name in case["files"])
+            caches += [
+                GoldenCache(folder=folder, description_path=folder / "cache" / case["name"] / name, case=case)
+                for name in case["files"]
+                if name.endswith("description.txt") and class_name in name and blends == (class_name != "GPTDataset")
+            ]
+    return caches

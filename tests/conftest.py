@@ -1,0 +1,59 @@
+"""How tests are run: in any number of processes, next to each other, on a machine that may be slow or busy.
+
+`make test` starts several worker processes (pytest-xdist). Each works through groups of tests, and the tests of a group
+run one after the other in one process: a group is a file, but all tests that start Ray are one group, so that one
+instance serves most of them, and no two clusters compete for the machine.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+HERE = Path(__file__).parent
+
+# The same examples in every run; --hypothesis-profile=random looks for new ones.
+COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
+settings.register_profile("fixed", derandomize=True, **COMMON)  # type: ignore[arg-type]
+settings.register_profile("random", **COMMON)  # type: ignore[arg-type]
+settings.load_profile("fixed")
+
+# A shell ignores Ctrl-C for what it starts in the background, and children inherit that: tests send it to some.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def group_of(item: pytest.Item) -> str:
+    """Return the group of tests that an item belongs to."""
+    if item.get_closest_marker("ray") is not None:
+        return "ray"
+    return item.path.relative_to(HERE.parent).as_posix()
+
+
+def rank(item: pytest.Item) -> int:
+    """Return where an item comes: long groups first, so that short ones are left to fill the gaps at the end."""
+    if item.get_closest_marker("ray") is not None:
+        return 0
+    folders = ("faults", "workflows", "docs")
+    return next((number for number, name in enumerate(folders, 1) if item.path.is_relative_to(HERE / name)), 4)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what belongs to a folder, and put every item into its group"""
+    for item in items:
+        if item.path.is_relative_to(HERE / "faults"):
+            item.add_marker(pytest.mark.fault)
+        if config.pluginmanager.hasplugin("xdist") and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    items.sort(key=rank)
+
+
+@pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
+def check_groups(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse to start where pytest-xdist did not add the groups to the names of tests, by which it spreads them."""
+    if getattr(config.option, "loadgroup", False) and not all("@" in item.nodeid for item in items):
+        raise pytest.UsageError("this pytest and this pytest-xdist do not go together: groups of tests are lost")

@@ -1,0 +1,73 @@
+"""Conversations and configurations of instruction tuning that tests of several folders share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dsindex.instruct.config import parse_config
+from tests.support.golden import GOLDEN
+
+if TYPE_CHECKING:
+    from dsindex.instruct.config import InstructionConfig
+
+CONVERSATIONS = GOLDEN / "conversations.jsonl"
+SPEC = {
+    "special_tokens": {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"},
+    "loss_masking_jq_patterns": ['.conversations | select(.from == "human")', ".instruction", ".role"],
+    "message_construction": ["role", "instruction", "conversations"],
+}
+BAD = {
+    b"{broken": "bad-json",
+    b'{"role": "x", "instruction": "y", "conversations": []}': "no-turns",
+    b'{"role": "x", "instruction": "y", "conversations": [{"from": "bot", "value": "z"}]}': "unknown-role",
+    b'{"role": "x", "conversations": [{"from": "human", "value": "z"}]}': "missing-field",
+    b'{"role": "x", "instruction": "y", "conversations": [{"from": "human", "value": "z"}]}': "nothing-learnt",
+    b'{"role": "x", "instruction": "y", "conversations": [{"from": "gpt", "value": "z"}]}': "pattern-no-match",
+    b'{"role": "\\ud800", "instruction": "y", "conversations": [{"from": "gpt", "value": "z"}]}': "bad-text",
+}
+# As printed in Modalities' indexed_dataset_and_finetuning.md.
+SPEC_YAML = """
+special_tokens:
+    bos_token: <s>
+    eos_token: </s>
+
+loss_masking_jq_patterns:
+    - .conversations | select(.from == "human")
+    - .instruction
+    - .role
+
+message_construction: [role, instruction, conversations]
+"""
+SPEC_RECORD: dict[str, Any] = {
+    "id": 0,
+    "conversations": [
+        {"from": "human", "value": "What is up?"},
+        {"from": "gpt", "value": "Hello! How can I help you today?"},
+        {"from": "human", "value": "Who are you?"},
+        {
+            "from": "gpt",
+            "value": "You can call me Vicuna, and I was trained by Large Model Systems Organization (LMSYS) "
+            "researchers as a language model.",
+        },
+        {"from": "human", "value": "Goodbye"},
+        {
+            "from": "gpt",
+            "value": "Goodbye! If you have any more questions in the future, don't hesitate to ask.",
+        },
+    ],
+    "instruction": "Role: Vicuna, trained by Large Model Systems Organization (LMSYS) researchers",
+    "role": "Vicuna, trained by Large Model Systems Organization (LMSYS) researchers",
+}
+HUMAN = """
+message_construction: [role, conversations]
+loss_masking_jq_patterns: ['.conversations | select(.from == "human")', .role]
+"""
+
+
+def conversation(*turns: str, **fields: Any) -> dict[str, Any]:
+    roles = ("human", "gpt")
+    return {"conversations": [{"from": roles[i % 2], "value": text} for i, text in enumerate(turns)], **fields}
+
+
+def config(text: str) -> InstructionConfig:
+    return parse_config("special_tokens: {bos_token: <s>, eos_token: </s>}\n" + text)

@@ -1,0 +1,20 @@
+"""What a job has published."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def published(folder: Path) -> dict[str, bytes]:
+    """Return every file of a folder; of manifests, the part that is under the one law."""
+    files = {}
+    for path in sorted(folder.iterdir()):
+        if path.name.endswith("manifest.json"):
+            files[path.name] = json.dumps(json.loads(path.read_bytes())["content"]).encode()
+        elif path.is_file():
+            files[path.name] = path.read_bytes()
+    return files
