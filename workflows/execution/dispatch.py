@@ -11,6 +11,7 @@ of them are started than there are slots, and they then count as slow for all, n
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import math
 import time
@@ -23,7 +24,7 @@ from dsindex.errors import DsindexError, TaskError
 from dsindex.storage import FULL_DISK_ERRORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from workflows.execution.calls import Call, Executor, Outcome
 
@@ -102,7 +103,25 @@ def run_calls(
             error does not depend on timing.
         TaskError: If a call used up a budget.
     """
-    _Dispatch(executor, calls, on_result, policy or RetryPolicy(), statistics or DispatchStatistics(), on_idle).run()
+    results = iterate_calls(executor, calls, policy=policy, statistics=statistics, on_idle=on_idle)
+    with contextlib.closing(results):
+        for number, value in results:
+            on_result(number, value)
+
+
+def iterate_calls(
+    executor: Executor,
+    calls: Iterable[tuple[int, Call] | None],
+    *,
+    policy: RetryPolicy | None = None,
+    statistics: DispatchStatistics | None = None,
+    on_idle: Callable[[], None] | None = None,
+) -> Generator[tuple[int, Any]]:
+    """Run every call as `run_calls` does, and yield the number and the result of each, in order of arrival.
+
+    No call is started while the caller holds a result. Closing the generator abandons the calls that run.
+    """
+    return _Dispatch(executor, calls, policy or RetryPolicy(), statistics or DispatchStatistics(), on_idle).run()
 
 
 class _Dispatch:
@@ -110,14 +129,12 @@ class _Dispatch:
         self,
         executor: Executor,
         calls: Iterable[tuple[int, Call] | None],
-        on_result: Callable[[int, Any], None],
         policy: RetryPolicy,
         statistics: DispatchStatistics,
         on_idle: Callable[[], None] | None,
     ) -> None:
         self._executor = executor
         self._calls: Iterator[tuple[int, Call] | None] = iter(calls)
-        self._on_result = on_result
         self._policy = policy
         self._statistics = statistics
         self._on_idle = on_idle
@@ -133,14 +150,16 @@ class _Dispatch:
         self._most_in_flight: float = math.inf
         """Lowered by I/O errors; see the module's docstring."""
 
-    def run(self) -> None:
+    def run(self) -> Generator[tuple[int, Any]]:
         try:
             while True:
                 self._start_calls()
                 if not self._in_flight:
                     break
                 for outcome in self._executor.wait(min(POLL_SECONDS, self._pause_left())):
-                    self._take(outcome)
+                    finished = self._take(outcome)
+                    if finished is not None:
+                        yield finished.number, outcome.value
                 self._redispatch_overdue()
                 if self._on_idle is not None:
                     self._on_idle()
@@ -174,17 +193,18 @@ class _Dispatch:
         progress.tickets[ticket] = time.monotonic()
         self._by_ticket[ticket] = progress
 
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: Outcome) -> _Progress | None:
+        """Take note of how an attempt ended; return its call if that has succeeded by it."""
         progress = self._by_ticket.pop(outcome.ticket, None)
         if progress is None:
-            return  # another attempt at the same call came first
+            return None  # another attempt at the same call came first
         started = progress.tickets.pop(outcome.ticket)
         if outcome.error is None:
             self._durations[progress.call.function].append(time.monotonic() - started)
             self._most_in_flight += 1 / self._most_in_flight
             self._finish(progress)
-            self._on_result(progress.number, outcome.value)
-        elif outcome.worker_lost:
+            return progress
+        if outcome.worker_lost:
             progress.lost += 1
             self._statistics.lost_workers += 1
             self._retry(progress, outcome.error, progress.lost, self._policy.lost_workers)
@@ -195,6 +215,7 @@ class _Dispatch:
         else:
             self._finish(progress)
             self._blame(progress.number, outcome.error)
+        return None
 
     def _retry(self, progress: _Progress, error: BaseException, used: int, budget: int) -> None:
         if progress.tickets:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex.errors import FormatError
 from dsindex.merge import Part, open_part
 from workflows.execution.calls import Call
-from workflows.execution.dispatch import run_calls
+from workflows.execution.ordered import run_in_order
 from workflows.stages.tokenize import shard_is_whole
 from workflows.state.inputs import MAX_SHARDS, InputFile, plan_shards
 from workflows.state.ledger import read_committed_shards, task_key
@@ -95,18 +95,15 @@ def _read_settings(work_dir: str, settings: dict[str, Any], prefix: str) -> tupl
 def _check(known: dict[int, ShardResult], work_dir: str, *, executor: Executor, reporter: Reporter) -> set[int]:
     """Compare the files of shards with what the ledger says of them; give those that are whole."""
     reporter.stage("check", total=len(known), unit="shards")
+    calls = (
+        Call(name=f"check[{number}]", place=work_dir, function=shard_is_whole, arguments=(work_dir, result))
+        for number, result in known.items()
+    )
     whole = set()
-
-    def on_result(number: int, is_whole: bool) -> None:
+    for number, is_whole in zip(known, run_in_order(executor, calls, on_idle=reporter.tick), strict=True):
         reporter.advance(1)
         if is_whole:
             whole.add(number)
-
-    calls = (
-        (number, Call(name=f"check[{number}]", place=work_dir, function=shard_is_whole, arguments=(work_dir, result)))
-        for number, result in known.items()
-    )
-    run_calls(executor, calls, on_result=on_result, on_idle=reporter.tick)
     return whole
 
 
