@@ -35,13 +35,6 @@ EXCERPT_BYTES = 512
 SEARCHED_BYTES = 8 * 1024
 """How far behind a position an unusual character is looked for."""
 
-SAMPLE_SHARE = 4000
-"""The sample before a build is this part of the input,"""
-SAMPLE_MAX_BYTES = 4 * 1024**2
-"""at most so much,"""
-SAMPLE_PIECE_BYTES = 16 * 1024
-"""in pieces of this size, and at least one."""
-
 
 def audit(tokenizer: Tokenizer, engine: Engine, texts: pa.LargeStringArray) -> None:
     """Encode texts with both engines and compare; nothing to do where the engine is the reference.
@@ -101,36 +94,6 @@ def choose_audit(
             if begin is not None:
                 excerpts.append(_cut_at_characters(text, begin))
     return pa.array(excerpts, pa.large_string())
-
-
-def sample_offsets(sizes: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Spread the sample that is audited before a build evenly over the bytes of all inputs.
-
-    Args:
-        sizes: Of the inputs, in bytes.
-
-    Returns:
-        Byte ranges (input number, begin, end), ascending; a range stands for the lines that begin in it. Their texts
-        can be long: clip them.
-
-    >>> sample_offsets([0, 100])
-    [(1, 0, 100)]
-    >>> sample_offsets([600_000_000, 400_000_000])[-1]
-    (1, 337500000, 337516384)
-    """
-    total = sum(sizes)
-    if total == 0:
-        return []
-    budget = min(total // SAMPLE_SHARE, SAMPLE_MAX_BYTES)
-    num_pieces = max(1, -(-budget // SAMPLE_PIECE_BYTES))
-    bases = np.concatenate([[0], np.cumsum(np.array(sizes, np.int64))])
-    pieces = []
-    for piece in range(num_pieces):
-        position = total * piece // num_pieces
-        number = int(np.searchsorted(bases, position, side="right")) - 1
-        begin = position - int(bases[number])
-        pieces.append((number, begin, min(begin + SAMPLE_PIECE_BYTES, sizes[number])))
-    return pieces
 
 
 def clip_texts(texts: pa.LargeStringArray, *, text_bytes: int, total_bytes: int) -> pa.LargeStringArray:

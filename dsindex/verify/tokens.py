@@ -42,6 +42,7 @@ class TokenPieceResult:
     """What one piece holds."""
 
     block_digests: tuple[str, ...]
+    """Empty: it could not be read."""
     num_eod: int
     findings: tuple[str, ...]
 
@@ -104,7 +105,8 @@ def verify_tokens(piece: TokenPiece) -> TokenPieceResult:
         finally:
             os.close(descriptor)
     except (OSError, EOFError) as error:
-        findings.append(f"{piece.path}: cannot be read at bytes {piece.begin} to {piece.end} ({error}); restore it")
+        unread = f"{piece.path}: cannot be read at bytes {piece.begin} to {piece.end} ({error}); restore it"
+        return TokenPieceResult(block_digests=(), num_eod=num_eod, findings=(*findings[:_SHOWN], unread))
     return TokenPieceResult(block_digests=(digest.hexdigest(),), num_eod=num_eod, findings=tuple(findings[:_SHOWN]))
 
 

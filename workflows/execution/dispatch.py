@@ -11,6 +11,7 @@ of them are started than there are slots, and they then count as slow for all, n
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import math
 import time
@@ -23,7 +24,7 @@ from dsindex.errors import DsindexError, TaskError
 from dsindex.storage import FULL_DISK_ERRORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from workflows.execution.calls import Call, Executor, Outcome
 
@@ -107,27 +108,39 @@ def run_calls(
             that the error does not depend on timing. Calls that followed a result come last.
         TaskError: If a call used up a budget.
     """
-    _Dispatch(executor, calls, on_result, policy or RetryPolicy(), statistics or DispatchStatistics(), on_idle).run()
+    dispatch = Dispatch(executor, calls, policy=policy, statistics=statistics, on_idle=on_idle)
+    with contextlib.closing(dispatch.run()) as results:
+        for key, value in results:
+            dispatch.release(on_result(key, value) or ())
 
 
-class _Dispatch(Generic[K]):
+class Dispatch(Generic[K]):
+    """Runs calls as `run_calls` does, for a caller that takes the results at its own pace.
+
+    Args:
+        executor: Where to run.
+        calls: Each with what the driver knows it by; consumed as slots get free.
+        policy: Budgets and deadline.
+        statistics: Counted up.
+        on_idle: Called at least every half second while a result is awaited.
+    """
+
     def __init__(
         self,
         executor: Executor,
         calls: Iterable[tuple[K, Call]],
-        on_result: Callable[[K, Any], Iterable[tuple[K, Call]] | None],
-        policy: RetryPolicy,
-        statistics: DispatchStatistics,
-        on_idle: Callable[[], None] | None,
+        *,
+        policy: RetryPolicy | None = None,
+        statistics: DispatchStatistics | None = None,
+        on_idle: Callable[[], None] | None = None,
     ) -> None:
         self._executor = executor
         self._calls = iter(calls)
         self._released: deque[tuple[K, Call]] = deque()
         """Calls that followed a result, to be begun next."""
         self._num_begun = 0
-        self._on_result = on_result
-        self._policy = policy
-        self._statistics = statistics
+        self._policy = policy or RetryPolicy()
+        self._statistics = statistics or DispatchStatistics()
         self._on_idle = on_idle
         self._by_attempt: dict[int, _Progress[K]] = {}
         self._paused: list[tuple[float, tuple[bool, int], _Progress[K]]] = []
@@ -142,14 +155,27 @@ class _Dispatch(Generic[K]):
         self._most_in_flight: float = math.inf
         """Lowered by I/O errors; see the module's docstring."""
 
-    def run(self) -> None:
+    def release(self, calls: Iterable[tuple[K, Call]]) -> None:
+        """Add calls that follow a result; they are begun before the rest."""
+        self._released.extend(calls)
+
+    def run(self) -> Generator[tuple[K, Any]]:
+        """Yield the key and the result of each call, in order of arrival.
+
+        No call is started while the caller holds a result. Closing the generator abandons the calls that run.
+
+        Raises:
+            DsindexError, TaskError: As `run_calls`.
+        """
         try:
             while True:
                 self._start_calls()
                 if not self._in_flight:
                     break
                 for outcome in self._executor.wait(min(POLL_SECONDS, self._pause_left())):
-                    self._take(outcome)
+                    finished = self._take(outcome)
+                    if finished is not None:
+                        yield finished.key, outcome.value
                 self._redispatch_overdue()
                 if self._on_idle is not None:
                     self._on_idle()
@@ -190,17 +216,18 @@ class _Dispatch(Generic[K]):
         progress.attempts[attempt] = time.monotonic()
         self._by_attempt[attempt] = progress
 
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: Outcome) -> _Progress[K] | None:
+        """Take note of how an attempt ended; return its call if that has succeeded by it."""
         progress = self._by_attempt.pop(outcome.attempt_id, None)
         if progress is None:
-            return  # another attempt at the same call came first
+            return None  # another attempt at the same call came first
         started = progress.attempts.pop(outcome.attempt_id)
         if outcome.error is None:
             self._durations[progress.call.function].append(time.monotonic() - started)
             self._most_in_flight += 1 / self._most_in_flight
             self._finish(progress)
-            self._released.extend(self._on_result(progress.key, outcome.value) or ())
-        elif outcome.worker_lost:
+            return progress
+        if outcome.worker_lost:
             progress.lost += 1
             self._statistics.lost_workers += 1
             self._retry(progress, outcome.error, progress.lost, self._policy.lost_workers)
@@ -211,6 +238,7 @@ class _Dispatch(Generic[K]):
         else:
             self._finish(progress)
             self._blame(progress.turn, outcome.error)
+        return None
 
     def _retry(self, progress: _Progress[K], error: BaseException, used: int, budget: int) -> None:
         if progress.attempts:

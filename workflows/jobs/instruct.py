@@ -29,7 +29,7 @@ from dsindex.instruct.shards import (
 )
 from dsindex.instruct.statistics import InstructionStatistics
 from workflows.execution.calls import Call
-from workflows.execution.dispatch import run_calls
+from workflows.execution.ordered import run_in_order
 from workflows.jobs.frame import Job, JobOutcome, Made, run_job, work_folder_path
 from workflows.jobs.instruct_outputs import SplitOutputs
 from workflows.options.instruct import as_text_config
@@ -219,15 +219,10 @@ class _Instruct:
         length = self._config.seq_length
         if length is None:
             return [None for _ in self._splits]
-        packings: list[PackingResult | None] = [None for _ in self._splits]
         self._reporter.stage("pack", total=len(self._splits), unit="datasets")
 
-        def on_result(number: int, result: PackingResult) -> None:
-            packings[number] = result
-            self._reporter.advance(1)
-
-        def calls() -> Iterator[tuple[int, Call]]:
-            for number, outputs in enumerate(self._splits):
+        def calls() -> Iterator[Call]:
+            for outputs in self._splits:
                 name, key = split_prefix("blocks", outputs.split), text_key(outputs.split)
                 parts = [part for result in results for part in result.keys if part.key == key]
                 task = PackingTask(
@@ -236,19 +231,14 @@ class _Instruct:
                     sequence_length=length,
                     work_dir=self._work_dir,
                 )
-                yield (
-                    number,
-                    Call(name=f"pack[{name}]", place=self._work_dir, function=write_packing, arguments=(task,)),
-                )
+                yield Call(name=f"pack[{name}]", place=self._work_dir, function=write_packing, arguments=(task,))
 
-        run_calls(
-            work.executor,
-            calls(),
-            on_result=on_result,
-            policy=work.policy,
-            statistics=work.statistics,
-            on_idle=self._reporter.tick,
-        )
+        packings: list[PackingResult | None] = []
+        for packing in run_in_order(
+            work.executor, calls(), policy=work.policy, statistics=work.statistics, on_idle=self._reporter.tick
+        ):
+            packings.append(packing)
+            self._reporter.advance(1)
         return packings
 
     def _report(self, outcome: JobOutcome) -> InstructReport:
