@@ -67,7 +67,6 @@ def respell(message: str, signature: inspect.Signature) -> str:
     >>> respell("start over with --fresh, or change --eod-token", inspect.signature(_example))
     'start over with fresh=True, or change eod_token'
     """
-
     parameters = signature.parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 

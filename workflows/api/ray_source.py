@@ -9,8 +9,8 @@ from typing import Any
 from ray.data import Datasource, ReadTask
 from ray.data.block import BlockMetadata
 
+from dsindex.datasets.document_ranges import plan_ranges, read_range
 from dsindex.datasets.indexed import IndexedDataset
-from workflows.api.ray_data import plan_ranges, read_range
 
 
 class DocumentSource(Datasource):  # type: ignore[misc]
