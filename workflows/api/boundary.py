@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from dsindex.errors import DsindexError
 from workflows.commands.options import UsageError
+from workflows.execution.choice import wants_ray
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from workflows.options.config import ExecutorConfig
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
@@ -122,7 +125,7 @@ def list_paths(option: str, value: object) -> tuple[str, ...]:
     paths = []
     for path in value if isinstance(value, Iterable) and not isinstance(value, bytes) else (value,):
         if not isinstance(path, str | os.PathLike):
-            msg = f"{option}: expected a path, or several, got {_name_type(path)}"
+            msg = f"{option}: expected a path, or several, got {name_type(path)}"
             raise OptionsError(msg)
         paths.append(os.fsdecode(path))
     return tuple(paths)
@@ -144,7 +147,13 @@ def _is_same(value: object, default: object) -> bool:
     return value is default or (type(value) is type(default) and bool(value == default))
 
 
-def _name_type(value: object) -> str:
+def seen_from_anywhere(config: ExecutorConfig, path: str) -> str:
+    """Return a path that means the same to tasks: on Ray, workers may have another working folder."""
+    return os.path.abspath(path) if wants_ray(config) else path
+
+
+def name_type(value: object) -> str:
+    """Return the type of a value with its article, for messages."""
     kind = type(value).__name__
     return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from workflows.api.boundary import OptionsError, api_function, given_options, join_connected_cluster
@@ -15,7 +16,7 @@ from workflows.jobs.index import run_index
 from workflows.options.index import IndexConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from fractions import Fraction
 
     from workflows.api.progress import Progress
@@ -123,10 +124,11 @@ def _words(option: str, blend: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatev
     Raises:
         OptionsError: If something is neither, or a weight is given to a result with several datasets.
     """
-    parts = (blend,) if isinstance(blend, str | os.PathLike | Result) or not hasattr(blend, "__iter__") else blend
+    if isinstance(blend, str | os.PathLike | Result) or not isinstance(blend, Iterable):
+        return tuple(list_text_prefixes(option, blend))
     words: list[str] = []
     after_weight = False
-    for part in parts:
+    for part in blend:
         if isinstance(part, int | float):
             words.append(repr(part))
             after_weight = True

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dsindex.instruct.config import InstructionConfig
 from dsindex.yaml_file import read_yaml
-from workflows.api.boundary import OptionsError, api_function, given_options, join_connected_cluster, list_paths
+from workflows.api.boundary import (
+    OptionsError,
+    api_function,
+    given_options,
+    join_connected_cluster,
+    list_paths,
+    name_type,
+)
 from workflows.api.progress import open_reporter
 from workflows.api.results import InstructResult, fields_of
 from workflows.api.tokenizers import tokenizer_in_place
@@ -108,5 +115,5 @@ def _read_settings(config: object) -> tuple[Mapping[str, Any], str, Path]:
         return read_yaml(str(path)), str(path), path.parent
     if isinstance(config, Mapping):
         return config, "config", Path.cwd()
-    msg = f"config: expected the path of a YAML file or a dict, got a {type(config).__name__}"
+    msg = f"config: expected the path of a YAML file or a dict, got {name_type(config)}"
     raise OptionsError(msg)

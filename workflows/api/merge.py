@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from workflows.api.boundary import api_function, given_options, join_connected_cluster, plain_value
+from workflows.api.boundary import api_function, given_options, join_connected_cluster, plain_value, seen_from_anywhere
 from workflows.api.progress import open_reporter
 from workflows.api.results import ConvertResult, MergeResult, fields_of
 from workflows.api.subjects import find_prefix, list_text_prefixes
@@ -112,8 +112,8 @@ def convert(
         reporter.stage("convert", total=1, unit="datasets")
         conversion = convert_dataset(
             config,
-            source=found,
-            destination=target,
+            source=seen_from_anywhere(config, found),
+            destination=seen_from_anywhere(config, target),
             pbin_era=config.pbin_era,
             flatten=config.flatten,
             token_type=config.token_type,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from workflows.api.boundary import OptionsError, api_function, given_options, join_connected_cluster
+from workflows.api.boundary import OptionsError, api_function, given_options, join_connected_cluster, seen_from_anywhere
 from workflows.api.progress import open_reporter
 from workflows.api.results import IndexResult, PackedRepairResult, RepairResult, VerifyResult, fields_of
 from workflows.api.subjects import find_prefix, list_prefixes
@@ -71,10 +71,12 @@ def verify(
     with tokenizer_in_place(options) as placed:
         config = validated(placed, VerifyConfig)
         check_options(prefixes, config)
+        if config.cache is not None:
+            config = config.model_copy(update={"cache": seen_from_anywhere(config, config.cache)})
         reports = []
         for found in prefixes:
             with open_reporter(progress) as reporter:
-                reports.append(verify_dataset(found, config, reporter=reporter))
+                reports.append(verify_dataset(seen_from_anywhere(config, found), config, reporter=reporter))
     return VerifyResult(reports=tuple(reports))
 
 
@@ -128,6 +130,8 @@ def repair(
     found = find_prefix("prefix", prefix)
     with tokenizer_in_place(options) as placed:
         config = with_fitting_output(found, validated(placed, RepairConfig))
+        found = seen_from_anywhere(config, found)
+        config = config.model_copy(update={"output": seen_from_anywhere(config, config.output)})
         with open_reporter(progress) as reporter:
             if found.endswith(PACKED_SUFFIX):
                 num_joints = run_packed_repair(found, config)
