@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dsindex.datasets.gpt import GPTDataset, SampleOptions, SamplePart
     from dsindex.datasets.indexed import IndexedDataset
     from dsindex.datasets.instruction import InstructionDataset, PackedInstructionDataset
-    from dsindex.datasets.opening import Dataset, open_dataset
+    from dsindex.datasets.opening import open_dataset
     from dsindex.datasets.packed import (
         PackedDocuments,
         PackedMemMapDatasetContinuous,
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "BlendedDataset": "blended",
-    "Dataset": "opening",
     "GPTDataset": "gpt",
     "IndexedDataset": "indexed",
     "InstructionDataset": "instruction",
@@ -39,7 +38,6 @@ _MODULES = {
 
 __all__ = [
     "BlendedDataset",
-    "Dataset",
     "GPTDataset",
     "IndexedDataset",
     "InstructionDataset",
