@@ -45,6 +45,7 @@ Dataset: TypeAlias = (
 )
 
 PACKED_SUFFIX = ".pbin"
+LINES_SUFFIX = ".jsonl"
 TEXT_SUFFIX = "_text_document"
 MASK_SUFFIX = "_loss_mask"
 DESCRIPTION_SUFFIX = "-description.txt"
@@ -191,21 +192,21 @@ class _Opening:
     def _open_file(self) -> Dataset:
         path = self._path
         stem, suffix = os.path.splitext(path)
+        if suffix == PACKED_SUFFIX:  # its first byte is that of a number, and can be any
+            return self._open_packed(path)
         head = _read_head(path)
         if head.startswith((MAGIC, PICKLE_START)):
-            if suffix == PACKED_SUFFIX:  # tokens can begin with anything
-                return self._open_packed(path)
             return self._open_idx(path)
         if suffix == ".bin" and os.path.isfile(f"{stem}.idx"):
             return self._open_idx(f"{stem}.idx")
         if path.endswith(DESCRIPTION_SUFFIX):
             return self._open_description()
-        if head.lstrip()[:1] == b"{":
+        if head.startswith(b"\x93NUMPY"):
+            msg = f"{path}: expected a dataset, got an array of an index cache; give the cache's description or folder"
+            raise FormatError(msg)
+        if suffix == LINES_SUFFIX or head.lstrip().startswith(b"{"):
             return self._open_lines(path, raw_index_path(path))
-        if suffix == PACKED_SUFFIX or not head.startswith(b"\x93NUMPY"):
-            return self._open_packed(path)
-        msg = f"{path}: expected a dataset, got an array of an index cache; give the cache's description or folder"
-        raise FormatError(msg)
+        return self._open_packed(path)
 
     def _open_idx(self, idx_path: str) -> Dataset:
         head = _read_head(idx_path)
@@ -319,11 +320,11 @@ def _find_lines(idx_path: str) -> str:
     stem = os.path.splitext(idx_path)[0]
     beside = [path for path in sorted(glob.glob(f"{glob.escape(stem)}.*")) if raw_index_path(path) == idx_path]
     found = [path for path in beside if path != idx_path and os.path.isfile(path)]
-    if f"{stem}.jsonl" in found:
-        return f"{stem}.jsonl"
+    if f"{stem}{LINES_SUFFIX}" in found:
+        return f"{stem}{LINES_SUFFIX}"
     if len(found) != 1:
-        got = _list(found) or "none"
-        msg = f"{idx_path}: expected the file of this raw index beside it, got {got}; put it there as {stem}.jsonl"
+        got, place = _list(found) or "none", f"{stem}{LINES_SUFFIX}"
+        msg = f"{idx_path}: expected the file of this raw index beside it, got {got}; put it there as {place}"
         raise InputError(msg)
     return found[0]
 

@@ -29,6 +29,7 @@ from dsindex.datasets import (
 )
 from dsindex.errors import FormatError, InputError, OutputError, PlanError, TokenizerError
 from dsindex.formats.raw_index import create_raw_index
+from tests.dsindex.formats.pbin_files import write_pbin
 from tests.dsindex.instruct.test_shards import CONVERSATIONS, SPEC
 from tests.golden_files import OWN, ROOT
 from workflows.cli import main
@@ -489,6 +490,8 @@ def test_open_tells_the_kind_from_the_file() -> None:
     [
         ("nothing", {}, InputError, "nothing: there is no dataset: .*check the path"),
         ("out/docs", {}, InputError, "did you mean out/docs_text_document"),
+        ("a\0b", {}, InputError, "there is no dataset"),
+        ("x" * 300, {}, InputError, "there is no dataset"),
         ("out", {}, InputError, "out: expected .* the folder of an index cache, got a folder without descriptions"),
         ("cache", {"split": "dev"}, InputError, "expected the index cache of the split dev, got test, train, valid"),
         ("out/docs_text_document", {"block_size": 8}, InputError, "the option block_size means nothing; leave it out"),
@@ -525,6 +528,21 @@ def test_open_says_what_is_wrong_in_one_sentence(
         dsindex.open(path, **options)
     assert "\n" not in str(raised.value)
     assert not Path("pwned").exists()
+
+
+@pytest.mark.parametrize("num_tokens", [0x7B, 0x80, 0x93])
+def test_packed_data_is_known_by_its_name_whatever_its_first_byte(num_tokens: int) -> None:
+    path = write_pbin(Path("x.pbin"), [[1] * num_tokens], token_bytes=1)
+    assert Path(path).read_bytes()[0] == num_tokens
+    assert [len(tokens) for tokens in dsindex.open(path)] == [num_tokens]
+
+
+def test_instruct_takes_a_tokenizer_object() -> None:
+    loaded = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+    options: dict[str, Any] = {"config": SPEC, "executor": "local", "on_bad_record": "quarantine"}
+    by_object = dsindex.instruct(CONVERSATIONS, tokenizer=loaded, output_prefix="out/a", **options)
+    by_path = dsindex.instruct(CONVERSATIONS, tokenizer=TOKENIZER, output_prefix="out/b", **options)
+    assert by_object.splits[0].files == by_path.splits[0].files
 
 
 def test_open_of_instruction_data_asks_for_a_length_that_it_cannot_know() -> None:
