@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import argparse
 
     from dsindex.convert import Conversion
-    from dsindex.formats.raw_index import RunTasks
 
 OWN_FLAGS = ("source", "destination", "pbin_era", "flatten", "token_type")
 
@@ -55,33 +54,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Convert one dataset and say what was written."""
     config = read_config(options, ExecutorConfig, beside=OWN_FLAGS)
-    if not (_is_packed(options.source) or _is_packed(options.destination)):
-        msg = f"expected SRC or DST to end in .pbin, got {options.source} and {options.destination}"
-        raise UsageError(msg)
-    executor = make_executor(config)
-    try:
-        policy = RetryPolicy(deadline_seconds=config.shard_deadline)
-        conversion = _convert(options, ordered_runner(executor, name="convert", policy=policy))
-    finally:
-        executor.close()
-    write_lines(
-        f"{' and '.join(conversion.outputs)}: {conversion.num_documents:,} documents, "
-        f"{conversion.num_tokens:,} tokens of type {conversion.dtype}\n"
-    )
+    own = {name: getattr(options, name) for name in OWN_FLAGS}
+    write_lines(describe_conversion(convert_dataset(config, **own)))
     return 0
 
 
-def _convert(options: argparse.Namespace, run_tasks: RunTasks) -> Conversion:
-    era = ERAS[options.pbin_era] if options.pbin_era else None
-    if not _is_packed(options.source):
-        source = _prefix(options.source)
-        return convert_to_packed(
-            source, options.destination, era=era or CURRENT_ERA, flatten=options.flatten, run_tasks=run_tasks
-        )
-    if _is_packed(options.destination):
-        return convert_era(options.source, options.destination, era=era or CURRENT_ERA, run_tasks=run_tasks)
-    dtype = np.dtype(options.token_type) if options.token_type else None
-    return convert_to_indexed(options.source, _prefix(options.destination), era=era, dtype=dtype, run_tasks=run_tasks)
+def convert_dataset(
+    config: ExecutorConfig,
+    *,
+    source: str,
+    destination: str,
+    pbin_era: str | None = None,
+    flatten: bool = False,
+    token_type: str | None = None,
+) -> Conversion:
+    """Convert one dataset; the formats are told from the names.
+
+    Raises:
+        UsageError: If neither name ends in `.pbin`.
+        DsindexError: For everything else that a user can mend; nothing is then under a final name.
+    """
+    if not (_is_packed(source) or _is_packed(destination)):
+        msg = f"expected SRC or DST to end in .pbin, got {source} and {destination}"
+        raise UsageError(msg)
+    era = ERAS[pbin_era] if pbin_era else None
+    executor = make_executor(config)
+    try:
+        policy = RetryPolicy(deadline_seconds=config.shard_deadline)
+        run_tasks = ordered_runner(executor, name="convert", policy=policy)
+        if not _is_packed(source):
+            return convert_to_packed(
+                _prefix(source), destination, era=era or CURRENT_ERA, flatten=flatten, run_tasks=run_tasks
+            )
+        if _is_packed(destination):
+            return convert_era(source, destination, era=era or CURRENT_ERA, run_tasks=run_tasks)
+        dtype = np.dtype(token_type) if token_type else None
+        return convert_to_indexed(source, _prefix(destination), era=era, dtype=dtype, run_tasks=run_tasks)
+    finally:
+        executor.close()
+
+
+def describe_conversion(conversion: Conversion) -> str:
+    """Return the closing summary."""
+    return (
+        f"{' and '.join(conversion.outputs)}: {conversion.num_documents:,} documents, "
+        f"{conversion.num_tokens:,} tokens of type {conversion.dtype}\n"
+    )
 
 
 def _is_packed(path: str) -> bool:

@@ -16,6 +16,7 @@ from workflows.progress.standard_streams import write_lines
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from workflows.jobs.instruct import BuiltSplit, InstructReport
 
@@ -71,19 +72,37 @@ def read_job(options: argparse.Namespace) -> tuple[InstructConfig, InstructionCo
         UsageError: If the job's options make no sense.
     """
     path = Path(options.instruction)
-    loaded = option_names(read_yaml(str(path)), source=str(path))
+    flags = {name: value for name, value in vars(options).items() if name not in OWN and value is not None}
+    return join_job(read_yaml(str(path)), flags, source=str(path), folder=path.parent)
+
+
+def join_job(
+    settings: Mapping[str, Any], flags: Mapping[str, Any], *, source: str, folder: Path
+) -> tuple[InstructConfig, InstructionConfig]:
+    """Join the section `job` of a configuration with flags, of which flags win.
+
+    Args:
+        settings: The configuration, as YAML gives it.
+        flags: Options of InstructConfig.
+        source: What messages call the configuration.
+        folder: Where a relative `chat_template_file` is looked for.
+
+    Raises:
+        InputError: If it is not a configuration.
+        UsageError: If the job's options make no sense.
+    """
+    loaded = option_names(dict(settings), source=source)
     job: Any = loaded.pop("job", {})
     if not isinstance(job, dict):
-        msg = f"{path}: expected the section job to be a mapping of options to values, got {type(job).__name__}"
+        msg = f"{source}: expected the section job to be a mapping of options to values, got {type(job).__name__}"
         raise InputError(msg)
-    merged = option_names(job, source=f"{path}: job")
-    merged |= {name: value for name, value in vars(options).items() if name not in OWN and value is not None}
+    merged = option_names(job, source=f"{source}: job") | dict(flags)
     if isinstance(merged.get("input"), str):
         merged["input"] = [merged["input"]]
     config = validated(merged, InstructConfig)
     if config.seq_length is not None and loaded.get("max_length") is None:
         loaded["max_length"] = config.seq_length
-    instruction = check_config(loaded, source=str(path), folder=path.parent)
+    instruction = check_config(loaded, source=source, folder=folder)
     if config.seq_length is not None and (instruction.max_length or 0) > config.seq_length:
         msg = (
             f"expected max_length to be at most --seq-length {config.seq_length}, got {instruction.max_length}: "

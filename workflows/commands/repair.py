@@ -59,12 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Repair one dataset and say what was saved."""
     config = read_config(options, RepairConfig, beside=("prefix", "json"))
+    config = with_fitting_output(options.prefix, config)
     if options.prefix.endswith(".pbin"):
-        return _run_packed(options.prefix, config)
-    if config.output.endswith(".pbin"):
-        msg = f"expected a prefix as --output for the prefix {options.prefix}, got {config.output}"
-        raise UsageError(msg)
-    config = config.model_copy(update={"output": as_prefix(config.output)})
+        joints = run_packed_repair(options.prefix, config)
+        write_lines(describe_packed_repair(options.prefix, config.output, joints))
+        return 0
     with make_reporter() as reporter:
         account = run_repair(as_prefix(options.prefix), config, reporter=reporter)
     if options.json:
@@ -74,14 +73,27 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _run_packed(path: str, config: RepairConfig) -> int:
-    if not config.output.endswith(".pbin"):
-        msg = f"expected a .pbin as --output for {path}, got {config.output}"
+def with_fitting_output(prefix: str, config: RepairConfig) -> RepairConfig:
+    """Return the options with the output as a prefix, or a `.pbin` for packed data.
+
+    Raises:
+        UsageError: If it is the other.
+    """
+    if prefix.endswith(".pbin"):
+        if not config.output.endswith(".pbin"):
+            msg = f"expected a .pbin as --output for {prefix}, got {config.output}"
+            raise UsageError(msg)
+        return config
+    if config.output.endswith(".pbin"):
+        msg = f"expected a prefix as --output for the prefix {prefix}, got {config.output}"
         raise UsageError(msg)
-    joints = run_packed_repair(path, config)
-    said = f"{joints} joints with low offsets mended, written to {config.output}" if joints else "whole, nothing done"
-    write_lines(f"{path}: {said}\n")
-    return 0
+    return config.model_copy(update={"output": as_prefix(config.output)})
+
+
+def describe_packed_repair(path: str, output: str, num_joints: int) -> str:
+    """Return what was mended of a `.pbin`, for people."""
+    said = f"{num_joints} joints with low offsets mended, written to {output}" if num_joints else "whole, nothing done"
+    return f"{path}: {said}\n"
 
 
 def describe_repair(prefix: str, account: RepairAccount) -> str:

@@ -16,7 +16,9 @@ from workflows.progress.standard_streams import write_json, write_lines
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
+    from workflows.progress.reporter import Reporter
     from workflows.verification.report import VerifyReport
 
 DESCRIPTION = """\
@@ -61,26 +63,39 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Verify every dataset and say what was found."""
     config = read_config(options, VerifyConfig, beside=("prefix", "json"))
-    if options.sample is not None and not config.against_source:
-        msg = "--sample says how much of the source is compared; give --against-source as well"
-        raise UsageError(msg)
-    packed = [given for given in options.prefix if given.endswith(PACKED_SUFFIX)]
-    if packed and config.cache is not None:
-        msg = f"--cache has index caches of Megatron, and {packed[0]} can have none; leave one of them out"
-        raise UsageError(msg)
+    check_options(options.prefix, config)
     whole = True
     for given in options.prefix:
         with make_reporter() as reporter:
-            if given in packed:
-                report = run_packed_verify(given, config, reporter=reporter)
-            else:
-                report = run_verify(as_prefix(given), config, reporter=reporter)
+            report = verify_dataset(given, config, reporter=reporter)
         if options.json:
             write_json(sys.stdout, {"is_whole": report.is_whole, **asdict(report)})
         else:
             write_lines(describe_verification(report))
         whole = whole and report.is_whole
     return 0 if whole else 1
+
+
+def check_options(prefixes: Sequence[str], config: VerifyConfig) -> None:
+    """Refuse options that make no sense together, or for one of the datasets.
+
+    Raises:
+        UsageError: Naming them.
+    """
+    if "sample" in config.model_fields_set and not config.against_source:
+        msg = "--sample says how much of the source is compared; give --against-source as well"
+        raise UsageError(msg)
+    packed = [prefix for prefix in prefixes if prefix.endswith(PACKED_SUFFIX)]
+    if packed and config.cache is not None:
+        msg = f"--cache has index caches of Megatron, and {packed[0]} can have none; leave one of them out"
+        raise UsageError(msg)
+
+
+def verify_dataset(given: str, config: VerifyConfig, *, reporter: Reporter) -> VerifyReport:
+    """Verify one dataset: a `.pbin`, or an MMIDIDX pair by its prefix or one of its files."""
+    if given.endswith(PACKED_SUFFIX):
+        return run_packed_verify(given, config, reporter=reporter)
+    return run_verify(as_prefix(given), config, reporter=reporter)
 
 
 def as_prefix(path: str) -> str:

@@ -7,16 +7,19 @@ import multiprocessing
 import os
 import queue
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait as wait_for_connections
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dsindex.errors import TaskError
 from workflows.execution.calls import THIS_MACHINE, Call, NodeAnswer, Outcome, answer, run_guarded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnContext, SpawnProcess
 
@@ -166,7 +169,8 @@ class _Worker:
         resource_tracker.ensure_running()
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            self._process.start()
+            with _main_module_hidden():
+                self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()
@@ -191,6 +195,17 @@ class _Worker:
         self._process.kill()
         self._process.join()
         self._process.close()
+
+
+@contextlib.contextmanager
+def _main_module_hidden() -> Iterator[None]:
+    """Keep a spawned process from running the script that called us once more, as Python would to have its names."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _serve(pipe: Connection) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,8 @@ class RayExecutor:
         if not self._is_guest:
             on_sigterm = signal.getsignal(signal.SIGTERM)
             self._connect(address, workers, ship_code=ship_code)
-            signal.signal(signal.SIGTERM, on_sigterm)  # ray.init() put its own in place, which ends the process
+            if threading.current_thread() is threading.main_thread():  # no other one may set handlers
+                signal.signal(signal.SIGTERM, on_sigterm)  # ray.init() put its own in place, which ends the process
         self.is_cluster = address is not None
         self._workers = workers
         self._look_at_cluster()
