@@ -45,7 +45,6 @@ def test_a_slow_first_call_holds_up_a_bounded_number_of_others() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         list(run_in_order(executor, calls(), on_idle=give_up))
-    # One more is held back until it may be started.
     assert len(begun) == WINDOW * executor.slots
     assert executor.running == {}
 
