@@ -29,9 +29,9 @@ from dsindex.datasets import (
 )
 from dsindex.errors import FormatError, InputError, OutputError, PlanError, TokenizerError
 from dsindex.formats.raw_index import create_raw_index
-from tests.dsindex.formats.pbin_files import write_pbin
-from tests.dsindex.instruct.test_shards import CONVERSATIONS, SPEC
-from tests.golden_files import OWN, ROOT
+from tests.support.conversations import CONVERSATIONS, SPEC
+from tests.support.golden import OWN, ROOT
+from tests.support.pbin_files import write_pbin
 from workflows.cli import main
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from dsindex.datasets import (
     SampleOptions,
 )
 from dsindex.errors import DsindexError
-from tests.dsindex.formats.pbin_files import ERA_NAMES, write_pbin
-from tests.dsindex.written import write_dataset
-from tests.golden_files import OWN
+from tests.support.datasets import write_dataset
+from tests.support.golden import OWN
+from tests.support.pbin_files import ERA_NAMES, write_pbin
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dsindex.datasets import document_ranges
 from dsindex.datasets.document_ranges import plan_ranges, read_range
 from dsindex.datasets.indexed import IndexedDataset
-from tests.dsindex.written import write_dataset
+from tests.support.datasets import write_dataset
 
 if TYPE_CHECKING:
     from pathlib import Path
