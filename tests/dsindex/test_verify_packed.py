@@ -81,11 +81,11 @@ DAMAGE: list[tuple[str, bytes, str]] = [
     ("torn-tokens", b"\x17" + WHOLE[1:], "expected whole tokens of 4 bytes, got 23 bytes in its header"),
     ("data-size", b"\x14" + WHOLE[1:], "expected its index at byte 32, where its header says that the tokens end"),
     ("tokens-gone", WHOLE[:12] + WHOLE[16:], "expected its index at byte 36"),
-    ("index-cut", WHOLE[:-3], "got one that breaks off"),
-    ("more", WHOLE + b"x", "left over at its end"),
+    ("index-cut", WHOLE[:-3], "got one that is cut off"),
+    ("more", WHOLE + b"x", "left over at the end"),
     ("calls", with_index([Calls()]), "it was not unpickled"),
-    ("triples", with_index([(0, 24, 1)]), "expected entry 0 to be an (offset, length) of two integers"),
-    ("negative", changed(3, (-20, 4)), "expected entry 3 to be an (offset, length) of two integers from 0"),
+    ("triples", with_index([(0, 24, 1)]), "expected entry 0 to be (offset, length), two integers"),
+    ("negative", changed(3, (-20, 4)), "expected entry 3 to be (offset, length), two integers from 0"),
     ("first-offset", changed(0, (7, 12)), "expected its first document at offset 0, or that of its first token"),
     (
         "overlap",
@@ -130,7 +130,7 @@ def test_file_that_was_cut_anywhere_is_found(era: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "sentence"),
-    [(WHOLE[:-3], "got one that breaks off"), (changed(0, (7, 12)), "document 0 at offset 0, where the tokens begin")],
+    [(WHOLE[:-3], "got one that is cut off"), (changed(0, (7, 12)), "document 0 at offset 0, where the tokens begin")],
 )
 def test_header_is_whole_where_only_the_index_is_damaged(data: bytes, sentence: str, tmp_path: Path) -> None:
     """The manifest says the era, so that tokens can be looked at."""

@@ -285,7 +285,7 @@ def test_damaged_and_missing_files_are_found(pack: Pack, quiet: Reporter) -> Non
     data = Path(path).read_bytes()
     Path(path).write_bytes(data[:-9])
     report = verify(path, quiet, against_source=True)
-    assert "got one that breaks off" in report.findings[0]
+    assert "got one that is cut off" in report.findings[0]
     assert f"expected {len(data)} bytes as in the manifest, got {len(data) - 9}" in all_findings(report)
     assert "every token id lies in the vocabulary" in report.checks  # what is left is still checked
     assert report.notes == ["the index is damaged, so the dataset could not be compared with its source"]
