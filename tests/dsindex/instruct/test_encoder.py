@@ -93,7 +93,7 @@ def test_marker_in_a_text_is_refused(where: int) -> None:
 
 
 def test_template_has_to_say_what_is_learnt() -> None:
-    with pytest.raises(InputError, match="nothing says what is trained on"):
+    with pytest.raises(InputError, match="expected marks for the trainable text, got none"):
         encoder("", template="{{ messages }}")
     with pytest.raises(InputError, match="the tokenizer has none"):
         InstructionEncoder(parse_config("{}"), train("bytes"))
