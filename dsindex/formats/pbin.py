@@ -185,7 +185,7 @@ def read_packed_header(path: str, *, era: Era | None = None) -> PackedHeader:
         raise problem
     names = " and ".join(header.era.name for header in fits) or "none"
     if era is not None and fits:
-        msg = f"{path}: expected a .pbin of version {era.name}, got version {names}; omit --pbin-era"
+        msg = f"{path}: expected a .pbin of version {era.name}, got version {names}; leave out --pbin-era"
         raise FormatError(msg)
     if len(fits) != 1:
         msg = (

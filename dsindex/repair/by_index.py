@@ -192,7 +192,7 @@ def repair_by_index(
     if target.index_only and end != found.bin_bytes:
         msg = (
             f"{found.prefix}.bin: expected {end} bytes for the documents that are left, got {found.bin_bytes}; "
-            f"omit --index-only, so that a .bin of that size is written as well"
+            f"leave out --index-only, so that a .bin of that size is written as well"
         )
         raise FormatError(msg)
     restored = IndexHeader(

@@ -95,7 +95,7 @@ def repair_by_eod(
         if target.index_only and end != size_bytes:
             msg = (
                 f"{bin_path}: expected the last token to be EOD ({eod_id}), got {size_bytes - end} bytes after it; "
-                f"omit --index-only, so that a .bin without them is written as well"
+                f"leave out --index-only, so that a .bin without them is written as well"
             )
             raise FormatError(msg)
         write_dataset(target, tokens=lambda file: copy_bytes(bin_path, end, file), index=builder.write)

@@ -94,7 +94,7 @@ DAMAGE: list[tuple[str, bytes, str]] = [
     ),
     ("torn", changed(3, (21, 3)), "expected document 3 to be whole tokens of 4 bytes, got 3 bytes"),
     ("falls", changed(3, (0, 4)), "document 3 at offset 20, where document 2 ends, got 0: the two overlap"),
-    ("gap", changed(2, (16, 4)), "got 16: what lies between belongs to no document"),
+    ("gap", changed(2, (16, 4)), "got 16: the bytes between belong to no document"),
     ("outside", changed(5, (24, 4)), "document 5 within the tokens, from offset 0 to 24, got 4 bytes at offset 24"),
     ("huge", changed(2, (12, 2**63 - 8)), "within the tokens, from offset 0 to 24, got 9223372036854775800 bytes"),
     (
@@ -152,7 +152,7 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_other_era_than_the_manifest_says(tmp_path: Path) -> None:
     [finding] = findings_of(tmp_path / "a.pbin", WHOLE, era_name="spec")
-    assert "expected a .pbin of the era spec as in the manifest, got one of the era current" in finding
+    assert "expected a .pbin of version spec as in the manifest, got version current" in finding
     nothing = pbin_bytes([], era="2024-04")  # the same bytes in two eras
     assert findings_of(tmp_path / "a.pbin", nothing, era_name="2024-04") == []
     header, _ = verify_packed_header(str(tmp_path / "a.pbin"), era_name="2024-04")

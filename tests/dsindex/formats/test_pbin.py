@@ -97,7 +97,7 @@ def test_golden_file_comes_back_byte_for_byte(tmp_path: Path) -> None:
 def test_another_era_than_the_named_one_is_refused(tmp_path: Path, era: str) -> None:
     path = write_pbin(tmp_path / "x.pbin", DOCUMENTS, era=era)
     for other in set(ERA_NAMES) - {era}:
-        with pytest.raises(FormatError, match=f"of version {other}, got version {era}; omit --pbin-era"):
+        with pytest.raises(FormatError, match=f"of version {other}, got version {era}; leave out --pbin-era"):
             read_packed_header(path, era=ERAS[other])
 
 

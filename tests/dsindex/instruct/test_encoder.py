@@ -248,7 +248,7 @@ def test_folder_with_a_broken_template_is_refused(tmp_path: Path, template: Any)
 
 
 def test_tokenizer_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match="nothing is there"):
+    with pytest.raises(TokenizerError, match="found nothing"):
         ChatTokenizer.from_path(tmp_path / "nosuch")
     with pytest.raises(TokenizerError, match=r"text of a tokenizer\.json"):
         ChatTokenizer("{}")
