@@ -107,7 +107,7 @@ def test_lost_boundaries_are_guessed_only_on_demand(tmp_path: Path) -> None:
     prefix = write_dataset(tmp_path / "d", DOCUMENTS)
     path = tmp_path / "d.idx"
     path.write_bytes(path.read_bytes()[: HEADER + 4 * SEQUENCES])
-    with pytest.raises(FormatError, match="at least one whole document"):
+    with pytest.raises(FormatError, match="at least one complete document"):
         repaired(prefix, tmp_path)
     account = repaired(prefix, tmp_path, one_each=True)
     assert account.num_documents == SEQUENCES

@@ -78,7 +78,7 @@ def test_disk_that_refuses_stops_the_build(
     out.mkdir()
     where, at = PLACES[place]
     ended = zygote.run(tmp_path / "run", command(corpus, out), Strike(at=at, what=what, place=where, lasts=True))
-    remedy = "make room" if what in {"ENOSPC", "EDQUOT"} else "give a place that you may write to"
+    remedy = "make room" if what in {"ENOSPC", "EDQUOT"} else "choose a folder that you may write to"
     assert_clean_stop(ended, str(out), "cannot be written", remedy)
     assert not list(out.glob("*.idx"))
     assert_continues(zygote, command(corpus, out), out, tmp_path, expected)

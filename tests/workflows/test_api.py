@@ -394,12 +394,12 @@ def test_connected_ray_is_used_and_left_open() -> None:
 
     loaded = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
     built = build(tokenizer=loaded, eod_token=EOD)
-    assert built.run["executor"] == "ray"
+    assert built.run.executor == "ray"
     assert_golden("out/docs_text_document")
     assert dsindex.build_index(built, seq_length=16, epochs=1, data_cache_path="cache").results
     assert dsindex.verify(built, against_source=True, tokenizer=loaded)
     assert ray.is_initialized()
-    assert build("out/b", executor="local").run["executor"] == "local"
+    assert build("out/b", executor="local").run.executor == "local"
 
 
 @pytest.mark.ray
@@ -409,7 +409,7 @@ def test_instruct_uses_connected_ray_unless_its_configuration_says_otherwise() -
         config = {**SPEC, "job": job}
         return dsindex.instruct(
             CONVERSATIONS, config=config, tokenizer=TOKENIZER, output_prefix=prefix, on_bad_record="quarantine"
-        ).run["executor"]
+        ).run.executor
 
     assert executor_of("out/a") == "ray"
     assert executor_of("out/b", executor="local") == "local"
@@ -432,7 +432,7 @@ def test_script_without_a_guard_works_in_processes(tmp_path: Path) -> None:
         "print('begins', flush=True)\n"
         f"built = dsindex.build({str(OWN.docs)!r}, tokenizer={str(TOKENIZER)!r}, append_eod=True,\n"
         "    output_prefix='out/docs', executor='processes', workers=2, shard_size='16KiB')\n"
-        "print(built.run['executor'])\n"
+        "print(built.run.executor)\n"
     )
     done = subprocess.run(
         [sys.executable, str(script)],

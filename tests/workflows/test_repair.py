@@ -184,7 +184,7 @@ def test_damaged_manifest_is_said_and_not_used(built: str, quiet: Reporter) -> N
 
 def test_existing_output_is_never_overwritten(built: str, quiet: Reporter) -> None:
     Path(f"{built}.idx").unlink()
-    with pytest.raises(OutputError, match=r"\.bin: expected another file than the input .*; give another name"):
+    with pytest.raises(OutputError, match=r"\.bin: expected another file than the input .*; choose another name"):
         repair(built, quiet, output=built)
     Path(f"{built}.linked.bin").symlink_to(f"{built}.bin")
     with pytest.raises(OutputError, match=r"linked\.bin: expected another file than the input .*document\.bin"):

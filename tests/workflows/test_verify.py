@@ -86,7 +86,7 @@ def test_verify_on_ray(make_config: MakeConfig, quiet: Reporter) -> None:
     prefix = build(make_config, quiet)
     assert verify(prefix, quiet, against_source=True, executor="ray").findings == ()
     change_token(prefix, 1000, 0)
-    assert "is not what its source gives" in verify(prefix, quiet, against_source=True, executor="ray").findings[-1]
+    assert "differs from its source" in verify(prefix, quiet, against_source=True, executor="ray").findings[-1]
 
 
 @pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
@@ -100,7 +100,7 @@ def test_first_document_that_differs_is_named_with_its_line(
     report = verify(prefix, quiet, against_source=True)
     [finding] = [finding for finding in report.findings if "source" in finding]
     document = document_of_token(prefix, 10000)
-    assert f"document {document} is not what its source gives" in finding
+    assert f"document {document} differs from its source" in finding
     line = Path(OWN.docs).read_text().splitlines()[document]
     assert f"{OWN.docs}, line {document + 1}, gives token" in finding
     assert json.loads(line)["text"]

@@ -162,7 +162,7 @@ def test_first_document_that_differs_is_named_with_its_line(
     change_tokens(path, {15000: 7, 10000: 7})
     [finding] = [finding for finding in verify(path, quiet, against_source=True).findings if "source" in finding]
     document = int(np.searchsorted(document_ends(path), 10000, side="right"))
-    assert f"{path}: document {document} is not what its source gives: {OWN.docs}, line " in finding
+    assert f"{path}: document {document} differs from its source: {OWN.docs}, line " in finding
     line = int(finding.partition("line ")[2].split(",")[0])
     texts = [json.loads(text)["text"] for text in OWN.docs.read_text("utf-8").split("\n") if text]
     assert sum(bool(text) for text in texts[: line - 1]) == document
@@ -206,7 +206,7 @@ def test_records_that_the_file_lacks_are_found(pack: Pack, quiet: Reporter, tmp_
     content = json.loads(Path(manifest_path(more.removesuffix(".pbin"))).read_bytes())["content"]
     edit_manifest(less, lambda m: m["content"].update(inputs=content["inputs"]))
     report = verify(less, quiet, against_source=True)
-    assert "line 103, has a record, and the dataset ends before it" in all_findings(report)
+    assert "line 103, has a record, but the dataset ends before it" in all_findings(report)
     assert "expected the 101 documents that the inputs give, got 100" in all_findings(report)
 
 
@@ -230,7 +230,7 @@ EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
         f"docs.pbin: expected the digest {'0' * 32}",
     ),
     ("vocabulary", lambda m: m["content"]["tokenizer"].update(vocabulary_size=500), "token ids from 0 to 499"),
-    ("era", lambda m: m["content"]["options"].update(pbin_era="spec"), "of the era spec as in the manifest, got"),
+    ("era", lambda m: m["content"]["options"].update(pbin_era="spec"), "of version spec as in the manifest, got"),
     ("era-type", lambda m: m["content"]["options"].update(pbin_era=3), "expected another content.options.pbin_era"),
     ("pattern", lambda m: m["content"]["options"].pop("jq_pattern"), "another content.options.jq_pattern: Field"),
     ("type", lambda m: m["content"].update(documents="x"), "expected another content.documents"),
@@ -284,7 +284,7 @@ def test_damaged_and_missing_files_are_found(pack: Pack, quiet: Reporter) -> Non
     data = Path(path).read_bytes()
     Path(path).write_bytes(data[:-9])
     report = verify(path, quiet, against_source=True)
-    assert "got one that breaks off" in report.findings[0]
+    assert "got one that is cut off" in report.findings[0]
     assert f"expected {len(data)} bytes as in the manifest, got {len(data) - 9}" in all_findings(report)
     assert "every token id lies in the vocabulary" in report.checks  # what is left is still checked
     assert report.notes == ("the index is damaged, so the dataset could not be compared with its source",)
@@ -322,7 +322,7 @@ def test_joined_file_is_recognised_and_mended(pack: Pack, quiet: Reporter, tmp_p
     joined.write_bytes(joined_by_modalities([part, part]))
     [finding] = verify(str(joined), quiet).findings
     assert "12 bytes too low after each of 1 joints" in finding
-    command = finding.partition("mend it with: dsindex ")[2].replace("NEW", str(tmp_path / "mended")).split()
+    command = finding.partition("repair it with: dsindex ")[2].replace("NEW", str(tmp_path / "mended")).split()
     assert main([*command, "--executor", "local"]) == 0
     assert verify(str(tmp_path / "mended.pbin"), quiet).is_whole
 
