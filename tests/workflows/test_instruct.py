@@ -279,7 +279,7 @@ def test_command_takes_the_yaml_of_the_spec_as_it_is(tmp_path: Path, capsys: pyt
     assert IndexedDataset(f"{tmp_path}/out/spec_loss_mask")[0].tolist() == expected.mask.tolist()
     shown = capsys.readouterr().out
     assert "1 lines = 1 kept + 0 quarantined + 0 blank" in shown
-    assert f"1 conversations, 1 sequences, {len(expected.tokens)} tokens, {expected.mask.sum()} learnt" in shown
+    assert f"1 conversations, 1 sequences, {len(expected.tokens)} tokens, {expected.mask.sum()} trainable" in shown
     assert main([*command, "--executor", "local"]) == 0
     assert "already complete: the same plan was carried out before, nothing was done" in capsys.readouterr().out
     for name in ("text_document", "loss_mask"):
@@ -519,7 +519,7 @@ def test_construction_has_the_same_limits(
         ("message_construction: [role]", ["--seq-length", "1"], 2, "--seq-length: Input should be greater than"),
         ("message_construction: [role]", ["--split", "98"], 2, "expected the shares of train, valid and test"),
         ("message_construction: [role]", ["--split", "0,0,0"], 2, "with a sum above 0"),
-        ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "has to fit into a block"),
+        ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a block"),
         ("{message_construction: [role], job: 5}", [], 1, "expected the section job to be a mapping"),
         ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
         ("{message_construction: [role], packing: 5}", [], 1, "packing: no such option"),

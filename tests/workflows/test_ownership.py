@@ -49,7 +49,7 @@ def datasets() -> dict[str, bytes]:
 def message(capsys: pytest.CaptureFixture[str]) -> str:
     error = capsys.readouterr().err
     assert "Traceback" not in error
-    assert "a fault of dsindex" not in error
+    assert "internal error" not in error
     return error.splitlines()[-1]
 
 
