@@ -628,7 +628,7 @@ NOT_HONOURED: dict[str, tuple[dict[str, Any], str]] = {
         {"tokenizer__variant_key": "pretrained_sp_tokenizer"},
         "tokenizer.variant_key: .*got 'pretrained_sp_tokenizer'; convert the tokenizer",
     ),
-    "unknown setting": ({"settings__sequence_length": 2048}, "settings.sequence_length: unknown, so it cannot be honoured"),
+    "unknown setting": ({"settings__sequence_length": 2048}, "settings.sequence_length: unknown, so"),
     "missing": ({"settings": {}}, "settings.src_path is required"),
     "special token": (
         {"tokenizer__config__special_tokens": {"pad_token": "[PAD]"}},

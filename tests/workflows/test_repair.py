@@ -142,7 +142,7 @@ def test_guess_says_that_it_is_one(built: str, capsys: pytest.CaptureFixture[str
     shutil.rmtree(Path(built).parent / "docs.build")
     command = ["repair", built, "--output", f"{built}_new", "--executor", "local"]
     assert main(command) == 1
-    assert "a guess is made only with --guess" in capsys.readouterr().err
+    assert "; --guess allows a guess" in capsys.readouterr().err
     assert main([*command, "--guess"]) == 1
     assert "give --eod-id and --dtype" in capsys.readouterr().err
     assert main([*command, "--guess", "--eod-id", "0", "--dtype", "uint16"]) == 0
