@@ -44,10 +44,10 @@ DEFAULT_BLOCK_BYTES = 2 << 20
 _TEXT, _LIST = pa.large_string(), pa.list_(pa.large_string())
 _ARROW_BLOCK_LIMIT = 2**31 - 2**10
 """Largest block for pyarrow.json, which counts bytes in int32."""
-_SCAN_BYTES = 256 << 10
+SCAN_BYTES = 256 << 10
 """Bytes scanned at a time; the piece and its masks fit the second-level cache."""
 _CELL_BYTES = 1 << 10
-"""Size of the cells in which brackets are counted; divides _SCAN_BYTES."""
+"""Size of the cells in which brackets are counted; divides SCAN_BYTES."""
 _TRIM_STEPS = 8
 """Whitespace bytes at either end of a line beyond which it takes the slow path."""
 _IS_WHITESPACE = np.isin(np.arange(256), list(JSON_WHITESPACE))
@@ -152,7 +152,7 @@ def read_records(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class WantedTexts:
     """The texts to read from a record: by their keys, or the one text that a pattern selects."""
 
     path: str

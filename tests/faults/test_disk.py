@@ -50,7 +50,7 @@ def expected(corpus: Path, zygote: Zygote, tmp_path_factory: pytest.TempPathFact
 def assert_clean_stop(ended: Ended, *parts: str) -> None:
     assert ended.code == 1, ended.errors
     assert "Traceback" not in ended.errors
-    assert "a fault of dsindex itself" not in ended.errors
+    assert "internal error" not in ended.errors
     last = ended.errors.strip().splitlines()[-1]
     assert [part for part in parts if part not in last] == [], last
 

@@ -155,7 +155,7 @@ def test_second_driver_on_a_work_folder_is_told(tmp_path: Path, capsys: pytest.C
     [
         (KeyboardInterrupt(), 130, "interrupted; finished shards are kept.*same command again"),
         (OutputError("full"), 1, "dsindex build: full"),
-        (ZeroDivisionError("division"), 1, "a fault of dsindex itself: ZeroDivisionError.*--debug"),
+        (ZeroDivisionError("division"), 1, "internal error: ZeroDivisionError.*--debug"),
     ],
     ids=["Ctrl-C", "ours", "fault"],
 )

@@ -25,12 +25,12 @@ OWN_FLAGS = ("source", "destination", "pbin_era", "flatten", "token_type")
 
 DESCRIPTION = """\
 Convert a tokenized dataset without loss: MMIDIDX (Megatron-LM; a prefix, or its .bin or .idx) to
-.pbin (Modalities) or back, or a .pbin to another era. Whatever ends in .pbin is one.
+.pbin (Modalities) or back, or a .pbin to another version. A path that ends in .pbin is a .pbin.
 
-Documents and tokens stay the same, empty documents included. A .pbin knows no sequences within a
-document: --flatten joins them. It knows the size of a token but not its type: 1, 2 and 4 bytes
-come back as uint8, uint16 and int32, unless --token-type names another type. The era of a .pbin is
-told from the file; `spec`, the oldest, has tokens of 4 bytes only."""
+Documents and tokens stay the same, empty documents included. A .pbin has no sequences within a
+document: --flatten joins them. It stores the size of a token but not its type: 1, 2 and 4 bytes
+are read as uint8, uint16 and int32, unless --token-type names another type. The version of a .pbin
+is detected; `spec`, the oldest, has 4-byte tokens only."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,19 +40,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pbin-era",
         choices=list(ERAS),
-        help=f"era of the .pbin that is written (default: {CURRENT_ERA.name}), or read if DST is an MMIDIDX dataset",
+        help=f"version of the .pbin to write (default: {CURRENT_ERA.name}), or to read if DST is an MMIDIDX dataset",
     )
     parser.add_argument("--flatten", action="store_true", help="join the sequences of each document")
     parser.add_argument(
         "--token-type",
         choices=["uint8", "uint16", "int32"],
-        help="type of the tokens in an MMIDIDX dataset that is written (default: by their size)",
+        help="token type of the MMIDIDX dataset to write (default: by the tokens' size)",
     )
     add_executor_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Convert one dataset and say what was written."""
+    """Convert one dataset and print what was written."""
     config = read_config(options, ExecutorConfig, beside=OWN_FLAGS)
     own = {name: getattr(options, name) for name in OWN_FLAGS}
     write_lines(describe_conversion(convert_dataset(config, **own)))
@@ -107,6 +107,6 @@ def _is_packed(path: str) -> bool:
 
 
 def _prefix(path: str) -> str:
-    """Take `x.bin` or `x.idx` for the prefix `x`: people complete names in a shell."""
+    """Return the prefix `x` of `x.bin` or `x.idx`, which a shell's completion yields."""
     stem, suffix = os.path.splitext(path)
     return stem if suffix in {".bin", ".idx"} else path

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from workflows.jobs.merge import MergeReport
 
 DESCRIPTION = """\
-Make one MMIDIDX dataset of many, whoever wrote them, in the order given: the .bin in parallel by
-ranges of the output, the .idx as a stream. Documents, empty ones and modes included, are kept.
+Merge MMIDIDX datasets, whichever program wrote them, in the order given: the .bin in parallel by
+ranges of the output, the .idx as a stream. Modes and all documents are kept, empty ones included.
 Datasets of different token types, or with and without modes, are refused by name.
 
-Give prefixes, paths without .bin and .idx. The order is yours: merge_datasets.py takes the names
-of a folder in lexicographic order (_10 before _2)."""
+Inputs are prefixes: paths without .bin and .idx. They are merged in the order given, whereas
+Megatron's merge_datasets.py takes a folder's names in lexicographic order (_10 before _2)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Merge, show progress, and close with a summary."""
+    """Merge, show progress, and print a summary."""
     config = read_config(options, MergeConfig)
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_merge(config, reporter=reporter)
