@@ -47,6 +47,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(HERE / "faults"):
             item.add_marker(pytest.mark.fault)
+        if "[shared-" in item.name:  # golden files that are larger and of which the project has a set of its own
+            item.add_marker(pytest.mark.slow)
         if config.pluginmanager.hasplugin("xdist") and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group_of(item)))
     items.sort(key=rank)
