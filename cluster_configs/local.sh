@@ -52,7 +52,7 @@ print(*(each.getsockname()[1] for each in sockets))' "$1"
 }
 
 is_ours() { # PID: a node of this cluster, not a stranger that got its number later
-    ps -o args= -p "$1" 2>/dev/null | grep -qF -- "--temp-dir=$state/"
+    ps -ww -o args= -p "$1" 2>/dev/null | grep -qF -- "--temp-dir=$state/"
 }
 
 launch() { # NAME ARGUMENTS...: start one node in the background, as a process group of its own

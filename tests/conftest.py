@@ -7,6 +7,7 @@ instance serves most of them, and no two clusters compete for the machine.
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -20,6 +21,10 @@ COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "pr
 settings.register_profile("fixed", derandomize=True, **COMMON)  # type: ignore[arg-type]
 settings.register_profile("random", **COMMON)  # type: ignore[arg-type]
 settings.load_profile("fixed")
+
+# pytest-xdist sets a width of 80 for its workers, which what they start would go by.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
 
 # A shell ignores Ctrl-C for what it starts in the background, and children inherit that: tests send it to some.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -47,6 +52,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(HERE / "faults"):
             item.add_marker(pytest.mark.fault)
+        if "[shared-" in item.name:  # golden files that are larger and of which the project has a set of its own
+            item.add_marker(pytest.mark.slow)
         if config.pluginmanager.hasplugin("xdist") and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group_of(item)))
     items.sort(key=rank)

@@ -42,6 +42,7 @@ def test_names_of_any_bytes_come_back(name: str, value: object, indent: bool, ne
 
 
 @given(st.dictionaries(st.text(), VALUES))
+@pytest.mark.slow
 def test_ascii_only_is_the_same_value(value: object) -> None:
     written = encode_json(value, newline=True, ascii_only=True)
     assert written.isascii()

@@ -21,6 +21,8 @@ from tests.support.golden import OWN
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 
 

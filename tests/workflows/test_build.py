@@ -74,6 +74,7 @@ def test_build_on_ray_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_p
     build_and_compare(run, way, tmp_path, quiet)
 
 
+@pytest.mark.slow
 def test_build_on_processes_equals_megatron(tmp_path: Path, quiet: Reporter) -> None:
     way = {"executor": "processes", "shard_size": "16KiB", "workers": 2, "engine": "auto"}
     build_and_compare(OWN.run("keys"), way, tmp_path, quiet)

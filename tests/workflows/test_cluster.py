@@ -73,12 +73,17 @@ class Commands:
             time.sleep(0.02)
         raise AssertionError(f"{name} never had a task: {titles}")
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """Begin a dsindex command."""
+    @contextlib.contextmanager
+    def start(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """Begin a dsindex command; it is killed if it has not ended when the block ends."""
         command = [sys.executable, "-m", "workflows", *words]
-        return subprocess.Popen(
+        with subprocess.Popen(
             command, env=self.environment, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def run(self, *words: str) -> tuple[int, str]:
         """Run a dsindex command and give its exit code and output."""
@@ -109,7 +114,8 @@ def wait_for_shards(work_dir: Path, number: int, process: subprocess.Popen[str] 
         stage = state.get("stage") or {}
         if state.get("state") == "running" and stage.get("stage") == "tokenize" and stage["tasks_done"] >= number:
             return int(stage["tasks_done"])
-        if state.get("state") == "failed" or (process is not None and process.poll() is not None):
+        has_ended = state.get("state") == "failed" if process is None else process.poll() is not None
+        if has_ended:
             break
         time.sleep(0.05)
     raise AssertionError(f"{number} shards were never done: {state} {process.stdout.read() if process else ''}")
@@ -158,12 +164,12 @@ def test_build_survives_being_stopped_and_losing_a_node(
     assert not list((tmp_path / "out").glob("*.idx"))
 
     # The same again, followed: it continues, loses a node, gets another.
-    follower = commands.start("submit", "--", "build", "--config", str(config))
-    wait_for_shards(work_dir, kept, follower)
-    commands.freeze_at_work("worker-0")
-    cluster.script("remove", "worker-0")
-    cluster.script("add", "1")
-    shown, _ = follower.communicate(timeout=2 * PATIENCE_SECONDS)
+    with commands.start("submit", "--", "build", "--config", str(config)) as follower:
+        wait_for_shards(work_dir, kept, follower)
+        commands.freeze_at_work("worker-0")
+        cluster.script("remove", "worker-0")
+        cluster.script("add", "1")
+        shown, _ = follower.communicate(timeout=2 * PATIENCE_SECONDS)
     assert follower.returncode == 0, shown
     assert "check: done" in shown  # what the stopped job had made was verified
     assert ": succeeded" in shown

@@ -125,6 +125,7 @@ def test_worker_that_died_idle_is_nobodys_fault(processes: ProcessExecutor) -> N
     assert statistics.lost_workers == 0
 
 
+@pytest.mark.slow
 def test_hanging_call_is_dispatched_again_though_it_holds_the_only_slot(tmp_path: Path) -> None:
     executor = ProcessExecutor(1)
     try:
@@ -136,6 +137,7 @@ def test_hanging_call_is_dispatched_again_though_it_holds_the_only_slot(tmp_path
     assert statistics.stragglers >= 1
 
 
+@pytest.mark.slow
 def test_call_that_always_hangs_is_named() -> None:
     executor = ProcessExecutor(1)
     try:

@@ -111,6 +111,7 @@ def test_conversations_are_those_of_the_generator(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.slow
 def test_same_bytes_for_any_shard_size_and_executor(
     tmp_path: Path, broken: Path, expected: dict[str, bytes], way: dict[str, Any], quiet: Reporter
 ) -> None:
@@ -119,6 +120,7 @@ def test_same_bytes_for_any_shard_size_and_executor(
     assert len(expected) == 3 * (3 * 3 + 2)  # per split three datasets, provenance and quarantine
 
 
+@pytest.mark.slow
 def test_same_bytes_through_a_chat_template_for_any_shard_size_and_executor(
     tmp_path: Path, broken: Path, quiet: Reporter
 ) -> None:
@@ -201,6 +203,7 @@ def test_same_bytes_after_publishing_was_cut_off(
     assert published(tmp_path) == expected
 
 
+@pytest.mark.slow
 def test_same_bytes_after_a_kill(tmp_path: Path, broken: Path, expected: dict[str, bytes]) -> None:
     """The command, killed once some shards are committed; the same command again."""
     out = tmp_path / "out"
@@ -331,6 +334,7 @@ def test_bad_records_are_counted_by_kind(tmp_path: Path, broken: Path, quiet: Re
         run_instruct(config.model_copy(update={"max_bad_records": "2", "fresh": True}), SPLIT_IN_PARTS, reporter=quiet)
 
 
+@pytest.mark.slow
 def test_another_plan_is_refused_and_fresh_replaces_its_packing(tmp_path: Path, quiet: Reporter) -> None:
     config = job(tmp_path / "chat", split=None)
     run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
@@ -343,6 +347,7 @@ def test_another_plan_is_refused_and_fresh_replaces_its_packing(tmp_path: Path, 
     assert not any("packing_768" in name for name in names)
 
 
+@pytest.mark.slow
 def test_fresh_leaves_datasets_of_like_names(tmp_path: Path, quiet: Reporter) -> None:
     for name in ("chat", "chat_packing_v2", "chat_packing_7"):
         run_instruct(job(tmp_path / name, split=None), SPLIT_IN_PARTS, reporter=quiet)
@@ -356,6 +361,7 @@ def test_fresh_leaves_datasets_of_like_names(tmp_path: Path, quiet: Reporter) ->
     assert [after[name] for name in others] == [before[name] for name in others]
 
 
+@pytest.mark.slow
 def test_added_inputs_continue(tmp_path: Path, broken: Path, quiet: Reporter) -> None:
     both = (str(CONVERSATIONS), str(broken))
     run_instruct(job(tmp_path / "a" / "chat", keep_shards=True), SPLIT_IN_PARTS, reporter=quiet)
@@ -406,6 +412,7 @@ def check_that_it_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str], shar
 
 @pytest.mark.parametrize(("executor", "shard_size"), [("local", "64MiB"), ("local", "2KiB"), ("processes", "9KiB")])
 @pytest.mark.usefixtures("stopping")
+@pytest.mark.slow
 def test_record_that_a_template_never_finishes_stops_the_job(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -460,6 +467,7 @@ def test_bad_record_before_one_that_stops_the_job_goes_first(
     ],
 )
 @pytest.mark.usefixtures("stopping")
+@pytest.mark.slow
 def test_record_that_takes_all_memory_or_crashes_stops_the_job(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, template: str, message: str
 ) -> None:

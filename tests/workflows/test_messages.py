@@ -113,6 +113,7 @@ def test_wrong_options_and_places_are_named(
     assert_nothing_published(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_bad_record_with_the_smallest_input_and_offset_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

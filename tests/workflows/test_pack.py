@@ -117,6 +117,7 @@ def pack_nonempty(way: dict[str, Any], folder: Path, reporter: Reporter) -> None
 
 
 @pytest.mark.parametrize("way", WAYS, ids=way_id)
+@pytest.mark.slow
 def test_pack_equals_modalities(way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
     pack_nonempty(way, tmp_path, quiet)
 
@@ -281,6 +282,7 @@ def test_output_that_went_is_made_again_of_the_kept_shards(
     assert published(tmp_path / "out") == before
 
 
+@pytest.mark.slow
 def test_killed_packing_continues(make_pack: MakeConfig, quiet: Reporter, tmp_path: Path, tokenized: list[int]) -> None:
     config = make_pack(shard_size="500B")
     expected = run_pack(make_pack(output=str(tmp_path / "whole" / "docs.pbin"), shard_size="500B"), reporter=quiet)
@@ -398,6 +400,7 @@ def test_pattern_without_a_text_makes_a_bad_record(
         run_pack(config, reporter=quiet)
 
 
+@pytest.mark.slow
 def test_a_pattern_that_is_no_key_runs_in_processes(make_pack: MakeConfig, quiet: Reporter, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": {"b": "x"}}\n')
     config = make_pack(input=(str(tmp_path / "a.jsonl"),), jq_pattern=".a.b", executor="auto", workers=1)
@@ -410,6 +413,7 @@ DEEP = '{"a": {"b": "x"}, "c": ' + "[" * 400 + "]" * 400 + "}"
 
 @pytest.mark.parametrize("executor", ["local", "processes"])
 @pytest.mark.parametrize("is_in_sample", [True, False])
+@pytest.mark.slow
 def test_record_that_jq_never_finishes_stops_the_job(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -250,6 +250,7 @@ def test_standard_error_decides_what_people_see(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(make_reporter(log_json=True)._displays[0], JsonDisplay)
 
 
+@pytest.mark.slow
 def test_bar_in_a_real_terminal() -> None:
     code = (
         "from workflows.progress.choice import make_reporter; import time\n"

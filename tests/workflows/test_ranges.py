@@ -164,6 +164,7 @@ def test_packed_ranges_but_the_first_are_merged_early(
     assert not early(started)
 
 
+@pytest.mark.slow
 def test_tokens_and_masks_of_instructions_are_merged_early(
     tmp_path: Path, quiet: Reporter, started: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +282,7 @@ def test_assembled_dataset_is_made_again_where_a_shard_was(
     assert_is_golden(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_added_inputs_begin_another_file_and_remove_the_former(
     tmp_path: Path, make_config: MakeConfig, quiet: Reporter
 ) -> None:

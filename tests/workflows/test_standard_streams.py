@@ -17,6 +17,8 @@ BUILD = f"build --input {OWN.docs} --tokenizer-model {OWN.plain_tokenizer} --exe
 PREFIX = "out/ä_text_document"
 FULL = "could not be written to standard output (No space left on device)"
 
+pytestmark = pytest.mark.slow
+
 
 def run(shell: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command of bash, in which `$ds` is dsindex."""

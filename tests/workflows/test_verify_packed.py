@@ -136,6 +136,7 @@ EXECUTORS = [pytest.param("processes", id="processes"), pytest.param("ray", id="
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.slow
 def test_every_executor_says_the_same(
     executor: str, pack: Pack, quiet: Reporter, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import sys
 import threading
@@ -33,6 +35,7 @@ print(accepted, "awkward" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_threads_may_compile_at_once(tmp_path: Path) -> None:
     """Nothing is compiled yet, and several loops need one function: as when a machine runs it first."""
     root = Path(__file__).parents[3]

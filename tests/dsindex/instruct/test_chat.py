@@ -195,6 +195,7 @@ CPU, MEMORY = "used more than 1 s of CPU time on", "needed more than 200 MiB of 
         ),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_template_without_measure_stops_the_job(source: str, what: str) -> None:
     """No problem of the record that could be set aside: then output would depend on the machine."""
     template = ChatTemplate(source, limits=SMALL)
@@ -202,6 +203,7 @@ def test_template_without_measure_stops_the_job(source: str, what: str) -> None:
         template.render(MESSAGES)
 
 
+@pytest.mark.slow
 def test_template_that_crashes_stops_the_job() -> None:
     levels = "{% for i in range(15) %}{% for j in range(10000) %}{% set n.x = (n.x,) %}{% endfor %}{% endfor %}"
     template = ChatTemplate("{% set n = namespace(x=()) %}" + levels + "{{ {}.get(n.x) }}")

@@ -391,6 +391,7 @@ def contents(draw: st.DrawFn) -> bytes:
 
 @given(content=contents(), data=st.data())
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.slow
 def test_any_ranges_and_blocks_equal_json_loads(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, data: st.DataObject
 ) -> None:
@@ -404,6 +405,7 @@ def test_any_ranges_and_blocks_equal_json_loads(
 
 
 @pytest.mark.parametrize("block_bytes", [40, 300, 1 << 20])
+@pytest.mark.slow
 def test_lines_that_follow_a_long_line_belong_to_the_range_they_begin_in(tmp_path: Path, block_bytes: int) -> None:
     path = tmp_path / "long.jsonl"
     content = b"\n".join([GOOD, b"x" * 300, GOOD, GOOD, GOOD, GOOD])
@@ -416,6 +418,7 @@ def test_lines_that_follow_a_long_line_belong_to_the_range_they_begin_in(tmp_pat
 
 @given(content=contents())
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.slow
 def test_fast_path_equals_slow_path(content: bytes) -> None:
     if not content:
         return
@@ -468,6 +471,7 @@ def test_a_line_over_the_limit_is_bad_and_not_held(tmp_path: Path) -> None:
     assert max(sizes) <= 101
 
 
+@pytest.mark.slow
 def test_memory_is_a_few_blocks(tmp_path: Path) -> None:
     path = tmp_path / "big.jsonl"
     line = b'{"text":"' + b"words " * 200 + b'"}\n'
