@@ -114,8 +114,8 @@ def __dir__() -> list[str]:
 class _Package(ModuleType):
     """This package, in which `merge`, `verify` and others stay functions when submodules of these names are imported.
 
-    Python binds a submodule to its name in the package. The submodules are found as ever by `import dsindex.merge` and
-    `from dsindex.merge import …`, which look in `sys.modules`.
+    Python binds a submodule to its name in the package, which would hide the function. What a submodule defines is
+    imported by `from dsindex.merge import …`, which does not look at that name; `dsindex.merge.…` is the function's.
     """
 
     def __setattr__(self, name: str, value: object) -> None:

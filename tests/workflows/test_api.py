@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -413,6 +414,22 @@ def test_instruct_uses_connected_ray_unless_its_configuration_says_otherwise() -
 
     assert executor_of("out/a") == "ray"
     assert executor_of("out/b", executor="local") == "local"
+
+
+@pytest.mark.ray
+def test_ray_that_a_call_starts_leaves_nothing_behind() -> None:
+    script = (
+        "import os, dsindex, ray\n"
+        "before = {name: os.environ.get(name) for name in ('OMP_NUM_THREADS', 'TOKENIZERS_PARALLELISM')}\n"
+        f"built = dsindex.build({str(OWN.docs)!r}, tokenizer={str(TOKENIZER)!r}, append_eod=True,\n"
+        "    output_prefix='out/docs', executor='ray', workers=1)\n"
+        "after = {name: os.environ.get(name) for name in before}\n"
+        "print(built.run['executor'], ray.is_initialized(), before == after)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "ray False True\n", done.stderr
+    assert_golden("out/docs_text_document")
 
 
 def test_functions_work_in_a_thread() -> None:

@@ -46,6 +46,13 @@ MODELS: dict[str, tuple[tuple[type[Options], ...], set[str], set[str]]] = {
 """Function to the models of its options, which of their fields it leaves out, and what it takes beside them."""
 
 
+@pytest.fixture(autouse=True)
+def _unconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test here uses the connection to Ray that others have left open for the session."""
+    if "ray" in sys.modules:
+        monkeypatch.setattr(sys.modules["ray"], "is_initialized", lambda: False)
+
+
 def parameters(name: str) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(getattr(dsindex, name)).parameters)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
@@ -108,13 +109,10 @@ def build_index(
     options |= {name: _words(name, options[name]) for name in PATHS if name in options}
     config = validated(options, IndexConfig)
     with open_reporter(progress) as reporter:
-        executor_ = make_executor(config)
-        try:
-            reporter.stage("index", total=1, unit="jobs")
-            report = run_index(config, executor=executor_)
-            reporter.advance(1)
-        finally:
-            executor_.close()
+        reporter.stage("index", total=1, unit="jobs")
+        with contextlib.closing(make_executor(config)) as tasks:
+            report = run_index(config, executor=tasks)
+        reporter.advance(1)
     return IndexResult(**fields_of(report))
 
 

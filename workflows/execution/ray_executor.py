@@ -58,6 +58,7 @@ class RayExecutor:
             TokenError: If its token cannot be sent.
         """
         self._is_guest = ray.is_initialized()
+        self._variables_before = {name: os.environ.get(name) for name in SINGLE_THREAD}
         if not self._is_guest:
             on_sigterm = signal.getsignal(signal.SIGTERM)
             self._connect(address, workers, ship_code=ship_code)
@@ -200,6 +201,15 @@ class RayExecutor:
             self.abandon(attempt_id)
         if not self._is_guest:
             ray.shutdown()
+            self._restore_variables()
+
+    def _restore_variables(self) -> None:
+        """Give the process that called us its own number of threads again."""
+        for name, value in self._variables_before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _first_line(error: BaseException) -> str:
