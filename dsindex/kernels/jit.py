@@ -6,15 +6,13 @@ They release the GIL and start no threads of their own: numba's thread pools mus
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numba
-from numba.core import entrypoints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -36,26 +34,11 @@ def compiled(function: F, *, forceinline: bool = False) -> F:
     compile_it = result._compile_for_args
 
     def compile_alone(*args: Any, **kws: Any) -> Any:  # noqa: ANN401 - numba's own types
-        with _COMPILING, _without_extensions():
+        with _COMPILING:
             return compile_it(*args, **kws)
 
     result._compile_for_args = compile_alone
     return cast("F", result)
-
-
-@contextlib.contextmanager
-def _without_extensions() -> Iterator[None]:
-    """Keep numba from importing, before its first loop, every installed package that extends it.
-
-    Our loops need none of them, and awkward, which comes with gigatoken, cannot be loaded where text.ragged stands in
-    for it. numba has no public switch. Whoever compiles loops of his own in this process has them loaded then.
-    """
-    before = entrypoints._already_initialized
-    entrypoints._already_initialized = True
-    try:
-        yield
-    finally:
-        entrypoints._already_initialized = before
 
 
 def inlined(function: F) -> F:

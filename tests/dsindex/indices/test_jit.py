@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
-import sys
 import threading
 import numpy as np
 from dsindex.kernels import json_scanner
@@ -29,7 +28,7 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-print(accepted, "awkward" in sys.modules)
+print(accepted)
 """
 
 
@@ -41,4 +40,4 @@ def test_threads_may_compile_at_once(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "program.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120
     )
-    assert (ended.stdout, ended.stderr) == ("[ True] False\n", "")
+    assert (ended.stdout, ended.stderr) == ("[ True]\n", "")
