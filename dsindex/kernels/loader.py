@@ -1,4 +1,4 @@
-"""The compiled loops where they pay: over JSON, text and token ids, several times as fast as numpy and pyarrow.
+"""The compiled loops where they pay: over JSON and token ids, several times as fast as numpy and pyarrow.
 
 numba takes half a second to load, and once on a machine some seconds to compile. So a process that has little to do
 does without, and one that has much loads them beside its work and goes over to them. The results are the same.
@@ -19,12 +19,11 @@ LOAD_FROM_BYTES = 64 << 20
 
 
 class Loops(NamedTuple):
-    """The loops, by their names in json_scanner, tokens and code_points."""
+    """The loops, by their names in json_scanner and tokens."""
 
     find_newlines: Callable[..., Any]
     read_objects: Callable[..., Any]
     insert_token: Callable[..., Any]
-    mark_texts: Callable[..., Any]
 
 
 class _Loader:
@@ -54,7 +53,6 @@ class _Loader:
         loops.read_objects(line, np.zeros(1, np.int64), places, key, key_ends, texts, text_ends)
         for dtype in ("<u2", "<i4"):
             loops.insert_token(np.zeros(1, np.uint32), np.zeros(0, np.int64), 0, np.empty(1, dtype))
-        loops.mark_texts(line, np.zeros(1, np.int64), np.zeros(256, np.uint8), np.zeros(1, np.uint8), texts[:0])
         self.loops = loops
 
 
@@ -78,8 +76,7 @@ def loaded_loops() -> Loops | None:
 
 def import_loops() -> Loops:
     """Import numba and the loops."""
-    from dsindex.kernels.code_points import mark_texts
     from dsindex.kernels.json_scanner import find_newlines, read_objects
     from dsindex.kernels.tokens import insert_token
 
-    return Loops(find_newlines, read_objects, insert_token, mark_texts)
+    return Loops(find_newlines, read_objects, insert_token)

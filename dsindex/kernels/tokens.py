@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.kernels.jit import borrowed, compiled
+from dsindex.kernels.jit import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +27,6 @@ def insert_token(
     Returns:
         The largest of `tokens`, 0 of none, and how many of them are `token`.
     """
-    tokens, result = borrowed(tokens), borrowed(result)
     largest, count, begin = np.uint32(0), 0, 0
     for number in range(len(places) + 1):
         end = places[number] - number if number < len(places) else len(tokens)

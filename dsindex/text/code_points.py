@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.kernels.loader import loaded_loops
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 
 _NUM_CODE_POINTS = 0x110000
 _PIECE_BYTES = 1 << 20
-"""Text searched in one step while the kernels are not loaded."""
+"""Text searched in one step."""
 
 
 class CodePoints:
@@ -47,15 +45,6 @@ class CodePoints:
         """
         if self._is_empty or len(offsets) < 2:
             return np.empty(0, np.int64)
-        loops = loaded_loops()
-        if loops is None:
-            return self._find_texts_with_numpy(offsets, data)
-        marks = np.zeros(len(offsets) - 1, np.uint8)
-        if not loops.mark_texts(data, offsets, self._leads, self._members, marks):
-            return np.empty(0, np.int64)
-        return np.flatnonzero(marks)
-
-    def _find_texts_with_numpy(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int64]:
         begin, end = int(offsets[0]), int(offsets[-1])
         lowest = int(np.argmax(self._leads))
         found: list[NDArray[np.int64]] = []

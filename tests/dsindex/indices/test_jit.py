@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
-import sys
 import threading
 import numpy as np
 from dsindex.kernels import json_scanner
@@ -31,7 +30,7 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-print(accepted, "awkward" in sys.modules)
+print(accepted)
 """
 
 
@@ -44,4 +43,4 @@ def test_threads_may_compile_at_once(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "program.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=600
     )
-    assert (ended.stdout, ended.stderr) == ("[ True] False\n", "")
+    assert (ended.stdout, ended.stderr) == ("[ True]\n", "")

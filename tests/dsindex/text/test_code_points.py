@@ -1,18 +1,13 @@
-"""Texts with a wanted code point are found by both ways of looking, wherever in the text and the buffer it stands."""
+"""Texts with a wanted code point are found, wherever in the text and the buffer it stands."""
 
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import xxhash
 
-from dsindex.kernels import code_points as code_point_loops
-from dsindex.kernels import loader as loops
-from dsindex.kernels import simd
 from dsindex.text import code_points
 from dsindex.text.code_points import CodePoints
 
@@ -25,10 +20,8 @@ EDGES = [0x88E, 0x88F, 0x890, 0xA7CD, 0xA7CE, 0xA7CF, 0xA7D0, 0x1093F, 0x10940, 
 PLAIN = ["a", "plain words, ", "é", "Привет ", "中文", "😀"]
 
 
-@pytest.fixture(params=["numpy", "loops"])
-def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = loops.import_loops() if request.param == "loops" else None
-    monkeypatch.setattr(loops._LOADER, "loops", loaded)
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_points, "_PIECE_BYTES", 100)
 
 
@@ -41,7 +34,6 @@ def holds_member(text: str, ranges: list[tuple[int, int]]) -> bool:
     return any(first <= ord(character) <= last for character in text for first, last in ranges)
 
 
-@pytest.mark.usefixtures("_way")
 @pytest.mark.parametrize("ranges", [RANGES, [(0x80, 0x80), (0x7FF, 0x7FF)], [(0x10FFFF, 0x10FFFF)]], ids=str)
 def test_texts_with_a_member_are_found(ranges: list[tuple[int, int]]) -> None:
     rng = random.Random(3)
@@ -58,7 +50,6 @@ def test_texts_with_a_member_are_found(ranges: list[tuple[int, int]]) -> None:
     assert sliced.tolist() == [number for number in wanted if 100 <= number < 200]
 
 
-@pytest.mark.usefixtures("_way")
 @pytest.mark.parametrize("point", EDGES[2:-1])
 def test_every_place_around_a_step_is_looked_at(point: int) -> None:
     points = CodePoints([(max(point, 0x80), max(point, 0x80))])
@@ -70,7 +61,6 @@ def test_every_place_around_a_step_is_looked_at(point: int) -> None:
     assert points.find_texts(one, data).tolist() == [0]
 
 
-@pytest.mark.usefixtures("_way")
 def test_nothing_is_found_where_nothing_is() -> None:
     offsets, data = buffers(["", "", "a"])
     assert CodePoints([]).find_texts(offsets, data).tolist() == []
@@ -79,7 +69,6 @@ def test_nothing_is_found_where_nothing_is() -> None:
     assert CodePoints(RANGES).find_texts(*buffers([""])).tolist() == []
 
 
-@pytest.mark.usefixtures("_way")
 def test_a_character_that_is_cut_off_is_none() -> None:
     data = np.frombuffer("\u088f\U000323b0".encode(), np.uint8)
     for size in range(1, len(data)):
@@ -91,8 +80,3 @@ def test_a_character_that_is_cut_off_is_none() -> None:
 def test_ranges_are_within_unicode_and_outside_ascii(ranges: list[tuple[int, int]]) -> None:
     with pytest.raises(ValueError, match=r"expected ranges within U\+0080 to U\+10FFFF, got U\+"):
         CodePoints(ranges)
-
-
-def test_a_change_of_the_vectors_reaches_the_loop_that_was_compiled_before() -> None:
-    digest = xxhash.xxh3_128_hexdigest(Path(simd.__file__).read_bytes())
-    assert digest == code_point_loops.SIMD_DIGEST, "write the new digest there: numba's cache sees that file only"
