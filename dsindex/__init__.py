@@ -1,3 +1,126 @@
-"""dsindex: JSONL to merged, indexed training data. The library: no Ray, no command line."""
+"""dsindex: JSONL to merged, indexed training data.
+
+    import dsindex
+
+    built = dsindex.build("docs.jsonl", tokenizer="gpt2/", append_eod=True, output_prefix="out/docs")
+    caches = dsindex.build_index(built, seq_length=4096, epochs=2.5, data_cache_path="out/cache")
+    print(dsindex.verify(built, cache=caches))
+    sample = dsindex.open(caches)[0]
+
+Everything here loads when it is first used: `import dsindex` itself imports nothing but this file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dsindex.errors import DsindexError
+    from workflows.api.boundary import OptionsError
+    from workflows.api.build import build, estimate
+    from workflows.api.index import build_index
+    from workflows.api.instruct import instruct
+    from workflows.api.merge import convert, merge
+    from workflows.api.open import open
+    from workflows.api.pack import pack
+    from workflows.api.ray_data import ray_datasource
+    from workflows.api.results import (
+        BuildResult,
+        ConvertResult,
+        EstimateResult,
+        IndexResult,
+        InstructResult,
+        MergeResult,
+        PackedRepairResult,
+        PackResult,
+        RepairResult,
+        VerifyResult,
+    )
+    from workflows.api.verify import repair, verify
+    from workflows.progress.snapshot import Snapshot
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "BuildResult",
+    "ConvertResult",
+    "DsindexError",
+    "EstimateResult",
+    "IndexResult",
+    "InstructResult",
+    "MergeResult",
+    "OptionsError",
+    "PackResult",
+    "PackedRepairResult",
+    "RepairResult",
+    "Snapshot",
+    "VerifyResult",
+    "build",
+    "build_index",
+    "convert",
+    "estimate",
+    "instruct",
+    "merge",
+    "open",
+    "pack",
+    "ray_datasource",
+    "repair",
+    "verify",
+]
+
+_RESULTS = "workflows.api.results"
+_MODULES = {
+    "BuildResult": _RESULTS,
+    "ConvertResult": _RESULTS,
+    "DsindexError": "dsindex.errors",
+    "EstimateResult": _RESULTS,
+    "IndexResult": _RESULTS,
+    "InstructResult": _RESULTS,
+    "MergeResult": _RESULTS,
+    "OptionsError": "workflows.api.boundary",
+    "PackResult": _RESULTS,
+    "PackedRepairResult": _RESULTS,
+    "RepairResult": _RESULTS,
+    "Snapshot": "workflows.progress.snapshot",
+    "VerifyResult": _RESULTS,
+    "build": "workflows.api.build",
+    "build_index": "workflows.api.index",
+    "convert": "workflows.api.merge",
+    "estimate": "workflows.api.build",
+    "instruct": "workflows.api.instruct",
+    "merge": "workflows.api.merge",
+    "open": "workflows.api.open",
+    "pack": "workflows.api.pack",
+    "ray_datasource": "workflows.api.ray_data",
+    "repair": "workflows.api.verify",
+    "verify": "workflows.api.verify",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a function or a class
+    if name not in _MODULES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """This package, in which `merge`, `verify` and others stay functions when submodules of these names are imported.
+
+    Python binds a submodule to its name in the package, which would hide the function. What a submodule defines is
+    imported by `from dsindex.merge import …`, which does not look at that name; `dsindex.merge.…` is the function's.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _MODULES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

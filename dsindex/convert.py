@@ -1,9 +1,9 @@
-"""MMIDIDX to `.pbin` and back, without loss: the same tokens, the same documents, empty ones included.
+"""Convert MMIDIDX to `.pbin` and back without loss: the same tokens and documents, including empty ones.
 
-A `.pbin` knows documents but not sequences, and the size of a token but not its type. So a document must be one
-sequence, or none where it is empty, unless it is flattened on purpose; and the way back gives the type that Megatron
-writes for the size: 1 byte uint8, 2 bytes uint16, 4 bytes int32. Where another type is wanted (a uint16 dataset that
-went through the era `spec`, which knows 4 bytes only), it is named.
+A `.pbin` stores documents but not sequences, and the size of a token but not its type. So a document must be one
+sequence, or none if it is empty, unless it is flattened on purpose. Converting back yields the type that Megatron uses
+for the size (1 byte uint8, 2 bytes uint16, 4 bytes int32) unless another one is requested, as for a uint16 dataset that
+went through the version `spec`, which has only tokens of 4 bytes.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
     from dsindex.formats.raw_index import RunTasks
 
 TYPE_OF_SIZE: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<i4")}
-"""The MMIDIDX type of a token of so many bytes."""
+"""MMIDIDX token type by token size in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """What was converted."""
+    """The result of a conversion."""
 
     outputs: tuple[str, ...]
     num_documents: int
     num_tokens: int
     dtype: np.dtype[Any]
-    """Of the tokens in the output."""
+    """Token type of the output."""
 
 
 def convert_to_packed(
@@ -65,13 +65,13 @@ def convert_to_packed(
 
     Args:
         prefix: Path of the dataset without `.bin` or `.idx`.
-        output: The `.pbin` to make; it must not exist.
-        era: Its era.
-        flatten: Join the sequences of each document; what a `.pbin` cannot say is refused otherwise.
+        output: The new `.pbin`, which must not exist.
+        era: Version of the new file.
+        flatten: Join the sequences of each document, instead of refusing what a `.pbin` cannot represent.
         run_tasks: Runs the copies.
 
     Raises:
-        FormatError: If the dataset is damaged, or says something that a `.pbin` cannot say.
+        FormatError: If the dataset is damaged, or cannot be represented as a `.pbin`.
         OutputError: If the output exists or cannot be written.
     """
     idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
@@ -84,10 +84,10 @@ def convert_to_packed(
     check_index(idx_path, index, bin_size_bytes=bin_bytes)
     if index.dtype not in TYPE_OF_SIZE.values():
         names = ", ".join(str(dtype) for dtype in TYPE_OF_SIZE.values())
-        msg = f"{idx_path}: expected tokens of a type that comes back from a .pbin ({names}), got {index.dtype}"
+        msg = f"{idx_path}: expected tokens of a type that can be restored from a .pbin ({names}), got {index.dtype}"
         raise FormatError(msg)
     if index.sequence_modes is not None:
-        msg = f"{idx_path}: expected a dataset without sequence modes; a .pbin cannot hold them"
+        msg = f"{idx_path}: expected a dataset without sequence modes, which a .pbin cannot store"
         raise FormatError(msg)
     if not flatten:
         _check_one_sequence(idx_path, index)
@@ -122,14 +122,14 @@ def convert_to_indexed(
 
     Args:
         path: The `.pbin`.
-        prefix: Path of the dataset to make without `.bin` or `.idx`, neither of which may exist.
-        era: The era of the `.pbin`; told from the file if None.
-        dtype: The token type; that of TYPE_OF_SIZE if None.
+        prefix: Path of the new dataset without `.bin` or `.idx`, neither of which may exist.
+        era: Version of the `.pbin`; detected if None.
+        dtype: The token type; None for that of TYPE_OF_SIZE.
         run_tasks: Runs the copies.
 
     Raises:
         FormatError: If the file is damaged, or an id does not fit the token type.
-        LimitError: If a document has more tokens than MMIDIDX can say.
+        LimitError: If a document has more tokens than MMIDIDX can store.
         OutputError: If the output exists or cannot be written.
     """
     header = read_packed_header(path, era=era)
@@ -146,7 +146,7 @@ def convert_to_indexed(
         except OverflowError as error:
             msg = f"{path}: {error}"
             raise LimitError(msg) from error
-        except OSError as error:  # of the index, or of the builder's temporary files
+        except OSError as error:  # from the index or the builder's temporary files
             raise new_file_error(idx_path, error) from error
         finally:
             builder.close()
@@ -159,11 +159,11 @@ def convert_to_indexed(
 
 
 def convert_era(path: str, output: str, *, era: Era, run_tasks: RunTasks = run_in_threads) -> Conversion:
-    """Write a `.pbin` again in another era.
+    """Write a copy of a `.pbin` in another version.
 
     Raises:
         FormatError: If the file is damaged.
-        LimitError: If the era cannot hold tokens of this size.
+        LimitError: If the version cannot hold tokens of this size.
         OutputError: If the output exists or cannot be written.
     """
     header = merge_packed([path], output, era=era, run_tasks=run_tasks)
@@ -172,18 +172,18 @@ def convert_era(path: str, output: str, *, era: Era, run_tasks: RunTasks = run_i
 
 
 def _document_bounds(index: SequenceIndex, bin_bytes: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield where documents begin and end in the `.bin`, in bytes, a chunk at a time."""
+    """Yield the byte offsets at which documents begin and end in the `.bin`, a chunk at a time."""
     boundaries = index.document_indices
     for first in range(0, index.header.num_documents, CHUNK_ITEMS):
         sequences = boundaries[first : first + CHUNK_ITEMS + 1]
-        starts = np.full(len(sequences), bin_bytes, dtype=np.int64)  # where the sequence after the last would begin
+        starts = np.full(len(sequences), bin_bytes, dtype=np.int64)  # where a sequence after the last would begin
         inside = sequences < index.header.num_sequences
         starts[inside] = index.sequence_pointers[sequences[inside]]
         yield starts[:-1], starts[1:]
 
 
 def _check_one_sequence(idx_path: str, index: SequenceIndex) -> None:
-    """See that every document is one sequence with tokens, or none: only that comes back as it was."""
+    """Check that every document is one sequence with tokens, or none: only then is the conversion reversible."""
     boundaries = index.document_indices
     for first in range(0, index.header.num_documents, CHUNK_ITEMS):
         sequences = np.diff(boundaries[first : first + CHUNK_ITEMS + 1])
@@ -191,14 +191,14 @@ def _check_one_sequence(idx_path: str, index: SequenceIndex) -> None:
         if len(several):
             msg = (
                 f"{idx_path}: expected documents of one sequence, got {sequences[several[0]]} in document "
-                f"{first + several[0]}; a .pbin knows documents only, join their sequences with --flatten"
+                f"{first + several[0]}; a .pbin has no sequences, join them with --flatten"
             )
             raise FormatError(msg)
     for first in range(0, index.header.num_sequences, CHUNK_ITEMS):
         empty = np.flatnonzero(index.sequence_lengths[first : first + CHUNK_ITEMS] == 0)
         if len(empty):
             msg = (
-                f"{idx_path}: expected sequences with tokens, got none in sequence {first + empty[0]}; a .pbin cannot "
-                f"tell it from a document without sequences, accept that with --flatten"
+                f"{idx_path}: expected sequences with tokens, got none in sequence {first + empty[0]}, which a .pbin "
+                f"cannot distinguish from a document without sequences; accept that with --flatten"
             )
             raise FormatError(msg)

@@ -1,4 +1,4 @@
-"""Token types on disk: their codes, the type a vocabulary needs, and the one checked cast.
+"""Token types on disk: their codes, the type that a vocabulary needs, and the one checked cast.
 
 The codes are those of MMIDIDX (`DType` in megatron.core.datasets.indexed_dataset).
 """
@@ -25,7 +25,7 @@ TOKEN_DTYPES: dict[int, np.dtype[Any]] = {
 _CODES = {dtype: code for code, dtype in TOKEN_DTYPES.items()}
 
 UINT16_VOCABULARY_LIMIT = 65_500
-"""Megatron writes uint16 below this vocabulary size, int32 from it on (`DType.optimal_dtype`)."""
+"""Vocabulary size below which Megatron writes uint16, and from which it writes int32 (`DType.optimal_dtype`)."""
 
 
 def dtype_code(dtype: np.dtype[Any]) -> int:
@@ -46,7 +46,7 @@ def dtype_code(dtype: np.dtype[Any]) -> int:
 
 
 def dtype_for_vocabulary(vocabulary_size: int) -> np.dtype[Any]:
-    """Return the token type that Megatron writes for a vocabulary of this size, added tokens included.
+    """Return the token type that Megatron writes for a vocabulary of this size, including added tokens.
 
     >>> dtype_for_vocabulary(50257), dtype_for_vocabulary(65500)
     (dtype('uint16'), dtype('int32'))
@@ -58,17 +58,17 @@ def dtype_for_vocabulary(vocabulary_size: int) -> np.dtype[Any]:
 
 
 def cast_tokens(tokens: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Narrow integer token ids to their type on disk.
+    """Cast integer token ids to their type on disk.
 
     Args:
         tokens: Integer ids of any shape.
         dtype: An integer type.
 
     Returns:
-        The ids in `dtype`; the same array where it has that type already.
+        The ids in `dtype`; the same array if it has that type already.
 
     Raises:
-        OverflowError: If an id does not fit; ids never wrap.
+        OverflowError: If an id does not fit; ids never wrap around.
 
     >>> cast_tokens(np.array([1, 65535]), np.dtype("uint16"))
     array([    1, 65535], dtype=uint16)
@@ -80,7 +80,7 @@ def cast_tokens(tokens: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def require_fit(tokens: NDArray[Any], dtype: np.dtype[Any]) -> None:
-    """See to it that integer token ids can be narrowed to a type; whoever writes them into an array of it asks first.
+    """Check that integer token ids fit a type; required before they are written into an array of that type.
 
     Raises:
         OverflowError: If an id does not fit.

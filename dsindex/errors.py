@@ -1,19 +1,19 @@
-"""Every error that a user can cause, in one tree. Each message is a sentence: where, what was expected, what to do.
+"""The tree of all errors that a user can cause. Each message is one sentence: where, what was expected, what to do.
 
     DsindexError
     ├── InputError              an input is missing, empty, unreadable, or changed while it was read
     │   └── RecordError         one line of an input stops the job; knows the file and byte offset
-    │       ├── BadRecordError  it is not a record
-    │       └── RecordLimitError    a template or pattern takes too much time or memory for it
-    ├── RecordProblem           a record cannot become tokens; who reads the file adds the place
+    │       ├── BadRecordError  the line is not a record
+    │       └── RecordLimitError    a template or pattern takes too much time or memory for the line
+    ├── RecordProblem           a record cannot become tokens; the reader of the file adds the place
     ├── TokenizerError          a tokenizer cannot be read, or lacks what the job needs
-    ├── FormatError             a file is not what its format says
+    ├── FormatError             a file does not conform to its format
     ├── OutputError             an output exists, cannot be written, or does not fit on the disk
     ├── PlanError               the work folder belongs to another plan, or to a running driver
-    ├── LimitError              a size that a format or the machine cannot hold; checked before work starts
+    ├── LimitError              a size is too large for a format or the machine; checked before work starts
     └── TaskError               a task failed more often than its budget of retries allows
 
-Misuse of the library (a wrong type, an index out of range) is ValueError, TypeError or IndexError, as in any library.
+Misuse of the library (a wrong type, an index out of range) raises ValueError, TypeError or IndexError.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class DsindexError(Exception):
-    """Base of all errors that dsindex raises on purpose; the command line prints its message and exits with 1."""
+    """Base of all errors that dsindex raises on purpose; the command line prints the message and exits with 1."""
 
     transient: bool = False
-    """The same call may succeed when it is tried again: a network folder that was away, an I/O error."""
+    """Whether a retry may succeed, as after an I/O error or an outage of a network folder."""
 
 
 class InputError(DsindexError):
@@ -41,8 +41,8 @@ class RecordError(InputError):
     Args:
         path: The input file.
         offset: Byte offset of the line's first byte in the file.
-        reason: What is wrong and what was expected, without the place.
-        line: 1-based line number in the file, once somebody has counted.
+        reason: What was expected and what was found, without the place.
+        line: 1-based line number in the file, if it is known.
     """
 
     def __init__(self, path: str, offset: int, reason: str, line: int | None = None) -> None:
@@ -57,7 +57,7 @@ class RecordError(InputError):
         return type(self), (self.path, self.offset, self.reason, self.line)
 
     def with_line(self, line: int) -> Self:
-        """Say the same with the 1-based line number, which only a reader of the whole file knows."""
+        """Return the same error with the 1-based line number, which only a reader of the whole file knows."""
         return type(self)(self.path, self.offset, self.reason, line)
 
 
@@ -66,7 +66,7 @@ class BadRecordError(RecordError):
 
 
 class RecordLimitError(RecordError):
-    """A chat template or jq pattern takes too much time or memory for one record, which is never set aside for it."""
+    """A chat template or jq pattern takes too much time or memory for a record, which is never quarantined for it."""
 
 
 class TokenizerError(DsindexError):
@@ -74,7 +74,7 @@ class TokenizerError(DsindexError):
 
 
 class FormatError(DsindexError):
-    """A file is not what its format says."""
+    """A file does not conform to its format."""
 
 
 class OutputError(DsindexError):
@@ -82,11 +82,11 @@ class OutputError(DsindexError):
 
 
 class PlanError(DsindexError):
-    """The work folder belongs to another plan, or to a driver that is running."""
+    """The work folder belongs to another plan, or to a running driver."""
 
 
 class LimitError(DsindexError):
-    """A size that a format or this machine cannot hold; found before anything is allocated or written."""
+    """A size is too large for a format or this machine; raised before anything is allocated or written."""
 
 
 class TaskError(DsindexError):
@@ -94,10 +94,10 @@ class TaskError(DsindexError):
 
 
 class RecordProblem(DsindexError):
-    """One record cannot become tokens; whoever reads the file adds the place.
+    """One record cannot become tokens; the reader of the file adds the place.
 
     Args:
-        kind: A short name to count by: `bad-json`, `bad-text`, `bad-field`, `missing-field`, `no-turns`,
+        kind: A short name for counting: `bad-json`, `bad-text`, `bad-field`, `missing-field`, `no-turns`,
             `unknown-role`, `pattern-error`, `pattern-no-match`, `marker-in-text`, `unbalanced-markers`,
             `template-failed`, `nothing-learnt`, `too-long`, `too-large`.
         reason: One sentence: what was expected, what was found.

@@ -1,10 +1,10 @@
-r"""JSON that we write and read ourselves, and names from disk within it and in messages.
+r"""Write and read dsindex's own JSON, including file names that are not UTF-8, and show such names in messages.
 
-A name on disk is bytes. Python reads those that are not UTF-8 as halves of surrogate pairs, U+DC80 to U+DCFF (PEP 383),
-and gives the bytes back when it opens the file. In JSON such a half is the escape `\udc80`, as Python's own `json` has
-it; in a message for people it is spelt the same.
+File names are bytes. Python decodes bytes that are not UTF-8 as lone surrogates, U+DC80 to U+DCFF (PEP 383), and
+encodes them again when it opens the file. JSON stores such a surrogate as the escape `\udc80`, as Python's own `json`
+does; messages show the same.
 
-Everything else is written by orjson, byte for byte as if this module did not exist.
+Everything else is written by orjson, byte for byte.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Any
 
 import orjson
 
-# Control characters, halves of surrogate pairs, and what breaks a line or turns the direction of writing.
+# Control characters, lone surrogates, line separators, and characters that change the direction of writing.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def encode_json(
     value: object, *, indent: bool = False, newline: bool = False, sort_keys: bool = False, ascii_only: bool = False
 ) -> bytes:
-    r"""Return a value as JSON, names that are not UTF-8 included.
+    r"""Return a value as JSON, including names that are not UTF-8.
 
     Args:
-        value: What orjson takes: dicts with text for keys, lists, tuples, dataclasses, text, numbers, booleans, None.
-        indent: Write a line per item, indented by two spaces.
+        value: A value for orjson: dicts with text keys, lists, tuples, dataclasses, text, numbers, booleans, None.
+        indent: Write one item per line, indented by two spaces.
         newline: End with a newline.
-        sort_keys: Write the keys of every object in order.
-        ascii_only: Write all other letters as escapes.
+        sort_keys: Sort the keys of every object.
+        ascii_only: Escape all characters outside ASCII.
 
     Raises:
-        TypeError: If the value is no such value.
+        TypeError: If the value is of another type.
 
     >>> encode_json({"file": "a\udcff.jsonl"})
     b'{"file":"a\\udcff.jsonl"}'
@@ -62,10 +62,10 @@ def encode_json(
 
 
 def decode_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything
-    r"""Return what JSON says, names that are not UTF-8 included.
+    r"""Parse JSON, including names that are not UTF-8.
 
     Raises:
-        ValueError: If it is no JSON; `json.JSONDecodeError` where a place can be named.
+        ValueError: If it is not JSON; `json.JSONDecodeError` if the position is known.
 
     >>> decode_json(b'{"file": "a\\udcff.jsonl"}')
     {'file': 'a\udcff.jsonl'}
@@ -83,9 +83,9 @@ def decode_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything
 
 
 def name_bytes(text: str) -> bytes:
-    r"""Return the bytes of a text that may hold names that are not UTF-8, to compute a digest of it.
+    r"""Return the bytes of a text that may contain names that are not UTF-8, for digests.
 
-    The UTF-8 form wherever there is one; different texts have different bytes.
+    The bytes are UTF-8 wherever possible; different texts have different bytes.
 
     >>> name_bytes("é"), name_bytes("\udcff")
     (b'\xc3\xa9', b'\xed\xb3\xbf')
@@ -94,7 +94,7 @@ def name_bytes(text: str) -> bytes:
 
 
 def show_name(name: str) -> str:
-    r"""Return a name as a message or a table may show it: on one line, and nothing in it moves the terminal's cursor.
+    r"""Return a name in a form for messages and tables: on one line, without control characters.
 
     >>> print(show_name("naïve\n\x1b[2J\udcff.jsonl"))
     naïve\n\x1b[2J\udcff.jsonl

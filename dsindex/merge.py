@@ -1,8 +1,8 @@
-"""Make one dataset of many: the `.bin` in parallel by ranges of the output, the `.idx` as a stream.
+"""Merge many datasets into one: the `.bin` in parallel by ranges of the output, the `.idx` as a stream.
 
-The plan is a pure function of the parts' sizes, and can be made as far as the first parts are known. A range of the
+The ranges are a pure function of the parts' sizes, and are known as soon as the parts up to them are. A range of the
 output is assembled from the parts that overlap it and written at its offset, so that a second attempt writes the same
-bytes to the same place. No step holds all documents.
+bytes to the same place. No step holds all documents in memory.
 """
 
 from __future__ import annotations
@@ -37,44 +37,44 @@ if TYPE_CHECKING:
     from dsindex.storage import DigestingWriter
 
 MAX_RANGES = 9_000
-"""Fewer than the 10,000 parts that an S3 multipart upload may have."""
+"""Largest number of ranges, below the 10,000 parts that an S3 multipart upload may have."""
 
 COPY_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A run of bytes of a file that becomes part of the output."""
+    """A run of bytes in a file that becomes part of the output."""
 
     path: str
     identity: str
-    """Stands for the file's bytes, wherever it lies: another attempt at making it has another one."""
+    """Identifies the file's bytes, whatever its path; files of different attempts have different identities."""
     offset: int
     size_bytes: int
     swapped_bytes: int = 1
-    """Size of the items whose byte order is turned round on the way; 1: they stay as they are."""
+    """Size of the items whose byte order is reversed; 1 to copy the bytes unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One MMIDIDX dataset that is merged."""
+    """One MMIDIDX dataset to merge."""
 
     bin_path: str
     idx_path: str
     identity: str
-    """Stands for the bytes of both files, as that of a piece does."""
+    """Identifies the bytes of both files, as for a piece."""
     bin_bytes: int
     header: IndexHeader
 
     @property
     def piece(self) -> Piece:
-        """The whole `.bin`."""
+        """Return the whole `.bin` as a piece."""
         return Piece(path=self.bin_path, identity=self.identity, offset=0, size_bytes=self.bin_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRange:
-    """Bytes [begin, end) of the output and where they come from."""
+    """Bytes [begin, end) of the output, and the pieces from which they are copied."""
 
     number: int
     begin: int
@@ -84,7 +84,7 @@ class MergeRange:
 
     @property
     def identity(self) -> str:
-        """Stands for the range's place and for exactly the bytes that belong there."""
+        """Identifies the position of the range and its exact bytes."""
         made_of = [f"{self.begin} {self.end}"]
         made_of += [
             f"{piece.offset} {piece.size_bytes} {piece.swapped_bytes} {piece.identity}" for piece in self.pieces
@@ -94,15 +94,15 @@ class MergeRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeResult:
-    """What one attempt at a range wrote."""
+    """The result of one attempt at a range."""
 
     number: int
     block_digests: tuple[str, ...]
-    """XXH3-128 of each DIGEST_BLOCK_BYTES of the range, in hexadecimal."""
+    """XXH3-128 of each block of DIGEST_BLOCK_BYTES in the range, in hexadecimal."""
 
 
 def open_part(prefix: str) -> Part:
-    """Look at one dataset that is to be merged.
+    """Open one dataset for merging.
 
     Args:
         prefix: Path without `.bin` or `.idx`.
@@ -119,7 +119,7 @@ def open_part(prefix: str) -> Part:
     return Part(
         bin_path=f"{prefix}.bin",
         idx_path=f"{prefix}.idx",
-        identity=prefix,  # whoever merges files of others says in the plan which versions of them
+        identity=prefix,  # the plan of a merge records the versions of its inputs
         bin_bytes=bin_bytes,
         header=header,
     )
@@ -129,14 +129,14 @@ def merged_header(parts: Sequence[Part]) -> IndexHeader:
     """Return the header of the merged index.
 
     Raises:
-        FormatError: If the parts disagree on the token type or on having modes, naming the first that does.
+        FormatError: If the parts differ in token type or in having modes, naming the first that does.
         ValueError: If there are no parts.
     """
     if not parts:
         msg = "expected at least one part to merge, got none"
         raise ValueError(msg)
     first = parts[0]
-    # Whether a dataset without sequences has modes cannot be seen from its file, nor does it matter.
+    # A dataset without sequences looks the same with and without modes.
     filled = next((part for part in parts if part.header.num_sequences), first)
     for part in parts:
         if part.header.dtype != first.header.dtype:
@@ -161,7 +161,7 @@ def merged_header(parts: Sequence[Part]) -> IndexHeader:
 
 
 def range_bytes(total_bytes: int, *, minimum: int = DIGEST_BLOCK_BYTES) -> int:
-    """Return the size of an output range: at least `minimum`, at most MAX_RANGES of them, whole digest blocks.
+    """Return the size of an output range: whole digest blocks, at least `minimum`, for at most MAX_RANGES ranges.
 
     >>> range_bytes(10 << 30) >> 20, range_bytes(10 << 40) >> 20
     (64, 1216)
@@ -171,11 +171,11 @@ def range_bytes(total_bytes: int, *, minimum: int = DIGEST_BLOCK_BYTES) -> int:
 
 
 class RangePlanner:
-    """Cuts a file that is made of pieces into ranges, as the pieces become known.
+    """Cuts a file that is assembled from pieces into ranges, as the pieces become known.
 
     Args:
-        output: The file that the ranges are written into, at their own offsets.
-        bound_bytes: What the file will hardly be larger than; the ranges' size follows from it.
+        output: The file into which the ranges are written, at their offsets.
+        bound_bytes: Estimated upper limit of the file's size, which determines the size of ranges.
     """
 
     def __init__(self, output: str, *, bound_bytes: int) -> None:
@@ -183,11 +183,11 @@ class RangePlanner:
         self._step = range_bytes(bound_bytes)
         self._number = 0
         self._size_bytes = 0
-        """Of `_pieces`, which are those of the range that is not full yet."""
+        """Size of `_pieces`, the pieces of the range that is not full yet."""
         self._pieces: list[Piece] = []
 
     def add(self, piece: Piece) -> list[MergeRange]:
-        """Take the next piece in output order; give the ranges that it fills."""
+        """Add the next piece in output order; return the ranges that it fills."""
         full = []
         offset, left = piece.offset, piece.size_bytes
         while left:
@@ -200,7 +200,7 @@ class RangePlanner:
         return full
 
     def rest(self) -> list[MergeRange]:
-        """Return the range that is not full, if there is one: after the last piece it is the last range."""
+        """Return the range that is not full, if there is one; after the last piece, it is the last range."""
         if not self._pieces:
             return []
         begin = self._number * self._step
@@ -216,22 +216,22 @@ class RangePlanner:
 
 
 def plan_merge(pieces: Sequence[Piece], output: str, *, bound_bytes: int = 0) -> list[MergeRange]:
-    """Cut a file that is made of pieces into ranges and say which bytes of which pieces make each.
+    """Cut a file that is assembled from pieces into ranges with their pieces.
 
     Args:
-        pieces: In output order; where the bytes of items are turned round, the sizes before are multiples of an item's.
-        output: The file that the ranges are written into, at their own offsets.
-        bound_bytes: The ranges are those of a file of this size, if it is larger.
+        pieces: In output order; if bytes are swapped, the sizes of preceding pieces must be multiples of the item size.
+        output: The file into which the ranges are written, at their offsets.
+        bound_bytes: Choose the size of ranges for a file of this size, if it is larger than the pieces together.
     """
     planner = RangePlanner(output, bound_bytes=max(bound_bytes, sum(piece.size_bytes for piece in pieces)))
     return [task for piece in pieces for task in planner.add(piece)] + planner.rest()
 
 
 def merge_range(task: MergeRange) -> RangeResult:
-    """Assemble one range of the output at its offset, synced, and digest it on the way.
+    """Assemble one range of the output at its offset, sync it, and return its digests.
 
     Raises:
-        InputError: If a part is gone or shorter than planned.
+        InputError: If a part is missing or shorter than planned.
         OutputError: If the output cannot be written.
     """
     try:
@@ -259,7 +259,7 @@ def merge_range(task: MergeRange) -> RangeResult:
 
 
 def _read_pieces(task: MergeRange) -> Iterator[memoryview]:
-    """Read a range's bytes in order; chunks end where digest blocks of the output end."""
+    """Yield a range's bytes in order; chunks never cross the end of a digest block of the output."""
     buffer = memoryview(bytearray(COPY_BYTES))
     filled = 0
     for piece in task.pieces:
@@ -288,7 +288,7 @@ def _read_pieces(task: MergeRange) -> Iterator[memoryview]:
 
 
 def write_merged_index(file: DigestingWriter, parts: Sequence[Part]) -> None:
-    """Write the merged `.idx`: lengths as they are, pointers running on, each part's boundaries moved by its base.
+    """Write the merged `.idx`: unchanged lengths, continuous pointers, and each part's boundaries shifted by its base.
 
     Raises:
         FormatError: If a part's boundaries do not run from 0 to its number of sequences, or its index does not belong
@@ -326,7 +326,7 @@ def write_merged_index(file: DigestingWriter, parts: Sequence[Part]) -> None:
 
 
 def _moved_boundaries(part: Part, base: int) -> Iterator[NDArray[np.int64]]:
-    """Yield a part's boundaries after its leading 0, counted from the merged dataset's first sequence."""
+    """Yield a part's boundaries after its leading 0, counted from the first sequence of the merged dataset."""
     previous = 0
     header = part.header
     for number, chunk in enumerate(_section(part.idx_path, BOUNDARY, header.boundaries_offset, header.num_boundaries)):
@@ -334,7 +334,7 @@ def _moved_boundaries(part: Part, base: int) -> Iterator[NDArray[np.int64]]:
             msg = f"{part.idx_path}: expected the first document boundary to be 0, got {chunk[0]}"
             raise FormatError(msg)
         if chunk[0] < previous or np.any(chunk[1:] < chunk[:-1]):
-            msg = f"{part.idx_path}: expected document boundaries that never fall; the index is damaged"
+            msg = f"{part.idx_path}: expected document boundaries that never decrease; the index is damaged"
             raise FormatError(msg)
         previous = int(chunk[-1])
         yield (chunk[1:] if number == 0 else chunk) + base
@@ -361,4 +361,4 @@ def _section(path: str, dtype: np.dtype[Any], offset: int, count: int) -> Iterat
 
 
 def _unreadable(path: str, error: OSError) -> InputError:
-    return InputError(f"{path}: cannot be read ({error.strerror}); run the same command again once that is mended")
+    return InputError(f"{path}: cannot be read ({error.strerror}); make it readable and run the same command again")

@@ -1,8 +1,8 @@
-"""Opening what a user named for reading, where only a file will do: never a pipe, a device or a socket.
+"""Open paths from users for reading if they are files, and refuse pipes, devices and sockets.
 
-Opening a pipe waits for somebody who writes to it, perhaps for ever; a device may have no end. And an input is read in
-ranges, side by side, more than once and by other processes, which nothing but a file can give. So such a path is
-refused with an OSError that names what it is, and every reader reports that as it reports a missing file.
+Opening a pipe waits for a writer, perhaps forever, and a device may be endless. Besides, an input is read in ranges, in
+parallel, more than once and by other processes, which only a file supports. So such a path is refused with an OSError
+that names its kind, and every reader reports that like a missing file.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _STANDARD_INPUT = re.compile(r"/dev/(stdin|fd/0)|/proc/self/fd/0")
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|thread-self|\d+)/fd/\d+")
-"""Names that stand for another file in another process."""
+"""Paths that lead to different files in different processes."""
 
 
 def what_is_no_file(path: str) -> str | None:
-    """Say what a path names that is there and is neither a file nor a folder; None for all others.
+    """Return the kind of an existing path that is neither a file nor a folder; None for all others.
 
     >>> what_is_no_file("-"), what_is_no_file("/dev/null")
     ('standard input', 'a device')
@@ -44,16 +44,16 @@ def what_is_no_file(path: str) -> str | None:
 
 
 def open_file(path: str | os.PathLike[str]) -> BufferedReader:
-    """Open a file for reading, in binary.
+    """Open a file for reading in binary mode.
 
     Raises:
-        OSError: If it cannot be opened, or is no file; `strerror` says what it is instead.
+        OSError: If it cannot be opened, or is not a file; then `strerror` says what it is.
     """
     return open(path, "rb", opener=_open_regular)
 
 
 def open_unbuffered(path: str | os.PathLike[str]) -> FileIO:
-    """Open a file whose reader has a buffer of its own.
+    """Open a file without a buffer, for a reader that has its own.
 
     Raises:
         OSError: As `open_file`.
@@ -73,12 +73,12 @@ def open_descriptor(path: str) -> int:
 def _open_regular(path: str, flags: int) -> int:
     kind = what_is_no_file(path)
     if kind is None:
-        descriptor = os.open(path, flags | os.O_NONBLOCK)  # means nothing to a file, and a pipe does not wait
+        descriptor = os.open(path, flags | os.O_NONBLOCK)  # no effect on files; a pipe does not wait
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISREG(mode):
             return descriptor
         os.close(descriptor)
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        kind = "no file any more"
+        kind = "no longer a file"
     raise OSError(errno.EINVAL, f"it is {kind}, and only a file will do", path)

@@ -1,7 +1,7 @@
-"""Where bytes live: whole or absent files on a POSIX file system, and the digest that proves them.
+"""Store files that are complete or absent on a POSIX file system, and compute the digests that identify them.
 
-A name that is visible holds all of its bytes: files are written under another name in the same folder, synced, and
-renamed. Object stores will come as a second implementation of these functions.
+Final names never refer to incomplete files: files are written under another name in the same folder, synced, and
+renamed.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 DIGEST_BLOCK_BYTES = 64 << 20
-"""A file's digest is built from the digests of its blocks of this size, so that blocks can be digested anywhere."""
+"""Size of the blocks from whose digests a file's digest is computed, so that blocks can be digested anywhere."""
 
 WRITE_BYTES = 256 << 10
-"""Written per call. Linux gives the page cache of larger writes in huge pages, which can cost more than the copying:
-1 GB took 0.8 s in pieces of 256 KiB and 3.4 s in pieces of 4 MiB (ext4, Linux 6.18, a virtual machine)."""
+"""Bytes per write call. Larger writes can be four times slower, since Linux then allocates the page cache in huge
+pages."""
 
 BUFFER_BYTES = 64 << 10
-"""For small writes. Larger ones pass the buffer by, which is why it is smaller than WRITE_BYTES."""
+"""Size of the buffer for small writes. It is smaller than WRITE_BYTES, so that larger writes bypass it."""
 
 WRITEBACK_BYTES = 8 << 20
-"""Written before the disk is set to work on it, so that the sync at the end finds little left to wait for."""
+"""Bytes written before writeback is started, so that little is left for the sync at the end."""
 
 Bytes = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFile:
-    """A file as it was written: what it is recognised by, and proven whole."""
+    """The name, size and digest of a written file."""
 
     name: str
-    """Relative to the work folder; of a dataset's published file, its suffix."""
+    """Name relative to the work folder, or the suffix of a dataset's published file."""
     size_bytes: int
     digest: str
-    """As `digest_file` returns it."""
+    """Digest as returned by `digest_file`."""
 
 
 def combine_digests(block_digests: Iterable[bytes]) -> str:
-    """Return a file's digest from the XXH3-128 digests (16 bytes, big-endian) of its blocks, in order.
+    """Return a file's digest, computed from the XXH3-128 digests (16 bytes, big-endian) of its blocks in order.
 
     Source: docs/formats.md, section 6.
 
@@ -62,7 +62,7 @@ def combine_digests(block_digests: Iterable[bytes]) -> str:
 
 
 class BlockDigester:
-    """Digest a stream of bytes by blocks of DIGEST_BLOCK_BYTES, counted from the stream's first byte."""
+    """Digests a stream of bytes by blocks of DIGEST_BLOCK_BYTES, counted from the first byte of the stream."""
 
     def __init__(self) -> None:
         self._finished: list[bytes] = []
@@ -70,7 +70,7 @@ class BlockDigester:
         self._room = DIGEST_BLOCK_BYTES
 
     def update(self, data: Bytes) -> None:
-        """Take the next bytes of the stream."""
+        """Add the next bytes of the stream."""
         view = memoryview(data)
         view = view.cast("B") if view.nbytes else view
         while len(view):
@@ -84,7 +84,7 @@ class BlockDigester:
                 self._room = DIGEST_BLOCK_BYTES
 
     def blocks(self) -> list[bytes]:
-        """Return the digest of each block so far, a last partial one included."""
+        """Return the digest of each block so far, including a last partial one."""
         return [*self._finished, self._hash.digest()] if self._room < DIGEST_BLOCK_BYTES else list(self._finished)
 
     def hexdigest(self) -> str:
@@ -100,10 +100,10 @@ class DigestingWriter:
         self._digester = BlockDigester()
         self.size_bytes = 0
         self._at_work_bytes = 0
-        """Of these the disk was set to work on."""
+        """Bytes whose writeback was started."""
 
     def write(self, data: Bytes) -> None:
-        """Write all of `data` at the end."""
+        """Append all of `data`."""
         view = memoryview(data)
         view = view.cast("B") if view.nbytes else view
         for begin in range(0, len(view), WRITE_BYTES):
@@ -115,16 +115,16 @@ class DigestingWriter:
             self._at_work_bytes = self.size_bytes
 
     def hexdigest(self) -> str:
-        """Return the digest of what was written, as `digest_file` will see it."""
+        """Return the digest of the bytes written, as `digest_file` would."""
         return self._digester.hexdigest()
 
     def as_stored(self, name: str) -> StoredFile:
-        """Return what was written, under a name."""
+        """Return the written file under a name."""
         return StoredFile(name=name, size_bytes=self.size_bytes, digest=self.hexdigest())
 
 
 class ArrowSink:
-    """A DigestingWriter as the file object that Arrow wants."""
+    """A DigestingWriter as a file object for Arrow."""
 
     closed = False
 
@@ -137,30 +137,30 @@ class ArrowSink:
         return len(data)
 
     def tell(self) -> int:
-        """Return the bytes written so far."""
+        """Return the number of bytes written so far."""
         return self._file.size_bytes
 
     def flush(self) -> None:
-        """Nothing to do: the writer's owner flushes and syncs."""
+        """Do nothing: the writer's owner flushes and syncs."""
 
     def close(self) -> None:
-        """Nothing to do: the writer's owner closes."""
+        """Do nothing: the writer's owner closes the file."""
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def readable(self) -> bool:
-        """It is not."""
+        """Return False."""
         return False
 
     def seekable(self) -> bool:
-        """It is not."""
+        """Return False."""
         return False
 
 
 def digest_file(path: str, *, chunk_bytes: int = 4 << 20) -> str:
-    """Read a file once and give its digest.
+    """Read a file once and return its digest.
 
     Raises:
         InputError: If it cannot be read.
@@ -179,12 +179,12 @@ def digest_file(path: str, *, chunk_bytes: int = 4 << 20) -> str:
 
 @contextlib.contextmanager
 def atomic_writer(path: str, *, attempt_id: str | None = None) -> Iterator[DigestingWriter]:
-    """Open `path` for writing; it appears whole, synced to disk, when the block ends, or not at all.
+    """Open `path` for writing; the file appears complete and synced when the block ends, or not at all.
 
     Args:
-        path: The final name.
-        attempt_id: A word that no other writer uses, for a caller that wants to know the temporary file's name after a
-            crash; see `temporary_name`.
+        path: The final path.
+        attempt_id: A unique word, for a caller that needs to know the temporary file's name after a crash; see
+            `temporary_name`.
 
     Raises:
         OutputError: If the folder or the disk refuses.
@@ -205,7 +205,7 @@ def atomic_writer(path: str, *, attempt_id: str | None = None) -> Iterator[Diges
 
 
 def temporary_name(path: str, attempt_id: str) -> str:
-    """Return the name under which `atomic_writer` writes."""
+    """Return the path under which `atomic_writer` writes."""
     return f"{path}.{attempt_id}.tmp"
 
 
@@ -216,7 +216,7 @@ def write_whole(path: str, data: Bytes) -> None:
 
 
 def replace_file(path: str, data: Bytes, *, temporary: str) -> None:
-    """Write a small file atomically by way of a name that the caller knows, so that a crash leaves no other.
+    """Write a small file atomically through a temporary path that the caller knows and can remove after a crash.
 
     Raises:
         OutputError: If the folder or the disk refuses.
@@ -234,7 +234,7 @@ def replace_file(path: str, data: Bytes, *, temporary: str) -> None:
 
 
 def put_if_absent(path: str, data: bytes) -> bool:
-    """Create `path` with `data` unless it exists; of several writers exactly one gets True.
+    """Create `path` with `data` unless it exists; exactly one of several writers gets True.
 
     Source: link(2) is atomic on local disks and on NFS, where O_EXCL once was not.
     """
@@ -256,7 +256,7 @@ def put_if_absent(path: str, data: bytes) -> bool:
 
 
 def write_at(descriptor: int, data: Bytes, offset: int) -> None:
-    """Write all of `data` at a byte offset, however short the single writes are."""
+    """Write all of `data` at a byte offset, repeating short writes."""
     view = memoryview(data)
     view = view.cast("B") if view.nbytes else view
     while len(view):
@@ -265,7 +265,7 @@ def write_at(descriptor: int, data: Bytes, offset: int) -> None:
 
 
 def start_writeback(descriptor: int, offset: int, num_bytes: int) -> None:
-    """Set the disk to work on bytes that were written, without waiting for it, where the system can; no promise.
+    """Start writing cached bytes to disk without waiting, if the system supports it; this is only a hint.
 
     Source: sync_file_range(2).
     """
@@ -292,7 +292,7 @@ def read_into(descriptor: int, buffer: memoryview, offset: int) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Make renames in a folder survive a power cut, where the file system can."""
+    """Make renames in a folder survive a power failure, if the file system can."""
     descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -316,7 +316,7 @@ def make_folder(path: str) -> None:
 
 
 def remove_if_present(path: str) -> None:
-    """Remove a file; that it is gone already is fine.
+    """Remove a file if it exists.
 
     Raises:
         OutputError: If that is refused.
@@ -330,7 +330,7 @@ def remove_if_present(path: str) -> None:
 
 
 def free_bytes(folder: str) -> int:
-    """Tell how many bytes this user may still write below an existing folder or its nearest existing parent."""
+    """Return the bytes that this user can still write in a folder, or in its nearest existing parent."""
     while folder and not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     return shutil.disk_usage(folder or ".").free
@@ -340,14 +340,14 @@ FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def output_error(path: str, error: OSError) -> OutputError:
-    """Say in one sentence why a file cannot be written and what to do."""
+    """Return an error that says in one sentence why a file cannot be written and what to do."""
     transient = False
     if error.errno in FULL_DISK_ERRORS:
         remedy = (
             "make room (or choose another --output-prefix or --work-dir) and run the same command again: it continues"
         )
     elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        remedy = "give a place that you may write to"
+        remedy = "choose a folder that you may write to"
     else:
         remedy = "check the folder and run the same command again: it continues"
         transient = True

@@ -1,7 +1,7 @@
-"""Configuration files in YAML: plain values only, every key once, and no larger in use than it looks.
+"""Read configuration files in YAML: plain values only, every key once, with limits on size and nesting.
 
-YAML lets an alias stand for what an anchor named, so that a few lines unfold to gigabytes, or hold themselves: whoever
-walks over such a value never ends. Aliases are allowed here, but what they unfold to is counted while the file is read.
+In YAML, aliases repeat anchored values, so a few lines can unfold to gigabytes, or contain themselves. Aliases are
+allowed, but the values that they unfold to are counted while the file is read.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_BYTES = 16 << 20
-"""Of a file; 100,000 inputs by name are less."""
+"""Largest file; 100,000 inputs by name take less."""
 MAX_NODES = 250_000
-"""Keys, values, lists and mappings of a file, aliases unfolded."""
+"""Most keys, values, lists and mappings in a file with all aliases unfolded."""
 MAX_DEPTH = 100
-"""Lists and mappings inside each other; PyYAML needs several calls for each, of Python's 1,000."""
+"""Deepest nesting of lists and mappings; PyYAML needs several calls per level, of Python's limit of 1,000."""
 
 
 def read_yaml(path: str) -> dict[str, Any]:
     """Read a configuration file.
 
     Raises:
-        InputError: If it cannot be read, or as `parse_yaml` says.
+        InputError: If it cannot be read, or as for `parse_yaml`.
     """
     try:
         with open(path, "rb") as file:
@@ -39,14 +39,14 @@ def read_yaml(path: str) -> dict[str, Any]:
 
 
 def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
-    """Read a configuration.
+    """Parse a configuration.
 
     Args:
         content: YAML, one mapping.
-        source: What error messages call it.
+        source: Name of the configuration in errors.
 
     Raises:
-        InputError: If it is not such YAML, has a key twice, or is too large.
+        InputError: If it is not a YAML mapping, repeats a key, or is too large.
 
     >>> parse_yaml("input: [a.jsonl]", source="build.yaml")
     {'input': ['a.jsonl']}
@@ -70,7 +70,7 @@ def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
         msg = f"{source}{where}: expected YAML, got a syntax error ({error.problem or error.context})"
         raise InputError(msg) from error
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        # PyYAML's own constructors fail in many ways: `!!int ""`, `!!timestamp 2024-13-01`, 5,000 digits.
+        # PyYAML's constructors raise many types: `!!int ""`, `!!timestamp 2024-13-01`, 5,000 digits.
         msg = f"{source}: expected YAML, got a value that cannot be read ({str(error).splitlines()[0]})"
         raise InputError(msg) from error
     if not isinstance(loaded, dict):
@@ -80,10 +80,10 @@ def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
 
 
 def option_names(values: Mapping[Any, Any], *, source: str) -> dict[str, Any]:
-    """Return options by their names with underscores; in a file they may have dashes, as flags have.
+    """Return options by their names with underscores; in a file they may have dashes, as flags do.
 
     Raises:
-        InputError: If an option is there in both spellings.
+        InputError: If an option is present in both spellings.
     """
     options: dict[str, Any] = {}
     for key, value in values.items():
@@ -102,15 +102,15 @@ class _RefusedError(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which counts nodes and refuses a key that is there twice."""
+    """PyYAML's safe loader, extended to count nodes and refuse repeated keys."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = 0
         self._num_nodes = 0
-        """With aliases unfolded."""
+        """Number of nodes so far, with aliases unfolded."""
         self._unfolded: dict[int, int] = {}
-        """The nodes of each finished node, by its identity."""
+        """Number of nodes in each finished node, by its identity."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
@@ -123,7 +123,7 @@ class _Loader(yaml.SafeLoader):
         self._depth -= 1
         if is_alias:
             if id(node) not in self._unfolded:
-                raise _RefusedError(mark, "expected a value that ends, got an alias inside what it stands for")
+                raise _RefusedError(mark, "expected a finite value, got an alias inside its own anchor")
             self._num_nodes += self._unfolded[id(node)]
         else:
             self._num_nodes += 1

@@ -29,6 +29,7 @@ LAYERS = [
     {"workflows.jobs"},
     {"workflows.cluster", "workflows.demo"},
     {"workflows.commands"},
+    {"workflows.api"},
     {"workflows.cli"},
     {"workflows.__main__"},
 ]
@@ -50,7 +51,19 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+FACADE = "dsindex"
+"""It names the functions of `workflows.api`, for type checkers and to load them when they are used."""
+
+
 def imported_modules(path: Path) -> set[str]:
+    """What a file imports; the facade's own names are no imports, as nothing is loaded by them."""
+    found = all_imported_modules(path)
+    if module_name(path) == FACADE:
+        found -= {name for name in found if name.startswith(("workflows.api.", "workflows.progress.snapshot"))}
+    return found
+
+
+def all_imported_modules(path: Path) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

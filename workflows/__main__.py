@@ -1,4 +1,4 @@
-"""`python -m workflows …` is `dsindex …`: the entry point for schedulers."""
+"""`python -m workflows …`, the same as `dsindex …`: the entry point for schedulers."""
 
 from workflows.cli import program
 

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 MAKING_FILES = frozenset({"build", "merge", "index", "repair", "raw-index", "convert", "pack", "instruct", "demo"})
-"""Commands that are done when their files are there, whether or not what they print can be read."""
+"""Commands that succeed once their files are complete, even if their summary cannot be printed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        0 when done; 1 when the job failed, or verify found a difference; 2 for wrong usage; 130 when interrupted and
-        143 when terminated.
+        0 on success; 1 if the job failed or verify found a fault; 2 for wrong usage; 130 if interrupted; 143 if
+        terminated.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = next((name for name in given if name in COMMANDS), None)
@@ -55,14 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(options, f"dsindex {command}: terminated; {_what_is_kept(options, stop)}", EXIT_TERMINATED)
     except StandardOutputError:
         code = EXIT_FAILED
-    except Exception as error:  # noqa: BLE001 - a fault of ours: one sentence, with its traceback on request
+    except Exception as error:  # noqa: BLE001 - a bug: one sentence, and the traceback on request
         if options.debug:
             sys.stderr.write(hide_token(traceback.format_exc()))
             return EXIT_FAILED
         place = traceback.extract_tb(error.__traceback__)[-1]
         what = f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}, line {place.lineno})"
         return _say(
-            options, f"dsindex {command}: a fault of dsindex itself: {what}; please report it with --debug", EXIT_FAILED
+            options,
+            f"dsindex {command}: internal error: {what}; run it again with --debug and report the traceback",
+            EXIT_FAILED,
         )
     return _hand_over(options, command, code)
 
@@ -70,8 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def program() -> None:
     """Console entry point, which ends the process as soon as the command is done.
 
-    Python would take 0.3 s of a large build to give back memory that the system takes back anyway. A connection to
-    Ray that is still open is left to Ray's own ending.
+    `os._exit` saves the 0.3 s that Python needs to free the memory of a large build. An open Ray connection needs Ray's
+    own shutdown, so then the process exits normally.
     """
     prepare_standard_streams()
     try:
@@ -86,14 +88,14 @@ def program() -> None:
 
 
 def _hand_over(options: argparse.Namespace | None, command: str | None, code: int) -> int:
-    """Write out what the command printed, and return the exit code that it then has."""
+    """Flush standard output, and return the resulting exit code."""
     try:
         flush_output()
     except StandardOutputError as error:
         if command not in MAKING_FILES:
             code = code or EXIT_FAILED
         if not error.nobody_reads:
-            what = "done, but its summary" if command in MAKING_FILES and code == 0 else "what it printed"
+            what = "done, but its summary" if command in MAKING_FILES and code == 0 else "its output"
             name = f"dsindex {command}" if command else "dsindex"
             _say(options, f"{name}: {what} could not be written to standard output ({error})", code)
     return code
@@ -112,8 +114,8 @@ def _say(options: argparse.Namespace | None, message: str, code: int) -> int:
 
 def _what_is_kept(options: argparse.Namespace, stop: BaseException) -> str:
     notes: list[str] = getattr(stop, "__notes__", [])
-    if notes:  # the job knows
+    if notes:  # the job said what it kept
         return notes[0]
     if hasattr(options, "work_dir"):
         return "finished shards are kept in the work folder; run the same command again to continue"
-    return "nothing is half written under its final name"
+    return "no incomplete file was left under a final name"

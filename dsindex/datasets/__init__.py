@@ -10,8 +10,14 @@ if TYPE_CHECKING:
     from dsindex.datasets.gpt import GPTDataset, SampleOptions, SamplePart
     from dsindex.datasets.indexed import IndexedDataset
     from dsindex.datasets.instruction import InstructionDataset, PackedInstructionDataset
-    from dsindex.datasets.packed import PackedMemMapDatasetContinuous, PackedMemMapDatasetMegatron
+    from dsindex.datasets.opening import open_dataset
+    from dsindex.datasets.packed import (
+        PackedDocuments,
+        PackedMemMapDatasetContinuous,
+        PackedMemMapDatasetMegatron,
+    )
     from dsindex.datasets.raw import MemMapDataset, RawLines
+    from dsindex.datasets.tensors import MissingPackageError
 
 _MODULES = {
     "BlendedDataset": "blended",
@@ -19,12 +25,15 @@ _MODULES = {
     "IndexedDataset": "indexed",
     "InstructionDataset": "instruction",
     "MemMapDataset": "raw",
+    "MissingPackageError": "tensors",
+    "PackedDocuments": "packed",
     "PackedInstructionDataset": "instruction",
     "PackedMemMapDatasetContinuous": "packed",
     "PackedMemMapDatasetMegatron": "packed",
     "RawLines": "raw",
     "SampleOptions": "gpt",
     "SamplePart": "gpt",
+    "open_dataset": "opening",
 }
 
 __all__ = [
@@ -33,12 +42,15 @@ __all__ = [
     "IndexedDataset",
     "InstructionDataset",
     "MemMapDataset",
+    "MissingPackageError",
+    "PackedDocuments",
     "PackedInstructionDataset",
     "PackedMemMapDatasetContinuous",
     "PackedMemMapDatasetMegatron",
     "RawLines",
     "SampleOptions",
     "SamplePart",
+    "open_dataset",
 ]
 
 

@@ -57,6 +57,7 @@ class BlendedDataset:
         add_extra_token: bool = True,
         options: SampleOptions = DEFAULT_OPTIONS,
         check: bool = True,
+        torch: bool = False,
     ) -> BlendedDataset:
         """Open what Megatron-core's cache holds for one split of a blend.
 
@@ -67,6 +68,7 @@ class BlendedDataset:
             add_extra_token: As the caches were built; the description does not say.
             options: What samples say beside their tokens.
             check: As for IndexedDataset.
+            torch: Samples have tensors in the place of arrays.
 
         Raises:
             FormatError: If a file is missing or damaged, or is not the cache of a BlendedDataset.
@@ -89,6 +91,7 @@ class BlendedDataset:
                 add_extra_token=add_extra_token,
                 options=options,
                 check=check,
+                torch=torch,
             )
             for number, part in enumerate(parts)
         ]
@@ -108,6 +111,15 @@ class BlendedDataset:
         """
         dataset_id, sample = self._locate(index)
         return {"dataset_id": dataset_id, **self.datasets[dataset_id][sample]}
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
+        """Return many samples, each as `ds[i]`, from one call for all tokens: what torch's DataLoader asks for."""
+        numbers = sample_numbers([index.__index__() for index in indices])
+        texts = self.batch(numbers)
+        return [
+            {"dataset_id": dataset_id, **self.datasets[dataset_id].make_sample(text)}
+            for dataset_id, text in zip(self.dataset_index[numbers], texts, strict=True)
+        ]
 
     def tokens(self, index: SupportsIndex) -> NDArray[np.int64]:
         """Return the tokens of a sample, as `GPTDataset.tokens` does."""
@@ -142,6 +154,12 @@ class BlendedDataset:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(*state["sources"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        prefixes = ", ".join(repr(dataset.dataset.prefix) for dataset in self.datasets)
+        return (
+            f"BlendedDataset({prefixes}: {len(self):,} samples, sequence_length={self.datasets[0].sequence_length:,})"
+        )
 
     def _locate(self, index: SupportsIndex) -> tuple[np.integer[Any], int]:
         """Return the dataset, in the index's own type as Megatron does, and the number of its sample."""

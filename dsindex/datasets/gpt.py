@@ -14,10 +14,13 @@ import numpy as np
 
 from dsindex.datasets.index_files import open_index_array, sample_numbers
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.tensors import convert_arrays, tensor_maker
 from dsindex.errors import FormatError
 from dsindex.indices.cache import GPT_CLASS, read_description
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import ArrayLike, NDArray
 
     from dsindex.datasets.index_files import IndexSource
@@ -85,10 +88,12 @@ class GPTDataset:
         add_extra_token: Samples hold one token more than that, so that the last has a label too. It must be what the
             indices were built with: they do not say.
         options: What samples say beside their tokens.
+        torch: Samples have tensors in the place of arrays.
 
     Raises:
         FormatError: If an index cannot be read or is not of the shape and type described.
         ValueError: If the dataset does not hold integers, or the sequence length is below 1.
+        MissingPackageError: If torch is asked for and not installed.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class GPTDataset:
         sequence_length: int,
         add_extra_token: bool = True,
         options: SampleOptions = DEFAULT_OPTIONS,
+        torch: bool = False,
     ) -> None:
         from dsindex.kernels.sample_assembly import assemble_samples  # compiled by numba, which is slow to import
 
@@ -114,6 +120,7 @@ class GPTDataset:
         self.sequence_length = sequence_length
         self.add_extra_token = add_extra_token
         self.options = options
+        self._make_tensor = tensor_maker(torch)
         self._sources = (document_index, sample_index, shuffle_index)
         self.document_index = open_index_array(document_index, what="a document index", shape=(None,))
         self.sample_index = open_index_array(sample_index, what="a sample index", shape=(None, 2))
@@ -142,6 +149,7 @@ class GPTDataset:
         add_extra_token: bool = True,
         options: SampleOptions = DEFAULT_OPTIONS,
         check: bool = True,
+        torch: bool = False,
     ) -> GPTDataset:
         """Open what Megatron-core's cache holds for one split of one prefix.
 
@@ -151,6 +159,7 @@ class GPTDataset:
             add_extra_token: As the cache was built; the description does not say.
             options: What samples say beside their tokens.
             check: As for IndexedDataset.
+            torch: Samples have tensors in the place of arrays.
 
         Raises:
             FormatError: If a file is missing or damaged, or is not the cache of a GPTDataset.
@@ -173,6 +182,7 @@ class GPTDataset:
             sequence_length=sequence_length,
             add_extra_token=add_extra_token,
             options=options,
+            torch=torch,
         )
 
     def __len__(self) -> int:
@@ -194,7 +204,20 @@ class GPTDataset:
             IndexError: If there is no such sample.
             FormatError: If the indices point outside the data.
         """
-        text = self.tokens(0 if index is None else index)
+        sample = self.make_sample(self.tokens(0 if index is None else index))
+        if index is None:
+            sample["loss_mask"][:] = 0.0
+        return sample
+
+    def __getitems__(self, indices: Sequence[SupportsIndex | None]) -> list[dict[str, NDArray[Any]]]:
+        """Return many samples, each as `ds[i]`, from one call for all tokens: what torch's DataLoader asks for."""
+        numbers = [index.__index__() for index in indices if index is not None]
+        if len(numbers) < len(indices):
+            return [self[index] for index in indices]
+        return [self.make_sample(text) for text in self.batch(numbers)]
+
+    def make_sample(self, text: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return the sample of these tokens, as `tokens` and `batch` give them; they become part of it."""
         options = self.options
         if self._extra:
             tokens, labels = text[:-1], text[1:]
@@ -216,9 +239,7 @@ class GPTDataset:
             loss_mask[labels == self._pad] = 0.0
             text[text == self._pad] = 0
             labels[labels == self._pad] = 0
-        if index is None:
-            loss_mask[:] = 0.0
-        return sample
+        return sample if self._make_tensor is None else convert_arrays(sample, self._make_tensor)
 
     def tokens(self, index: SupportsIndex) -> NDArray[np.int64]:
         """Return the tokens of a sample, shape [sequence_length + 1] ([sequence_length] without the extra token).
@@ -286,11 +307,18 @@ class GPTDataset:
                 "sequence_length": self.sequence_length,
                 "add_extra_token": self.add_extra_token,
                 "options": self.options,
+                "torch": self._make_tensor is not None,
             },
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(*state["sources"], **state["settings"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return (
+            f"GPTDataset({self.dataset.prefix!r}: {len(self):,} samples, sequence_length={self.sequence_length:,}, "
+            f"add_extra_token={self.add_extra_token})"
+        )
 
     def _apply_eod(self, sample: dict[str, NDArray[Any]]) -> None:
         """Do what the options ask for at the ends of documents."""

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 import numpy as np
 
+from dsindex.datasets.tensors import tensor_maker
 from dsindex.errors import FormatError
 from dsindex.formats.mmididx import check_ends, check_index, read_index
 from dsindex.regular_files import open_file
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import ArrayLike, NDArray
 
     from dsindex.formats.mmididx import SequenceIndex
@@ -32,13 +35,17 @@ class IndexedDataset:
         check: Look at every entry of the index when opening, some nanoseconds per sequence. Without it, only sizes and
             the two ends are looked at, at a cost that does not depend on the size; an index that is wrong in the middle
             then gives a FormatError or wrong tokens later, but never reads outside the file.
+        torch: `ds[i]` and `ds[a:b]` are tensors, of int64 where tokens are integers; copies, as torch knows nothing
+            that is read-only.
 
     Raises:
         FormatError: If a file is missing, or the two are not what formats.mmididx says.
+        MissingPackageError: If torch is asked for and not installed.
     """
 
-    def __init__(self, prefix: str | os.PathLike[str], *, check: bool = True) -> None:
+    def __init__(self, prefix: str | os.PathLike[str], *, check: bool = True, torch: bool = False) -> None:
         self.prefix = os.fspath(prefix)
+        self._make_tensor = tensor_maker(torch)
         idx_path = f"{self.prefix}.idx"
         index = read_index(idx_path)
         self.dtype: np.dtype[Any] = index.dtype
@@ -69,7 +76,8 @@ class IndexedDataset:
             FormatError: If the index points outside the `.bin`.
         """
         if isinstance(index, slice):
-            return self._slice(index)
+            sequences = self._slice(index)
+            return sequences if self._make_tensor is None else list(map(self._make_tensor, sequences))
         try:
             begin = self._pointers[index] >> self._shift
             length = self._lengths[index]
@@ -78,7 +86,11 @@ class IndexedDataset:
         tokens = self._tokens[begin : begin + length]
         if begin < 0 or len(tokens) != length:
             raise self._outside(index)
-        return tokens
+        return tokens if self._make_tensor is None else self._make_tensor(tokens)
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
+        """Return many sequences, each as `ds[i]`: what torch's DataLoader calls for a batch."""
+        return [self[index] for index in indices]
 
     def get(self, index: SupportsIndex, offset: int = 0, length: int | None = None) -> NDArray[Any]:
         """Return part of a sequence.
@@ -239,15 +251,20 @@ class IndexedDataset:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (os.path.abspath(self.prefix),)
+        return _reopen, (os.path.abspath(self.prefix), self._make_tensor is not None)
 
     def __repr__(self) -> str:
-        return f"IndexedDataset({self.prefix!r}, sequences={len(self)}, dtype={self.dtype})"
+        if self.closed:
+            return f"IndexedDataset({self.prefix!r}, closed)"
+        return (
+            f"IndexedDataset({self.prefix!r}: {self.num_documents:,} documents, {len(self):,} sequences, "
+            f"{self.num_tokens:,} tokens of type {self.dtype})"
+        )
 
     def _slice(self, indices: slice) -> list[NDArray[Any]]:
         begin, end, step = indices.indices(len(self))
         if step != 1:
-            return [self[number] for number in range(begin, end, step)]
+            return [self.get(number) for number in range(begin, end, step)]
         if begin >= end:
             return []
         # Neighbours lie one after the other: one look at the two ends bounds all of them.
@@ -280,9 +297,9 @@ class IndexedDataset:
         )
 
 
-def _reopen(prefix: str) -> IndexedDataset:
+def _reopen(prefix: str, torch: bool) -> IndexedDataset:
     """Open in another process what was checked, or not, in the first."""
-    return IndexedDataset(prefix, check=False)
+    return IndexedDataset(prefix, check=False, torch=torch)
 
 
 def _map_tokens(bin_path: str, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]:

@@ -9,11 +9,13 @@ per token) and, where there is one, `<prefix>_packing_<L>`, all MMIDIDX. In the 
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.tensors import convert_arrays, tensor_maker
 from dsindex.errors import FormatError, InputError, RecordLimitError, RecordProblem
 from dsindex.formats.raw_index import create_raw_index, raw_index_path, read_raw_index
 from dsindex.guarded.process import LimitReachedError
@@ -109,6 +111,13 @@ class InstructionDataset:
         sample[SPECIAL_TOKENS_KEY] = dict(self.special_ids)
         return sample
 
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
+        """Return many records, each as `ds[i]`: what torch's DataLoader calls for a batch."""
+        return [self[index] for index in indices]
+
+    def __repr__(self) -> str:
+        return f"InstructionDataset({self.path!r}: {len(self):,} records of {', '.join(self._names)})"
+
     def _line(self, index: SupportsIndex) -> bytes:
         number = index.__index__()
         if not -len(self) <= number < len(self):
@@ -136,16 +145,25 @@ class PackedInstructionDataset:
         sequence_length: L, in tokens.
         pad_id: Fills blocks.
         packed: Read the packing plan, or make it where there is none (the same); else one conversation per block.
+        torch: Blocks are dicts of tensors, by the names of a Block's fields.
 
     Raises:
         FormatError: If a file is missing or broken, or tokens, masks and plan do not fit each other.
         ValueError: If a conversation is longer than L.
+        MissingPackageError: If torch is asked for and not installed.
     """
 
     def __init__(
-        self, prefix: str | os.PathLike[str], *, sequence_length: int, pad_id: int, packed: bool = True
+        self,
+        prefix: str | os.PathLike[str],
+        *,
+        sequence_length: int,
+        pad_id: int,
+        packed: bool = True,
+        torch: bool = False,
     ) -> None:
         self.prefix = os.fspath(prefix)
+        self._make_tensor = tensor_maker(torch)
         self.sequence_length = sequence_length
         self._pad_id = pad_id
         self._text = IndexedDataset(f"{self.prefix}_text_document")
@@ -158,8 +176,8 @@ class PackedInstructionDataset:
         """Return the number of blocks."""
         return self.plan.num_blocks
 
-    def __getitem__(self, index: SupportsIndex) -> Block:
-        """Return one block.
+    def __getitem__(self, index: SupportsIndex) -> Block | dict[str, Any]:
+        """Return one block; a dict of tensors with `torch`.
 
         Raises:
             IndexError: If there is no such block.
@@ -169,7 +187,26 @@ class PackedInstructionDataset:
         if not 0 <= number < len(self):
             raise IndexError(f"{self.prefix}: expected a block in [0, {len(self)}), got {index}")
         conversations = [(self._text[i], self._mask[i]) for i in self.plan.block(number).tolist()]
-        return assemble_block(conversations, sequence_length=self.sequence_length, pad_id=self._pad_id)
+        block = assemble_block(conversations, sequence_length=self.sequence_length, pad_id=self._pad_id)
+        if self._make_tensor is None:
+            return block
+        return convert_arrays({field.name: getattr(block, field.name) for field in fields(block)}, self._make_tensor)
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Block | dict[str, Any]]:
+        """Return many blocks, each as `ds[i]`: what torch's DataLoader calls for a batch."""
+        return [self[index] for index in indices]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_make_tensor": self._make_tensor is not None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _make_tensor=tensor_maker(state["_make_tensor"]))
+
+    def __repr__(self) -> str:
+        return (
+            f"PackedInstructionDataset({self.prefix!r}: {len(self):,} blocks of {self.sequence_length:,} tokens, "
+            f"{len(self._text):,} conversations)"
+        )
 
     def _check_masks(self) -> None:
         mask_path = f"{self.prefix}_loss_mask"

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 
+from dsindex.datasets.tensors import tensor_maker
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_packed_header
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from dsindex.formats.pbin import Era, PackedHeader
@@ -26,10 +29,11 @@ MEMORY_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.
 class _Blocks:
     """Blocks of `block_size` tokens that begin at given tokens. Pickles as its arguments and is mapped again."""
 
-    def __init__(self, path: str | os.PathLike[str], block_size: int, *, era: Era | None) -> None:
+    def __init__(self, path: str | os.PathLike[str], block_size: int, *, era: Era | None, torch: bool) -> None:
         if block_size < 2:
             msg = f"expected a block_size of at least 2, an input and a target, got {block_size}"
             raise ValueError(msg)
+        self._make_tensor = tensor_maker(torch)
         self.path = os.fspath(path)
         self.block_size = block_size
         self.header: PackedHeader = read_packed_header(self.path, era=era)
@@ -43,7 +47,8 @@ class _Blocks:
         self._memory_type = MEMORY_TYPES[self.header.token_bytes]
 
     def _block(self, begin: int) -> NDArray[Any]:
-        return self._tokens[begin : begin + self.block_size].astype(self._memory_type)
+        tokens = self._tokens[begin : begin + self.block_size].astype(self._memory_type)
+        return tokens if self._make_tensor is None else self._make_tensor(tokens)
 
 
 class PackedMemMapDatasetContinuous(_Blocks):
@@ -58,10 +63,12 @@ class PackedMemMapDatasetContinuous(_Blocks):
         block_size: Tokens of a block.
         reuse_last_target: Overlap blocks by one token.
         era: The era of the file; told from the file if None.
+        torch: Blocks are tensors of int64.
 
     Raises:
         FormatError: If the file is no `.pbin`.
         ValueError: If `block_size` is below 2 or above the number of tokens.
+        MissingPackageError: If torch is asked for and not installed.
 
     Source: Modalities, PackedMemMapDatasetContinuous.
     """
@@ -73,8 +80,9 @@ class PackedMemMapDatasetContinuous(_Blocks):
         reuse_last_target: bool = True,
         *,
         era: Era | None = None,
+        torch: bool = False,
     ) -> None:
-        super().__init__(path, block_size, era=era)
+        super().__init__(path, block_size, era=era, torch=torch)
         self.reuse_last_target = reuse_last_target
         self._stride = block_size - 1 if reuse_last_target else block_size
 
@@ -96,8 +104,19 @@ class PackedMemMapDatasetContinuous(_Blocks):
             return [self._block(number * self._stride) for number in range(*index.indices(len(self)))]
         return self._block(_checked(index, len(self)) * self._stride)
 
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
+        """Return many blocks, each as `ds[i]`: what torch's DataLoader calls for a batch."""
+        return [self[index] for index in indices]
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_continuous, (self.path, self.block_size, self.reuse_last_target, self.header.era)
+        is_torch = self._make_tensor is not None
+        return _open_continuous, (self.path, self.block_size, self.reuse_last_target, self.header.era, is_torch)
+
+    def __repr__(self) -> str:
+        return (
+            f"PackedMemMapDatasetContinuous({self.path!r}: {len(self):,} blocks of {self.block_size:,} tokens, "
+            f"reuse_last_target={self.reuse_last_target})"
+        )
 
 
 class PackedMemMapDatasetMegatron(_Blocks):
@@ -121,14 +140,18 @@ class PackedMemMapDatasetMegatron(_Blocks):
         path: The `.pbin`.
         block_size: Tokens of a block.
         era: The era of the file; told from the file if None.
+        torch: Blocks are tensors of int64.
 
     Raises:
         FormatError: If the file is no `.pbin`, or its index is damaged.
         ValueError: If `block_size` is below 2 or above the number of tokens.
+        MissingPackageError: If torch is asked for and not installed.
     """
 
-    def __init__(self, path: str | os.PathLike[str], block_size: int, *, era: Era | None = None) -> None:
-        super().__init__(path, block_size, era=era)
+    def __init__(
+        self, path: str | os.PathLike[str], block_size: int, *, era: Era | None = None, torch: bool = False
+    ) -> None:
+        super().__init__(path, block_size, era=era, torch=torch)
         lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(self.path, self.header)]
         self._begins = plan_document_blocks(np.concatenate(lengths), block_size)
 
@@ -150,8 +173,79 @@ class PackedMemMapDatasetMegatron(_Blocks):
             return [self._block(int(begin)) for begin in self._begins[index]]
         return self._block(int(self._begins[_checked(index, len(self))]))
 
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
+        """Return many blocks, each as `ds[i]`: what torch's DataLoader calls for a batch."""
+        return [self[index] for index in indices]
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_megatron, (self.path, self.block_size, self.header.era)
+        return _open_megatron, (self.path, self.block_size, self.header.era, self._make_tensor is not None)
+
+    def __repr__(self) -> str:
+        return f"PackedMemMapDatasetMegatron({self.path!r}: {len(self):,} blocks of {self.block_size:,} tokens)"
+
+
+class PackedDocuments:
+    """The documents of a `.pbin` as arrays: `ds[i]`, `ds[a:b]`. Pickles as its path and is mapped again.
+
+    Args:
+        path: The `.pbin`.
+        era: The era of the file; told from the file if None.
+        torch: Documents are tensors of int64.
+
+    Raises:
+        FormatError: If the file is no `.pbin`, or its index is damaged.
+        MissingPackageError: If torch is asked for and not installed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, era: Era | None = None, torch: bool = False) -> None:
+        self._make_tensor = tensor_maker(torch)
+        self.path = os.fspath(path)
+        self.header: PackedHeader = read_packed_header(self.path, era=era)
+        self._tokens = open_tokens(self.path, self.header)
+        self._memory_type = MEMORY_TYPES[self.header.token_bytes]
+        lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(self.path, self.header)]
+        self._ends = np.cumsum(np.concatenate(lengths))
+
+    def __len__(self) -> int:
+        """Return the number of documents, empty ones included."""
+        return len(self._ends)
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens of all documents."""
+        return self.header.num_tokens
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> NDArray[Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
+        """Return the tokens of a document, shape [tokens], or a list of those of a slice.
+
+        Raises:
+            IndexError: If there is no such document.
+        """
+        if isinstance(index, slice):
+            return [self._document(number) for number in range(*index.indices(len(self)))]
+        return self._document(_checked(index, len(self), what="document"))
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
+        """Return many documents, each as `ds[i]`: what torch's DataLoader calls for a batch."""
+        return [self[index] for index in indices]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_documents, (self.path, self.header.era, self._make_tensor is not None)
+
+    def __repr__(self) -> str:
+        return (
+            f"PackedDocuments({self.path!r}: {len(self):,} documents, {self.num_tokens:,} tokens of "
+            f"{self.header.token_bytes} bytes, version {self.header.era.name})"
+        )
+
+    def _document(self, number: int) -> NDArray[Any]:
+        begin = int(self._ends[number - 1]) if number else 0
+        tokens = self._tokens[begin : int(self._ends[number])].astype(self._memory_type)
+        return tokens if self._make_tensor is None else self._make_tensor(tokens)
 
 
 def plan_document_blocks(document_lengths: NDArray[np.int64], block_size: int) -> NDArray[np.int64]:
@@ -194,17 +288,23 @@ def _follow(following: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.flatnonzero(visited)
 
 
-def _checked(index: SupportsIndex, length: int) -> int:
+def _checked(index: SupportsIndex, length: int, *, what: str = "block") -> int:
     number = operator.index(index)
     if not -length <= number < length:
-        msg = f"expected a block from 0 to {length - 1}, got {number}"
+        msg = f"expected a {what} from 0 to {length - 1}, got {number}"
         raise IndexError(msg)
     return number % length
 
 
-def _open_continuous(path: str, block_size: int, reuse_last_target: bool, era: Era) -> PackedMemMapDatasetContinuous:
-    return PackedMemMapDatasetContinuous(path, block_size, reuse_last_target, era=era)
+def _open_continuous(
+    path: str, block_size: int, reuse_last_target: bool, era: Era, torch: bool
+) -> PackedMemMapDatasetContinuous:
+    return PackedMemMapDatasetContinuous(path, block_size, reuse_last_target, era=era, torch=torch)
 
 
-def _open_megatron(path: str, block_size: int, era: Era) -> PackedMemMapDatasetMegatron:
-    return PackedMemMapDatasetMegatron(path, block_size, era=era)
+def _open_megatron(path: str, block_size: int, era: Era, torch: bool) -> PackedMemMapDatasetMegatron:
+    return PackedMemMapDatasetMegatron(path, block_size, era=era, torch=torch)
+
+
+def _open_documents(path: str, era: Era, torch: bool) -> PackedDocuments:
+    return PackedDocuments(path, era=era, torch=torch)

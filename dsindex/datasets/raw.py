@@ -6,6 +6,7 @@ import operator
 import os
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
+from dsindex.datasets.tensors import tensor_maker
 from dsindex.errors import BadRecordError, InputError
 from dsindex.formats.raw_index import create_raw_index, raw_index_path, read_raw_index
 from dsindex.regular_files import open_unbuffered
@@ -13,6 +14,8 @@ from dsindex.storage import read_into
 from dsindex.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -73,6 +76,13 @@ class RawLines:
             raise InputError(msg) from error
         return bytes(line)
 
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[bytes]:
+        """Return many lines, each as `ds[i]`: what torch's DataLoader calls for a batch."""
+        return [self[index] for index in indices]
+
+    def __repr__(self) -> str:
+        return f"RawLines({self.path!r}: {len(self):,} lines)"
+
 
 class MemMapDataset:
     """The tokens of each line of a JSONL file, made when they are asked for.
@@ -86,6 +96,7 @@ class MemMapDataset:
         jq_pattern: What of a line is tokenized; its first result must be a string.
         engine: `auto` takes gigatoken where it gives the same ids, which pays for long texts.
         add_special_tokens: Run the tokenizer's post-processor, as Modalities does.
+        torch: Token ids are tensors of int64.
 
     Raises:
         InputError: If the file cannot be read.
@@ -93,6 +104,7 @@ class MemMapDataset:
         FormatError: If the index is damaged or belongs to another file.
         TokenizerError: If there is no tokenizer at the path.
         ValueError: If `jq_pattern` is no jq program.
+        MissingPackageError: If torch is asked for and not installed.
     """
 
     def __init__(
@@ -104,11 +116,13 @@ class MemMapDataset:
         jq_pattern: str = ".text",
         engine: Literal["auto", "gigatoken", "tokenizers"] = "tokenizers",
         add_special_tokens: bool = True,
+        torch: bool = False,
     ) -> None:
         import jq
 
         from dsindex.text.engines import choose_engine
 
+        self._make_tensor = tensor_maker(torch)
         self.jq_pattern = jq_pattern
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(os.fspath(tokenizer))
         self._engine = choose_engine(self.tokenizer, engine, add_special_tokens=add_special_tokens)
@@ -130,16 +144,26 @@ class MemMapDataset:
             IndexError: If there is no such line.
             BadRecordError: If the jq pattern gives no string for it.
         """
+        if isinstance(index, slice):
+            return self.__getitems__(range(*index.indices(len(self))))
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[np.uint32]]:
+        """Return the token ids of many lines, encoded in one call: what torch's DataLoader asks for.
+
+        Raises:
+            IndexError: If there is no such line.
+            BadRecordError: If the jq pattern gives no string for one.
+        """
         import pyarrow as pa
 
         from dsindex.text.encoders import make_encoder
 
-        numbers = range(*index.indices(len(self))) if isinstance(index, slice) else [_checked(index, len(self))]
-        texts = pa.array([self.text(number) for number in numbers], pa.large_string())
+        texts = pa.array([self.text(index) for index in indices], pa.large_string())
         batch = make_encoder(self.tokenizer, self._engine).encode(texts)
         ends = batch.lengths.cumsum()
         tokens = [batch.tokens[end - length : end] for end, length in zip(ends, batch.lengths, strict=True)]
-        return tokens if isinstance(index, slice) else tokens[0]
+        return tokens if self._make_tensor is None else list(map(self._make_tensor, tokens))
 
     def text(self, index: SupportsIndex) -> str:
         """Return what the jq pattern finds in a line, before it is tokenized.
@@ -160,13 +184,19 @@ class MemMapDataset:
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_program"}
+        kept = {name: value for name, value in self.__dict__.items() if name != "_program"}
+        return {**kept, "_make_tensor": self._make_tensor is not None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         import jq
 
-        self.__dict__.update(state)
+        self.__dict__.update(state, _make_tensor=tensor_maker(state["_make_tensor"]))
         self._program = jq.compile(self.jq_pattern)
+
+    def __repr__(self) -> str:
+        return (
+            f"MemMapDataset({self.lines.path!r}: {len(self):,} lines, {self.jq_pattern!r} by {self.tokenizer.name!r})"
+        )
 
 
 def _checked(index: SupportsIndex, length: int) -> int:

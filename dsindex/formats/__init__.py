@@ -1,1 +1,1 @@
-"""Bytes to arrays and back, nothing else: one file per format."""
+"""Convert between bytes and arrays; one module per file format."""

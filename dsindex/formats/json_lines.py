@@ -1,7 +1,7 @@
-"""Which lines are JSON: the judgement of Python's `json.loads` on the line's bytes, at the speed of a scan.
+"""Find the lines that Python's `json.loads` refuses, at the speed of a scan.
 
-A compiled scanner accepts what is JSON by RFC 8259 beyond doubt and leaves every other line to `json.loads` itself,
-which also takes NaN, a BOM, UTF-16 or a lone surrogate. So the answer is json.loads' own for every line.
+A compiled scanner accepts lines that are certainly JSON by RFC 8259 and leaves all others to `json.loads`, which also
+accepts NaN, a BOM, UTF-16 and lone surrogates. So every line gets the verdict of `json.loads`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def find_faulty_lines(
     """Return the numbers of the lines that json.loads refuses.
 
     Args:
-        data: Lines, the last one ended by a newline or by the end of `data`.
+        data: Lines; the last one ends with a newline or at the end of `data`.
         starts: Index in `data` of each line's first byte.
-        ends: Index in `data` after each line's last byte, its newline not included.
-        compiled: Use the scanner; without it every line goes through json.loads.
+        ends: Index in `data` after each line's last byte, excluding the newline.
+        compiled: Use the scanner; otherwise every line goes through json.loads.
 
     Returns:
         Ascending indices into `starts`.
@@ -45,7 +45,7 @@ def find_faulty_lines(
 
 
 def is_json(line: bytes) -> bool:
-    """Tell whether json.loads takes a line.
+    """Tell whether json.loads accepts a line.
 
     >>> is_json(b'{"a": NaN}'), is_json(b""), is_json(b"{'a': 1}")
     (True, False, False)
@@ -58,8 +58,8 @@ def is_json(line: bytes) -> bool:
 
 
 def _is_utf8(data: bytearray, begin: int, end: int) -> bool:
-    """Check the whole at once, without the interpreter's lock."""
-    import pyarrow as pa  # 0.2 s to load, which a file of ASCII does not need
+    """Check all lines at once, with the interpreter's lock released."""
+    import pyarrow as pa  # slow to load, and not needed for ASCII
 
     text = pa.py_buffer(memoryview(data)[begin:end])
     offsets = pa.py_buffer(np.array([0, end - begin], dtype=np.int64))

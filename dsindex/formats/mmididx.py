@@ -1,4 +1,4 @@
-r"""The MMIDIDX format: `<prefix>.bin` holds tokens, `<prefix>.idx` says where each sequence and document begins.
+r"""The MMIDIDX format: `<prefix>.bin` holds tokens, `<prefix>.idx` the positions of sequences and documents.
 
     bytes 0-8    magic "MMIDIDX\0\0"
     9-16         version, 1                         <u8
@@ -46,12 +46,12 @@ BOUNDARY = np.dtype("<i8")
 MODE = np.dtype("<i1")
 
 CHUNK_ITEMS = 1 << 18
-"""Items of a section that are held in memory at once while an index is written or checked."""
+"""Items of a section held in memory at once while an index is written or checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexHeader:
-    """What the first 34 bytes of an `.idx` say, checked against the file's size."""
+    """The first 34 bytes of an `.idx`, checked against the file's size."""
 
     dtype: np.dtype[Any]
     num_sequences: int
@@ -61,7 +61,7 @@ class IndexHeader:
 
     @property
     def num_documents(self) -> int:
-        """Number of documents, those without tokens included."""
+        """Number of documents, including those without tokens."""
         return self.num_boundaries - 1
 
     @property
@@ -81,7 +81,7 @@ class IndexHeader:
 
     @property
     def modes_offset(self) -> int:
-        """Byte offset of the sequence modes; the end of the file where there are none."""
+        """Byte offset of the sequence modes; without modes, the end of the file."""
         return self.boundaries_offset + BOUNDARY.itemsize * self.num_boundaries
 
     @property
@@ -115,11 +115,11 @@ class SequenceIndex:
 
 
 def read_header(idx_path: str) -> IndexHeader:
-    """Read and check the head of an `.idx` against the file's size.
+    """Read the header of an `.idx` and check it against the file's size.
 
     Raises:
-        FormatError: If the file is missing, too short, not MMIDIDX, of another version, or not of the size that its
-            counts ask for.
+        FormatError: If the file is missing, too short, not MMIDIDX, of another version, or its size does not match its
+            counts.
     """
     try:
         with open_file(idx_path) as file:
@@ -159,7 +159,7 @@ def read_header(idx_path: str) -> IndexHeader:
 
 
 def read_index(idx_path: str) -> SequenceIndex:
-    """Map an `.idx`; costs the same for any size. `check_index` looks at what the arrays say.
+    """Map an `.idx` in constant time, whatever its size. The arrays are not checked; see `check_index`.
 
     Raises:
         FormatError: As `read_header`.
@@ -167,7 +167,7 @@ def read_index(idx_path: str) -> SequenceIndex:
     header = read_header(idx_path)
     buffer = np.memmap(idx_path, dtype=np.uint8, mode="r")
     if len(buffer) != header.size_bytes:
-        msg = f"{idx_path}: changed its size while it was opened"
+        msg = f"{idx_path}: expected {header.size_bytes} bytes, got {len(buffer)}; it changed while being opened"
         raise FormatError(msg)
 
     def section(dtype: np.dtype[Any], offset: int, count: int) -> NDArray[Any]:
@@ -184,7 +184,7 @@ def read_index(idx_path: str) -> SequenceIndex:
 
 
 def check_ends(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int) -> None:
-    """Check the first and last entries of an index against each other and the `.bin`, at the same cost for any size.
+    """Check the first and last entries of an index against each other and the `.bin`, in constant time.
 
     Raises:
         FormatError: If the boundaries do not run from 0 to S, or the last sequence does not end where the `.bin` does.
@@ -200,15 +200,15 @@ def check_ends(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int) -> N
 
 
 def check_index(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int) -> None:
-    """Check every entry of an index: boundaries from 0 to S that never fall, pointers that are the running sum.
+    """Check every entry of an index: boundaries must not decrease, pointers must be the running sum of the lengths.
 
     Args:
-        idx_path: For the message.
-        index: What `read_index` gave.
+        idx_path: Named in errors.
+        index: The result of `read_index`.
         bin_size_bytes: Size of the `.bin` beside it.
 
     Raises:
-        FormatError: At the first entry that is wrong, saying which.
+        FormatError: At the first wrong entry.
     """
     _check_outer_boundaries(idx_path, index)
     boundaries = index.document_indices
@@ -240,7 +240,7 @@ def _check_bin_size(idx_path: str, end: int, bin_size_bytes: int) -> None:
 
 
 def _check_pointers(idx_path: str, index: SequenceIndex) -> int:
-    """Compare the pointers with the running sum of lengths; give where the last sequence ends, in bytes."""
+    """Compare the pointers with the running sum of lengths; return the byte at which the last sequence ends."""
     end = 0
     for begin in range(0, index.header.num_sequences, CHUNK_ITEMS):
         lengths = index.sequence_lengths[begin : begin + CHUNK_ITEMS].astype(np.int64)
@@ -270,17 +270,17 @@ def write_index(
     boundaries: Callable[[], Iterator[NDArray[np.int64]]],
     modes: Callable[[], Iterator[NDArray[np.int8]]] | None = None,
 ) -> None:
-    """Write an `.idx` as a stream: one chunk in memory at a time, whatever the number of documents.
+    """Write an `.idx` as a stream, holding one chunk in memory, whatever the number of documents.
 
     Args:
-        file: Where to write, from its current end on.
-        header: The counts, which must be those of the sections.
+        file: Appended to.
+        header: Its counts must match the sections.
         lengths: Opens the stream of sequence lengths; it is read twice, the second time for the pointers.
         boundaries: Opens the stream of document indices, from the leading 0 to the closing S.
-        modes: Opens the stream of sequence modes; given if and only if the header has modes.
+        modes: Opens the stream of sequence modes; passed if and only if the header has modes.
 
     Raises:
-        ValueError: If a section is not as long as the header says.
+        ValueError: If the sections do not match the counts in the header.
     """
     start = file.size_bytes
     file.write(header.to_bytes())
@@ -298,12 +298,12 @@ def write_index(
         for mode_chunk in modes():
             file.write(np.ascontiguousarray(mode_chunk, dtype=MODE).data)
     if file.size_bytes - start != header.size_bytes:
-        msg = f"the sections make {file.size_bytes - start} bytes where the header's counts make {header.size_bytes}"
+        msg = f"expected sections of {header.size_bytes} bytes as in the header, got {file.size_bytes - start}"
         raise ValueError(msg)
 
 
 class IndexBuilder:
-    """Collect the lengths and boundaries of a dataset that is being written, in bounded memory, then write its index.
+    """Collect the lengths and boundaries of a dataset that is being written, then write its index, in bounded memory.
 
     Sections are spooled to unnamed temporary files, since their positions depend on counts known only at the end.
     """
@@ -325,19 +325,19 @@ class IndexBuilder:
         *,
         modes: NDArray[np.int8] | None = None,
     ) -> None:
-        """Add documents at the end.
+        """Append documents.
 
         Args:
             sequence_lengths: Tokens of each sequence, shape [sequences], each in [0, 2**31).
             sequences_per_document: Shape [documents], summing to `sequences`; 0 for a document without tokens.
-            modes: Shape [sequences], if and only if the builder was made with modes.
+            modes: Shape [sequences]; passed if and only if the builder was made with modes.
 
         Raises:
             ValueError: If the shapes do not agree, or a length is below 0.
-            OverflowError: If a sequence is longer than the format can say.
+            OverflowError: If a sequence is longer than the format can store.
         """
         if int(sequences_per_document.sum()) != len(sequence_lengths):
-            msg = f"documents claim {sequences_per_document.sum()} sequences, got {len(sequence_lengths)}"
+            msg = f"expected {sequences_per_document.sum()} sequences for the documents, got {len(sequence_lengths)}"
             raise ValueError(msg)
         if (modes is None) != (self._modes is None) or (modes is not None and len(modes) != len(sequence_lengths)):
             msg = f"expected a mode for each of {len(sequence_lengths)} sequences if and only if the dataset has modes"
@@ -346,7 +346,7 @@ class IndexBuilder:
             msg = f"expected no sequence of less than 0 tokens, got {sequence_lengths.min()}"
             raise ValueError(msg)
         if len(sequence_lengths) and int(sequence_lengths.max()) > np.iinfo(LENGTH).max:
-            msg = f"a sequence of {sequence_lengths.max()} tokens is longer than the 2**31 - 1 that MMIDIDX can say"
+            msg = f"expected sequences of at most 2**31 - 1 tokens, as MMIDIDX requires, got {sequence_lengths.max()}"
             raise OverflowError(msg)
         self._lengths.write(sequence_lengths.astype(LENGTH).data)
         self._boundaries.write((self.num_sequences + np.cumsum(sequences_per_document)).astype(BOUNDARY).data)
@@ -357,7 +357,7 @@ class IndexBuilder:
         self.num_tokens += int(sequence_lengths.sum(dtype=np.int64))
 
     def write(self, file: DigestingWriter) -> None:
-        """Write the index of all that was added."""
+        """Write the index of all documents that were added."""
         header = IndexHeader(
             dtype=self._dtype,
             num_sequences=self.num_sequences,
@@ -374,10 +374,10 @@ class IndexBuilder:
         )
 
     def close(self) -> None:
-        """Give the temporary files back."""
+        """Release the temporary files."""
         for spool in (self._lengths, self._boundaries, self._modes):
             if spool is not None:
-                with contextlib.suppress(OSError):  # what is buffered may not fit a full disk, and nobody wants it
+                with contextlib.suppress(OSError):  # buffered data may not fit a full disk, and is not needed
                     spool.close()
 
 

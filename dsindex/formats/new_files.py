@@ -1,7 +1,7 @@
-"""Files that a command makes: whole, under names that were free, or not there at all.
+"""Output files of a command, which appear complete under unused names or not at all.
 
-Several files that belong together are written under temporary names first and get their own names one after the other
-when all are on the disk. A name that somebody took meanwhile is left to him.
+Files that belong together are written under temporary names and renamed one after the other once all are on disk. A
+file that someone else creates under one of the names in the meantime is left alone.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 
 class NewFile:
-    """One of them, open for writing."""
+    """One output file, open for writing."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        """Its name when it is done."""
+        """Its final path."""
         self.temporary = temporary_name(path, uuid.uuid4().hex)
-        """Its name until then."""
+        """Its path until it is complete."""
         self.file: IO[bytes] = open(self.temporary, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115 - closed by NewFiles
 
 
 class NewFiles:
-    """Files that appear together when the block ends without an error.
+    """Context manager for files that appear together when the block ends without an error.
 
     Args:
-        paths: Their names, none of which may exist, in the order in which they are given.
-        inputs: Files that the command reads, so that a name which is one of theirs is called that.
-        or_same: A name may be taken by a file with the same bytes, which then stays.
+        paths: The final paths, none of which may exist; the files are renamed in this order.
+        inputs: Files that the command reads, so that an error can say that a path is one of them.
+        or_same: Accept a path that exists with the same bytes; the existing file is kept.
 
     Raises:
-        OutputError: If a name is taken, or the folder or the disk refuses.
+        OutputError: If a path exists, or the files cannot be written.
     """
 
     def __init__(self, paths: Sequence[str], *, inputs: Iterable[str] = (), or_same: bool = False) -> None:
@@ -93,16 +93,14 @@ class NewFiles:
         except BaseException as error:
             self._take_back()
             if isinstance(error, FileExistsError) and self._or_same:
-                msg = (
-                    f"{self._named[-1].path}: exists and differs from what is made now; remove it or give another name"
-                )
+                msg = f"{self._named[-1].path}: exists and differs from the new file; remove it or choose another name"
                 raise OutputError(msg) from error
             if isinstance(error, OSError):
                 raise new_file_error(self._named[-1].path, error) from error
             raise
 
     def _take_back(self) -> None:
-        """Remove the names that were given, where they are still those of these files."""
+        """Remove the files that were renamed already, unless someone replaced them."""
         for new in self._named:
             with contextlib.suppress(OSError):
                 if os.path.samestat(os.stat(new.path, follow_symlinks=False), os.fstat(new.file.fileno())):
@@ -110,17 +108,17 @@ class NewFiles:
 
     def _remove(self) -> None:
         for new in self._files:
-            with contextlib.suppress(OSError):  # a full disk, which was reported already when it was written
+            with contextlib.suppress(OSError):  # such as a full disk, which was reported already
                 new.file.close()
             with contextlib.suppress(OSError):
                 os.unlink(new.temporary)
 
 
 def give_name(temporary: str, path: str) -> None:
-    """Give a finished file its own name, which must be free.
+    """Rename a finished file to its final path, which must not exist.
 
     Raises:
-        FileExistsError: If it is not.
+        FileExistsError: If it exists.
         OSError: If the file system refuses.
     """
     try:
@@ -139,23 +137,23 @@ _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLI
 
 
 def refuse_existing(paths: Iterable[str], *, inputs: Iterable[str] = ()) -> None:
-    """Refuse names that are taken, and say so where it is an input that has one.
+    """Refuse paths that exist, pointing out those that are inputs.
 
     Raises:
-        OutputError: If a path exists, be it a link that leads nowhere.
+        OutputError: If a path exists, even as a broken link.
     """
     inputs = tuple(inputs)
     for path in paths:
         if os.path.lexists(path):
             for read in inputs:
                 if is_same_file(path, read):
-                    msg = f"{path}: expected another file than the input {read}; give another name"
+                    msg = f"{path}: expected another file than the input {read}; choose another name"
                     raise OutputError(msg)
             raise OutputError(_taken(path))
 
 
 def is_same_file(one: str, other: str) -> bool:
-    """Tell whether two names lead to the same file, through whatever links."""
+    """Tell whether two paths lead to the same file, following links."""
     try:
         return os.path.samefile(one, other)
     except OSError:
@@ -167,14 +165,14 @@ def _hold_the_same(one: str, other: str) -> bool:
 
 
 def new_file_error(path: str, error: OSError) -> OutputError:
-    """Say in one sentence why a new file cannot be written, and that nothing of it was kept."""
+    """Return an error that says why a new file cannot be written, and that nothing was kept."""
     if isinstance(error, FileExistsError):
         return OutputError(_taken(path))
     transient = False
     if error.errno in FULL_DISK_ERRORS:
-        remedy = "make room, or choose another place, and run the same command again; nothing was kept"
+        remedy = "make room, or choose another folder, and run the same command again; nothing was kept"
     elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        remedy = "choose a place that you may write to"
+        remedy = "choose a folder that you may write to"
     else:
         remedy = "check the folder and run the same command again; nothing was kept"
         transient = True
@@ -184,4 +182,4 @@ def new_file_error(path: str, error: OSError) -> OutputError:
 
 
 def _taken(path: str) -> str:
-    return f"{path}: expected a file that does not exist yet; remove it or give another name"
+    return f"{path}: expected a file that does not exist yet; remove it or choose another name"

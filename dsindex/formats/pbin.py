@@ -1,7 +1,7 @@
 """Packed data of Modalities: `.pbin` = header | tokens | pickled list of each document's (offset, length) in bytes.
 
-Four eras of the format are in use (docs/formats.md §3); the era is told from the file. Documents lie one after the
-other without gaps. Offsets count from the file's start in the older eras and from the first token in the current one.
+Four versions of the format are in use (docs/formats.md §3) and are detected from the file. Documents are contiguous.
+Offsets count from the start of the file in the older versions and from the first token in the current one.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Era:
 
     name: str
     byte_order: str
-    """`<` or `>`, of the header and of the tokens."""
+    """`<` or `>`, for the header and the tokens."""
     header_bytes: int
     first_offset: int
-    """The offset that the index gives for the first token."""
+    """Offset of the first token in the index."""
 
     @property
     def names_token_size(self) -> bool:
-        """Whether the header says how large a token is; where it does not, a token has 4 bytes."""
+        """Whether the header stores the token size; otherwise a token has 4 bytes."""
         return self.header_bytes > DATA_LENGTH_BYTES
 
 
@@ -60,37 +60,37 @@ ERAS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedHeader:
-    """What lies before the tokens of a `.pbin`."""
+    """The header of a `.pbin`."""
 
     era: Era
     token_bytes: int
     data_bytes: int
-    """Size of all tokens."""
+    """Size of all tokens together."""
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all documents."""
+        """Number of tokens in all documents."""
         return self.data_bytes // self.token_bytes
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """How a token lies in the file: unsigned, in the era's byte order."""
+        """The stored token type: unsigned, in the version's byte order."""
         return np.dtype(f"{self.era.byte_order}u{self.token_bytes}")
 
     @property
     def index_offset(self) -> int:
-        """Byte of the file at which the pickled index begins."""
+        """Byte offset of the pickled index in the file."""
         return self.era.header_bytes + self.data_bytes
 
     def to_bytes(self) -> bytes:
         """Return the bytes before the first token.
 
         Raises:
-            LimitError: If the era cannot hold tokens of this size.
+            LimitError: If the version cannot hold tokens of this size.
         """
         if self.token_bytes not in TOKEN_SIZES or (not self.era.names_token_size and self.token_bytes != 4):
             sizes = "1, 2 or 4" if self.era.names_token_size else "4"
-            msg = f"expected tokens of {sizes} bytes for a .pbin of the era {self.era.name}, got {self.token_bytes}"
+            msg = f"expected tokens of {sizes} bytes for a .pbin of version {self.era.name}, got {self.token_bytes}"
             raise LimitError(msg)
         order = "little" if self.era.byte_order == "<" else "big"
         head = self.data_bytes.to_bytes(DATA_LENGTH_BYTES, order)  # type: ignore[arg-type]
@@ -100,10 +100,10 @@ class PackedHeader:
 
 
 def token_bytes_for_vocabulary(vocabulary_size: int) -> int:
-    """Return the bytes that Modalities gives a token: ceil(log2(vocabulary) / 8), of which 3 becomes 4.
+    """Return the token size that Modalities uses: ceil(log2(vocabulary) / 8) bytes, with 3 rounded up to 4.
 
     Args:
-        vocabulary_size: Without added tokens, as Modalities counts; whoever packs checks every id against the size.
+        vocabulary_size: Without added tokens, as Modalities counts. The caller checks that every id fits.
 
     Raises:
         ValueError: If ids would need more than 4 bytes, or there are fewer than 2 tokens.
@@ -119,7 +119,7 @@ def token_bytes_for_vocabulary(vocabulary_size: int) -> int:
 
 
 class PackedIndexWriter:
-    """Write the index of a `.pbin` as a stream: documents come in file order, a chunk at a time."""
+    """Write the index of a `.pbin` as a stream; documents are added in file order, in chunks."""
 
     def __init__(self, write: Callable[[Bytes], object], header: PackedHeader) -> None:
         self._pairs = PairListWriter(write)
@@ -144,28 +144,28 @@ class PackedIndexWriter:
         """Write the end of the index.
 
         Raises:
-            ValueError: If the documents are not as long as the header says.
+            ValueError: If the documents do not add up to the size in the header.
         """
         written = self._end - self._header.era.first_offset
         if written != self._header.data_bytes:
-            msg = f"the documents make {written} bytes where the header says {self._header.data_bytes}"
+            msg = f"expected documents of {self._header.data_bytes} bytes as in the header, got {written}"
             raise ValueError(msg)
         self._pairs.close()
 
 
 def read_packed_header(path: str, *, era: Era | None = None) -> PackedHeader:
-    """Tell the era of a `.pbin` from its header, from where its index begins, and from the first offset in it.
+    """Read a `.pbin` header, detecting the version from the header, the start of the index and its first offset.
 
-    One era fits a whole file: the byte order of the token size or the first offset tells the later ones apart, and the
-    one without a token size has its index 4 bytes earlier. A little-endian file without documents is the same in both
-    later eras and counts as current.
+    An intact file fits one version only: the byte order of the token size or the first offset distinguishes the later
+    ones, and the one without a token size has its index 4 bytes earlier. A little-endian file without documents is the
+    same in both later versions and counts as current.
 
     Args:
-        path: The file; the time it takes does not depend on its size.
-        era: The era that it must have; told from the file if None.
+        path: The file. Reading takes constant time, whatever its size.
+        era: The required version; detected if None.
 
     Raises:
-        FormatError: If no era fits, or only another one than `era`.
+        FormatError: If no version fits, or only one other than `era`.
     """
     fits = []
     problem: FormatError | None = None
@@ -185,12 +185,12 @@ def read_packed_header(path: str, *, era: Era | None = None) -> PackedHeader:
         raise problem
     names = " and ".join(header.era.name for header in fits) or "none"
     if era is not None and fits:
-        msg = f"{path}: expected a .pbin of the era {era.name}, got one of the era {names}; leave --pbin-era out"
+        msg = f"{path}: expected a .pbin of version {era.name}, got version {names}; leave out --pbin-era"
         raise FormatError(msg)
     if len(fits) != 1:
         msg = (
-            f"{path}: expected a .pbin that fits one of the eras {', '.join(ERAS)}, got one that fits {names}; "
-            f"it is cut off or no .pbin, or else name its era with --pbin-era"
+            f"{path}: expected a .pbin that fits one of the versions {', '.join(ERAS)}, got one that fits {names}; "
+            f"it is cut off or not a .pbin, or else its version must be given with --pbin-era"
         )
         raise FormatError(msg)
     return fits[0]
@@ -201,13 +201,13 @@ def read_document_lengths(path: str, header: PackedHeader) -> Iterator[NDArray[n
 
     Args:
         path: The file.
-        header: What `read_packed_header` gave.
+        header: The result of `read_packed_header`.
 
     Yields:
-        Tokens of the next documents, shape [n], in file order.
+        Tokens in each of the next documents, shape [n], in file order.
 
     Raises:
-        FormatError: If the index is damaged, or its documents are not the tokens without gap or overlap.
+        FormatError: If the index is damaged, or its documents do not cover the tokens without gap or overlap.
     """
     end = header.era.first_offset
     number = 0
@@ -229,7 +229,7 @@ def read_document_lengths(path: str, header: PackedHeader) -> Iterator[NDArray[n
             wrong = int(gaps[0])
             msg = (
                 f"{path}: expected document {number + wrong} at offset {expected[wrong]}, got {offsets[wrong]}; "
-                f"if Modalities joined this file, `dsindex repair` mends it"
+                f"if Modalities joined this file, repair it with `dsindex repair`"
             )
             raise FormatError(msg)
         end = int(ends[-1])
@@ -245,7 +245,7 @@ def open_tokens(path: str, header: PackedHeader) -> NDArray[Any]:
     """Map the tokens of a `.pbin`, shape [tokens], unsigned and in the file's byte order.
 
     Raises:
-        FormatError: If the file became shorter.
+        FormatError: If the file has become shorter.
     """
     if header.num_tokens == 0:
         return np.empty(0, dtype=header.dtype)
@@ -254,13 +254,13 @@ def open_tokens(path: str, header: PackedHeader) -> NDArray[Any]:
             path, dtype=header.dtype, mode="r", offset=header.era.header_bytes, shape=(header.num_tokens,)
         )
     except (OSError, ValueError) as error:
-        msg = f"{path}: cannot be mapped ({error}); it changed while it was opened"
+        msg = f"{path}: cannot be mapped ({error}); it changed while being opened"
         raise FormatError(msg) from error
     return np.asarray(mapped)
 
 
 def _plausible_headers(path: str) -> list[PackedHeader]:
-    """Return each reading of the header that leads to the beginning of a pickle."""
+    """Return the header under every version whose index offset points at the beginning of a pickle."""
     try:
         with open_file(path) as file:
             head = file.read(DATA_LENGTH_BYTES + TOKEN_SIZE_BYTES)

@@ -1,7 +1,7 @@
-"""Join `.pbin` files with right offsets, and mend those that were joined with low ones.
+"""Join `.pbin` files with correct offsets, and repair files that Modalities joined with wrong ones.
 
-Modalities' own join leaves the offsets of file k (from 0) 12·k bytes low: it takes each file's header off once too
-often. The tokens themselves are whole, so the lengths tell the true offsets.
+Modalities' own join leaves the offsets of file k (from 0) 12·k bytes too low: it subtracts each file's header once too
+often. The tokens are intact, so the true offsets follow from the lengths.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from dsindex.storage import DigestingWriter
 
 JOIN_SHORTFALL = 12
-"""Bytes that every file before makes the offsets of the next one too low."""
+"""Bytes by which each preceding file lowers the offsets."""
 
 
 def merge_packed(
     paths: Sequence[str], output: str, *, era: Era = CURRENT_ERA, run_tasks: RunTasks = run_in_threads
 ) -> PackedHeader:
-    """Write the documents of several `.pbin` files, of any eras, one file after the other.
+    """Write the documents of several `.pbin` files, of any versions, one file after the other.
 
     Args:
         paths: In output order.
-        output: The file to make; it must not exist.
-        era: Its era.
+        output: The new file, which must not exist.
+        era: Version of the new file.
         run_tasks: Runs the copies.
 
     Returns:
         The header of the new file.
 
     Raises:
-        FormatError: If a file is damaged, or the files' tokens differ in size: they come from different vocabularies.
+        FormatError: If a file is damaged, or token sizes differ, which means different vocabularies.
         OutputError: If the output exists or cannot be written.
         ValueError: If there are no files.
     """
@@ -76,18 +76,18 @@ def merge_packed(
 
 
 def repair_joined(path: str, output: str, *, run_tasks: RunTasks = run_in_threads) -> int:
-    """Write a whole copy of a `.pbin` that Modalities joined with low offsets.
+    """Write a repaired copy of a `.pbin` that Modalities joined with offsets that are too low.
 
-    The copy is made only where nothing else can be meant: the lengths add up to all tokens, the first document begins
-    where it must, and every offset that is low falls short by 12 bytes more per joint than the one before.
+    The copy is written only if the damage is unambiguous: the lengths add up to all tokens, the first document begins
+    at the right offset, and the shortfall of the offsets grows by 12 bytes at each joint.
 
     Args:
-        path: The file as it is; it is not changed.
-        output: The file to make; it must not exist.
+        path: The damaged file, which is not changed.
+        output: The new file, which must not exist.
         run_tasks: Runs the copies.
 
     Returns:
-        Joints that were mended; 0 for a file that is whole, and then no copy is made.
+        Number of joints repaired; 0 for an intact file, of which no copy is written.
 
     Raises:
         FormatError: If the file is damaged in another way.
@@ -121,7 +121,7 @@ def token_run(path: str, header: PackedHeader) -> TokenRun:
 
 
 def _count_joints(path: str, header: PackedHeader) -> int:
-    """Count the joints with low offsets, and make sure that nothing else is wrong."""
+    """Return the number of joints after which offsets are too low; any other damage is an error."""
     end = header.era.first_offset
     shortfall = num_joints = 0
     for pairs in read_pairs(path, offset=header.index_offset):
@@ -135,7 +135,7 @@ def _count_joints(path: str, header: PackedHeader) -> int:
             or np.any(steps < 0)
             or np.any(steps % JOIN_SHORTFALL)
         ):
-            msg = f"{path}: its offsets are wrong, and not as a join leaves them; it cannot be mended, pack it again"
+            msg = f"{path}: expected offsets that a join made too low, got other damage; pack the data again"
             raise FormatError(msg)
         num_joints += int(np.count_nonzero(steps))
         if len(pairs):
@@ -143,7 +143,7 @@ def _count_joints(path: str, header: PackedHeader) -> int:
     if end - header.era.first_offset != header.data_bytes:
         msg = (
             f"{path}: expected documents of {header.data_bytes} bytes, got {end - header.era.first_offset}; "
-            f"it cannot be mended, pack it again"
+            f"it cannot be repaired, pack the data again"
         )
         raise FormatError(msg)
     return num_joints

@@ -1,4 +1,4 @@
-"""A pickle machine that knows integers, tuples and lists, and nothing else: no name is looked up, nothing is called.
+"""A pickle machine that knows only integers, tuples and lists: it looks up no names and calls nothing.
 
 Opcodes: `pickletools` in Python's standard library, binary protocols 2 to 5.
 """
@@ -21,17 +21,17 @@ Value = int | tuple["Value", ...] | list["Value"]
 
 
 def run_pickle(path: str, data: bytes) -> NDArray[np.int64]:
-    """Read a whole pickle that must hold a list of pairs of integers.
+    """Read a complete pickle that must hold a list of pairs of integers.
 
     Args:
-        path: For the message.
-        data: The pickle, which must end where the data ends.
+        path: Named in errors.
+        data: The pickle, with nothing after it.
 
     Returns:
         The pairs, shape [n, 2], none below 0.
 
     Raises:
-        FormatError: If the pickle asks for anything but lists, tuples and integers, is damaged, or holds others.
+        FormatError: If the pickle needs anything but lists, tuples and integers, is damaged, or holds something else.
     """
     machine = _Machine(data)
     try:
@@ -40,7 +40,7 @@ def run_pickle(path: str, data: bytes) -> NDArray[np.int64]:
         msg = f"{path}: expected a pickled list of (offset, length), {error}; it was not unpickled"
         raise FormatError(msg) from None
     except (IndexError, KeyError) as error:
-        msg = f"{path}: expected a pickled list of (offset, length), got one that breaks off or refers to nothing"
+        msg = f"{path}: expected a pickled list of (offset, length), got one that is cut off or damaged"
         raise FormatError(msg) from error
     return _pairs(path, value)
 
@@ -55,13 +55,13 @@ def _pairs(path: str, value: Value) -> NDArray[np.int64]:
             and len(item) == 2
             and all(isinstance(part, int) and 0 <= part < 1 << 63 for part in item)
         ):
-            msg = f"{path}: expected entry {number} to be an (offset, length) of two integers from 0 to 2**63 - 1"
+            msg = f"{path}: expected entry {number} to be (offset, length), two integers from 0 to 2**63 - 1"
             raise FormatError(msg)
     return np.array(value, dtype=np.int64).reshape(-1, 2)
 
 
 class _RefusedError(Exception):
-    """Says what was refused and where."""
+    """The message says what was refused and where."""
 
 
 _NAMES = {opcode.code.encode("latin-1")[0]: opcode.name for opcode in pickletools.opcodes}
@@ -102,7 +102,7 @@ class _Machine:
         """Run from PROTO to STOP, which must be the last byte."""
         proto, version = self._take(2)
         if proto != 0x80 or not 2 <= version <= 5:
-            msg = f"got {self._data[:2]!r} where a pickle of protocol 2 to 5 begins"
+            msg = f"got {self._data[:2]!r} at the start instead of protocol 2 to 5"
             raise _RefusedError(msg)
         while (opcode := self._unsigned(1)) != ord("."):
             step = self._steps.get(opcode)
@@ -112,7 +112,7 @@ class _Machine:
                 raise _RefusedError(msg)
             step()
         if self._position != len(self._data) or len(self._stack) != 1 or self._marks:
-            msg = f"got {len(self._data) - self._position} bytes and {len(self._stack) - 1} values left over at its end"
+            msg = f"got {len(self._data) - self._position} bytes and {len(self._stack) - 1} values left over at the end"
             raise _RefusedError(msg)
         return self._stack[0]
 
@@ -131,14 +131,14 @@ class _Machine:
         self._stack.append(int.from_bytes(self._take(self._unsigned(count)), "little", signed=True))
 
     def _frame(self) -> None:
-        """Skip a frame's length, which must lie in the data: frames cut the stream and mean nothing."""
+        """Skip a frame's header after checking that the frame fits the data; frames carry no meaning."""
         length = self._unsigned(8)
         if length > len(self._data) - self._position:
             msg = f"a frame of {length} bytes"
             raise IndexError(msg)
 
     def _cut(self, begin: int) -> list[Value]:
-        """Take what lies above a mark, or the topmost values, off the stack."""
+        """Pop the values from `begin` to the top of the stack."""
         floor = self._marks[-1] if self._marks else 0
         if not floor <= begin <= len(self._stack):
             msg = f"stack of {len(self._stack)}"
@@ -154,7 +154,7 @@ class _Machine:
         items = self._cut(begin)
         target = self._stack[-1]
         if not isinstance(target, list):
-            msg = f"got {type(target).__name__} where a list is appended to"
+            msg = f"got {type(target).__name__} instead of a list to append to"
             raise _RefusedError(msg)
         target.extend(items)
 

@@ -1,8 +1,8 @@
-"""Raw indices: where each line of a JSONL file lies, as Modalities' `create_raw_index` writes it.
+"""Raw indices: the position of each line of a JSONL file, as written by Modalities' `create_raw_index`.
 
-`<stem>.idx` beside the JSONL is a pickled list of (byte offset, byte length), one pair per line, the newline not
-counted, a carriage return counted (docs/formats.md §3). The suffix is also MMIDIDX's: the first bytes tell them apart.
-Ranges of the file are indexed independently; the result does not depend on how the file was cut.
+`<stem>.idx` beside the JSONL is a pickled list of (byte offset, byte length), one pair per line, counting a carriage
+return but not the newline (docs/formats.md §3). MMIDIDX uses the same suffix; the first bytes tell them apart.
+Ranges of the file are indexed independently, and the result does not depend on how the file was cut.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     RunTasks = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
-    """Runs a function on every task, anywhere, and gives the results in the order of the tasks."""
+    """Run a function on every task, anywhere, and return the results in the order of the tasks."""
 
 RANGE_BYTES = 64 << 20
 BLOCK_BYTES = 4 << 20
 
 COMPILED_FROM_BYTES = 64 << 20
-"""Smaller files are checked by json.loads before the compiled scanner would have been loaded."""
+"""File size from which loading the compiled scanner is faster than json.loads."""
 
 MAX_REPORTED = 10
-"""Dropped lines that are named; all are counted."""
+"""Dropped lines that are reported by position; all of them are counted."""
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -47,32 +47,32 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexRange:
-    """One byte range of a file: the lines that begin in [begin, end)."""
+    """The lines of a file that begin in the byte range [begin, end)."""
 
     path: str
     begin: int
     end: int
     size_bytes: int
-    """Of the whole file when the ranges were planned."""
+    """Size of the whole file when the ranges were planned."""
     drop_faulty_entries: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedRange:
-    """What one range gave."""
+    """The index of one range."""
 
     pairs: NDArray[np.int64]
     """(offset, length) in bytes of each line that is kept, shape [lines kept, 2]."""
     num_lines: int
-    """Lines that begin in the range; up to the first faulty one where that ended the work."""
+    """Lines that begin in the range, or up to the first faulty line if faulty lines are an error."""
     num_faulty: int
     faulty: tuple[tuple[int, int], ...]
-    """(line in the range, byte offset) of the first faulty lines."""
+    """(0-based line in the range, byte offset) of the first faulty lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawIndexAccount:
-    """What became of a file's lines: num_entries + num_dropped of them."""
+    """Line counts of an indexed file, which has num_entries + num_dropped lines."""
 
     index_path: str
     num_entries: int
@@ -82,7 +82,7 @@ class RawIndexAccount:
 
 
 def raw_index_path(path: str) -> str:
-    """Return the place where Modalities looks for a file's raw index.
+    """Return the path at which Modalities looks for a file's raw index.
 
     >>> raw_index_path("data/news.jsonl")
     'data/news.idx'
@@ -98,20 +98,21 @@ def create_raw_index(
     range_bytes: int = RANGE_BYTES,
     run_tasks: RunTasks | None = None,
 ) -> RawIndexAccount:
-    """Write the raw index of a JSONL file, byte-identical to Modalities' own; it appears whole or not at all.
+    """Write the raw index of a JSONL file, byte-identical to Modalities' own; the file appears complete or not at all.
 
-    A line is faulty if json.loads refuses it, a blank line among them. Memory is a range's index per running task.
+    A line is faulty if json.loads refuses it; this includes blank lines. Each running task holds one range's index in
+    memory.
 
     Args:
         path: The JSONL file.
-        index_path: Where to write; beside the file, with the suffix `.idx`, if None. What is there is never replaced:
-            an index that is the same stays, and anything else is an error.
+        index_path: Where to write; if None, beside the file with the suffix `.idx`. An existing file is never
+            replaced: an identical index is kept, and anything else is an error.
         drop_faulty_entries: Leave faulty lines out; otherwise the first one is an error.
-        range_bytes: Bytes of the file that are one task.
+        range_bytes: Bytes of the file per task.
         run_tasks: Runs the tasks; threads of this process if None.
 
     Raises:
-        InputError: If the file cannot be read or changes meanwhile.
+        InputError: If the file cannot be read or changes during the run.
         BadRecordError: At the first faulty line.
         OutputError: If `index_path` is another file, or cannot be written.
     """
@@ -129,7 +130,7 @@ def create_raw_index(
 
 
 class _Places:
-    """Counts the lines of ranges that come in order, and names the faulty ones."""
+    """Counts lines over ranges that arrive in order, and locates the faulty ones."""
 
     def __init__(self, path: str, *, drop_faulty_entries: bool) -> None:
         self._path = path
@@ -138,16 +139,16 @@ class _Places:
         self._dropped: list[tuple[int, int]] = []
 
     def add(self, result: IndexedRange) -> None:
-        """Take the next range.
+        """Add the next range.
 
         Raises:
-            BadRecordError: At a faulty line that is not to be dropped.
+            BadRecordError: At the first faulty line, unless faulty lines are dropped.
         """
         places = [(self._num_lines + line + 1, offset) for line, offset in result.faulty]
         if places and not self._drop:
             line, offset = places[0]
             what = "a blank line" if _is_blank(self._path, offset) else "something else"
-            reason = f"expected JSON, got {what}; mend it, or leave such lines out with --drop-faulty-entries"
+            reason = f"expected JSON, got {what}; correct it, or leave such lines out with --drop-faulty-entries"
             raise BadRecordError(self._path, offset, reason, line)
         self._dropped += places[: MAX_REPORTED - len(self._dropped)]
         self._num_lines += result.num_lines
@@ -155,7 +156,7 @@ class _Places:
         self._num_dropped += result.num_faulty
 
     def account(self, target: str) -> RawIndexAccount:
-        """Return what became of all lines."""
+        """Return the counts over all lines."""
         return RawIndexAccount(
             index_path=target,
             num_entries=self._num_entries,
@@ -168,7 +169,7 @@ def plan_ranges(path: str, *, range_bytes: int, drop_faulty_entries: bool) -> li
     """Cut a file into ranges.
 
     Raises:
-        InputError: If the file is not there, or empty while every line must count.
+        InputError: If the file cannot be read, or is empty and faulty lines are an error.
     """
     try:
         with open_unbuffered(path) as file:
@@ -177,7 +178,7 @@ def plan_ranges(path: str, *, range_bytes: int, drop_faulty_entries: bool) -> li
         msg = f"{path}: expected a file that can be read, got {error.strerror!r}; check the path and its permissions"
         raise InputError(msg) from error
     if size_bytes == 0 and not drop_faulty_entries:
-        # Modalities sees one faulty line here.
+        # Modalities counts an empty file as one faulty line.
         msg = f"{path}: expected at least one line, got an empty file; index it with --drop-faulty-entries"
         raise InputError(msg)
     return [
@@ -207,9 +208,9 @@ def index_range(task: IndexRange) -> IndexedRange:
     blocks = read_lines(task.path, task.begin, task.end, block_bytes=BLOCK_BYTES, expected_size=task.size_bytes)
     for block in blocks:
         if not isinstance(block, LineBlock):
-            continue  # only given where a limit is set
+            continue  # oversized lines are only yielded where a limit is set
         pairs = np.stack((block.offsets(), block.line_sizes()), axis=1)
-        # From the line's first byte in the file on: json.loads knows what to do with a BOM.
+        # `pairs` includes a BOM, which json.loads must judge.
         faulty = find_faulty_lines(block.data, pairs[:, 0] - block.offset, block.ends, compiled=is_large)
         named = faulty[: MAX_REPORTED - len(reported)].tolist()
         reported.extend((num_lines + number, int(pairs[number, 0])) for number in named)
@@ -232,15 +233,15 @@ def read_raw_index(index_path: str, *, size_bytes: int) -> NDArray[np.int64]:
         (offset, length) in bytes of each line, shape [lines, 2].
 
     Raises:
-        FormatError: If it is not a raw index, or points outside of the file.
+        FormatError: If it is not a raw index, or points outside the file.
     """
     pairs = np.concatenate([np.empty((0, 2), dtype=np.int64), *read_pairs(index_path)])
-    # Compared in this order since the sum of two int64 could wrap.
+    # A difference, since the sum of two int64 could wrap.
     outside = np.flatnonzero((pairs[:, 0] > size_bytes) | (pairs[:, 1] > size_bytes - pairs[:, 0]))
     if len(outside):
         offset, length = pairs[outside[0]].tolist()
         msg = (
-            f"{index_path}: expected lines inside of the file's {size_bytes} bytes, got entry {outside[0]} at byte "
+            f"{index_path}: expected lines within the file's {size_bytes} bytes, got entry {outside[0]} at byte "
             f"{offset} with {length} bytes; the file changed since it was indexed, index it again"
         )
         raise FormatError(msg)
@@ -250,7 +251,7 @@ def read_raw_index(index_path: str, *, size_bytes: int) -> NDArray[np.int64]:
 def run_in_threads(
     function: Callable[[_Task], _Result], tasks: Iterable[_Task], *, workers: int | None = None
 ) -> Iterator[_Result]:
-    """Run a function on every task in threads and give the results in order; a few results wait at most."""
+    """Run a function on every task in threads and yield the results in order; only a few tasks run ahead."""
     threads = workers or len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(threads, thread_name_prefix="dsindex") as pool:
         waiting: deque[Future[_Result]] = deque()
@@ -273,9 +274,9 @@ def _is_blank(path: str, offset: int) -> bool:
 
 
 def _check_target(path: str, target: str) -> None:
-    """Refuse what cannot be this index before any work is done: `.idx` is also MMIDIDX's suffix."""
+    """Refuse a target that cannot be this index before any work is done: `.idx` is also MMIDIDX's suffix."""
     if is_same_file(path, target):
-        msg = f"{target}: expected an index path other than the file itself; give another --output"
+        msg = f"{target}: expected an index path other than the file itself; choose another --output"
         raise OutputError(msg)
     try:
         with open_file(target) as file:
@@ -283,8 +284,8 @@ def _check_target(path: str, target: str) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        msg = f"{target}: expected no file or the same index, got what cannot be read ({error.strerror})"
-        raise OutputError(f"{msg}; give another --output") from error
+        msg = f"{target}: expected no file or the same index, got an unreadable file ({error.strerror})"
+        raise OutputError(f"{msg}; choose another --output") from error
     if head != b"\x80":
-        msg = f"{target}: exists and is no raw index; it stays as it is, give another --output"
+        msg = f"{target}: expected no file or the same index, got a file that is no raw index; choose another --output"
         raise OutputError(msg)

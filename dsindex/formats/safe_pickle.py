@@ -1,8 +1,8 @@
 """Pickled lists of pairs of integers, as Modalities stores its indices: written and read as streams, never unpickled.
 
-The writer gives the bytes of `pickle.dumps(pairs, protocol=4)`. The reader knows the layout that this function writes
-and decodes it with array operations; any other layout goes through a machine that knows lists, tuples and integers.
-Nothing in a pickle is ever called. Opcodes: `pickletools` in Python's standard library.
+The writer produces the bytes of `pickle.dumps(pairs, protocol=4)`. The reader decodes that layout with array
+operations; any other layout goes through a machine that knows only lists, tuples and integers. Nothing in a pickle is
+ever called. Opcodes: `pickletools` in Python's standard library.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from dsindex.storage import Bytes
 
 FRAME_TARGET = 64 << 10
-"""The pickler closes a frame at the first value that begins this many bytes or more after the frame's beginning."""
+"""The pickler closes a frame at the first value that begins at least this many bytes after the frame's beginning."""
 
 BATCH_ITEMS = 1000
-"""The pickler appends this many items with one APPENDS."""
+"""Items that the pickler appends with one APPENDS."""
 
 CHUNK_PAIRS = 32 * BATCH_ITEMS
-"""Pairs that are encoded at once."""
+"""Pairs encoded at once."""
 
 READ_BYTES = 1 << 20
-"""Bytes of a pickle that are decoded at once."""
+"""Bytes of a pickle decoded at once."""
 
 _PROTOCOL_4 = b"\x80\x04"
 _LIST_BEGIN = b"]\x94"
@@ -46,8 +46,8 @@ _BATCH_CHANGE = b"e("
 _LONGEST_PAIR = 24
 """APPENDS, MARK, two LONG1 of 10 bytes, TUPLE2, MEMOIZE."""
 
-# Bytes of a whole integer by its opcode: K 1 byte unsigned, M 2 bytes unsigned, J 4 bytes signed; LONG1 has a length of
-# its own. 0 says that the opcode is no integer.
+# Bytes of an integer with its opcode: K 1 byte unsigned, M 2 bytes unsigned, J 4 bytes signed; LONG1 stores its length.
+# 0: the opcode is not an integer.
 _WIDTHS = np.zeros(256, dtype=np.int64)
 _WIDTHS[[ord("K"), ord("M"), ord("J"), _LONG1]] = [2, 3, 5, 2]
 _LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], dtype=np.uint64)
@@ -57,8 +57,7 @@ _POWERS_OF_TWO = np.array([1 << bits for bits in range(31, 63)], dtype=np.int64)
 class PairListWriter:
     """Write `pickle.dumps(pairs, protocol=4)` for a list of tuples of two integers that arrives in chunks.
 
-    At most one frame and one chunk are held in memory. Two pairs are never taken for one object, as in a list whose
-    tuples were made one by one.
+    At most one frame and one chunk are held in memory. Equal pairs are pickled as distinct objects.
     """
 
     def __init__(self, write: Callable[[Bytes], object]) -> None:
@@ -81,7 +80,7 @@ class PairListWriter:
             msg = f"expected offsets and lengths of at least 0, got {pairs.min()}"
             raise ValueError(msg)
         if len(pairs) and self._num_pairs == 0 and self._only is None:
-            # A list of one is spelled without MARK, so the first pair waits for a second.
+            # The pickler writes a list of one item without MARK, so the first pair waits for a second.
             self._only, pairs = pairs[:1], pairs[1:]
         if len(pairs) and self._only is not None:
             pairs = np.concatenate((self._only, pairs))
@@ -104,7 +103,7 @@ class PairListWriter:
             self._write_frame(memoryview(self._frame))
 
     def _encode(self, pairs: NDArray[np.int64]) -> None:
-        """Lay every pair into a row of its own, then squeeze the gaps out."""
+        """Encode each pair in a row of fixed width, then remove the unused bytes."""
         count = len(pairs)
         rows = np.zeros((count, _LONGEST_PAIR), dtype=np.uint8)
         used = np.zeros((count, _LONGEST_PAIR), dtype=np.bool_)
@@ -139,7 +138,7 @@ class PairListWriter:
 
 
 def _lay_integers(values: NDArray[np.int64], rows: NDArray[np.uint8], used: NDArray[np.bool_]) -> None:
-    """Spell integers as the pickler does: the shortest of K, M, J, LONG1; shapes [n], [n, 10], [n, 10]."""
+    """Encode integers as the pickler does, with the shortest of K, M, J, LONG1; shapes [n], [n, 10], [n, 10]."""
     octets = values.astype("<i8").view(np.uint8).reshape(-1, 8)
     one, two, four = values < 1 << 8, values < 1 << 16, values < 1 << 31
     rows[:, 0] = np.where(one, ord("K"), np.where(two, ord("M"), np.where(four, ord("J"), _LONG1)))
@@ -147,7 +146,7 @@ def _lay_integers(values: NDArray[np.int64], rows: NDArray[np.uint8], used: NDAr
     if four.all():
         rows[:, 1:5] = octets[:, :4]
     else:
-        # LONG1 holds bits // 8 + 1 bytes, so that the sign has its place: 2**31 takes 5.
+        # LONG1 takes bits // 8 + 1 bytes, which leaves room for the sign: 2**31 takes 5.
         long_bytes = (31 + np.searchsorted(_POWERS_OF_TWO, values, side="right")) // 8 + 1
         rows[four, 1:5] = octets[four, :4]
         rows[~four, 1] = long_bytes[~four]
@@ -161,7 +160,7 @@ def read_pairs(path: str, *, offset: int = 0) -> Iterator[NDArray[np.int64]]:
 
     Args:
         path: A file.
-        offset: Where the pickle begins; it ends where the file ends.
+        offset: Byte at which the pickle begins; it extends to the end of the file.
 
     Yields:
         The next pairs, shape [n, 2], none below 0.
@@ -177,7 +176,7 @@ def read_pairs(path: str, *, offset: int = 0) -> Iterator[NDArray[np.int64]]:
                     num_pairs += len(pairs)
                     yield pairs
             except _OtherLayoutError:
-                # Once more from the start, opcode by opcode; what was given already is given once.
+                # Start over, opcode by opcode, and skip the pairs that were yielded already.
                 file.seek(offset)
                 others = run_pickle(path, file.read())
                 for begin in range(num_pairs, len(others), CHUNK_PAIRS):
@@ -188,11 +187,11 @@ def read_pairs(path: str, *, offset: int = 0) -> Iterator[NDArray[np.int64]]:
 
 
 class _OtherLayoutError(Exception):
-    """The pickle is not laid out as the pickler of protocol 4 does it, or it is damaged."""
+    """The pickle is damaged, or not in the layout that the pickler of protocol 4 writes."""
 
 
 def _payloads(file: IO[bytes], offset: int) -> Iterator[bytes]:
-    """Yield what the frames hold, joined to about READ_BYTES."""
+    """Yield the content of the frames, joined to about READ_BYTES."""
     size_bytes = os.fstat(file.fileno()).st_size
     file.seek(offset)
     if file.read(2) != _PROTOCOL_4:
@@ -237,12 +236,12 @@ def _decode_frames(file: IO[bytes], offset: int) -> Iterator[NDArray[np.int64]]:
 
 
 def _decode_pairs(data: bytes) -> tuple[NDArray[np.int64], int]:
-    """Decode the whole pairs that `data` begins with; give them and the bytes that they took.
+    """Decode the whole pairs that `data` begins with; return them and the number of bytes that they take.
 
-    A pair ends with TUPLE2 MEMOIZE, 86 94. These bytes also occur inside of numbers, so each place is a candidate:
-    from where a pair begins, the opcodes say where it must end, and the next one begins there. Where every candidate
-    is a true end, which is nearly always, this is one comparison of arrays; the chain is followed step by step only
-    over those that are not.
+    A pair ends with TUPLE2 MEMOIZE, 86 94. These bytes also occur inside numbers, so each occurrence is a candidate:
+    from the beginning of a pair, the opcodes say where it must end, and the next one begins there. Where every
+    candidate is a true end, which is nearly always, this is one comparison of arrays; the chain is followed step by
+    step only over those that are not.
     """
     octets = np.frombuffer(data + bytes(_LONGEST_PAIR), dtype=np.uint8)
     ends = np.flatnonzero((octets[:-1] == _TUPLE_END[0]) & (octets[1:] == _TUPLE_END[1]))
@@ -266,7 +265,7 @@ def _decode_pairs(data: bytes) -> tuple[NDArray[np.int64], int]:
 def _follow_chain(
     ends: NDArray[np.int64], true_ends: NDArray[np.int64], sound: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], int]:
-    """Mark the candidates at which a pair begins; give also where the last whole pair ends."""
+    """Return a mask of the candidates at which a pair begins, and the end of the last whole pair."""
     is_pair = np.zeros(len(ends), dtype=np.bool_)
     exceptions = np.flatnonzero(~sound | (true_ends != ends))
     reached = 0
@@ -284,7 +283,7 @@ def _follow_chain(
             raise _OtherLayoutError
         end = int(np.searchsorted(ends, true_ends[stop]))
         if end == len(ends):
-            break  # the pair goes on behind this data
+            break  # the pair continues after this data
         if ends[end] != true_ends[stop]:
             raise _OtherLayoutError
         is_pair[stop] = True
@@ -294,7 +293,7 @@ def _follow_chain(
 
 
 def _integer_widths(octets: NDArray[np.uint8], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the bytes of the integers at `positions`, 0 where there is none that fits 8 bytes."""
+    """Return the encoded sizes of the integers at `positions`; 0 where there is no integer of up to 8 bytes."""
     opcodes = octets[positions]
     widths = _WIDTHS[opcodes]
     is_long = opcodes == _LONG1
@@ -305,11 +304,11 @@ def _integer_widths(octets: NDArray[np.uint8], positions: NDArray[np.int64]) -> 
 
 
 def _integers(octets: NDArray[np.uint8], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Decode the integers at `positions`, which must be whole; a negative one is not of this layout."""
+    """Decode the integers at `positions`, which must be complete; this layout has no negative ones."""
     opcodes = octets[positions]
     is_long = opcodes == _LONG1
     num_bytes = np.where(is_long, octets[positions + 1], _WIDTHS[opcodes] - 1)
-    # One unaligned load of 8 bytes each, of which the number's own are kept.
+    # One unaligned load of 8 bytes each, masked to the bytes of the number.
     eights = np.ndarray(shape=(len(octets) - 7,), dtype="<u8", buffer=octets, strides=(1,))
     values = eights[positions + 1 + is_long] & _LOW_BYTES[num_bytes]
     signed = is_long | (opcodes == ord("J"))

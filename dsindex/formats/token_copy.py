@@ -1,6 +1,6 @@
-"""Assemble a file from runs of tokens of other files, in ranges that any executor may copy, casting on the way.
+"""Assemble a file from runs of tokens in other files, casting them, in ranges that any executor may copy.
 
-A range is written at its own offset: a second attempt writes the same bytes.
+Each range is written at a fixed offset, so a second attempt writes the same bytes.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ class TokenRun:
 
     path: str
     offset: int
-    """Byte of the first token."""
+    """Byte offset of the first token in the file."""
     dtype: str
-    """Integer type with its byte order, as numpy spells it."""
+    """Integer type with its byte order, in numpy's notation."""
     num_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRange:
-    """A run of tokens and where it goes."""
+    """A run of tokens and its destination."""
 
     source: TokenRun
     output: str
     output_name: str
-    """What the output will be called."""
+    """Final path of the output, named in errors."""
     output_offset: int
     dtype: str
 
 
 def copy_range(task: CopyRange) -> None:
-    """Copy one range of tokens and sync it to disk; memory does not depend on the range.
+    """Copy one range of tokens and sync it to disk, in constant memory.
 
     Raises:
         FormatError: If an id does not fit the new type.
-        InputError: If the source is gone or shorter than planned.
+        InputError: If the source is missing or shorter than planned.
         OutputError: If the output cannot be written.
     """
     source, native = np.dtype(task.source.dtype), np.dtype(task.source.dtype).newbyteorder("=")
@@ -93,11 +93,11 @@ def write_token_file(
     write_tail: Callable[[DigestingWriter], None] | None = None,
     run_tasks: RunTasks,
 ) -> None:
-    """Write a file of tokens as `copy_tokens` does; it appears whole or not at all.
+    """Write a file of tokens as `copy_tokens` does; it appears complete or not at all.
 
     Args:
-        path: The file to make; it must not exist.
-        runs: Where the tokens are.
+        path: The new file, which must not exist.
+        runs: The tokens, in output order.
         dtype: The token type of the new file, with its byte order.
         head: Bytes before the first token.
         write_tail: Writes the bytes after the last token.
@@ -106,7 +106,7 @@ def write_token_file(
     Raises:
         OutputError: If the file exists or cannot be written.
         FormatError: If an id does not fit `dtype`.
-        InputError: If a source is gone or shorter than planned.
+        InputError: If a source is missing or shorter than planned.
     """
     with NewFiles([path], inputs=[run.path for run in runs]) as [new]:
         copy_tokens(new, runs, dtype=dtype, head=head, write_tail=write_tail, run_tasks=run_tasks)
@@ -121,12 +121,12 @@ def copy_tokens(
     write_tail: Callable[[DigestingWriter], None] | None = None,
     run_tasks: RunTasks,
 ) -> None:
-    """Write `head`, the tokens of all runs in order, and a tail that is streamed, into a file that is not named yet.
+    """Write `head`, the tokens of all runs in order, and a streamed tail into a file that has its temporary name.
 
     Raises:
-        OutputError: If the disk refuses.
+        OutputError: If the file cannot be written.
         FormatError: If an id does not fit `dtype`.
-        InputError: If a source is gone or shorter than planned.
+        InputError: If a source is missing or shorter than planned.
     """
     data_bytes = sum(run.num_tokens for run in runs) * dtype.itemsize
     try:
@@ -143,7 +143,7 @@ def copy_tokens(
 
 
 def _plan(output: NewFile, runs: Sequence[TokenRun], dtype: np.dtype[Any], offset: int) -> Iterator[CopyRange]:
-    """Cut the runs into ranges; `offset` is where the first token goes."""
+    """Cut the runs into ranges; `offset` is the output byte of the first token."""
     for run in runs:
         itemsize = np.dtype(run.dtype).itemsize
         for begin in range(0, run.num_tokens, RANGE_TOKENS):
@@ -164,7 +164,7 @@ def _read_tokens(run: TokenRun, descriptor: int, tokens: np.ndarray[Any, Any], b
     try:
         read_into(descriptor, tokens.view(np.uint8).data, offset)
     except EOFError as error:
-        msg = f"{run.path}: {error}; it changed meanwhile"
+        msg = f"{run.path}: {error}; it changed during the copy"
         raise InputError(msg) from error
 
 

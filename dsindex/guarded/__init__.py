@@ -1,1 +1,1 @@
-"""What users give us to run, templates and jq programs, runs in processes that can be ended at any point."""
+"""Run programs from users, such as templates and jq patterns, in processes that can be killed at any point."""

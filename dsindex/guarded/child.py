@@ -1,15 +1,15 @@
-"""The program of a guarded process: answers records one after the other, and ends when one costs too much.
+"""The program of a guarded process, which answers records one after the other and ends when one takes too much.
 
     python -m dsindex.guarded.child MODULE REQUESTS REPLIES ANSWERS LIFELINE
 
-The numbers are open file descriptors. A request is a frame: its length in 8 bytes, then that many bytes. The first is
-JSON: the limits, and the definition for `MODULE.prepare`, which returns facts and the function that answers a record.
-All others are records, one a line. Every answer is a line of JSON in the file ANSWERS, written before the next record
-is begun: whoever finds this process dead counts them and knows the record. A byte on REPLIES says that a
-request is done, or as many of its records as fill ANSWERS_BYTES.
+All arguments but MODULE are open file descriptors. A request is a frame: its length in 8 bytes, then that many bytes.
+The first request is JSON: the limits, and the definition for `MODULE.prepare`, which returns facts and the function
+that answers a record. All others are records, one per line. Each answer is a line of JSON in the file ANSWERS, written
+before the next record is begun, so that their number identifies the record if this process dies. A byte on REPLIES
+means that a request is done, or as many of its records as fill ANSWERS_BYTES.
 
-The kernel ends the process when a record has used up its CPU time (SIGPROF, which nothing catches, since Python would
-only look at a signal between two steps of its own), and when the parent is gone (SIGIO of LIFELINE).
+The kernel ends the process when a record has used up its CPU time (by SIGPROF, which is not caught, since Python
+handles signals only between two of its own steps), and when the parent has ended (by SIGIO from LIFELINE).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _serve(module: str, requests: int, replies: int, answers: int) -> None:
     while (size := _read_size(requests)) is not None:
         memory.allow(size)
         records = _read(requests, size).split(b"\n")
-        os.lseek(answers, 0, os.SEEK_SET)  # whoever has read it has emptied it
+        os.lseek(answers, 0, os.SEEK_SET)  # the parent has read and emptied it
         _answer_all(records, answer, limits, answers)
         os.write(replies, b"\0")
 
@@ -80,12 +80,12 @@ def _answer_all(records: list[bytes], answer: Callable[[bytes], Any], limits: Li
 
 
 def _encode(value: object) -> bytes:
-    # Lone surrogates pass: whoever reads the answer says what is wrong with the text.
+    # Lone surrogates pass: the reader of the answer reports them.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def _reset_signals() -> None:
-    """Undo what was inherited: a signal that a parent ignores or blocks stays so over exec."""
+    """Reset inherited signal handling, since ignored and blocked signals stay so across exec."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     for number in (signal.SIGPROF, signal.SIGIO):
         signal.signal(number, signal.SIG_DFL)
@@ -93,7 +93,7 @@ def _reset_signals() -> None:
 
 
 def _die_with(lifeline: int) -> None:
-    """Ask for SIGIO when the last process that holds the other end of this pipe has closed it."""
+    """Request SIGIO for when the last process with the other end of this pipe has closed it."""
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
 
@@ -109,11 +109,11 @@ class _Memory:
         self._limits = limits
         soft, self._hard = resource.getrlimit(resource.RLIMIT_AS)
         self._most = sys.maxsize if soft == resource.RLIM_INFINITY else soft
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash here is no fault that anybody looks into
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # core dumps are not needed
         self.measure()
 
     def measure(self) -> None:
-        """Count limits from what the process has now."""
+        """Take the process's current size as the base of limits."""
         with open("/proc/self/statm", "rb") as file:
             self._base = int(file.read().split()[0]) * resource.getpagesize()
 
@@ -124,13 +124,13 @@ class _Memory:
 
 
 def _read_size(file: int) -> int | None:
-    """Return the size of the frame that follows, None where no more will come."""
+    """Return the size of the next frame; None if there are no more."""
     header = _read(file, FRAME_HEADER_BYTES)
     return int.from_bytes(header, "little") if header else None
 
 
 def _read(file: int, num_bytes: int) -> bytes:
-    """Read exactly so many bytes, or none at the end of the file."""
+    """Read exactly `num_bytes` bytes, or none at the end of the file."""
     parts: list[bytes] = []
     missing = num_bytes
     while missing:

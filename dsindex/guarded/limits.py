@@ -1,22 +1,22 @@
-"""How much one record may cost in a guarded process. Both limits are far beyond what records need."""
+"""Limits on the CPU time and memory of one record in a guarded process, far beyond what records need."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 BYTES_PER_CPU_SECOND = 1 << 20
-"""A record of this size gets one second more."""
+"""Size of a record for which it gets an additional second."""
 MEMORY_PER_BYTE = 32
-"""Parsed JSON and the text made of it take a multiple of the record's own size."""
+"""Additional memory per byte of a record, since parsed JSON and its text take a multiple of its size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Past a limit the job stops and names the record: reaching one never decides what is written."""
+    """Limits for one record; a record that exceeds them stops the job, so limits never affect the output."""
 
     cpu_seconds: float = 30.0
     memory_bytes: int = 1 << 30
-    """Beyond what the process needs before its first record."""
+    """Memory in addition to that of the process before its first record."""
 
     def cpu_for(self, num_bytes: int) -> float:
         """Return the CPU time in seconds for a record of `num_bytes`."""
@@ -31,5 +31,5 @@ DEFAULT_LIMITS = Limits()
 
 
 def default_limits() -> Limits:
-    """Return the limits that hold where no others are given."""
+    """Return the default limits."""
     return DEFAULT_LIMITS

@@ -1,7 +1,7 @@
-"""Guarded work: records go to a child process, answers come back, and a record that costs too much is named.
+"""Answer records in child processes, and report a record that exceeds its limits.
 
-A template or a jq program can run for ever, take all memory or overflow the C stack, and does so inside of C code,
-where no Python exception can reach it. A child process can be ended at any point, by the kernel (see `child.py`).
+A template or a jq program can run forever, take all memory or overflow the C stack, inside C code that no Python
+exception can interrupt. The kernel can end a child process at any point (see `child.py`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from dsindex.guarded.limits import Limits
 
 _OUT_OF_MEMORY_TEXT = b"cannot allocate memory"
-"""What jq writes before it aborts."""
+"""jq's message before it aborts."""
 
 
 class LimitReachedError(DsindexError):
-    """Work on one record ended its process. Whoever reads the file adds the place; the job stops.
+    """Work on one record ended its process. The reader of the file adds the place, and the job stops.
 
     Args:
-        reason: One sentence: what ran, which limit it reached.
+        reason: One sentence with what ran and the limit it reached.
     """
 
     def __init__(self, reason: str) -> None:
@@ -45,13 +45,13 @@ class LimitReachedError(DsindexError):
 
 
 class GuardedWork:
-    """Answers records in child processes: one per thread that asks, kept until this object goes. Can be pickled.
+    """Answers records in child processes: one per calling thread, kept as long as this object. Picklable.
 
     Args:
-        module: Its `prepare(definition)` gives facts (JSON) and a function that answers a record; both in the child.
+        module: Its `prepare(definition)`, run in the child, returns facts (JSON) and a function that answers a record.
         definition: JSON data for `prepare`.
-        subject: What a message calls the work: `the chat template`.
-        limits: For each record, and for `prepare`; `default_limits` where None.
+        subject: Name of the work in messages, such as `the chat template`.
+        limits: Limits for each record, and for `prepare`; None for `default_limits`.
 
     Raises:
         LimitReachedError: If `prepare` reaches a limit.
@@ -64,20 +64,20 @@ class GuardedWork:
         self._limits = limits or default_limits()
         self._open()
         child, self.facts = self._start()
-        """What `prepare` said."""
+        """The facts from `prepare`."""
         self._idle.append(child)
 
     def run(self, records: Sequence[bytes]) -> Iterator[Any]:
         """Answer records in order.
 
         Args:
-            records: Each without a newline. Together they are held in memory twice, so send a few MiB at a time.
+            records: Each without a newline. They are held in memory twice, so pass a few MiB at a time.
 
         Yields:
-            One answer per record, as JSON gives it.
+            One answer per record, parsed from JSON.
 
         Raises:
-            LimitReachedError: In place of the first answer whose record reached a limit.
+            LimitReachedError: At the first record that reached a limit.
         """
         done = 0
         while done < len(records):
@@ -90,18 +90,18 @@ class GuardedWork:
                 done += 1
 
     def _ask(self, child: _Child, records: Sequence[bytes]) -> tuple[list[bytes], int | None]:
-        """Return the answers of some first records, and the exit code of a child that is no more."""
+        """Return the answers to leading records, and the child's exit code if it has ended."""
         answers, exit_code = child.ask(b"\n".join(records))
         if exit_code is None:
             self._idle.append(child)
         elif len(answers) >= len(records):
-            exit_code = None  # it died with nothing left to do
+            exit_code = None  # it died after its last answer
         else:
             self._check_fault(child, exit_code)
         return answers, exit_code
 
     def _ask_again(self, record: bytes, exit_code: int) -> Any:  # noqa: ANN401
-        """Ask a fresh child about the record that the last one died of: its memory may have been full of others'."""
+        """Ask a new child about the record at which the last one died, whose memory may have been full of others."""
         if exit_code != -signal.SIGPROF:
             answers, again = self._ask(self._start()[0], [record])
             if again is None:
@@ -129,7 +129,7 @@ class GuardedWork:
         raise LimitReachedError(self._describe(exit_code, len(request), "while it was compiled"))
 
     def _check_fault(self, child: _Child, exit_code: int) -> None:
-        """Tell a fault of our own from what a record can do."""
+        """Raise an error if the child failed by a fault of dsindex rather than of a record."""
         if exit_code >= 0 and exit_code != EXIT_OUT_OF_MEMORY:
             raise RuntimeError(f"{self._module} failed: {child.last_words.decode(errors='replace').strip()}")
 
@@ -154,7 +154,7 @@ class GuardedWork:
 
 
 class _Child:
-    """One child process and the files between it and this one."""
+    """A child process and the files shared with it."""
 
     def __init__(self, module: str) -> None:
         self._answers, self._errors = os.memfd_create("answers"), os.memfd_create("errors")
@@ -165,14 +165,14 @@ class _Child:
         passed = (requests, replies, self._answers, lifeline)
         try:
             self._process = subprocess.Popen(
-                # -P: the current folder is the user's, and may hold a json.py.
+                # -P: the current folder is the user's, and may contain a json.py.
                 [sys.executable, "-P", "-m", "dsindex.guarded.child", module, *map(str, passed)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
                 env=_environment(),
                 pass_fds=passed,
-                process_group=0,  # not among those that a terminal sends Ctrl-C to
+                process_group=0,  # so that a terminal does not send it Ctrl-C
             )
         except BaseException:
             for file in (*theirs, *self._files()):
@@ -181,21 +181,21 @@ class _Child:
         for file in theirs:
             os.close(file)
         self.is_foreign = False
-        """It belongs to the process that this one was forked from."""
+        """Whether the child belongs to the process from which this one was forked."""
         self.last_words = b""
-        """What it wrote to stderr, once it is no more."""
+        """The child's output on stderr, available once it has ended."""
         _living.add(self)
 
     def ask(self, frame: bytes) -> tuple[list[bytes], int | None]:
-        """Send a request and wait; return the answers, and the exit code if the child is no more."""
+        """Send a request and wait; return the answers, and the exit code if the child has ended."""
         try:
-            # A broken pipe is an end like any other: what was answered before it counts.
+            # After a broken pipe, the answers up to it still count.
             with contextlib.suppress(BrokenPipeError):
                 _write(self._requests, len(frame).to_bytes(FRAME_HEADER_BYTES, "little") + frame)
             is_done = os.read(self._replies, 1)
             answers = _take_lines(self._answers)
         except BaseException:
-            self.close()  # in the middle of an exchange: nobody can continue it
+            self.close()  # an interrupted exchange cannot be continued
             raise
         if is_done:
             return answers, None
@@ -207,7 +207,7 @@ class _Child:
         return answers, exit_code
 
     def close(self) -> None:
-        """End the process, whatever it does, and close the files."""
+        """Kill the process and close the files."""
         if self in _living:
             _living.discard(self)
             self._process.kill()
@@ -216,9 +216,9 @@ class _Child:
                 os.close(file)
 
     def leave(self) -> None:
-        """Close this process's copies of the files of a parent's child; after a fork."""
+        """Close this process's copies of the files of its parent's child, after a fork."""
         self.is_foreign = True
-        self._process.returncode = 0  # not ours to wait for
+        self._process.returncode = 0  # not this process's child to wait for
         for file in self._files():
             os.close(file)
 
@@ -244,7 +244,7 @@ def _close_all(children: list[_Child]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Return the child's environment: the same modules, and nothing that answers could depend on."""
+    """Return the child's environment: the same modules, and nothing on which answers could depend."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path),
@@ -261,7 +261,7 @@ def _write(file: int, data: bytes) -> None:
 
 
 def _take_lines(file: int) -> list[bytes]:
-    """Return the whole lines of a file and empty it; a last one without a newline was being written."""
+    """Return the complete lines of a file and empty it; a last line without a newline was being written."""
     size, parts = os.fstat(file).st_size, []
     position = 0
     while position < size:

@@ -1,1 +1,1 @@
-"""Index arithmetic: splits, epochs, document, sample and shuffle indices, blends. Pure: arrays in, arrays out."""
+"""Build indices: splits, epochs, document, sample and shuffle index, blends, and the caches that hold them."""

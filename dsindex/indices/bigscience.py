@@ -1,10 +1,10 @@
-"""The index files of BigScience's and OpenGPT-X's Megatron-DeepSpeed, which lie beside the data.
+"""The index files of BigScience's and OpenGPT-X's Megatron-DeepSpeed, which are stored beside the data.
 
     {prefix}_{split}_indexmap_{N}ns_{L}sl_{seed}s_{doc,sample,shuffle}_idx.npy
-                                                  dsindex.json   our own record
+                                                  dsindex.json   dsindex's own record
 
-The arrays are Megatron's; what differs is the split, rounded part by part, and the samples asked of a blend's datasets,
-rounded once. A sample always has L + 1 tokens; the order of a blend is not cached there.
+The arrays are Megatron's. The split differs, being rounded part by part, and so do the samples requested from a blend's
+datasets, being rounded once. A sample always has L + 1 tokens; the order of a blend is not cached.
 
 Source: docs/formats.md §2; Megatron-DeepSpeed, megatron/data/gpt_dataset.py and dataset_utils.py
 (`get_train_valid_test_split_`, `get_datasets_weights_and_num_samples`).
@@ -29,7 +29,7 @@ SURPLUS = 1.005
 def index_path(
     prefix: str, *, split: str, num_samples: int, sequence_length: int, seed: int, array: str = "document_index"
 ) -> str:
-    """Name one array of one split.
+    """Return the path of one array of one split.
 
     >>> index_path("web_text_document", split="train", num_samples=900, sequence_length=2048, seed=1234)
     'web_text_document_train_indexmap_900ns_2048sl_1234s_doc_idx.npy'
@@ -38,7 +38,7 @@ def index_path(
 
 
 def record_path(document_index: str) -> str:
-    """Name our own file beside the arrays; see dsindex.indices.slot.
+    """Return the path of dsindex's record beside the arrays; see dsindex.indices.slot.
 
     >>> record_path("web_text_document_train_indexmap_900ns_2048sl_1234s_doc_idx.npy")
     'web_text_document_train_indexmap_900ns_2048sl_1234s_dsindex.json'
@@ -50,11 +50,11 @@ def split_bounds(text: str, num_sequences: int) -> list[tuple[int, int]]:
     """Return the range of sequence ids of train, valid and test.
 
     Args:
-        text: Up to three shares between commas, or else between slashes; more are dropped, as there.
-        num_sequences: Of the dataset.
+        text: Up to three shares, separated by commas or else by slashes; further ones are dropped, as in the original.
+        num_sequences: Sequences of the dataset.
 
     Raises:
-        ValueError: If the shares are not numbers, or sum up to nothing.
+        ValueError: If the shares are not numbers, one is negative, or their sum is 0.
 
     >>> split_bounds("969, 30, 1", 50)
     [(0, 48), (48, 50), (50, 50)]
@@ -75,14 +75,14 @@ def split_bounds(text: str, num_sequences: int) -> list[tuple[int, int]]:
     ends = [0]
     for share in shares:
         ends.append(ends[-1] + round(share / total * float(num_sequences)))
-    # The sum of the rounded parts may miss the number of sequences: all ends but the first 0 are shifted by that.
+    # The rounded parts may not add up to the number of sequences: all ends but the first 0 are shifted by the excess.
     excess = ends[-1] - num_sequences
     ends = [0, *(end - excess for end in ends[1:])]
     return list(itertools.pairwise(ends))
 
 
 def samples_wanted(weights: Sequence[float], num_samples: int) -> list[int]:
-    """Share out the samples of a blend.
+    """Return the samples requested from each dataset of a blend.
 
     >>> samples_wanted([0.9, 0.1], 900)
     [815, 91]

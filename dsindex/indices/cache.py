@@ -1,4 +1,4 @@
-"""Index caches on disk: Megatron's description, its hash, its file names; and a record of ours beside them.
+"""Index caches on disk: Megatron's description, its hash and its file names, with dsindex's record beside them.
 
     {md5}-GPTDataset-{split}-description.txt              {md5}-BlendedDataset-{split}-description.txt
                             -document_index.npy                                       -dataset_index.npy
@@ -6,9 +6,9 @@
                             -shuffle_index.npy
                             -dsindex.json                                             -dsindex.json
 
-The last file is ours: what Megatron's hash does not cover, and which files dsindex wrote (dsindex.indices.slot).
-md5 is that of the description, which Megatron writes with json.dumps(indent=4); a job looks for exactly these names.
-Without the tokenizer's identifiers that hash cannot be known: then the dataset's name stands in its place.
+The last file is dsindex's: it records what Megatron's hash does not cover, and which files dsindex wrote
+(dsindex.indices.slot). md5 is the hash of the description, which Megatron writes with json.dumps(indent=4); a job looks
+for exactly these names. Without the tokenizer's identifiers the hash is unknown, and the dataset's name replaces it.
 
 Source: docs/formats.md §2; megatron.core.datasets, megatron_dataset.py, gpt_dataset.py and blended_dataset.py.
 """
@@ -40,7 +40,7 @@ BLENDED_ARRAYS = ("dataset_index", "dataset_sample_index")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPTDescription:
-    """What identifies one split of one dataset to Megatron, in the order of the description's keys."""
+    """Megatron's identifiers of one split of one dataset, in the order of the description's keys."""
 
     dataset_path: str
     """The prefix as the job types it."""
@@ -49,13 +49,13 @@ class GPTDescription:
     random_seed: int
     sequence_length: int
     split: str | None
-    """As typed; None with a path for each split."""
+    """As typed; None if each split has its own path."""
     split_matrix: SplitMatrix | None
     tokenizer: Mapping[str, Any] | None
     """The tokenizer's `unique_identifiers`; None if they are not known."""
 
     def identifiers(self) -> dict[str, Any]:
-        """Give the description as the object that is written."""
+        """Return the description as the JSON object that is written."""
         matrix = None if self.split_matrix is None else [None if p is None else list(p) for p in self.split_matrix]
         return {
             "class": GPT_CLASS,
@@ -72,16 +72,16 @@ class GPTDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlendedDescription:
-    """What identifies one split of a blend to Megatron."""
+    """Megatron's identifiers of one split of a blend."""
 
     datasets: tuple[GPTDescription, ...]
     split: str
     weights: tuple[float, ...] | tuple[int, ...]
-    """Normalised twice; with size None the datasets' lengths."""
+    """Weights, normalised twice; the datasets' lengths if `size` is None."""
     size: int | None
 
     def identifiers(self) -> dict[str, Any]:
-        """Give the description as the object that is written."""
+        """Return the description as the JSON object that is written."""
         return {
             "class": BLENDED_CLASS,
             "datasets": [dataset.identifiers() for dataset in self.datasets],
@@ -92,30 +92,30 @@ class BlendedDescription:
 
 
 def description_text(identifiers: Mapping[str, Any]) -> str:
-    """Write a description as Megatron does."""
+    """Return the text of a description as Megatron writes it."""
     return json.dumps(identifiers, indent=4)
 
 
 def description_hash(text: str) -> str:
-    """Give the hash that begins the names of a cache's files."""
+    """Return the hash that begins the names of a cache's files."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheFiles:
-    """Where one cache is, or would be."""
+    """The paths of one cache, which need not exist."""
 
     stem: str
-    """Path without `-description.txt` and the like."""
+    """Path without endings such as `-description.txt`."""
     arrays: tuple[str, ...]
-    """Names of the arrays, as in `document_index`."""
+    """Names of the arrays, such as `document_index`."""
     description: str
     """Path of the description."""
     record: str
-    """Path of our own file."""
+    """Path of dsindex's record."""
 
     def array(self, name: str) -> str:
-        """Give the path of an array.
+        """Return the path of an array.
 
         Raises:
             ValueError: If this kind of cache has no such array.
@@ -127,21 +127,21 @@ class CacheFiles:
 
     @property
     def slot(self) -> CacheSlot:
-        """The files as they are written: the description comes last."""
+        """The files in the order in which they are written: the description comes last."""
         return CacheSlot(paths=(*map(self.array, self.arrays), self.description), record=self.record)
 
     def exist(self) -> bool:
-        """Tell whether Megatron would take the cache as built: it looks at nothing but the files' presence."""
+        """Tell whether Megatron would use the cache; it only checks that the files exist."""
         return self.slot.exists()
 
 
 def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None = None) -> CacheFiles:
-    """Name the files of a cache.
+    """Return the paths of a cache.
 
     Args:
         folder: The cache folder (`--data-cache-path`).
-        identifiers: Of a GPTDescription or BlendedDescription, or read from a description.txt.
-        name: In the hash's place, for caches without a hash.
+        identifiers: Those of a GPTDescription or BlendedDescription, or read from a description.txt.
+        name: Replaces the hash, for caches without one.
 
     >>> identifiers = {"class": "GPTDataset", "index_split": "train"}
     >>> cache_files("cache", identifiers).array("sample_index")
@@ -160,7 +160,7 @@ def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None
 
 
 def default_folder(prefix: str) -> str:
-    """Give the folder that Megatron uses for a dataset when the job names none. Blends are not cached then.
+    """Return the folder that Megatron uses for a dataset if the job names none; blends are not cached then.
 
     >>> default_folder("data/web_text_document")
     'data/web_text_document/cache/GPTDataset_indices'
@@ -204,5 +204,5 @@ def _describes_cache(identifiers: Mapping[str, Any]) -> bool:
 
 
 def array_bytes(count: int, dtype: np.dtype[Any]) -> int:
-    """Give the size on disk of an array of `count` items: numpy pads its header to 128 bytes."""
+    """Return the size on disk of an array of `count` items; numpy pads its header to 128 bytes."""
     return 128 + count * dtype.itemsize

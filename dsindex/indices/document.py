@@ -1,4 +1,4 @@
-"""The document index: every sequence id of a part once per epoch, in the order in which training meets them.
+"""The document index: every sequence id of a part once per epoch, in the order in which training reads them.
 
 Source: docs/formats.md §2; megatron.core.datasets.gpt_dataset, `_build_document_index`.
 """
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 def build_document_index(
     begin: int, end: int, num_epochs: int, *, rng: np.random.RandomState, separate_final_epoch: bool
 ) -> NDArray[np.int32]:
-    """Tile the ids [begin, end) epoch by epoch and shuffle them, advancing `rng` exactly as Megatron does.
+    """Repeat the ids [begin, end) for each epoch and shuffle them, advancing `rng` exactly as Megatron does.
 
     Args:
         begin: First sequence id of the part.
-        end: One past its last.
+        end: One past the last sequence id.
         num_epochs: At least 1.
-        rng: Fresh from the job's seed.
-        separate_final_epoch: Shuffle the epochs before the last together, then the last by itself.
+        rng: Freshly seeded with the job's seed.
+        separate_final_epoch: Shuffle all epochs but the last together, then the last by itself.
 
     Returns:
         Sequence ids, shape [num_epochs * (end - begin)].

@@ -11,13 +11,13 @@ import numpy as np
 
 DOCUMENT_DTYPE = np.dtype("<i4")
 BLEND_DTYPES = (np.dtype("<i2"), np.dtype("<i8"))
-"""Of the dataset index and the dataset sample index."""
+"""Types of the dataset index and the dataset sample index."""
 
 
 def sample_dtype(num_positions: int) -> np.dtype[Any]:
     """Return the type of a sample index: int32 unless positions in the document index need int64.
 
-    Megatron looks at the longest sequence too, but lengths are int32 in the file.
+    Megatron also considers the longest sequence, but lengths are int32 in the file.
 
     >>> sample_dtype(2**31 - 1), sample_dtype(2**31)
     (dtype('int32'), dtype('int64'))
@@ -26,7 +26,7 @@ def sample_dtype(num_positions: int) -> np.dtype[Any]:
 
 
 def shuffle_dtype(num_samples: int) -> np.dtype[Any]:
-    """Return the type of a shuffle index: uint32, int64 from 2**32 - 2 samples on.
+    """Return the type of a shuffle index: uint32, or int64 from 2**32 - 2 samples.
 
     >>> shuffle_dtype(2**32 - 3), shuffle_dtype(2**32 - 2)
     (dtype('uint32'), dtype('int64'))

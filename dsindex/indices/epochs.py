@@ -1,8 +1,8 @@
-"""How many epochs, samples and rows an index has: arithmetic on counts, before anything is built.
+"""Count the epochs, samples and rows of an index before it is built.
 
     T  tokens of the part (of one epoch)
     L  sequence length
-    x  extra token: 1, or 0 without it. A sample takes L + x tokens and the next begins L tokens later.
+    x  1 with the extra token, otherwise 0. A sample takes L + x tokens, and the next one begins L tokens later.
 
 Source: docs/formats.md §2; megatron.core.datasets.gpt_dataset, `_get_num_epochs` and
 `_build_document_sample_shuffle_indices`; helpers.cpp, `build_sample_idx`.
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 FINAL_EPOCH_THRESHOLD = 0.80
-"""Of Megatron and BigScience; OpenGPT-X uses 0.95."""
+"""Threshold of Megatron and BigScience; OpenGPT-X uses 0.95."""
 
 MAX_EPOCHS = np.iinfo(np.int32).max
-"""Megatron hands the number of epochs to C++ as int32."""
+"""Megatron passes the number of epochs to C++ as int32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRule:
-    """How tokens are cut into samples."""
+    """The rule by which tokens are cut into samples."""
 
     sequence_length: int
     """L, at least 2."""
@@ -39,7 +39,7 @@ class SampleRule:
     keep_partial: bool = False
     """Whether the last, partial sample is kept (Megatron: validation only)."""
     threshold: float = FINAL_EPOCH_THRESHOLD
-    """The final epoch is shuffled by itself if it gives less than this share of an epoch's samples."""
+    """The final epoch is shuffled by itself if it has less than this share of an epoch's samples."""
 
     def __post_init__(self) -> None:
         # Megatron's C++ counts L + 1 tokens in int32 and asserts L > 1.
@@ -55,24 +55,24 @@ class EpochPlan:
     tokens_per_epoch: int
     num_epochs: int
     num_samples: int
-    """Samples in the index: at least those that were asked for."""
+    """Samples in the index, at least as many as requested."""
     separate_final_epoch: bool
     shuffled_together: int
-    """Samples [0, this) are permuted among themselves, then the rest. Equal to num_samples unless the final epoch is
-    separate."""
+    """Samples [0, shuffled_together) are permuted among themselves, then the rest. Equal to num_samples unless the
+    final epoch is separate."""
 
 
 def plan_epochs(tokens_per_epoch: int, num_samples: int | None, *, rule: SampleRule, place: str) -> EpochPlan:
-    """Count epochs and samples for a part, and decide whether its final epoch is shuffled by itself.
+    """Count the epochs and samples of a part, and decide whether its final epoch is shuffled by itself.
 
     Args:
         tokens_per_epoch: T.
-        num_samples: Samples wanted; None: one epoch.
+        num_samples: Samples requested; None for one epoch.
         rule: How tokens are cut into samples.
-        place: What the part is called in messages, as in `web_text_document, split valid`.
+        place: Name of the part in messages, such as `web_text_document, split valid`.
 
     Raises:
-        LimitError: If the part cannot give that many samples, ever.
+        LimitError: If the part can never yield that many samples.
 
     >>> plan_epochs(265, 20, rule=SampleRule(sequence_length=30), place="spec")  # doctest: +NORMALIZE_WHITESPACE
     EpochPlan(tokens_per_epoch=265, num_epochs=3, num_samples=26, separate_final_epoch=True, shuffled_together=17)
@@ -89,10 +89,10 @@ def plan_epochs(tokens_per_epoch: int, num_samples: int | None, *, rule: SampleR
         separate = num_samples - sans_final < int(rule.threshold * per_epoch)
     built = count_samples(num_epochs * tokens_per_epoch, rule=rule)
     if num_samples is not None and built < num_samples:
-        # Only the float32 of a kept partial sample can do this, from 2**24 tokens on.
+        # Only the float32 arithmetic for a kept partial sample leads here, from 2**24 tokens on.
         msg = (
-            f"{place}: Megatron counts {built} samples in float32 where {num_samples} were asked for, and would stop "
-            "there; drop the last partial sample, or ask for a few samples less"
+            f"{place}: expected {num_samples} samples, got {built}, as Megatron counts them in float32, and would "
+            "stop; drop the last partial sample, or request a few samples less"
         )
         raise LimitError(msg)
     return EpochPlan(
@@ -112,27 +112,27 @@ def _count_epochs(tokens_per_epoch: int, num_samples: int | None, rule: SampleRu
         return 1
     if tokens_per_epoch == 0:
         msg = (
-            f"{place}: {num_samples} samples were asked for, but the part has no tokens (Megatron would loop for "
-            "ever); give the split a larger share, or `none` samples"
+            f"{place}: {num_samples} samples were requested, but the part has no tokens (Megatron would loop "
+            "forever); give the split a larger share, or `none` samples"
         )
         raise LimitError(msg)
     num_epochs = max(1, -(-wanted // tokens_per_epoch))
     if num_epochs > MAX_EPOCHS:
         msg = (
             f"{place}: {num_samples} samples of {rule.sequence_length} tokens take {num_epochs} epochs of "
-            f"{tokens_per_epoch} tokens, more than the {MAX_EPOCHS} that Megatron can count; ask for fewer samples"
+            f"{tokens_per_epoch} tokens, more than the {MAX_EPOCHS} that Megatron can count; request fewer samples"
         )
         raise LimitError(msg)
     return num_epochs
 
 
 def count_samples(num_tokens: int, *, rule: SampleRule) -> int:
-    """Count the samples that all epochs' tokens give.
+    """Return the number of samples in the tokens of all epochs.
 
     Args:
         num_tokens: E * T.
-        rule: With `keep_partial` the count is the ceiling of a float32 quotient, as in C++, though from 2**24 tokens on
-            float32 is not exact.
+        rule: With `keep_partial` the count is the ceiling of a float32 quotient, as in C++, which is inexact from 2**24
+            tokens on.
 
     >>> count_samples(265, rule=SampleRule(sequence_length=30))
     8
@@ -146,7 +146,7 @@ def count_samples(num_tokens: int, *, rule: SampleRule) -> int:
 
 
 def samples_for_epochs(epochs: Fraction, tokens_per_epoch: int, *, rule: SampleRule) -> int:
-    """Turn `--epochs E` into the number of samples: the full ones in the first floor(E * T) tokens.
+    """Return the number of samples for `--epochs E`: the full ones in the first floor(E * T) tokens.
 
     Source: docs/architecture.md, "Index caches".
 
@@ -160,7 +160,7 @@ def samples_for_epochs(epochs: Fraction, tokens_per_epoch: int, *, rule: SampleR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLength:
-    """What a training job says of its length, in Megatron's flags."""
+    """The length of a training job, in terms of Megatron's flags."""
 
     train_iters: int | None = None
     train_samples: int | None = None
@@ -171,16 +171,16 @@ class TrainingLength:
 
 
 def samples_for_training(length: TrainingLength) -> tuple[int, int | None, int]:
-    """Count the samples that a job asks of train, valid and test.
+    """Return the numbers of samples that a job requests from train, valid and test.
 
     Returns:
-        Three counts; None for valid is one epoch.
+        Three counts; None for valid means one epoch.
 
     Raises:
-        ValueError: If the length is not said, or not how often the job validates.
+        ValueError: If the length or the validation interval is missing.
 
-    Source: megatron.training.training, `get_train_valid_test_num_samples`; iterations of a job that counts samples:
-    `update_train_iters`.
+    Source: megatron.training.training, `get_train_valid_test_num_samples`, and `update_train_iters` for the iterations
+    of a job that counts samples.
 
     >>> samples_for_training(TrainingLength(train_iters=1000, global_batch_size=8, eval_interval=100, eval_iters=10))
     (8000, 880, 80)
@@ -196,7 +196,7 @@ def samples_for_training(length: TrainingLength) -> tuple[int, int | None, int]:
     valid: int | None = None
     if not length.full_validation:
         if length.eval_interval is None:
-            msg = "expected --eval-interval beside --eval-iters: the number of validations decides valid's samples"
+            msg = "expected --eval-interval with --eval-iters: the number of validations determines valid's samples"
             raise ValueError(msg)
         validations = iterations // length.eval_interval + 1
         valid = validations * length.eval_iters * length.global_batch_size

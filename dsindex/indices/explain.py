@@ -1,7 +1,7 @@
-"""Why a job would not find its cache: which settings differ, or what changed under a cache that it would find.
+"""Explain why a job would not find its cache: which settings differ, or what changed since the cache was built.
 
-Megatron looks for a file whose name is a hash, and builds everything again when it is not there. Here the descriptions
-that are there are compared with the one that is wanted, setting by setting.
+Megatron looks for a file named by a hash, and builds everything again if it is missing. This module compares the
+existing descriptions with the wanted one, setting by setting.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ UNHASHED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What is to be said of one cache that a job would look for."""
+    """The verdict on one cache that a job would look for."""
 
     name: str
-    """As in `web_text_document, split train, 5898ffc3…`."""
+    """Name such as `web_text_document, split train, 5898ffc3…`."""
     found: bool
-    """A job would take it."""
+    """Whether a job would use the cache."""
     sound: bool
-    """Nothing is known against it."""
+    """Whether the cache has no known fault."""
     sentences: tuple[str, ...]
 
 
@@ -58,13 +58,13 @@ def explain_cache(
     prefix: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Finding:
-    """Say whether a job finds its cache in a folder, and if not, why.
+    """Find out whether a job finds its cache in a folder, and if not, why.
 
     Args:
         wanted: The job's description.
-        folder: Where to look.
-        prefix: The dataset's files on this machine, to see whether they changed; None: not looked at.
-        settings: The job's options that the hash does not cover, as our record names them; None: not compared.
+        folder: The cache folder.
+        prefix: The dataset's files on this machine, which are checked for changes; None to skip the check.
+        settings: The job's options that the hash does not cover, named as in the record; None to skip the comparison.
     """
     files = cache_files(folder, wanted)
     what = wanted["dataset_path"] if wanted["class"] == GPT_CLASS else f"blend of {len(wanted['datasets'])}"
@@ -87,19 +87,19 @@ def explain_cache(
 def _faults(
     files: CacheFiles, wanted: Mapping[str, Any], prefix: str | None, settings: Mapping[str, Any] | None
 ) -> list[str]:
-    """Look for what Megatron's hash does not cover."""
+    """Return sentences about changes that Megatron's hash does not cover."""
     if wanted["class"] != GPT_CLASS:
         return []
     record = read_record(files.record)
     if record is None:
-        # Whoever built it left no record: all that can be seen is that the data are younger.
+        # Without a record, all that can be detected is that the data are newer.
         idx = f"{prefix}.idx"
         if prefix is not None and os.path.isfile(idx) and os.path.getmtime(idx) > os.path.getmtime(files.description):
-            doubt = f"{idx} is younger than the cache, which was not built by dsindex and may not fit"
+            doubt = f"{idx} is newer than the cache, which was not built by dsindex and may not fit"
             return [f"{doubt}; move it away and build it again"]
         return []
     if "building" in record:
-        return ["dsindex was stopped while it built this cache; build it again"]
+        return ["dsindex was stopped while building this cache; build it again"]
     faults = []
     for key, value in (settings or {}).items():
         built = record.get("settings", {}).get(key)
@@ -114,7 +114,7 @@ def _faults(
 
 
 def _compare_with_nearest(wanted: Mapping[str, Any], folder: str) -> list[str]:
-    """Name the settings in which the most similar description of the same kind differs."""
+    """Return sentences about the settings in which the most similar description of the same kind differs."""
     nearest: tuple[int, str, list[str]] | None = None
     count = 0
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), f"*-{wanted['class']}-*-description.txt"))):
@@ -141,7 +141,7 @@ def _compare_with_nearest(wanted: Mapping[str, Any], folder: str) -> list[str]:
 
 
 def describe_differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Say in sentences which settings of two descriptions differ.
+    """Return sentences about the settings in which two descriptions differ.
 
     >>> describe_differences({"class": "GPTDataset", "split": "9,1"}, {"class": "GPTDataset", "split": "9, 1"})
     ["split is '9,1' there and '9, 1' for the job: --split, as typed: the hash knows spaces"]
@@ -151,7 +151,7 @@ def describe_differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) ->
     keys = list(dict.fromkeys([*wanted, *there]))
     sentences = []
     for key in keys:
-        # Compared as written, since the hash tells 1 from 1.0 and knows the order of keys.
+        # Compared as written, since the hash depends on the order of keys and tells 1 from 1.0.
         if key in there and key in wanted and json.dumps(there[key]) == json.dumps(wanted[key]):
             continue
         if key == "split_matrix" and there.get("split") != wanted.get("split"):
@@ -172,7 +172,7 @@ def _blend_differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> l
     ]
     for number, (their, our) in enumerate(zip(theirs, ours, strict=True)):
         sentences += [f"dataset {number}: {sentence}" for sentence in describe_differences(their, our)]
-    # A setting that all datasets share is said once.
+    # A difference that all datasets share is reported once.
     shared = {sentence.partition(": ")[2] for sentence in sentences if sentence.startswith("dataset 0: ")}
     for common in sorted(shared):
         same = [f"dataset {number}: {common}" for number in range(len(ours))]

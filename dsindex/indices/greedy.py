@@ -1,4 +1,4 @@
-"""The order of a blend's samples: at each step the dataset that lags most behind its weight gives the next one.
+"""The order of a blend's samples: at each step, the dataset that lags most behind its weight supplies the next one.
 
 The lag of dataset d at sample i is w[d] * max(i, 1) - taken[d] in float64, one product and one difference, never fused;
 the first dataset wins ties.
@@ -26,7 +26,7 @@ def blend_by_weights(weights: Sequence[float], size: int) -> tuple[NDArray[np.in
     """Order the samples of a weighted blend.
 
     Args:
-        weights: Normalised, at most MAX_DATASETS of them.
+        weights: Normalised weights, at most MAX_DATASETS.
         size: Samples in the blend.
 
     Returns:
@@ -42,7 +42,7 @@ def blend_by_weights(weights: Sequence[float], size: int) -> tuple[NDArray[np.in
 
 
 def blend_exhaustively(lengths: Sequence[int]) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-    """Order all samples of all datasets; a dataset that is spent drops out.
+    """Order all samples of all datasets; exhausted datasets drop out.
 
     Args:
         lengths: Samples of each dataset, all positive.
@@ -67,11 +67,11 @@ def _empty(size: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
 
 @compiled
 def _greedy(weights: NDArray[np.float64], datasets: NDArray[np.int16], samples: NDArray[np.int64]) -> None:
-    # The largest lag is sought in both halves at once, which the processor overlaps; a weight of -inf evens them out.
+    # The processor overlaps a search for the largest lag in both halves; a weight of -inf makes them equally long.
     half = (len(weights) + 1) // 2
     shares = np.full(2 * half, -np.inf)
     shares[: len(weights)] = weights
-    taken = np.zeros(2 * half)  # as float64, in which counts below 2**53 are exact
+    taken = np.zeros(2 * half)  # in float64, counts below 2**53 are exact
     for sample in range(len(datasets)):
         step = max(float(sample), 1.0)
         best, largest = 0, shares[0] * step - taken[0]

@@ -1,4 +1,4 @@
-"""How much memory this process may still take, and the refusal of a task that would not fit."""
+"""Find out how much memory is available, and refuse or delay tasks that do not fit."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _CGROUP_FILES = (
 
 
 def available_memory() -> int | None:
-    """Return the bytes that can still be had without swapping: of the machine, and of the control group if it is less.
+    """Return the bytes available without swapping on the machine, or in the control group if that is less.
 
     Returns:
-        None where the system does not say.
+        None if the system does not report it.
     """
     limits = []
     with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
         limits += [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
     for limit_path, usage_path in _CGROUP_FILES:
-        # Absent, or "max" where there is no limit; v1 then says a number near 2**63, which the minimum ignores.
+        # Absent, or without a limit "max"; v1 then reports a number near 2**63, which the minimum ignores.
         with contextlib.suppress(OSError, ValueError):
             limits.append(max(0, _read_number(limit_path) - _read_number(usage_path)))
     return min(limits, default=None)
@@ -39,22 +39,22 @@ def _read_number(path: str) -> int:
 
 
 def check_memory(needed_bytes: int, *, place: str, what: str) -> None:
-    """Refuse work that cannot fit, before it allocates anything.
+    """Refuse work that does not fit into memory, before it allocates anything.
 
     Raises:
-        LimitError: Saying how much it takes and how much there is.
+        LimitError: With the needed and the available memory.
     """
     available = available_memory()
     if available is not None and needed_bytes > available:
         msg = (
-            f"{place}: {what} takes {show_bytes(needed_bytes)} of memory and {show_bytes(available)} can be had here; "
-            "use a machine with more, ask for fewer samples, or split the dataset and blend the parts"
+            f"{place}: {what} takes {show_bytes(needed_bytes)} of memory and {show_bytes(available)} are available; "
+            "use a machine with more, request fewer samples, or split the dataset and blend the parts"
         )
         raise LimitError(msg)
 
 
 class MemoryGate:
-    """Let tasks of one process run side by side as long as they fit together; the others wait for their turn."""
+    """Lets tasks of one process run concurrently as long as they fit into memory together; others wait."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -62,7 +62,7 @@ class MemoryGate:
 
     @contextlib.contextmanager
     def reserve(self, needed_bytes: int, *, place: str, what: str) -> Iterator[None]:
-        """Wait until `needed_bytes` fit beside what runs, then hold them.
+        """Wait until `needed_bytes` fit beside the running tasks, then reserve them.
 
         Raises:
             LimitError: If they do not fit even alone.
@@ -70,7 +70,7 @@ class MemoryGate:
         with self._changed:
             while self._reserved:
                 available = available_memory()
-                # What runs may not have touched its memory yet: count its whole reservation as taken.
+                # Running tasks may not have touched their memory yet, so their whole reservation counts.
                 if available is None or self._reserved + needed_bytes <= available:
                     break
                 self._changed.wait()
@@ -86,7 +86,7 @@ class MemoryGate:
 
 
 def show_bytes(count: int) -> str:
-    """Write a number of bytes as people read it.
+    """Return a number of bytes in a readable unit.
 
     >>> show_bytes(1536), show_bytes(5 << 30)
     ('1.5 KiB', '5.0 GiB')

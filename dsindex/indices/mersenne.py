@@ -1,9 +1,8 @@
-"""numpy.random.RandomState.shuffle, three to four times faster: the same permutation, the same generator state after.
+"""numpy.random.RandomState.shuffle, three to four times faster, with the same permutation and final generator state.
 
 RandomState shuffles by Fisher-Yates from the end. The partner of position i is the next 32-bit output of MT19937 under
 the smallest mask 2**b - 1 that covers i, drawn again while it is larger than i. A shuffle of a large array waits for
-memory at every step, so here the partners of the next steps are drawn, and their memory is asked for, before the steps
-at hand are swapped.
+memory at every step, so the partners of the next steps are drawn and prefetched before the current steps are swapped.
 
 Source: numpy/random/mtrand.pyx (`shuffle`, `_shuffle_raw`), numpy/random/src/mt19937, `random_interval`.
 """
@@ -21,15 +20,15 @@ if TYPE_CHECKING:
 
 STATE_WORDS = 624
 BATCH = 128
-"""Steps whose partners are drawn together, one batch ahead: enough to hide the memory, few enough to stay in cache."""
+"""Steps whose partners are drawn together, one batch ahead: enough to hide memory latency, few enough to be cached."""
 
 
 def shuffle_in_place(array: NDArray[Any], *, rng: np.random.RandomState) -> None:
     """Shuffle a one-dimensional array as `rng.shuffle(array)` does, advancing `rng` in the same way.
 
     Args:
-        array: Contiguous. Fast for 4-byte items; others, and 2**32 items or more, are left to numpy.
-        rng: Its state afterwards is what numpy's own shuffle leaves behind.
+        array: Contiguous. Only arrays of fewer than 2**32 items of 4 bytes are fast; numpy shuffles the others.
+        rng: Left in the state in which numpy's own shuffle leaves it.
 
     >>> ours, numpys = np.arange(1000, dtype=np.int32), np.arange(1000, dtype=np.int32)
     >>> shuffle_in_place(ours, rng=np.random.RandomState(1234))
@@ -49,7 +48,7 @@ def shuffle_in_place(array: NDArray[Any], *, rng: np.random.RandomState) -> None
 
 @compiled
 def _shuffle_words(words: NDArray[np.uint32], key: NDArray[np.uint32], position: int) -> int:
-    """Shuffle; give the generator's new position."""
+    """Shuffle the words and return the generator's new position."""
     outputs = np.empty(STATE_WORDS, np.uint32)
     _temper(key, outputs)
     partners = np.empty((2, BATCH), np.uint32)
@@ -79,10 +78,10 @@ def _draw_partners(
     outputs: NDArray[np.uint32],
     position: int,
 ) -> int:
-    """Draw the partners of positions last, last - 1, … (`count` of them, all above 0); give the new position."""
+    """Draw the partners of `count` positions from `last` down, all above 0; return the generator's new position."""
     drawn = 0
     while drawn < count:
-        # All positions from the mask's half up share one mask: within them, drawing again needs no branch.
+        # All positions in the upper half of a mask share it: among them, drawing again needs no branch.
         mask: Any = np.uint32(last)
         for shift in (1, 2, 4, 8, 16):
             mask |= mask >> np.uint32(shift)
@@ -105,7 +104,7 @@ def _draw_partners(
 
 @compiled
 def _next_state(key: NDArray[np.uint32]) -> None:
-    """MT19937's recurrence, one whole state."""
+    """Advance the generator by one whole state, by MT19937's recurrence."""
     upper, lower, twist = np.uint32(0x80000000), np.uint32(0x7FFFFFFF), np.uint32(0x9908B0DF)
     one, zero = np.uint32(1), np.uint32(0)
     for i in range(227):
@@ -120,7 +119,7 @@ def _next_state(key: NDArray[np.uint32]) -> None:
 
 @compiled
 def _temper(key: NDArray[np.uint32], outputs: NDArray[np.uint32]) -> None:
-    """MT19937's output of every word of a state."""
+    """Write MT19937's output for every word of a state."""
     for i in range(STATE_WORDS):
         word = key[i]
         word ^= word >> np.uint32(11)

@@ -1,4 +1,4 @@
-"""Which caches a job will look for: Megatron's dataset builder as a pure function of counts.
+"""Determine the caches that a job will look for: Megatron's dataset builder as a pure function of counts.
 
 Source: docs/formats.md §2; megatron.core.datasets.blended_megatron_dataset_builder, `_build_blended_dataset_splits`.
 """
@@ -28,7 +28,7 @@ VALID = SPLIT_NAMES.index("valid")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartCounts:
-    """The sequences of a dataset that a split draws from."""
+    """The sequences and tokens of a dataset that a split draws from."""
 
     begin: int
     end: int
@@ -37,7 +37,7 @@ class PartCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSettings:
-    """What all caches of a job have in common."""
+    """The settings that all caches of a job share."""
 
     sequence_length: int
     seed: int = 1234
@@ -46,7 +46,7 @@ class CacheSettings:
     threshold: float = 0.80
     surplus: float = MID_LEVEL_SURPLUS
     split: str | None = None
-    """As typed; None with a path for each split."""
+    """As typed; None if each split has its own path."""
     matrix: SplitMatrix | None = None
     tokenizer: Mapping[str, Any] | None = None
 
@@ -62,10 +62,10 @@ class CacheSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPTCache:
-    """One split of one dataset."""
+    """The cache of one split of one dataset."""
 
     prefix: str
-    """Where its files are on this machine."""
+    """Prefix of the dataset on this machine."""
     split: int
     part: PartCounts
     description: GPTDescription
@@ -75,7 +75,7 @@ class GPTCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlendedCache:
-    """One split of a blend."""
+    """The cache of one split of a blend."""
 
     split: int
     description: BlendedDescription
@@ -84,12 +84,12 @@ class BlendedCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachePlan:
-    """Every cache that the job will look for."""
+    """All caches that a job will look for."""
 
     datasets: tuple[GPTCache, ...] = ()
     blends: tuple[BlendedCache, ...] = ()
     notes: tuple[str, ...] = field(default=())
-    """What a user should know of the plan, in sentences."""
+    """Sentences about the caches for the user."""
 
 
 def plan_caches(
@@ -100,17 +100,17 @@ def plan_caches(
     count_part: Callable[[str, int], PartCounts],
     job_path: Callable[[str], str] = str,
 ) -> CachePlan:
-    """Plan the caches of train, valid and test.
+    """Return the caches of train, valid and test.
 
     Args:
-        blends: The datasets of each split; None where a split has none. With `settings.matrix` they are the same.
-        sizes: Samples wanted of each split; None: one epoch.
-        settings: What all caches have in common.
-        count_part: Gives the counts of a prefix's part in a split.
-        job_path: Turns a prefix into what the job will type.
+        blends: The datasets of each split; None for a split without any. With `settings.matrix` they are the same.
+        sizes: Samples requested from each split; None for one epoch.
+        settings: Settings of all caches.
+        count_part: Returns the counts of a prefix's part in a split.
+        job_path: Turns a prefix into the path that the job will type.
 
     Raises:
-        LimitError: Where Megatron would loop for ever, stop, or run past the data.
+        LimitError: If Megatron would loop forever, stop, or run past the data.
     """
     datasets: dict[str, GPTCache] = {}
     blended: list[BlendedCache] = []
@@ -119,13 +119,13 @@ def plan_caches(
     def plan_dataset(prefix: str, split: int, num_samples: int | None) -> GPTCache:
         cache = _plan_dataset(prefix, split, num_samples, settings, count_part(prefix, split), job_path(prefix))
         if cache.part.tokens == 0:
-            notes.append(f"{_place(prefix, split)}: the part has no tokens, so its index holds no sample")
+            notes.append(f"{_place(prefix, split)}: the part has no tokens, so its index has no samples")
         return datasets.setdefault(repr(cache.description.identifiers()), cache)
 
     for split, (blend, size) in enumerate(zip(blends, sizes, strict=True)):
         if blend is None:
             continue
-        # Megatron takes a single weighted prefix for a blend under --data-path, but not with a path for each split.
+        # Megatron treats a single weighted prefix as a blend with --data-path, but not with a path for each split.
         alone = len(blend.prefixes) == 1 and (blend.weights is None or settings.matrix is None)
         if alone:
             plan_dataset(blend.prefixes[0], split, size)
@@ -142,7 +142,7 @@ def _plan_dataset(
     if part.end > MAX_SEQUENCES:
         msg = (
             f"{prefix}: expected at most {MAX_SEQUENCES} sequences in one dataset, got {part.end}: Megatron's document "
-            "index holds int32; split the dataset and blend the parts"
+            "index is int32; split the dataset and blend the parts"
         )
         raise LimitError(msg)
     rule = settings.rule(split)
@@ -175,7 +175,7 @@ def _plan_weighted(
 ) -> BlendedCache:
     if size is None:
         msg = (
-            f"split {SPLIT_NAMES[split]}: a weighted blend needs a number of samples, got none; give --num-samples "
+            f"split {SPLIT_NAMES[split]}: a weighted blend needs a number of samples, got none; set --num-samples "
             "TRAIN,VALID,TEST (0 for a split that the job does not use), or leave the split out with --split"
         )
         raise LimitError(msg)
@@ -196,8 +196,8 @@ def _plan_unweighted(
     for prefix, length in zip(prefixes, lengths, strict=True):
         if length == 0:
             msg = (
-                f"{_place(prefix, split)}: it gives no sample, and Megatron stops at a dataset without samples in a "
-                "blend; leave it out, or give the split a larger share"
+                f"{_place(prefix, split)}: expected at least one sample, got none, at which Megatron stops in a blend; "
+                "leave the dataset out, or give the split a larger share"
             )
             raise LimitError(msg)
     total = sum(lengths)
@@ -205,8 +205,8 @@ def _plan_unweighted(
         return _blended(caches, split, tuple(lengths), None)
     if size > total:
         msg = (
-            f"split {SPLIT_NAMES[split]}: {size} samples were asked for and the datasets have {total}, each drawn once "
-            "in a blend without weights, so the job would run out of data; ask for at most that many, or give weights"
+            f"split {SPLIT_NAMES[split]}: {size} samples were requested and the datasets have {total}, each drawn once "
+            "in a blend without weights, so the job would run out of data; request at most that many, or use weights"
         )
         raise LimitError(msg)
     return _blended(caches, split, tuple(normalise(list(lengths))), size)

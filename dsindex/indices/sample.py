@@ -1,4 +1,4 @@
-"""The sample index: where in the document index, and at which token there, each sample begins.
+"""The sample index: the position in the document index, and the token in that document, at which each sample begins.
 
 Sample k begins at token k*L of the part's documents laid end to end. Its row is the first position p in the document
 index whose end reaches k*L + x tokens, and the offset k*L minus the tokens before p:
@@ -7,7 +7,7 @@ index whose end reaches k*L + x tokens, and the offset k*L minus the tokens befo
     row 1: 31 tokens end in position 1, offset 30 - 20 = 10
     row 4: 121 tokens end in position 2 at its offset 120 - 70 = 50
 
-The walk is cut into blocks of the document index, counted first and walked then, each by whichever thread is free.
+The document index is cut into blocks; threads first count the tokens of each block, then write its rows.
 
 Source: docs/formats.md §2; megatron.core.datasets helpers.cpp, `build_sample_idx`.
 """
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from dsindex.indices.epochs import SampleRule
 
 BLOCK_POSITIONS = 1 << 20
-"""Positions of the document index that one thread counts or walks at a time."""
+"""Positions of the document index that one thread processes at a time."""
 
 GATHERED = 512
-"""Lengths that are fetched at a time."""
+"""Lengths fetched at a time."""
 
 
 def build_sample_index(
@@ -52,17 +52,17 @@ def build_sample_index(
     Args:
         sequence_lengths: Tokens of the sequences [begin, begin + n), shape [n], none negative.
         document_index: Ids in [begin, begin + n), shape [D].
-        num_samples: As `epochs.count_samples` gives for the sum of the lengths that the document index names.
+        num_samples: The result of `epochs.count_samples` for the sum of the lengths in the document index.
         rule: How tokens are cut into samples.
-        begin: The id of sequence_lengths[0].
+        begin: The sequence id of sequence_lengths[0].
         threads: Threads to use; the result does not depend on it.
 
     Returns:
-        Rows (position in the document index, token offset), shape [num_samples + 1, 2]. The last row says where the
-        last sample ends.
+        Rows (position in the document index, token offset), shape [num_samples + 1, 2]. The last row is the end of the
+        last sample.
 
     Raises:
-        LimitError: If the last row would be negative, which Megatron refuses too.
+        LimitError: If the last row would be negative, which Megatron also refuses.
 
     >>> from dsindex.indices.epochs import SampleRule
     >>> lengths = np.array([20, 50, 60, 30, 100, 5], np.int32)
@@ -90,12 +90,12 @@ def build_sample_index(
     total = ends[-1] if ends else 0
     reached = max(0, (total - extra) // length)
     if reached < num_samples:
-        # A kept partial sample ends with the tokens: its row is the last position, x tokens before the end.
+        # A kept partial sample ends with the last token: its row is the last position, x tokens before the end.
         last_offset = int(sequence_lengths[int(document_index[-1]) - begin]) - extra
         if last_offset < 0:
             msg = (
-                "the sequence drawn last is empty, so that the end of the kept partial sample cannot be written "
-                "(Megatron stops there too); use another seed, or drop the partial sample"
+                "the last sequence is empty, so the end of the kept partial sample cannot be stored "
+                "(Megatron also stops there); use another seed, or drop the partial sample"
             )
             raise LimitError(msg)
         rows[reached + 1 :] = (len(document_index) - 1, last_offset)
@@ -116,7 +116,7 @@ def _count_tokens(
 ) -> int:
     total: Any = 0
     for position in range(first, end):
-        # Unsigned, since numba looks at every signed index whether it counts from the end.
+        # Unsigned, since numba checks every signed index for counting from the end.
         total += np.int64(lengths[np.uint32(document_index[position]) - np.uint32(begin)])
     result: int = total
     return result
@@ -141,7 +141,7 @@ def _walk_block(
     tokens: Any = before
     gathered = np.empty(GATHERED, np.int32)
     for group in range(first, end, GATHERED):
-        # Lengths are fetched together: the walk's branches, mispredicted, would wait for each one anew.
+        # Lengths are fetched together, since mispredicted branches would otherwise wait for each of them.
         count = min(GATHERED, end - group)
         for step in range(count):
             gathered[step] = lengths[np.uint32(document_index[group + step]) - np.uint32(begin)]

@@ -1,4 +1,4 @@
-"""The shuffle index: in which order the samples of an index are drawn.
+"""The shuffle index: the order in which the samples of an index are drawn.
 
 Source: docs/formats.md §2; megatron.core.datasets.gpt_dataset, `_build_shuffle_index`.
 """
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 def build_shuffle_index(
     num_samples: int, *, shuffled_together: int | None = None, rng: np.random.RandomState
 ) -> NDArray[Any]:
-    """Permute the ids of samples, advancing `rng` exactly as Megatron does.
+    """Permute sample ids, advancing `rng` exactly as Megatron does.
 
     Args:
         num_samples: Samples in the index.
-        shuffled_together: Permute [0, this) first, then the rest by itself; None: all at once.
-        rng: The state that build_document_index left behind.
+        shuffled_together: Permute [0, shuffled_together) first, then the rest by itself; None for all at once.
+        rng: In the state left by build_document_index.
 
     Returns:
         Permutation of range(num_samples), shape [num_samples].

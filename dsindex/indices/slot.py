@@ -1,13 +1,13 @@
-"""One index cache on disk: never taken half old, never written over somebody else's.
+"""One index cache on disk, which is never used half old and never overwrites another program's.
 
-Megatron takes a cache as built when its files are there, and looks at nothing else. So the last file, the *seal* (the
-description; in BigScience's layout the shuffle index), is removed before anything else changes and is written when all
-the others are there. What is ours is known by the record beside the cache: it holds the sizes and digests of the files
-that dsindex wrote there, or was about to write when it was killed. Order of a write:
+Megatron uses a cache if its files exist, and checks nothing else. So the last file, the *seal* (the description; in
+BigScience's layout the shuffle index), is removed before anything else changes and written after all others. A record
+beside the cache has the sizes and digests of the files that dsindex wrote, or was about to write when it was killed.
+Order of a write:
 
-    record of what is there and what will be → seal removed → arrays → seal → record of what is there
+        record of old and new files → seal removed → arrays → seal → record of the new files
 
-A file that the record does not know is kept: it is used if it holds what would be written, and refused if not.
+    A file that is not in the record is kept: it is used if it has the bytes that would be written, and refused if not.
 """
 
 from __future__ import annotations
@@ -44,43 +44,43 @@ if TYPE_CHECKING:
 RECORD_VERSION = 1
 
 WAIT_SECONDS = 600.0
-"""For another task that writes the same cache."""
+"""Longest wait for another task that writes the same cache."""
 
 Content = bytes | np.ndarray[Any, Any]
-"""Of a file: its bytes, or the array that it holds."""
+"""Content of a file: its bytes, or the array that it stores."""
 
 FileState = tuple[int, str]
-"""Size and digest."""
+"""Size in bytes and digest of a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSlot:
-    """Where one cache is, or would be."""
+    """The paths of one cache, which need not exist."""
 
     paths: tuple[str, ...]
-    """Its files in the order in which they are written; the last one is the seal."""
+    """The files in the order in which they are written; the last one is the seal."""
     record: str
-    """Our own file beside them."""
+    """Path of dsindex's record beside the files."""
 
     @property
     def lock(self) -> str:
-        """An empty file, there while the cache is written."""
+        """Path of an empty file that exists while the cache is written."""
         return f"{self.record.removesuffix('.json')}.lock"
 
     def exists(self) -> bool:
-        """Tell whether a training job would take the cache as built."""
+        """Tell whether a training job would use the cache."""
         return all(map(os.path.isfile, self.paths))
 
 
 @contextlib.contextmanager
 def lock_slot(slot: CacheSlot) -> Iterator[None]:
-    """Keep other tasks from writing the same cache, waiting for one that does; its folder exists.
+    """Keep other tasks from writing the same cache, waiting for one that does. Its folder must exist.
 
-    The lock is the system's (flock), which a dead process does not keep. On a file system without such locks the lock
-    file's presence is the lock, nothing is waited for, and after a crash somebody has to remove it.
+    The lock is the system's (flock), which is released when a process dies. On a file system without such locks, the
+    existence of the lock file is the lock; nothing waits for it, and after a crash the user must remove it.
 
     Raises:
-        OutputError: If another task still writes it after WAIT_SECONDS, or something else has the lock file's name.
+        OutputError: If another task still writes it after WAIT_SECONDS, or the lock file's path is another file.
     """
     deadline = time.monotonic() + WAIT_SECONDS
     while (descriptor := _try_lock(slot.lock)) is None:
@@ -97,11 +97,11 @@ _POLL_SECONDS = 0.05
 
 
 def _try_lock(path: str) -> int | None:
-    """Open and lock the lock file; None where another process has it."""
+    """Open and lock the lock file; None if another process holds it."""
     try:
         descriptor, created = _open_lock(path)
     except FileNotFoundError:
-        return None  # its owner removed it just now
+        return None  # its owner has just removed it
     except OSError as error:
         raise output_error(path, error) from error
     with contextlib.ExitStack() as refused:
@@ -115,10 +115,10 @@ def _try_lock(path: str) -> int | None:
         except BlockingIOError:
             return None
         except OSError as error:
-            if not created:  # without such locks nobody can tell whether its owner lives
+            if not created:  # without such locks, its owner may be alive
                 msg = (
-                    f"{path}: another process writes this cache, or was killed while it did; wait for it, or remove "
-                    "this file and run the same command again"
+                    f"{path}: another process is writing this cache, or was killed while writing it; wait for it, or "
+                    "remove this file and run the same command again"
                 )
                 raise OutputError(msg) from error
         if not _is_still(path, status):
@@ -128,7 +128,7 @@ def _try_lock(path: str) -> int | None:
 
 
 def _open_lock(path: str) -> tuple[int, bool]:
-    """Open the lock file and tell whether this call created it."""
+    """Open the lock file; return it and whether this call created it."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644), True
@@ -143,7 +143,7 @@ def _unlock(path: str, descriptor: int) -> None:
 
 
 def _is_still(path: str, status: os.stat_result) -> bool:
-    """Tell whether a name is still that of the same file."""
+    """Tell whether a path still leads to the same file."""
     try:
         return os.path.samestat(os.stat(path, follow_symlinks=False), status)
     except FileNotFoundError:
@@ -151,25 +151,25 @@ def _is_still(path: str, status: os.stat_result) -> bool:
 
 
 def write_slot(slot: CacheSlot, contents: Sequence[Content], record: Mapping[str, Any]) -> bool:
-    """Write a cache, or leave it if these very files are there; call it inside `lock_slot`.
+    """Write a cache, or keep it if identical files exist; call it inside `lock_slot`.
 
     Args:
-        slot: Where to.
-        contents: Of its files, in their order.
-        record: What our own file says, beside the files' sizes and digests.
+        slot: The paths.
+        contents: Contents of the files, in order.
+        record: What to record besides the files' sizes and digests.
 
     Returns:
-        Whether the files were there already.
+        Whether the files existed already.
 
     Raises:
-        OutputError: If a file is there that dsindex did not write and that differs, or the disk refuses.
+        OutputError: If a file exists that differs and that dsindex did not write, or a file cannot be written.
     """
     wanted = [_state_of(content) for content in contents]
     there = [_state_at(path) for path in slot.paths]
     stored = read_record(slot.record)
     final = {**record, "files": _file_states(slot, [[state] for state in wanted])}
     if there == wanted:
-        # Another program's cache stays another program's: it gets no record of ours.
+        # Another program's cache gets no record.
         if stored is not None and {**stored, "version": RECORD_VERSION} != {**final, "version": RECORD_VERSION}:
             _remove_temporaries(slot, stored)
             write_record(slot.record, final)
@@ -196,19 +196,19 @@ def write_slot(slot: CacheSlot, contents: Sequence[Content], record: Mapping[str
 
 
 def has_recorded_files(slot: CacheSlot, record: Mapping[str, Any]) -> bool:
-    """Tell whether a record is that of a whole cache whose files are there, by their sizes."""
+    """Tell whether a record describes a complete cache whose files exist with the recorded sizes."""
     if "building" in record or not slot.exists():
         return False
     return all([os.path.getsize(path)] == [size for size, _ in _recorded_states(record, path)] for path in slot.paths)
 
 
 def write_record(path: str, record: Mapping[str, Any]) -> None:
-    """Write our own file beside a cache."""
+    """Write dsindex's record beside a cache."""
     write_whole(path, json.dumps({"version": RECORD_VERSION, **record}, indent=2).encode())
 
 
 def read_record(path: str) -> dict[str, Any] | None:
-    """Read our own file beside a cache; None where there is none that this version can read."""
+    """Read dsindex's record beside a cache; None if there is none that this version can read."""
     try:
         with open_file(path) as file:
             record = json.loads(file.read().decode())
@@ -218,12 +218,12 @@ def read_record(path: str) -> dict[str, Any] | None:
 
 
 def write_content(path: str, content: Content, *, attempt_id: str | None = None) -> None:
-    """Write a file whole or not at all; an array as numpy.save does.
+    """Write a file completely or not at all; arrays are written as by numpy.save.
 
     Args:
-        path: The final name.
+        path: The final path.
         content: Bytes or an array.
-        attempt_id: As `atomic_writer` takes it.
+        attempt_id: Passed to `atomic_writer`.
     """
     with atomic_writer(path, attempt_id=attempt_id) as file:
         for piece in _pieces(content):
@@ -249,7 +249,7 @@ def _state_of(content: Content) -> FileState:
 
 
 def _state_at(path: str) -> FileState | None:
-    """Return the state of what has a name; that of what is no regular file equals no other."""
+    """Return the state of a file, or None if it is missing; what is no regular file equals no other state."""
     if not os.path.lexists(path):
         return None
     if not os.path.isfile(path):
@@ -258,7 +258,7 @@ def _state_at(path: str) -> FileState | None:
 
 
 def _file_states(slot: CacheSlot, states: Sequence[Sequence[FileState]]) -> dict[str, list[list[int | str]]]:
-    """Return the states of each file under its name, as JSON holds them."""
+    """Return the states of each file under its name, in a form for JSON."""
     return {
         os.path.basename(path): [list(state) for state in of_file]
         for path, of_file in zip(slot.paths, states, strict=True)
@@ -266,7 +266,7 @@ def _file_states(slot: CacheSlot, states: Sequence[Sequence[FileState]]) -> dict
 
 
 def _recorded_states(record: Mapping[str, Any] | None, path: str) -> list[FileState]:
-    """Return the states of a file in which dsindex wrote it, or was about to."""
+    """Return the states of a file that dsindex wrote or was about to write."""
     files = (record or {}).get("files")
     states = files.get(os.path.basename(path)) if isinstance(files, dict) else None
     if not isinstance(states, list):
@@ -276,7 +276,7 @@ def _recorded_states(record: Mapping[str, Any] | None, path: str) -> list[FileSt
 
 
 def _remove_temporaries(slot: CacheSlot, record: Mapping[str, Any] | None) -> None:
-    """Remove what a writer that was killed left beside the cache; its record has the attempt_id in the files' names."""
+    """Remove the temporary files of a killed writer, which carry the attempt id in its record."""
     attempt_id = (record or {}).get("building")
     if isinstance(attempt_id, str) and attempt_id.isalnum():
         for path in slot.paths:
@@ -285,10 +285,10 @@ def _remove_temporaries(slot: CacheSlot, record: Mapping[str, Any] | None) -> No
 
 def _refusal(path: str) -> str:
     return (
-        f"{path}: expected a file that dsindex wrote or none, got another one, which is not what these data and "
-        "options give; a training job would take it as it is: move it away, or choose another folder for the cache"
+        f"{path}: expected no file or one that dsindex wrote, got another one, which does not match these data and "
+        "options; a training job would use it as it is: move it away, or choose another folder for the cache"
     )
 
 
 def _busy(slot: CacheSlot) -> str:
-    return f"{slot.record}: another process writes this cache; wait for it and run the same command again"
+    return f"{slot.record}: another process is writing this cache; wait for it and run the same command again"

@@ -1,4 +1,4 @@
-"""What an index is built from: the sequence lengths in an `.idx`, and a fingerprint that tells whether they changed."""
+"""The source of an index: the sequence lengths in an `.idx`, and a fingerprint that detects changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PIECE = 1 << 22
-"""Sequence lengths that are read at once."""
+"""Sequence lengths read at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +29,17 @@ class SourceFingerprint:
     idx_bytes: int
     idx_modified_ns: int
     bin_bytes: int | None
-    """None where there was no `.bin` beside the `.idx`."""
+    """Size of the `.bin`; None if there was none beside the `.idx`."""
     bin_modified_ns: int | None
     begin: int
     """First sequence that the index draws from."""
     end: int
-    """One past the last."""
+    """One past the last sequence."""
     lengths_digest: str
-    """XXH3-128 of those sequences' lengths, int32 little-endian: all that an index depends on."""
+    """XXH3-128 of the lengths of these sequences, int32 little-endian: all that an index depends on."""
 
     def as_record(self) -> dict[str, Any]:
-        """Return the fingerprint as JSON can hold it."""
+        """Return the fingerprint in a form for JSON."""
         return asdict(self)
 
 
@@ -47,7 +47,7 @@ def read_lengths(prefix: str, begin: int, end: int) -> NDArray[np.int32]:
     """Read the lengths of sequences [begin, end) into memory and check that none is negative.
 
     Raises:
-        FormatError: If the `.idx` is not whole, has fewer sequences, or a negative length.
+        FormatError: If the `.idx` is damaged, has fewer sequences, or a negative length.
     """
     path = f"{prefix}.idx"
     index = read_index(path)
@@ -63,7 +63,7 @@ def read_lengths(prefix: str, begin: int, end: int) -> NDArray[np.int32]:
 
 
 def count_tokens(sequence_lengths: NDArray[np.int32]) -> int:
-    """Sum lengths in int64, in pieces, since a sum over a mapped file must not hold it.
+    """Return the sum of lengths in int64, computed in pieces so that a mapped file does not stay in memory.
 
     >>> count_tokens(np.array([2**31 - 1, 2**31 - 1], np.int32))
     4294967294
@@ -73,10 +73,10 @@ def count_tokens(sequence_lengths: NDArray[np.int32]) -> int:
 
 
 def fingerprint(prefix: str, begin: int, end: int, lengths: NDArray[np.int32]) -> SourceFingerprint:
-    """Describe the files and the lengths that an index is built from.
+    """Return a fingerprint of the files and lengths that an index is built from.
 
     Raises:
-        InputError: If the `.idx` is gone.
+        InputError: If the `.idx` is missing.
     """
     try:
         idx = os.stat(f"{prefix}.idx")
@@ -100,12 +100,12 @@ def fingerprint(prefix: str, begin: int, end: int, lengths: NDArray[np.int32]) -
 
 
 def source_changes(prefix: str, recorded: Mapping[str, Any]) -> list[str]:
-    """Say in sentences how a dataset differs from what an index was built from; empty if it does not.
+    """Return sentences about how a dataset differs from its recorded fingerprint; empty if it does not.
 
-    Lengths are only read where a size or a time differs: a copied or touched file with the same lengths still fits.
+    Lengths are only read if a size or a time differs: a copied or touched file with the same lengths still fits.
     """
     if not os.path.isfile(f"{prefix}.idx"):
-        return [f"{prefix}.idx is not there, so it cannot be told whether the cache still fits"]
+        return [f"{prefix}.idx is missing, so it is unknown whether the cache still fits"]
     begin, end = int(recorded["begin"]), int(recorded["end"])
     idx = os.stat(f"{prefix}.idx")
     changes = []

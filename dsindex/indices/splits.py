@@ -1,4 +1,4 @@
-"""Which sequences of a dataset belong to train, valid and test.
+"""Divide the sequences of a dataset into train, valid and test.
 
 Source: docs/formats.md §2; megatron.core.datasets.blended_megatron_dataset_config, `parse_and_normalize_split` and
 `convert_split_vector_to_split_matrix`.
@@ -15,7 +15,7 @@ SPLIT_NAMES = ("train", "valid", "test")
 Part = tuple[float, float]
 """Begin and end of a part, as shares of the sequences."""
 SplitMatrix = tuple[Part | None, Part | None, Part | None]
-"""The parts of train, valid and test; None where a split has no part."""
+"""The parts of train, valid and test; None for a split without a part."""
 
 WHOLE: Part = (0.0, 1.0)
 
@@ -32,16 +32,16 @@ def normalise(weights: list[float]) -> list[float]:
 
 
 def parse_split(text: str) -> tuple[float, float, float]:
-    """Read a split as users type it, in any spelling that Megatron reads, and normalise it.
+    """Parse a split in any notation that Megatron accepts, and normalise it.
 
     Raises:
-        ValueError: If it does not say one to three shares that are not all zero.
+        ValueError: If it does not consist of one to three shares that are not all zero.
 
     >>> parse_split("80, 20")
     (0.8, 0.2, 0.0)
     """
-    # Megatron looks for runs of digits and dots, so that "90/8/2" and "[90, 8, 2]" are read as well. It also reads "-5"
-    # as 5 and "1e3" as 1 and 3, which nobody means.
+    # Megatron looks for runs of digits and dots, so "90/8/2" and "[90, 8, 2]" are valid, too. It also reads "-5" as 5
+    # and "1e3" as 1 and 3, which nobody means.
     numbers = re.findall(r"[.0-9]+", text)
     remedy = "write train, valid and test as in '969, 30, 1'"
     try:
@@ -57,7 +57,7 @@ def parse_split(text: str) -> tuple[float, float, float]:
 
 
 def split_matrix(shares: tuple[float, float, float]) -> SplitMatrix:
-    """Sum the shares up to the parts' ends. The very first begin is the integer 0, as it stands in a description.
+    """Return the parts' bounds as running sums of the shares. The first is the integer 0, as in a description.
 
     >>> split_matrix((0.8, 0.2, 0.0))
     ((0, 0.8), (0.8, 1.0), None)

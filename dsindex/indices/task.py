@@ -1,7 +1,7 @@
 """The unit of work of an index job: build one cache, on any executor.
 
-Tasks are small and can be pickled; they name files and carry counts. Of two tasks that build the same cache at the same
-time one waits for the other, and then finds it built.
+Tasks are small and picklable; they contain paths and counts. If two tasks build the same cache at the same time, one
+waits for the other and then finds it built.
 """
 
 from __future__ import annotations
@@ -39,46 +39,46 @@ if TYPE_CHECKING:
 _GATE = MemoryGate()
 
 LOOP_BYTES = 128 << 20
-"""What numba and its compiled loops take beside the arrays."""
+"""Memory that numba and its kernels take in addition to the arrays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartTask:
-    """Count the tokens of a dataset's parts in train, valid and test."""
+    """Task of counting the tokens of a dataset's parts in train, valid and test."""
 
     prefix: str
     parts: tuple[Part | None, ...]
-    """As shares; None where nobody asks."""
+    """The parts as shares; None for a part that is not needed."""
     bigscience_split: str | None = None
-    """A split by BigScience's rule, in place of `parts`."""
+    """A split by BigScience's rule, which replaces `parts`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPTIndexTask:
-    """Build document, sample and shuffle index of one split of one dataset."""
+    """Task of building the document, sample and shuffle index of one split of one dataset."""
 
     name: str
-    """What people see."""
+    """Name of the task for users."""
     prefix: str
-    """Absolute: the task may run in another folder, on another machine."""
+    """Absolute, since the task may run in another folder or on another machine."""
     begin: int
     end: int
     seed: int
     epochs: EpochPlan
     rule: SampleRule
     array_paths: tuple[str, str, str]
-    """Of the document, sample and shuffle index."""
+    """Paths of the document, sample and shuffle index."""
     files: CacheFiles | None
-    """Where description and record go; None in a layout without them."""
+    """Paths of description and record; None in a layout without them."""
     description: str | None
     """Text of the description, if there is one."""
     settings: Mapping[str, Any]
-    """What the record says of options that the hash does not cover."""
+    """Options for the record that the hash does not cover."""
     threads: int = 1
 
     @property
     def slot(self) -> CacheSlot:
-        """The files as they are written."""
+        """The files in the order in which they are written."""
         if self.files is not None:
             return self.files.slot
         return CacheSlot(paths=self.array_paths, record=bigscience.record_path(self.array_paths[0]))
@@ -106,7 +106,7 @@ class GPTIndexTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlendIndexTask:
-    """Build dataset index and dataset sample index of one split of a blend."""
+    """Task of building the dataset index and dataset sample index of one split of a blend."""
 
     split: str
     prefixes: tuple[str, ...]
@@ -120,7 +120,7 @@ class BlendIndexTask:
 
     @property
     def name(self) -> str:
-        """What people see."""
+        """Name of the task for users."""
         return f"blend of {len(self.prefixes)}, split {self.split}"
 
     @property
@@ -144,28 +144,28 @@ IndexTask = GPTIndexTask | BlendIndexTask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexResult:
-    """What one task did."""
+    """The result of one task."""
 
     name: str
     paths: tuple[str, ...]
     num_samples: int
     num_epochs: int | None
-    """None for a blend."""
+    """Number of epochs; None for a blend."""
     file_bytes: int
     seconds: float
     reused: bool
-    """The cache was there already, built from the same lengths with the same options."""
+    """Whether the cache existed already, built from the same lengths with the same options."""
 
 
 def count_parts(task: PartTask) -> list[PartCounts | None]:
-    """Return the sequences and tokens of each part; None where nobody asks.
+    """Return the sequences and tokens of each part; None for a part that is not needed.
 
     Raises:
         InputError: If there is no such dataset.
-        FormatError: If the `.idx` is not whole.
+        FormatError: If the `.idx` is damaged.
     """
     if not os.path.isfile(f"{task.prefix}.idx"):
-        msg = f"{task.prefix}.idx: no such file; give the prefix of a .bin and .idx, without the suffix"
+        msg = f"{task.prefix}.idx: no such file; use the prefix of a .bin and .idx, without the suffix"
         raise InputError(msg)
     lengths = read_index(f"{task.prefix}.idx").sequence_lengths
     bounds: list[tuple[int, int] | None]
@@ -180,12 +180,12 @@ def count_parts(task: PartTask) -> list[PartCounts | None]:
 
 
 def build_index_cache(task: IndexTask) -> IndexResult:
-    """Build one cache and write it, or leave it if it is there and still right.
+    """Build one cache and write it, or keep an existing one that is still valid.
 
     Raises:
-        LimitError: If it takes more memory than there is.
-        FormatError: If the `.idx` is not what it was planned for.
-        OutputError: If the folder or the disk refuses.
+        LimitError: If it takes more memory than is available.
+        FormatError: If the `.idx` changed since the task was planned.
+        OutputError: If the cache cannot be written.
     """
     started = time.monotonic()
     with _GATE.reserve(task.memory_bytes, place=task.name, what="the index"):
@@ -220,12 +220,12 @@ def build_arrays(
     """Build document, sample and shuffle index of the sequences [begin, begin + len(lengths)).
 
     Args:
-        lengths: Their tokens.
-        epochs: As `plan_epochs` gives for the sum of the lengths.
-        begin: The first sequence's id.
+        lengths: Tokens of each sequence.
+        epochs: The result of `plan_epochs` for the sum of the lengths.
+        begin: Id of the first sequence.
         rule: How tokens are cut into samples.
-        seed: Of the job; one generator serves all three, in this order.
-        threads: For the sample index.
+        seed: Seed of the job; one generator serves all three indices, in this order.
+        threads: Threads for the sample index.
     """
     from dsindex.indices.document import build_document_index
     from dsindex.indices.sample import build_sample_index
@@ -252,7 +252,7 @@ def _made_by() -> dict[str, Any]:
 
 
 def _is_current(task: GPTIndexTask, source: SourceFingerprint) -> bool:
-    """Tell whether the very cache is there: its files, their sizes, the lengths and the options it was built from."""
+    """Tell whether this cache exists with the recorded sizes, built from the same lengths and options."""
     record = read_record(task.slot.record)
     if record is None or record.get("settings") != dict(task.settings) or not has_recorded_files(task.slot, record):
         return False

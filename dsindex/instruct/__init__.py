@@ -1,1 +1,1 @@
-"""Conversations to tokens and loss masks: message construction, chat templates, packing. Pure but for its shards."""
+"""Turn conversations into tokens and loss masks: message construction, chat templates, packing and shards."""

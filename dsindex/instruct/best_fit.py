@@ -1,4 +1,4 @@
-"""The loop of best fit, compiled by numba. Imported when it is used."""
+"""The best-fit kernel, compiled by numba; imported only when it is used."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def place_all(sizes: NDArray[np.int64], order: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
     """Return the block of each conversation; O(n log capacity).
 
-    `newest[r]` is the block with r free places that was filled last, `older` links it to the one before. The tree has
-    a leaf for each r, and a node is 1 iff a leaf under it has a block.
+    `newest[r]` is the most recently filled block with r free places, `older` links it to the one before. The tree has a
+    leaf for each r, and a node is 1 iff a leaf under it has a block.
 
     Args:
         sizes: Tokens of each conversation, in [1, capacity].
@@ -25,7 +25,7 @@ def place_all(sizes: NDArray[np.int64], order: NDArray[np.int64], capacity: int)
         capacity: Tokens of a block.
 
     Returns:
-        Block of each conversation, numbered as they are opened; shape of `sizes`.
+        Block of each conversation, numbered in the order in which blocks are opened; shape of `sizes`.
     """
     width = 1
     while width < capacity + 1:
@@ -56,7 +56,7 @@ def place_all(sizes: NDArray[np.int64], order: NDArray[np.int64], capacity: int)
 
 @compiled
 def _find_room(tree: NDArray[np.uint8], leaf: int) -> int:
-    """Return the first leaf from `leaf` on that is set, or 0: up to a used right neighbour, then down its left side."""
+    """Return the first set leaf from `leaf` on, or 0: go up to a used right neighbour, then down its left side."""
     if tree[leaf]:
         return leaf
     while leaf > 1 and (leaf % 2 == 1 or tree[leaf + 1] == 0):

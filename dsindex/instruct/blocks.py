@@ -1,7 +1,7 @@
-"""Conversations side by side in a block of L tokens: what a training step reads.
+"""Assemble conversations into a block of L tokens, as a training step reads it.
 
-Every conversation keeps all its tokens. Position i of the targets is token i + 1 of the **same** conversation; its last
-token has no target. So the loss mask at i is the mask of token i + 1, and 0 at a conversation's end and on padding.
+Every conversation keeps all its tokens. Target i is token i + 1 of the **same** conversation; its last token has no
+target. So the loss mask at i is the mask of token i + 1, and 0 at the end of a conversation and on padding.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ class Block:
 
     tokens: NDArray[np.int64]
     targets: NDArray[np.int64]
-    """The pad id where there is nothing to predict."""
+    """Next token of the same conversation; the pad id if there is none."""
     loss_mask: NDArray[np.float32]
     """1 where the target is trained on."""
     position_ids: NDArray[np.int64]
-    """From 0 in each conversation, and in the padding."""
+    """Position in the conversation or in the padding, from 0."""
     sequence_boundaries: NDArray[np.int32]
-    """Where each conversation starts, and where the last one ends (padding follows); shape [conversations + 1]."""
+    """Start of each conversation, then the end of the last, where padding begins; shape [conversations + 1]."""
 
 
 def assemble_block(
     conversations: Sequence[tuple[NDArray[Any], NDArray[Any]]], *, sequence_length: int, pad_id: int
 ) -> Block:
-    """Lay conversations out one after the other.
+    """Return a block of conversations, one after the other.
 
     Args:
-        conversations: Tokens and mask (1 = learn) of each.
+        conversations: Tokens and mask (1 = trainable) of each.
         sequence_length: L, in tokens.
         pad_id: Fills the rest.
 
@@ -46,7 +46,7 @@ def assemble_block(
         The block.
 
     Raises:
-        ValueError: If the conversations have more than L tokens in all, or a mask is not as long as its tokens.
+        ValueError: If the conversations have more than L tokens together, or a mask is not as long as its tokens.
 
     >>> block = assemble_block([(np.array([7, 8, 9]), np.array([0, 0, 1]))], sequence_length=4, pad_id=0)
     >>> block.tokens.tolist(), block.targets.tolist(), block.loss_mask.tolist()

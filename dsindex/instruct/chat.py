@@ -1,6 +1,6 @@
-"""A chat template: messages -> the text of a conversation, and which of its characters are trained on.
+"""Render messages with a chat template as the text of a conversation with its trainable spans of characters.
 
-Templates are rendered as Hugging Face's transformers renders them (`rendering.py`), in guarded processes.
+Templates are rendered as in Hugging Face's transformers (`rendering.py`), in guarded processes.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 class ChatTemplate:
-    """A compiled template. Can be pickled; safe in threads.
+    """A compiled template. Picklable and thread-safe.
 
     Args:
         source: jinja2 text.
-        constants: Variables that every conversation sees: names of special tokens, `chat_template_data`.
-        date: What `strftime_now` sees; without it a template that calls it fails on every record.
+        constants: Variables for all conversations: names of special tokens, `chat_template_data`.
+        date: The date for `strftime_now`; without it, a template that calls it fails on every record.
         join_lines: Remove newlines between `}` and `{` first, as Modalities does.
-        limits: What one rendering may cost; the usual ones where None.
+        limits: Time and memory limits for one rendering; None for the defaults.
 
     Raises:
-        InputError: If the source is not a template that may be used.
+        InputError: If the source is not an allowed template.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ChatTemplate:
     ) -> None:
         definition = {
             "source": source.replace("}\n{", "}{") if join_lines else source,
-            # None rather than missing, as in transformers: templates ask `tools is not none`.
+            # None rather than missing, as in transformers: templates test `tools is not none`.
             "constants": {"tools": None, "documents": None, **(constants or {})},
             "date": date.isoformat() if date is not None else None,
         }
@@ -66,11 +66,11 @@ class ChatTemplate:
         """Render one conversation.
 
         Args:
-            messages: With `role` and `content`.
+            messages: Messages with `role` and `content`.
             variables: Further JSON data, such as `tools`.
 
         Returns:
-            The text, and the spans of characters that stand in `{% generation %}` blocks.
+            The text, and the spans of characters inside `{% generation %}` blocks.
 
         Raises:
             RecordProblem: If the template does not render this conversation.
@@ -85,13 +85,13 @@ class ChatTemplate:
         """Render conversations in order.
 
         Args:
-            conversations: From `write_conversation`; a few MiB together.
+            conversations: Results of `write_conversation`; a few MiB together.
 
         Yields:
-            What `render` returns, or the problem that it raises.
+            For each conversation, the result of `render` or the problem that it raises.
 
         Raises:
-            LimitReachedError: In place of the first one that takes too much time or memory.
+            LimitReachedError: At the first conversation that takes too much time or memory.
         """
         for answer in self._work.run(conversations):
             if "problem" in answer:
@@ -101,10 +101,10 @@ class ChatTemplate:
 
 
 def write_conversation(messages: Sequence[Message], variables: Mapping[str, Any]) -> bytes:
-    """Write what a template sees of one conversation.
+    """Return a template's variables for one conversation as JSON.
 
     Raises:
-        RecordProblem: If a text holds a lone surrogate.
+        RecordProblem: If a text contains a lone surrogate.
     """
     known = {**variables, "messages": list(messages), "add_generation_prompt": False}
     try:

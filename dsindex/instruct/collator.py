@@ -1,4 +1,4 @@
-"""Samples of an InstructionDataset -> a batch: assembled as the configuration says, padded or packed."""
+"""Collate samples of an InstructionDataset into a batch, assembled as configured, padded or packed."""
 
 from __future__ import annotations
 
@@ -28,28 +28,29 @@ TOKENS_KEY = "tokens"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetBatch:
-    """What a training step reads: numpy arrays, or torch tensors of the same shapes and types."""
+    """The batch of a training step: numpy arrays, or torch tensors of the same shapes and types."""
 
     tokens: Any
     """int64, shape [rows, L]."""
     targets: Any
-    """int64, shape [rows, L]: the next token of the same conversation, the pad id where there is none."""
+    """int64, shape [rows, L]: the next token of the same conversation, or the pad id if there is none."""
     loss_mask: Any
-    """float32, shape [rows, L]: 1 where the target is trained on."""
+    """float32, shape [rows, L]: 1 where the target is trainable."""
     position_ids: Any
-    """int64, shape [rows, L]: from 0 in each conversation."""
+    """int64, shape [rows, L]: position in the conversation, from 0."""
     attention_lengths: Any
-    """int32, shape [rows]: tokens of each row before its padding."""
+    """int32, shape [rows]: tokens in each row before its padding."""
     sequence_boundaries: list[Any]
-    """int32 per row, shape [conversations + 1]: where each starts, and the end of the last; attention stays inside."""
+    """int32 per row, shape [conversations + 1]: start of each conversation, within which attention stays, and the last
+    end."""
 
 
 def stack_blocks(blocks: Sequence[Block], *, as_torch: bool = False) -> DatasetBatch:
-    """Make a batch of blocks of equal length.
+    """Stack blocks of equal length into a batch.
 
     Args:
-        blocks: At least one.
-        as_torch: Give torch tensors, which share memory with nothing.
+        blocks: At least one block.
+        as_torch: Return torch tensors, which own their memory.
     """
     ends = np.array([block.sequence_boundaries[-1] for block in blocks], dtype=np.int32)
     convert = _to_torch if as_torch else _as_is
@@ -64,20 +65,20 @@ def stack_blocks(blocks: Sequence[Block], *, as_torch: bool = False) -> DatasetB
 
 
 class InstructionCollator:
-    """Assembles the samples of an InstructionDataset by `message_construction` and the masking patterns.
+    """Assembles samples of an InstructionDataset by `message_construction` and the masking patterns.
 
     Args:
-        config: With `message_construction`.
-        tokenizer: The dataset's, for prefixes and separators.
-        layout: `padded`, one sample per row; or `packed`, as few rows as best fit finds.
-        sequence_length: L; for `padded` the longest sample of a batch where None.
-        pad_id: Fills rows; the id of `pad_token`, else of `eos_token`, where None.
-        as_torch: Give torch tensors instead of numpy arrays.
+        config: A configuration with `message_construction`.
+        tokenizer: The dataset's tokenizer, for prefixes and separators.
+        layout: `padded` for one sample per row, or `packed` for as few rows as best fit finds.
+        sequence_length: L; for `padded`, None means the longest sample of each batch.
+        pad_id: Fills rows; None for the id of `pad_token`, or else of `eos_token`.
+        as_torch: Return torch tensors instead of numpy arrays.
 
     Raises:
-        InputError: If the configuration has no `message_construction`, or names no token to pad with.
+        InputError: If the configuration has no `message_construction`, or no token to pad with.
         TokenizerError: If a special token is not exactly one id.
-        ValueError: If `packed` is asked for without a length.
+        ValueError: If the layout is `packed` and there is no `sequence_length`.
     """
 
     def __init__(
@@ -107,13 +108,13 @@ class InstructionCollator:
         self._as_torch = as_torch
 
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> DatasetBatch:
-        """Make one batch.
+        """Return one batch.
 
         Args:
-            samples: At least one, as `InstructionDataset.__getitem__` gives them.
+            samples: At least one result of `InstructionDataset.__getitem__`.
 
         Raises:
-            RecordProblem: If a sample cannot be assembled, has nothing to learn, or is longer than a row.
+            RecordProblem: If a sample cannot be assembled, has no trainable token, or is longer than a row.
             LimitReachedError: If a masking pattern takes too much time or memory for a sample.
         """
         fields = [_fields_of(sample) for sample in samples]
@@ -131,10 +132,10 @@ class InstructionCollator:
         return stack_blocks(blocks, as_torch=self._as_torch)
 
     def encode(self, sample: Mapping[str, Any]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
-        """Return tokens and mask (1 = learn) of one sample.
+        """Return tokens and mask (1 = trainable) of one sample.
 
         Raises:
-            RecordProblem: If the sample cannot be assembled, or has nothing to learn.
+            RecordProblem: If the sample cannot be assembled, or has no trainable token.
             LimitReachedError: If a masking pattern takes too much time or memory for the sample.
         """
         fields = _fields_of(sample)
@@ -165,7 +166,7 @@ class InstructionCollator:
 
 
 def _fields_of(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON data of a sample's fields, as masking patterns see it."""
+    """Return a sample's fields as JSON data for masking patterns."""
     return {name: _without_tokens(value) for name, value in sample.items() if name != SPECIAL_TOKENS_KEY}
 
 

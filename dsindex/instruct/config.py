@@ -1,7 +1,7 @@
-"""The configuration of instruction-tuning data, as one YAML file spells it.
+"""The configuration of instruction-tuning data, which is one YAML file.
 
-The spec's own three keys are `special_tokens`, `loss_masking_jq_patterns` and `message_construction`
-(`indexed_dataset_and_finetuning.md`); a chat template is the other way to make a prompt. Never both.
+A prompt is made either by `message_construction`, with `special_tokens` and `loss_masking_jq_patterns`, or by a chat
+template, never by both.
 """
 
 from __future__ import annotations
@@ -23,60 +23,60 @@ if TYPE_CHECKING:
 
 
 class InstructionConfig(BaseModel):
-    """How records become prompts, which of their text is trained on, and how long they may be."""
+    """How records become prompts, which text is trainable, and how long prompts may be."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     special_tokens: dict[str, str] = Field(default_factory=dict)
-    """Name -> text of a token, which must be one id. `bos_token`, `eos_token` and `pad_token` have a meaning."""
+    """Name -> text of a token, which must be one id. `bos_token`, `eos_token` and `pad_token` have special meanings."""
     message_construction: tuple[str, ...] = ()
-    """Names of fields in the order in which their texts are put together; none: a chat template is used."""
+    """Names of fields in the order in which their texts are concatenated; empty to use a chat template."""
     loss_masking_jq_patterns: tuple[str, ...] = ()
-    """What is masked: `.field`, or `.field | filter` where the filter is asked about every message of the field."""
+    """What is masked: `.field`, or `.field | filter` to apply the filter to every message of the field."""
     jq_patterns: dict[str, str] | tuple[str, ...] | None = None
-    """Where the fields of `message_construction` are in a record; without it field `x` is `.x`."""
+    """Patterns for the fields of `message_construction` in a record; by default, field `x` is `.x`."""
     optional_fields: tuple[str, ...] = ()
-    """Fields that a record need not have."""
+    """Fields that a record may lack."""
     unmatched_patterns: Literal["refuse", "allow"] = "refuse"
-    """What happens to a record of which a masking pattern selects nothing, although its field is there."""
+    """Whether to refuse a record in which a masking pattern selects nothing although its field exists."""
     role_prefixes: dict[str, str] = Field(default_factory=dict)
-    """Text put before a message of a role (as mapped); never trained on."""
+    """Text added before each message of a mapped role; never trainable."""
     separator: str = ""
-    """Text put between two parts; never trained on."""
+    """Text added between two parts; never trainable."""
     eos_after: Literal["conversation", "reply"] = "conversation"
-    """Where the EOS goes: once at the end, or after every trainable message and at the end."""
+    """Where EOS is added: at the end only, or also after every trainable message."""
 
     chat_template: str | None = None
-    """A jinja2 chat template; without it the tokenizer's own."""
+    """A jinja2 chat template; None for the tokenizer's own."""
     chat_template_file: Path | None = None
-    """The same in a file, relative to the configuration."""
+    """File with a chat template, relative to the configuration."""
     chat_template_name: str = "default"
-    """Which of several templates of a tokenizer."""
+    """Name of the template in a tokenizer that has several."""
     chat_template_data: dict[str, JsonValue] = Field(default_factory=dict)
-    """What a template finds as `chat_template_data`, as in Modalities."""
+    """The template's variable `chat_template_data`, as in Modalities."""
     join_template_lines: bool = False
-    """Remove a newline between `}` and `{`, as Modalities does with a template written as a YAML block."""
+    """Remove newlines between `}` and `{`, as Modalities does for a template written as a YAML block."""
     template_date: datetime.date | None = None
-    """The date that `strftime_now` sees. Without it a template that asks for the date is refused: output never
-    depends on the day."""
+    """The date for `strftime_now`. Without it, a template that uses the date is refused: output never depends on the
+    day."""
     b_include_to_loss_token: str | None = None
-    """Marker tokens, as in Modalities: what lies strictly between the two is trained on. Without them
-    `{% generation %}` blocks say what is trained on."""
+    """Begin marker, a token as in Modalities: the tokens strictly between begin and end markers are trainable. Without
+    markers, the text in `{% generation %}` blocks is."""
     e_include_to_loss_token: str | None = None
 
     record_format: Literal["auto", "messages", "sharegpt", "alpaca"] = "auto"
     role_mapping: dict[str, str] = Field(default_factory=lambda: dict(DEFAULT_ROLES))
-    """A record's role name -> the template's. Any other role is a problem of its record."""
+    """A record's role name -> the template's. A record with any other role is bad."""
     assistant_role: str = "assistant"
-    """The mapped role whose messages end an exchange; used where a long conversation is split."""
+    """The mapped role whose messages end an exchange, where a long conversation can be split."""
     special_tokens_in_text: Literal["keep", "refuse"] = "keep"
-    """A special token's text in a message becomes that token, as everywhere in dsindex, and is counted; or refused."""
+    """Whether a special token's text in a message becomes that token, and is counted, or makes the record bad."""
 
     max_length: int | None = Field(default=None, ge=2)
-    """The most tokens of one sequence."""
+    """Maximum number of tokens of one sequence."""
     too_long: Literal["refuse", "truncate", "split"] = "refuse"
-    """A longer conversation: a problem of its record; its first `max_length` tokens; or several sequences, cut
-    between exchanges, each with the prompt of the whole."""
+    """A longer conversation makes its record bad, is cut to its first `max_length` tokens, or is split between
+    exchanges into several sequences, each with the whole prompt."""
 
     @model_validator(mode="after")
     def _check(self) -> InstructionConfig:
@@ -106,7 +106,7 @@ class InstructionConfig(BaseModel):
         if unknown := set(self.optional_fields) - set(names):
             raise ValueError(f"optional_fields names {min(unknown)!r}, which message_construction does not")
         if unknown := set(self.role_prefixes) - set(self.role_mapping.values()):
-            raise ValueError(f"role_prefixes names {min(unknown)!r}, which role_mapping never gives")
+            raise ValueError(f"role_prefixes names {min(unknown)!r}, to which role_mapping maps no role")
 
 
 def parse_config(text: str, *, source: str = "configuration", folder: Path | None = None) -> InstructionConfig:
@@ -114,9 +114,9 @@ def parse_config(text: str, *, source: str = "configuration", folder: Path | Non
 
     Args:
         text: YAML, one mapping.
-        source: What error messages call it.
-        folder: Where a relative `chat_template_file` is looked for; its text becomes `chat_template`, so that the
-            configuration is complete in itself.
+        source: Name of the configuration in errors.
+        folder: Folder of a relative `chat_template_file`; its text becomes `chat_template`, so that the configuration
+            is self-contained.
 
     Raises:
         InputError: If the text is not YAML, or not this configuration.
@@ -125,15 +125,15 @@ def parse_config(text: str, *, source: str = "configuration", folder: Path | Non
 
 
 def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None = None) -> InstructionConfig:
-    """Return options as a configuration that is complete in itself.
+    """Return options as a self-contained configuration.
 
     Args:
-        options: Name -> value, as YAML gives them.
-        source: What error messages call it.
+        options: Name -> value, as parsed from YAML.
+        source: Name of the configuration in errors.
         folder: As for `parse_config`.
 
     Raises:
-        InputError: If they are not this configuration, or the file of a chat template cannot be read.
+        InputError: If the options are invalid, or the file of a chat template cannot be read.
     """
     try:
         config = InstructionConfig.model_validate(options)
@@ -151,12 +151,12 @@ def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None
 
 
 def _complete(config: InstructionConfig, source: str) -> InstructionConfig:
-    """Refuse what can be no part of a prompt or of a manifest: YAML spells letters that no UTF-8 can hold."""
+    """Refuse text that has no UTF-8 encoding, which YAML escapes can spell."""
     try:
         config.model_dump_json()
     except PydanticSerializationError as error:
         reason = str(error).partition("UnicodeEncodeError: ")[2] or str(error)
-        raise InputError(f"{source}: expected Unicode text in every option, got another ({reason})") from error
+        raise InputError(f"{source}: expected Unicode text in every option, got other text ({reason})") from error
     return config
 
 

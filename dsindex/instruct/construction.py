@@ -1,10 +1,10 @@
-"""The spec's message construction: fields of a record, one after the other, and which of them are not learnt.
+"""Message construction: concatenate fields of a record, and mask some of them.
 
-`message_construction: [role, instruction, conversations]` gives the order. A field is a text, or a list of messages
-with `from` and `value` (or `role` and `content`). Texts are tokenized one by one and their tokens concatenated, so that
-a border between trainable and masked text is always a border between tokens. Masked are prefixes, separators, the BOS
-and what a `loss_masking_jq_patterns` entry selects (`patterns.py`). An EOS is trained on iff the part before it is: a
-model that learns a reply learns to end it.
+`message_construction: [role, instruction, conversations]` sets the order. A field is a text, or a list of messages with
+`from` and `value` (or `role` and `content`). Texts are tokenized separately and their tokens concatenated, so that a
+boundary between trainable and masked text is always a boundary between tokens. Prefixes, separators, BOS and whatever a
+`loss_masking_jq_patterns` entry selects (`dsindex.text.jq`) are masked. EOS is trainable iff the part before it is: a
+model that is trained on a reply also learns to end it.
 """
 
 from __future__ import annotations
@@ -31,48 +31,48 @@ class PromptPart:
     text: str
     trainable: bool = True
     prefix: str = ""
-    """Put before the text, never trained on."""
+    """Added before the text; never trainable."""
     place: tuple[str, int | None]
-    """Field, and index of the message in it; None for a field that is a text."""
+    """Field, and index of the message in it, or None if the field is a text."""
 
     @property
     def is_message(self) -> bool:
-        """Whether the part is a message of a list, rather than a field that stands for itself."""
+        """Whether the part is a message of a list, rather than a text field."""
         return self.place[1] is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """What stands in the token sequence: a part's text, a prefix or separator, or a special token."""
+    """A segment of the token sequence: a part's text, a prefix or separator, or a special token."""
 
     text: str
     trainable: bool
     place: tuple[str, int | None] | None = None
-    """Of a part's own text: where it comes from."""
+    """Origin of a part's text, as in PromptPart; None for other segments."""
     special: str | None = None
     """Name of a special token instead of a text."""
 
 
 class MessageConstruction:
-    """Compiled `message_construction` and `loss_masking_jq_patterns`. Can be pickled; safe in threads.
+    """Compiled `message_construction` and `loss_masking_jq_patterns`. Picklable and thread-safe.
 
     Args:
-        config: With `message_construction`.
-        from_fields: What is read are mappings of field names to values; `jq_patterns` found them before.
-        limits: What the patterns may cost for one record; the usual ones where None.
+        config: A configuration with `message_construction`.
+        from_fields: Records are mappings of field names to values, to which `jq_patterns` were applied before.
+        limits: Time and memory limits of the patterns for one record; None for the defaults.
 
     Raises:
-        InputError: If a pattern is no jq or not allowed, or names a field that is not constructed.
+        InputError: If a pattern is not jq or not allowed, or names a field that is not in `message_construction`.
     """
 
     def __init__(self, config: InstructionConfig, *, from_fields: bool = False, limits: Limits | None = None) -> None:
         names = config.message_construction
-        # Quoted, so that any key may be named: `.["my-field"]`.
+        # Quoted, so that any key is possible: `.["my-field"]`.
         own = {name: f'.["{name}"]' for name in names}
         patterns = own if from_fields else config.jq_patterns or own
         fields = {field.name: field for field in parse_field_patterns(patterns)}
         if missing := [name for name in names if name not in fields]:
-            raise InputError(f"message_construction: no jq pattern gives the field {missing[0]!r}")
+            raise InputError(f"message_construction: expected a jq pattern for the field {missing[0]!r}, got none")
         self._fields = [fields[name] for name in names]
         self._masks = [parse_mask_pattern(pattern) for pattern in config.loss_masking_jq_patterns]
         for mask in self._masks:
@@ -88,18 +88,18 @@ class MessageConstruction:
         """Run the patterns on records in order.
 
         Args:
-            records: From `patterns.write_record`; a few MiB together.
+            records: Results of `dsindex.text.jq.write_record`; a few MiB together.
 
         Yields:
-            What `read_fields` and `build_parts` look into.
+            The answers for `read_fields` and `build_parts`.
 
         Raises:
-            LimitReachedError: In place of the first record that takes too much time or memory.
+            LimitReachedError: At the first record that takes too much time or memory.
         """
         return self._patterns.read_all(records)
 
     def read_fields(self, answers: PatternAnswers) -> dict[str, Any]:
-        """Return the fields of a record by name, in the order of construction; optional ones where they are.
+        """Return the fields of a record by name, in the order of construction; optional ones may be missing.
 
         Raises:
             RecordProblem: If a field is missing, or is neither a text nor a list of messages.
@@ -118,7 +118,7 @@ class MessageConstruction:
         return fields
 
     def build_parts(self, fields: Mapping[str, Any], answers: PatternAnswers) -> list[PromptPart]:
-        """Put the parts of all fields in order, each with its mask.
+        """Return the parts of all fields in order, each with its mask.
 
         Raises:
             RecordProblem: If there is no turn, a role is unknown, a message lacks a key, a pattern fails or selects
@@ -149,7 +149,7 @@ class MessageConstruction:
     def _select_masked(self, fields: Mapping[str, Any], answers: PatternAnswers) -> set[tuple[str, int | None]]:
         masked: set[tuple[str, int | None]] = set()
         for number, mask in enumerate(self._masks):
-            if mask.field not in fields:  # An optional field, else `read_fields` had complained.
+            if mask.field not in fields:  # optional, otherwise `read_fields` would have raised
                 continue
             selected = answers.selected(number)
             if not any(selected) and self._config.unmatched_patterns == "refuse":
@@ -182,10 +182,10 @@ def group_exchanges(parts: Sequence[PromptPart]) -> list[list[int]]:
     """Cut a conversation between exchanges: before each masked message that follows a trainable one.
 
     Args:
-        parts: Of one record.
+        parts: The parts of one record.
 
     Returns:
-        Positions of the messages of each exchange; parts that are no messages belong to none.
+        Positions of the messages of each exchange; parts that are not messages belong to none.
     """
     groups: list[list[int]] = []
     answered = True

@@ -1,7 +1,8 @@
-"""One record -> tokens and mask. Pure: the same record, configuration and tokenizer give the same arrays.
+"""Encode a record as tokens and mask, which depend only on the record, the configuration and the tokenizer.
 
-What is too long is refused, truncated or split, as `too_long` says. Split means: cut between exchanges, as many as fit
-into one sequence, each sequence with the whole prompt (fields that are texts, leading system messages).
+A conversation that is too long is refused, truncated or split, according to `too_long`. Splitting cuts between
+exchanges, puts as many as fit into each sequence, and repeats the whole prompt in each (text fields, leading system
+messages).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _T = TypeVar("_T")
 
 
 _RENDERED_AHEAD = 4
-"""Choices of messages that a template is asked about at once: a question alone costs as much as it takes to render."""
+"""Choices of messages rendered at once, since a request alone takes as long as rendering one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +46,15 @@ class EncodedConversation:
 
     tokens: NDArray[np.uint32]
     mask: NDArray[np.uint8]
-    """1 = learn this token, 0 = do not; same shape as tokens."""
+    """1 for trainable, 0 for masked; same shape as tokens."""
     lengths: NDArray[np.int64]
-    """Tokens of each sequence; more than one only where a long conversation was split."""
+    """Tokens of each sequence; more than one only if a long conversation was split."""
     fingerprint: bytes
-    """16 bytes of the content, for `split_by_hash`."""
+    """Hash of the content for `split_by_hash`, 16 bytes."""
     cut: int
-    """Tokens of what was left out: the end of a truncated conversation, parts of a split one without a reply."""
+    """Tokens left out: the end of a truncated conversation, and parts of a split one without a reply."""
     special_in_text: bool
-    """Whether a special token's string stands in the record's own text."""
+    """Whether the record's own text contains a special token's string."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,24 +65,24 @@ class _Sequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Begun:
-    """A record that waits for the answer of the template or of the patterns."""
+    """A record that waits for the result of the template or the patterns."""
 
     request: bytes
     finish: Callable[[Any], EncodedConversation]
-    """Makes tokens of the answer."""
+    """Turns the result into tokens."""
 
 
 _Encode = Callable[[Iterator[list[int]]], Iterator[_Sequence]]
-"""Encodes the same record with other choices of its messages, given by their positions."""
+"""Encode the same record with other choices of its messages, given by their positions."""
 
 
 class InstructionEncoder:
-    """Encodes records by message construction or by a chat template. Can be pickled; safe in threads.
+    """Encodes records by message construction or by a chat template. Picklable and thread-safe.
 
     Args:
-        config: What the records are and what is trained on.
+        config: The form of the records, and what is trainable.
         tokenizer: The tokenizer, with its names of special tokens and its chat templates.
-        limits: What the template or the patterns may cost for one record; the usual limits where None.
+        limits: Time and memory limits of the template or the patterns for one record; None for the defaults.
 
     Raises:
         TokenizerError: If a special token is not exactly one id.
@@ -112,13 +113,13 @@ class InstructionEncoder:
         """Encode one record.
 
         Args:
-            record: A JSON object, as `json.loads` gives it.
+            record: A JSON object, as parsed by `json.loads`.
 
         Returns:
             Tokens and mask of the same length, at least one trainable token in each sequence.
 
         Raises:
-            RecordProblem: If the record does not become a conversation with something to learn.
+            RecordProblem: If the record is not a conversation with a trainable token.
             LimitReachedError: If the template or a pattern takes too much time or memory.
         """
         [encoded] = self._encode_all([lambda: record])
@@ -127,16 +128,16 @@ class InstructionEncoder:
         return encoded
 
     def encode_lines(self, lines: Sequence[bytes]) -> Iterator[EncodedConversation | RecordProblem]:
-        """Encode records as they stand in a file, in order; much faster than one by one.
+        """Encode records as stored in a file, in order; much faster than one by one.
 
         Args:
             lines: JSON objects without their newlines, a few MiB together.
 
         Yields:
-            What `encode` returns, or the problem that it raises.
+            For each record, the result of `encode` or the problem that it raises.
 
         Raises:
-            LimitReachedError: In place of the first record for which it takes too much time or memory.
+            LimitReachedError: At the first record that takes too much time or memory.
         """
         return self._encode_all([functools.partial(parse_record, line) for line in lines])
 
@@ -163,7 +164,7 @@ class InstructionEncoder:
             raise TypeError("expected message_construction in the configuration")
         _check_object(record)
         for text in strings_in(record):
-            check_text(text)  # jq would speak of JSON escapes.
+            check_text(text)  # jq's error would be about JSON escapes
 
         def finish(answers: PatternAnswers) -> EncodedConversation:
             fields = construction.read_fields(answers)
@@ -281,7 +282,7 @@ class InstructionEncoder:
         return _Sequence(tokens=encoded.ids, mask=mask)
 
     def _check_texts(self, texts: Sequence[str]) -> bool:
-        """Say whether a special token's string stands in one of the texts; refuse a marker's."""
+        """Tell whether one of the texts contains a special token's string; refuse a marker's string."""
         found = {special for text in texts for special in self._tokenizer.special_tokens_in(text)}
         for marker in self._markers:
             if any(marker in text for text in texts):
@@ -298,7 +299,7 @@ def _restore(config: InstructionConfig, tokenizer: ChatTokenizer, limits: Limits
 
 
 def _attempt(step: Callable[[], _T]) -> _T | RecordProblem:
-    """Return what a step gives, or the problem of its record."""
+    """Return the result of a step, or the problem of its record."""
     try:
         return step()
     except RecordProblem as problem:
@@ -339,14 +340,14 @@ def _open_template(config: InstructionConfig, tokenizer: ChatTokenizer, limits: 
     )
     if not template.marks_generation and config.b_include_to_loss_token is None:
         raise InputError(
-            "chat template: nothing says what is trained on; put what the model should learn between "
+            "chat template: expected marks for the trainable text, got none; put it between "
             "{% generation %} and {% endgeneration %}, or name b_include_to_loss_token and e_include_to_loss_token"
         )
     return template
 
 
 def _group_messages(messages: Sequence[Message], num_system: int, assistant: str) -> list[list[int]]:
-    """Cut a conversation before each message that follows an assistant's and is not the assistant's or a tool's."""
+    """Cut a conversation before each message that follows an assistant's and is neither an assistant's nor a tool's."""
     groups: list[list[int]] = []
     for number in range(num_system, len(messages)):
         follows_reply = number > num_system and messages[number - 1]["role"] == assistant
@@ -357,13 +358,13 @@ def _group_messages(messages: Sequence[Message], num_system: int, assistant: str
 
 
 def _split_exchanges(limit: int, exchanges: Sequence[Sequence[int]], encode: _Encode) -> list[_Sequence]:
-    """Cover the exchanges in order with sequences that each hold as many as fit."""
+    """Divide the exchanges, in order, into sequences with as many as fit in each."""
     sequences: list[_Sequence] = []
     first = 0
     while first < len(exchanges):
         best: _Sequence | None = None
         last = first
-        # One more exchange each time; no more of them are encoded than are looked at.
+        # One more exchange each time, encoded lazily.
         for tried in encode(list(chain(*exchanges[first:end])) for end in range(first + 1, len(exchanges) + 1)):
             if len(tried.tokens) > limit:
                 break
@@ -373,7 +374,7 @@ def _split_exchanges(limit: int, exchanges: Sequence[Sequence[int]], encode: _En
                 "too-long",
                 f"exchange {first + 1} and its prompt: expected at most {limit} tokens, got {len(tried.tokens)}",
             )
-        # One exchange without anything to learn may be too long: it is left out in any case.
+        # A single exchange without trainable tokens may be too long: it is left out in any case.
         sequences.append(tried if best is None else best)
         first = max(last, first + 1)
     if not sequences:

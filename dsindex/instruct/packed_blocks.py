@@ -1,6 +1,6 @@
-"""The packing plan as a file: an MMIDIDX of int32 whose sequences are blocks and whose entries are sequence numbers.
+"""The packing as a file: an MMIDIDX of int32 whose sequences are blocks and whose entries are sequence numbers.
 
-It is made from the lengths of all sequences in order, so it does not depend on how the job was cut into shards.
+It depends only on the lengths of all sequences in order, not on how the job was cut into shards.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ MAX_SEQUENCES = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingTask:
-    """The sequences of one split, to be put into blocks."""
+    """Task of packing the sequences of one split into blocks."""
 
     name: str
-    """Of the files that are written."""
+    """Name of the files to write."""
     idx_paths: tuple[str, ...]
     """Partial `.idx` files of the tokens, in output order."""
     sequence_length: int
-    """L: tokens of a block."""
+    """L: tokens per block."""
     work_dir: str
-    """The folder that attempts are written below."""
+    """The work folder, which holds the files of attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingResult:
-    """What one attempt wrote."""
+    """The result of one attempt."""
 
     num_blocks: int
     num_sequences: int
-    """Of tokens, each of which stands in one block."""
+    """Number of token sequences, each of which is in one block."""
     num_tokens: int
     bin: StoredFile
     idx: StoredFile
 
 
 def write_packing(task: PackingTask) -> PackingResult:
-    """Plan blocks by best fit and write the plan. Memory: some 40 bytes per sequence.
+    """Assign sequences to blocks by best fit and write the packing, in about 40 bytes of memory per sequence.
 
     Raises:
         LimitError: If there are more sequences than int32 can number.
-        FormatError: If an index is gone or damaged.
+        FormatError: If an index is missing or damaged.
         OutputError: If the work folder cannot be written.
     """
     indices = [read_index(path) for path in task.idx_paths]

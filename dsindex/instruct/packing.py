@@ -1,9 +1,9 @@
-"""Put conversations into blocks of L tokens, without cutting any: best fit, the longest first.
+"""Assign conversations to blocks of L tokens without cutting any: best fit, the longest first.
 
-The plan is a function of the list of lengths and L, so it does not depend on shards, workers or time. A conversation
-goes into the fullest block that still has room for it; of equally full ones into the one filled last; of equally long
-conversations the first goes first. In the plan, a block's conversations are in ascending order, and blocks are in the
-order of their first conversation.
+The packing is a function of the list of lengths and L, so it does not depend on shards, workers or time. A conversation
+goes into the fullest block that still has room for it, or, among equally full ones, into the most recently filled.
+Among equally long conversations, the first goes first. In the result, a block's conversations are in ascending order,
+and blocks are in the order of their first conversation.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 MAX_SEQUENCE_LENGTH = 2**27
-"""Largest block; the search keeps two integers per possible remainder."""
+"""Largest block in tokens; the search stores two integers per possible remainder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingPlan:
-    """Which conversations stand in which block."""
+    """The assignment of conversations to blocks."""
 
     sequence_length: int
-    """L: tokens of a block."""
+    """L: tokens per block."""
     conversations: NDArray[np.int64]
-    """Ids, block after block, ascending in each."""
+    """Ids of conversations, block after block, ascending in each."""
     block_starts: NDArray[np.int64]
-    """Position in `conversations` where each block starts, and the end; shape [blocks + 1]."""
+    """Start of each block in `conversations`, then the end of the last; shape [blocks + 1]."""
     num_tokens: int
     """Tokens in all blocks, without padding."""
 
@@ -42,12 +42,12 @@ class PackingPlan:
 
     @property
     def num_padding(self) -> int:
-        """Places that no token fills."""
+        """Number of padding tokens in all blocks."""
         return self.num_blocks * self.sequence_length - self.num_tokens
 
     @property
     def fill(self) -> float:
-        """Share of places that hold a token; 1 for an empty plan."""
+        """Share of the blocks' capacity that is filled; 1 without blocks."""
         return self.num_tokens / (self.num_blocks * self.sequence_length) if self.num_blocks else 1.0
 
     def block(self, number: int) -> NDArray[np.int64]:
@@ -56,14 +56,14 @@ class PackingPlan:
 
 
 def plan_packing(lengths: ArrayLike, *, sequence_length: int) -> PackingPlan:
-    """Plan blocks by best fit, the longest conversations first.
+    """Assign conversations to blocks by best fit, the longest first.
 
     Args:
-        lengths: Tokens of each conversation, each in [1, sequence_length]; its place is its id.
+        lengths: Tokens of each conversation, each in [1, sequence_length]; the index is its id.
         sequence_length: L, in tokens.
 
     Returns:
-        A plan that holds every conversation once.
+        An assignment with every conversation exactly once.
 
     Raises:
         ValueError: If a length or L is out of range.
@@ -88,7 +88,7 @@ def plan_packing(lengths: ArrayLike, *, sequence_length: int) -> PackingPlan:
 
 
 def _arrange(sizes: NDArray[np.int64], blocks: NDArray[np.int64], sequence_length: int) -> PackingPlan:
-    """Number the blocks by their first conversation and list what each holds."""
+    """Number the blocks by their first conversation and list the conversations of each."""
     _, firsts, inverse = np.unique(blocks, return_index=True, return_inverse=True)
     rank = np.empty(firsts.size, dtype=np.int64)
     rank[np.argsort(firsts)] = np.arange(firsts.size)

@@ -1,7 +1,7 @@
-"""Conversations as data: the shapes in which they come, one shape in which they are used, and what can be wrong.
+"""Read conversations from records of several formats.
 
-Used here: a list of messages, each a dict with `role` and `content`. Read: ShareGPT (`conversations` with `from` and
-`value`, the shape of the spec), today's `messages` (`role`, `content`) and Alpaca (`instruction`, `input`, `output`).
+The result is a list of messages, each a dict with `role` and `content`. The formats are ShareGPT (`conversations` with
+`from` and `value`), `messages` (with `role` and `content`) and Alpaca (`instruction`, `input`, `output`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Message = dict[str, Any]
 DEFAULT_ROLES: Mapping[str, str] = MappingProxyType(
     {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system", "tool": "tool"}
 )
-"""A record's name of a role -> the name a chat template knows."""
+"""A record's role name -> the role name of chat templates."""
 
 ROLE_KEYS = ("role", "from")
 TEXT_KEYS = ("content", "value")
 
 
 def parse_record(line: bytes) -> dict[str, Any]:
-    """Parse one line of JSONL, as strictly as `dsindex.text` does, but keep integers: templates may write them.
+    """Parse one line of JSONL as strictly as `dsindex.text`, but keep integers, which templates may write.
 
     Raises:
-        RecordProblem: If it is not UTF-8, not JSON, not an object, or nests too deep.
+        RecordProblem: If it is not UTF-8, not JSON, not an object, or nested too deeply.
 
     >>> parse_record(b'{"id": 1}')
     {'id': 1}
@@ -40,7 +40,7 @@ def parse_record(line: bytes) -> dict[str, Any]:
         raise RecordProblem("bad-json", f"expected at most {MAX_NESTING} objects and lists inside each other, got more")
     try:
         record = json.loads(line.decode())
-    except (ValueError, RecursionError) as error:  # Bytes that are no UTF-8 and integers of 4,301 digits, too.
+    except (ValueError, RecursionError) as error:  # includes invalid UTF-8 and integers of more than 4,300 digits
         raise RecordProblem("bad-json", f"expected JSON in UTF-8, got an error: {error}") from error
     if not isinstance(record, dict):
         raise RecordProblem("bad-json", f"expected a JSON object, got {type_name(record)}")
@@ -53,19 +53,19 @@ def read_messages(
     record_format: str = "auto",
     roles: Mapping[str, str] = DEFAULT_ROLES,
 ) -> list[Message]:
-    """Return a record's conversation as messages with `role` and `content`, in its own order.
+    """Return a record's conversation as messages with `role` and `content`, in the record's order.
 
     Args:
         record: One JSON object.
         record_format: `messages`, `sharegpt`, `alpaca`, or `auto`: the first of `messages`, `conversations`,
             `instruction` that the record has.
-        roles: The record's role name -> the role of the message.
+        roles: The record's role name -> the message's role.
 
     Returns:
         At least one message; further keys of a message (`name`, `tool_calls`, ...) are kept.
 
     Raises:
-        RecordProblem: Nothing that looks like a conversation, no turns, an unknown role, a missing or wrong field.
+        RecordProblem: If there is no conversation, it has no turns, a role is unknown, or a field is missing or wrong.
 
     >>> read_messages({"conversations": [{"from": "human", "value": "Hi"}]})
     [{'role': 'user', 'content': 'Hi'}]
@@ -86,9 +86,9 @@ def read_messages(
 
 
 def sharegpt_to_messages(record: Mapping[str, Any]) -> list[Message]:
-    """Convert a ShareGPT record: `conversations` of `from` and `value`, and a `system` text if there is one.
+    """Convert a ShareGPT record: `conversations` of `from` and `value`, with an optional `system` text.
 
-    Role names stay as they are; `read_messages` maps them.
+    Role names are kept; `read_messages` maps them.
 
     Raises:
         RecordProblem: If `conversations` is missing or not a list of objects with `from` and `value`.
@@ -107,7 +107,7 @@ def sharegpt_to_messages(record: Mapping[str, Any]) -> list[Message]:
 
 
 def alpaca_to_messages(record: Mapping[str, Any]) -> list[Message]:
-    r"""Convert an Alpaca record: the instruction, a blank line and the input are one user turn, the output the reply.
+    r"""Convert an Alpaca record: the user turn is the instruction, a blank line and the input, the reply the output.
 
     Raises:
         RecordProblem: If `instruction` or `output` is missing, or one of the fields is not a text.
@@ -159,7 +159,7 @@ def map_role(role: str, roles: Mapping[str, str], number: int) -> str:
 
 
 def strings_in(value: object) -> Iterator[str]:
-    """Walk through JSON data of any depth and give every string, keys included, in no stated order."""
+    """Yield every string in JSON data of any depth, including keys, in unspecified order."""
     stack = [value]
     while stack:
         item = stack.pop()
@@ -173,10 +173,10 @@ def strings_in(value: object) -> Iterator[str]:
 
 
 def check_text(text: str) -> None:
-    """Refuse a text that has no UTF-8 form.
+    """Refuse a text that cannot be encoded as UTF-8.
 
     Raises:
-        RecordProblem: If it holds a lone surrogate, as `json.loads` makes of an unpaired escape.
+        RecordProblem: If it contains a lone surrogate, which `json.loads` makes of an unpaired escape.
     """
     try:
         text.encode()
@@ -206,7 +206,7 @@ def _split_message(turn: object, number: int) -> Message:
         raise RecordProblem("bad-field", f"message {number}: expected an object, got {type_name(turn)}")
     rest = {key: value for key, value in turn.items() if key not in {*ROLE_KEYS, *TEXT_KEYS}}
     role = message_role(turn, number)
-    # A turn that only calls tools has no text of its own.
+    # A turn that only calls tools has no text.
     calls_only = turn.get("tool_calls") and turn.get("content") is None and "value" not in turn
     return {"role": role, "content": None if calls_only else message_text(turn, number), **rest}
 

@@ -1,10 +1,10 @@
-"""Chat templates in a guarded process: jinja2's sandbox, set up as transformers does, and a text's trainable spans.
+"""Render chat templates in a guarded process: jinja2's sandbox, set up as in transformers, with trainable spans.
 
-What transformers has is here: `ImmutableSandboxedEnvironment`, `trim_blocks`, `lstrip_blocks`, loop controls, `tojson`
-without HTML escapes, `raise_exception`, `strftime_now`, `{% generation %}`, and a `dict` and a `namespace` that lead to
-nothing else. Left out is what depends on chance, on the day or on earlier records, so that a text is a function of its
-record: the filter `random`, `lipsum`, today's date (`template_date` takes its place), and memory addresses. Left out
-too is what needs other files.
+As in transformers, there are `ImmutableSandboxedEnvironment`, `trim_blocks`, `lstrip_blocks`, loop controls, `tojson`
+without HTML escapes, `raise_exception`, `strftime_now` and `{% generation %}`; `dict` and `namespace` are restricted.
+Everything that depends on chance, on the day or on earlier records is left out, so that a text is a function of its
+record: the filter `random`, `lipsum`, today's date (which `template_date` replaces) and memory addresses. So is access
+to other files.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from jinja2.parser import Parser
 
-# Around generated text while it is rendered. Lone surrogates cannot be part of a text that has a UTF-8 form.
+# Mark trainable text during rendering. Lone surrogates cannot occur in text that has a UTF-8 encoding.
 _BEGIN, _END = "\udfa0", "\udfa1"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 _SHOWN_CHARACTERS = 1000
-"""Of a reason: a template may put a whole conversation into its exception."""
+"""Limit on a reason, since a template may put a whole conversation into its exception."""
 
 Answer = dict[str, Any]
 
@@ -37,10 +37,10 @@ def prepare(definition: dict[str, Any]) -> tuple[Answer, Callable[[bytes], Answe
     """Compile a template.
 
     Args:
-        definition: `source`; `constants`, variables that every conversation sees; `date`, ISO or None.
+        definition: `source`; `constants`, variables for all conversations; `date`, in ISO format or None.
 
     Returns:
-        `marks_generation`, or `refused` with the reason; and the function that renders a conversation.
+        `marks_generation`, or `refused` with the reason; and a function that renders a conversation.
     """
     environment = _make_environment(definition["date"])
     source = definition["source"]
@@ -48,26 +48,26 @@ def prepare(definition: dict[str, Any]) -> tuple[Answer, Callable[[bytes], Answe
         template = environment.from_string(source)
         tree = environment.parse(source)
         _refuse_other_files(tree)
-    except Exception as error:  # noqa: BLE001 - Python's compiler and jinja2's have many ways to say no
+    except Exception as error:  # noqa: BLE001 - Python's and jinja2's compilers raise many types
         return {"refused": _explain_refusal(error)}, _answer_nothing
     constants = json.dumps(definition["constants"], ensure_ascii=False)
-    # What a template or its constants write out themselves is no accident of memory.
+    # An address spelled out in the template or its constants is not a memory address.
     known_text = json.dumps(source, ensure_ascii=False) + constants
 
     def render(record: bytes) -> Answer:
         try:
-            # Parsed for each record: whatever one record's rendering does to them, the next one has its own.
+            # Parsed anew for each record, since rendering may change them.
             text = template.render({**json.loads(constants), **json.loads(record)})
         except MemoryError:
             raise
-        except Exception as error:  # noqa: BLE001 - any Python error may come of a template's own mistakes
+        except Exception as error:  # noqa: BLE001 - a faulty template may raise any error
             reason = _ADDRESS.sub(">", str(error) or type(error).__name__)[:_SHOWN_CHARACTERS]
             return _problem(f"does not render: {reason}")
         if " at 0x" in text and _has_new_address(text, known_text, record):
             return _problem("writes the address of an object in memory, which no output may depend on")
         return _take_marks(text)
 
-    # Asked of the tree, since the tag may also stand in a comment.
+    # Read from the tree, since the tag may also occur in a comment.
     marks = any(data.data == _BEGIN for data in tree.find_all(nodes.TemplateData))
     return {"marks_generation": marks}, render
 
@@ -107,11 +107,11 @@ def _explain_refusal(error: Exception) -> str:
 
 
 def _answer_nothing(record: bytes) -> Answer:
-    raise AssertionError(f"a template that was refused cannot render {record!r}")
+    raise AssertionError(f"a refused template cannot render {record!r}")
 
 
 def _has_new_address(text: str, known_text: str, record: bytes) -> bool:
-    """Tell whether a text has an address that neither the template nor the record spells."""
+    """Tell whether a text has an address that occurs neither in the template nor in the record."""
     return any(found not in known_text and found.encode() not in record for found in {*_ADDRESS.findall(text)})
 
 
@@ -120,7 +120,7 @@ def _problem(reason: str) -> Answer:
 
 
 class _DictMaker:
-    """`dict` without the class: `dict.update` would change what the sandbox keeps from being changed."""
+    """`dict` without access to the class, whose `update` would bypass the immutable sandbox."""
 
     def __call__(self, *pairs: Any, **names: Any) -> dict[Any, Any]:  # noqa: ANN401
         return dict(*pairs, **names)
@@ -130,10 +130,10 @@ class _DictMaker:
 
 
 class _PlainNamespace(Namespace):  # type: ignore[misc]
-    """A namespace without names that mean something to Python, such as `__html__`."""
+    """A namespace without names that are special in Python, such as `__html__`."""
 
     def __init__(*given: Any, **names: Any) -> None:  # noqa: ANN401
-        self, *pairs = given  # `namespace(self=1)` is a name like any other
+        self, *pairs = given  # allows `namespace(self=1)`
         attributes = dict(*pairs, **names)
         for name in attributes:
             _check_name(name)
@@ -150,9 +150,9 @@ def _check_name(name: object) -> None:
 
 
 class _Generation(Extension):  # type: ignore[misc]
-    """`{% generation %} … {% endgeneration %}`: what a model is to learn."""
+    """The block `{% generation %} … {% endgeneration %}`, whose text is trainable."""
 
-    tags = {"generation"}  # noqa: RUF012  (jinja2's own attribute)
+    tags = {"generation"}  # noqa: RUF012  (jinja2's attribute)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         line = next(parser.stream).lineno
@@ -192,7 +192,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Write JSON as chat templates expect it: without HTML escapes (jinja2's own filter has them)."""
+    """Return JSON as chat templates expect it, without the HTML escapes of jinja2's own filter."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

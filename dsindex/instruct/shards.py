@@ -1,7 +1,7 @@
-"""The unit of work of instruction data: the conversations of one byte range, encoded into partial datasets.
+"""The unit of work of instruction data: encode the conversations of one byte range into partial datasets.
 
-Per split a pair `.bin`/`.idx` of tokens and one of masks (uint8, 1 = learn), with the same sequences and documents: a
-conversation is a document, and has more than one sequence only where it was too long and was split.
+Each split has a `.bin`/`.idx` pair of tokens and one of masks (uint8, 1 = trainable), with the same sequences and
+documents. A conversation is a document; it has more than one sequence only if it was too long and was split.
 """
 
 from __future__ import annotations
@@ -45,54 +45,54 @@ if TYPE_CHECKING:
 
 MASK_DTYPE = np.dtype(np.uint8)
 BLOCK_BYTES = 1 << 20
-"""Text that is encoded before it is written; a line longer than this costs its own size."""
+"""Text encoded before it is written; a longer line takes memory for its own size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderRecipe:
-    """All that an InstructionEncoder is made of, as texts: equal recipes share one encoder in a process."""
+    """The texts from which an InstructionEncoder is made; equal recipes share one encoder in a process."""
 
     config: str
     """An InstructionConfig as JSON."""
     tokenizer: str
     """The text of tokenizer.json."""
     special_tokens: tuple[tuple[str, str], ...]
-    """Names such as `bos_token` and texts, sorted, as the tokenizer's folder has them."""
+    """Names such as `bos_token` and texts from the tokenizer's folder, sorted."""
     chat_templates: tuple[tuple[str, str], ...]
-    """Names and texts, sorted, as the tokenizer's folder has them."""
+    """Names and texts from the tokenizer's folder, sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructionSettings:
-    """What all shards of a job have in common; sent to every worker once."""
+    """The settings that all shards of a job share; sent to every worker once."""
 
     recipe: EncoderRecipe
     vocabulary_size: int
     dtype: str
     """Token type on disk."""
     fractions: tuple[float, float, float] | None
-    """Shares of train, valid and test; None: everything is one dataset."""
+    """Shares of train, valid and test; None for a single dataset."""
     split_seed: int
     quarantine: bool
-    """Set bad records aside and go on; otherwise the first one is an error."""
+    """Whether bad records are quarantined; otherwise the first one is an error."""
     max_record_bytes: int | None
     provenance: bool
     work_dir: str
-    """The folder that attempts are written below."""
+    """The work folder, which holds the files of attempts."""
     limits: Limits = field(default_factory=default_limits)
-    """What templates and patterns may cost for one record."""
+    """Time and memory limits of templates and patterns for one record."""
 
 
 def make_recipe(config: InstructionConfig, tokenizer: Tokenizer, tokenizer_model: str) -> EncoderRecipe:
-    """Collect what an encoder is made of.
+    """Return the recipe of an encoder.
 
     Args:
-        config: What the records are and what is trained on.
-        tokenizer: As loaded.
-        tokenizer_model: Where it was loaded from: the folder may have chat templates.
+        config: The form of the records, and what is trainable.
+        tokenizer: The tokenizer.
+        tokenizer_model: The path that it was loaded from, where a folder may have chat templates.
 
     Raises:
-        TokenizerError: If a file of the folder is not what its name says.
+        TokenizerError: If a file of the folder is invalid.
     """
     from dsindex.instruct.tokenizer_files import read_tokenizer_folder
 
@@ -109,8 +109,8 @@ def make_instruction_encoder(recipe: EncoderRecipe, limits: Limits | None = None
     """Return the process-wide encoder of a recipe.
 
     Args:
-        recipe: What it is made of.
-        limits: What templates and patterns may cost for one record; the usual limits where None.
+        recipe: The encoder's recipe.
+        limits: Time and memory limits of templates and patterns for one record; None for the defaults.
 
     Raises:
         TokenizerError: If a special token is not exactly one id.
@@ -132,7 +132,7 @@ def _make_instruction_encoder(recipe: EncoderRecipe, limits: Limits) -> Instruct
 
 
 def split_names(fractions: Sequence[float] | None) -> tuple[str | None, ...]:
-    """Return the splits that there are: those with a share above 0; None, where everything is one dataset.
+    """Return the splits with a share above 0, or None alone for a single dataset.
 
     >>> split_names(None), split_names((0.9, 0.1, 0))
     ((None,), ('train', 'valid'))
@@ -143,7 +143,7 @@ def split_names(fractions: Sequence[float] | None) -> tuple[str | None, ...]:
 
 
 def split_prefix(prefix: str, split: str | None) -> str:
-    """Return the prefix of a split's datasets, as PackedInstructionDataset takes it.
+    """Return the prefix of a split's datasets, as expected by PackedInstructionDataset.
 
     >>> split_prefix("out/chat", "valid"), split_prefix("out/chat", None)
     ('out/chat_valid', 'out/chat')
@@ -152,7 +152,7 @@ def split_prefix(prefix: str, split: str | None) -> str:
 
 
 def text_key(split: str | None) -> str:
-    """Name the tokens of a split in a shard's result, as what follows the job's prefix.
+    """Return the key of a split's tokens in a shard's result, which is also the suffix to the job's prefix.
 
     >>> text_key(None), text_key("valid")
     ('text_document', 'valid_text_document')
@@ -161,12 +161,12 @@ def text_key(split: str | None) -> str:
 
 
 def mask_key(split: str | None) -> str:
-    """Name the masks of a split in a shard's result."""
+    """Return the key of a split's masks in a shard's result."""
     return "loss_mask" if split is None else f"{split}_loss_mask"
 
 
 def statistics_of(results: Iterable[ShardResult], split: str | None) -> InstructionStatistics:
-    """Add up what shards counted of a split."""
+    """Return the statistics of a split over all shards."""
     total: Counter[str] = Counter()
     for result in results:
         total.update(dict(result.counts))
@@ -177,7 +177,7 @@ def statistics_of(results: Iterable[ShardResult], split: str | None) -> Instruct
 
 
 def bad_records_of(results: Iterable[ShardResult]) -> dict[str, int]:
-    """Add up how many records shards set aside, by kind of problem."""
+    """Return the number of quarantined records over all shards, by kind of problem."""
     total: Counter[str] = Counter()
     for result in results:
         for name, count in result.counts:
@@ -190,12 +190,12 @@ _BAD = "bad."
 
 
 def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
-    """Encode the conversations of a byte range into files under names of this attempt's own, synced to disk.
+    """Encode the conversations of a byte range into files under names unique to this attempt, synced to disk.
 
     Raises:
         BadRecordError: At the range's first bad record, unless bad records are quarantined.
         RecordLimitError: At the first record for which a template or pattern takes too much time or memory.
-        InputError: If the input is gone or changed since it was planned.
+        InputError: If the input is missing or has changed since the job was planned.
         TokenizerError: If the tokenizer is damaged.
         OutputError: If the work folder cannot be written.
     """
@@ -219,7 +219,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
 
 
 class _Shard:
-    """What one attempt at one shard writes and counts."""
+    """Writes and counts the conversations of one attempt at a shard."""
 
     def __init__(self, attempt: Attempt, task: ShardTask, settings: InstructionSettings) -> None:
         self._attempt = attempt
@@ -233,7 +233,7 @@ class _Shard:
             self._splits = {split: _SplitWriter(split, attempt, settings) for split in split_names(settings.fractions)}
 
     def add(self, block: LineBlock | LongLine) -> None:
-        """Encode some lines and write them at the end of this attempt's files."""
+        """Encode lines and append them to this attempt's files."""
         if isinstance(block, LongLine):
             self._lines += 1
             self._refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, len(block.head)))
@@ -292,7 +292,7 @@ class _Shard:
         self._bad[problem.kind] += 1
 
     def finish(self) -> ShardResult:
-        """Sync everything and say what was written."""
+        """Sync all files and return the result."""
         counts = {f"{_BAD}{kind}": count for kind, count in self._bad.items()}
         with self._attempt.errors_named():
             keys = tuple(key for split in self._splits.values() for key in split.finish())
@@ -327,13 +327,13 @@ class _SplitWriter:
         self.statistics = InstructionStatistics()
 
     def take(self, encoded: EncodedConversation, offset: int, line: int) -> None:
-        """Hold a conversation until the next `write`."""
+        """Buffer a conversation until the next `write`."""
         self._pending.append(encoded)
         self._places.append((offset, line))
         self.statistics += InstructionStatistics.of(encoded)
 
     def write(self) -> None:
-        """Write what is held."""
+        """Write the buffered conversations."""
         if not self._pending:
             return
         lengths = np.concatenate([encoded.lengths for encoded in self._pending])
@@ -347,7 +347,7 @@ class _SplitWriter:
         self._pending, self._places = [], []
 
     def finish(self) -> tuple[KeyResult, KeyResult]:
-        """Sync the files and say what they are: the tokens', and the masks'."""
+        """Sync the files and return the results for tokens and masks."""
         provenance = self._provenance.finish() if self._provenance is not None else None
         index = self._tokens.index
         common: Mapping[str, Any] = {
@@ -370,7 +370,7 @@ class _SplitWriter:
         return results[0], results[1]
 
     def counts(self) -> dict[str, int]:
-        """Return the statistics by names that shards can be added up by."""
+        """Return the statistics as named counts, which are added up over shards."""
         return {
             f"{text_key(self._split)}.{field.name}": getattr(self.statistics, field.name)
             for field in fields(InstructionStatistics)

@@ -1,4 +1,4 @@
-"""Which part of a split a conversation belongs to: decided by its content alone."""
+"""Assign conversations to train, valid and test by their content alone."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ SPLITS = ("train", "valid", "test")
 
 
 def fingerprint_content(content: object) -> bytes:
-    """Return 16 bytes that depend on what a conversation says, not on its id, its place or the order of its keys.
+    """Return 16 bytes that depend on a conversation's content, not on its id, its position or the order of its keys.
 
     Args:
-        content: JSON data: the fields or messages that are used.
+        content: JSON data, the fields or messages in use.
 
     Returns:
-        XXH3-128, seed 0, big-endian, of JSON with sorted keys and without blanks, in UTF-8.
+        XXH3-128, seed 0, big-endian, of JSON in UTF-8 with sorted keys and without blanks.
     """
     import xxhash
 
@@ -27,12 +27,12 @@ def fingerprint_content(content: object) -> bytes:
 
 
 def split_by_hash(fingerprint: bytes, *, fractions: Sequence[float], seed: int = 1234) -> str:
-    """Choose train, valid or test for a conversation, by its content alone: equal conversations go the same way.
+    """Return the split of a conversation, by its content alone: equal conversations are in the same split.
 
     Args:
-        fingerprint: From `fingerprint_content`.
+        fingerprint: The result of `fingerprint_content`.
         fractions: Shares of train, valid and test; normalised by their sum.
-        seed: Another seed, another split.
+        seed: Another seed gives another assignment.
 
     Returns:
         `train`, `valid` or `test`.
@@ -48,7 +48,7 @@ def split_by_hash(fingerprint: bytes, *, fractions: Sequence[float], seed: int =
     total = sum(fractions)
     if len(fractions) != len(SPLITS) or min(fractions) < 0 or not 0 < total < float("inf"):
         raise ValueError(f"expected three fractions of at least 0 with a sum above 0, got {list(fractions)}")
-    # 53 bits, so that the quotient is exact and below 1: a part of share 0 gets nothing.
+    # 53 bits, so that the quotient is exact and below 1: a split with share 0 gets nothing.
     place = (xxhash.xxh3_64_intdigest(fingerprint, seed=seed) >> 11) / 2**53
     if place < fractions[0] / total:
         return "train"

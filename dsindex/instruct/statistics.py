@@ -1,4 +1,4 @@
-"""What a build of conversations adds up to."""
+"""Statistics of a build of conversations."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructionStatistics:
-    """What was made of conversations; add them up over shards."""
+    """Counts of conversations and their tokens, to be added up over shards."""
 
     conversations: int = 0
-    """Records that became tokens."""
+    """Number of records that became tokens."""
     sequences: int = 0
-    """One per conversation, more where long ones were split."""
+    """Number of sequences: one per conversation, more if it was split."""
     tokens: int = 0
     learnt: int = 0
-    """Tokens with mask 1."""
+    """Number of trainable tokens, with mask 1."""
     cut: int = 0
-    """Tokens that truncation or splitting left out."""
+    """Number of tokens that truncation or splitting left out."""
     special_in_text: int = 0
-    """Conversations in whose text a special token's string stands."""
+    """Number of conversations whose text contains a special token's string."""
 
     @classmethod
     def of(cls, encoded: EncodedConversation) -> InstructionStatistics:
-        """Count one conversation."""
+        """Return the statistics of one conversation."""
         return cls(
             conversations=1,
             sequences=len(encoded.lengths),
@@ -43,7 +43,7 @@ class InstructionStatistics:
         )
 
     def describe(self) -> str:
-        """Say it in one sentence."""
+        """Return a summary in one sentence."""
         share = 100 * self.learnt / self.tokens if self.tokens else 0.0
         return (
             f"{self.conversations:,} conversations, {self.sequences:,} sequences, {self.tokens:,} tokens, "

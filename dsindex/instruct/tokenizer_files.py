@@ -1,7 +1,7 @@
-"""What a tokenizer's folder holds for chats, beside its tokenizer: names of special tokens, chat templates.
+"""Read names of special tokens and chat templates from a tokenizer's folder.
 
-The layout is Hugging Face's: `tokenizer_config.json` (special tokens, `chat_template` as a text or as a list of named
-ones), `special_tokens_map.json`, and, in newer folders, `chat_template.jinja`, which goes before the configuration's.
+The layout is Hugging Face's: `tokenizer_config.json` (special tokens, `chat_template` as a text or a list of named
+ones), `special_tokens_map.json`, and, in newer folders, `chat_template.jinja`, which overrides the configuration's.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerFiles:
-    """The texts of a tokenizer's folder that matter to a chat."""
+    """The texts of a tokenizer's folder that matter for chats."""
 
     special_tokens: dict[str, str]
-    """Name -> text, for the names that end in `_token`."""
+    """Name -> text, for names that end in `_token`."""
     chat_templates: dict[str, str]
-    """Name -> jinja2 text; the usual one is called `default`."""
+    """Name -> jinja2 text; the main one is called `default`."""
 
 
 def read_tokenizer_folder(path: Path) -> TokenizerFiles:
-    """Read what a tokenizer's folder says about chats; of a `tokenizer.json` alone: nothing.
+    """Return the chat texts of a tokenizer's folder; a `tokenizer.json` alone has none.
 
     Raises:
-        TokenizerError: If a file is unreadable, or not what its name says.
+        TokenizerError: If a file is unreadable or invalid.
     """
     if not path.is_dir():
         return TokenizerFiles(special_tokens={}, chat_templates={})
@@ -85,4 +85,4 @@ def _read(path: Path) -> str:
         with open_file(path) as file:
             return file.read().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise TokenizerError(f"{path}: expected a file of a tokenizer in UTF-8, got {error}") from error
+        raise TokenizerError(f"{path}: expected a tokenizer's file in UTF-8, got {error}") from error

@@ -1,9 +1,9 @@
-"""Text with trainable spans -> tokens and a mask. Masking never changes how a text is tokenized.
+"""Turn text with trainable spans into tokens and a mask; masking never changes how a text is tokenized.
 
-The whole text is tokenized once; the tokenizer says which characters each token covers (its offsets). **A token is
-trainable if and only if at least one of its characters lies in a trainable span**, so one that straddles a border is.
-The pieces of a byte-level tokenizer that share one character all cover that character. A token that covers no character
-(some tokenizers make them) is trained on iff the character at its place is.
+The whole text is tokenized once, and the tokenizer returns the characters that each token covers (its offsets). **A
+token is trainable if and only if at least one of its characters is in a trainable span**, so one that straddles a
+boundary is. Pieces of a byte-level tokenizer that share a character all cover it. A token without characters, which
+some tokenizers produce, is trainable iff the character at its position is.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Span = tuple[int, int]
-"""First character, and the one after the last."""
+"""First character, and one past the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedText:
-    """Tokens of one text and the characters each of them covers."""
+    """The tokens of one text and the characters that each covers."""
 
     ids: NDArray[np.uint32]
     offsets: NDArray[np.int64]
-    """Shape [tokens, 2]: first character, and the one after the last."""
+    """First character of each token, and one past the last; shape [tokens, 2]."""
 
 
 class ChatTokenizer:
-    """A tokenizer as instruction data needs it: exact offsets, no post-processor, no truncation. Can be pickled.
+    """A tokenizer for instruction data: exact offsets, no post-processor, no truncation. Picklable.
 
     Args:
         tokenizer_json: The text of a `tokenizer.json`.
-        special_tokens: Names such as `bos_token` -> text, as a template sees them.
-        chat_templates: Name -> jinja2 text; the usual one is called `default`.
+        special_tokens: Names such as `bos_token` -> text, for templates.
+        chat_templates: Name -> jinja2 text; the main one is called `default`.
 
     Raises:
-        TokenizerError: If the text is no tokenizer.
+        TokenizerError: If the text is not a tokenizer.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class ChatTokenizer:
 
     @classmethod
     def from_path(cls, path: Path) -> ChatTokenizer:
-        """Read a `tokenizer.json`, or a folder with one and, if there, its configuration and chat templates.
+        """Read a `tokenizer.json`, or a folder with one and, optionally, a configuration and chat templates.
 
         Raises:
-            TokenizerError: If a file is missing or is not what it should be.
+            TokenizerError: If a file is missing or invalid.
         """
         from dsindex.instruct.tokenizer_files import read_tokenizer_folder
         from dsindex.text.tokenizer import load_tokenizer
@@ -87,14 +87,14 @@ class ChatTokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of ids, added tokens included."""
+        """Number of ids, including added tokens."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
     def encode(self, text: str) -> EncodedText:
         """Tokenize a text as a whole, without the tokens that a post-processor would add.
 
         Raises:
-            RecordProblem: If the text holds a lone surrogate.
+            RecordProblem: If the text contains a lone surrogate.
         """
         check_text(text)
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
@@ -102,13 +102,13 @@ class ChatTokenizer:
         return EncodedText(ids=np.array(encoding.ids, dtype=np.uint32), offsets=offsets)
 
     def special_id(self, name: str, text: str) -> int:
-        """Return the one id of a special token.
+        """Return the id of a special token.
 
         Raises:
-            TokenizerError: If the tokenizer makes anything but one id of the text.
+            TokenizerError: If the text is not exactly one token with its own id.
         """
         ids = self.encode(text).ids.tolist()
-        # One id is not enough: a tokenizer may give its unknown token for any text.
+        # One id is not enough: it may be the unknown token.
         if len(ids) != 1 or self._tokenizer.token_to_id(text) != ids[0]:
             shown = ", ".join(f"{self.token_text(i)!r} ({i})" for i in ids) or "none"
             raise TokenizerError(
@@ -118,15 +118,15 @@ class ChatTokenizer:
         return int(ids[0])
 
     def token_text(self, token_id: int) -> str:
-        """Return a token as the vocabulary spells it, to show to a person."""
+        """Return a token as written in the vocabulary, for display."""
         return str(self._tokenizer.id_to_token(token_id))
 
     def decode(self, ids: NDArray[np.uint32]) -> str:
-        """Return the text of some tokens, special tokens included."""
+        """Return the text of tokens, including special tokens."""
         return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=False))
 
     def special_tokens_in(self, text: str) -> list[str]:
-        """Return the special tokens whose text stands in a text, in order, repeats included."""
+        """Return the special tokens whose strings occur in a text, in order, including repeats."""
         return self._special.findall(text) if self._special is not None else []
 
     @cached_property
@@ -137,11 +137,11 @@ class ChatTokenizer:
 
 
 def mask_from_spans(offsets: NDArray[np.int64], spans: Sequence[Span], *, num_characters: int) -> NDArray[np.uint8]:
-    """Mark the tokens that cover at least one trainable character.
+    """Return a mask of the tokens that cover at least one trainable character.
 
     Args:
         offsets: Shape [tokens, 2], characters covered by each token, end exclusive; tokens may overlap.
-        spans: Learnt characters, end exclusive, in any order.
+        spans: Trainable characters, end exclusive, in any order.
         num_characters: Length of the text.
 
     Returns:
@@ -153,31 +153,31 @@ def mask_from_spans(offsets: NDArray[np.int64], spans: Sequence[Span], *, num_ch
     learnt = np.zeros(num_characters + 1, dtype=bool)
     for begin, end in spans:
         learnt[begin:end] = True
-    # Number of trainable characters before each place.
+    # Number of trainable characters before each position.
     before = np.zeros(num_characters + 2, dtype=np.int64)
     np.cumsum(learnt, out=before[1:])
     begins, ends = offsets[:, 0], offsets[:, 1]
-    # A token without characters asks about the one at its place; the text's end is never trained on.
+    # A token without characters takes the one at its position; the end of the text is never trainable.
     mask: NDArray[np.uint8] = (before[np.maximum(ends, begins + 1)] > before[begins]).astype(np.uint8)
     return mask
 
 
 def mask_between_markers(ids: NDArray[np.uint32], *, begin_id: int, end_id: int) -> NDArray[np.uint8]:
-    """Mark what lies strictly between begin and end markers, as Modalities does.
+    """Return a mask of the tokens strictly between begin and end markers, as in Modalities.
 
     Args:
         ids: The tokens of one whole conversation.
-        begin_id: Opens a trainable part; not itself trained on.
-        end_id: Closes it; not itself trained on.
+        begin_id: Opens a trainable part; not itself trainable.
+        end_id: Closes a trainable part; not itself trainable.
 
     Returns:
         1 for trainable, 0 for masked; shape [tokens].
 
     Raises:
-        RecordProblem: If the markers do not alternate, begin first and end last.
+        RecordProblem: If the markers do not alternate, beginning with `begin_id` and ending with `end_id`.
 
-    Source: Modalities, LossMaskingCollateFnWrapper. There it runs on blocks cut from a stream, so that a part may lack
-    its end; here it runs on whole conversations, and every part has both.
+    Source: Modalities, LossMaskingCollateFnWrapper, which runs on blocks cut from a stream, where a part may lack its
+    end. Here conversations are whole, and every part has both.
 
     >>> mask_between_markers(np.array([5, 0, 7, 8, 1, 5], dtype=np.uint32), begin_id=0, end_id=1)
     array([0, 0, 1, 1, 0, 0], dtype=uint8)
@@ -195,12 +195,12 @@ def mask_between_markers(ids: NDArray[np.uint32], *, begin_id: int, end_id: int)
 
 
 def show_masks(ids: NDArray[np.uint32], mask: NDArray[np.uint8], tokenizer: ChatTokenizer) -> str:
-    """Lay tokens out in runs of equal mask, for a person: trainable or not, the text, the tokens' pieces and ids.
+    """Format tokens for display in runs of equal mask: trainable or not, the text, the tokens' pieces and ids.
 
     Args:
         ids: Tokens of one conversation.
         mask: 1 for trainable; same shape.
-        tokenizer: The one that made them.
+        tokenizer: The tokenizer of the tokens.
 
     Returns:
         One line per run.
@@ -217,7 +217,7 @@ def show_masks(ids: NDArray[np.uint32], mask: NDArray[np.uint8], tokenizer: Chat
 
 
 def _with_exact_offsets(tokenizer_json: str) -> str:
-    """Turn off `trim_offsets`, which takes blanks out of offsets and never changes an id."""
+    """Return the tokenizer without `trim_offsets`, which removes blanks from offsets and never affects ids."""
     described = json.loads(tokenizer_json)
     stack = [described.get("post_processor")]
     while stack:

@@ -1,6 +1,5 @@
-"""Make a whole dataset of what is left of one: always new files, and an account of what could not be saved.
+"""Make an intact dataset out of a damaged one: always new files, and a report of what is lost.
 
-Each way of doing it is a module: from the shards of a work folder, from what is left of an `.idx`, from EOD in the
-`.bin`, from sequence lengths that tokenizing again gave. The manifest tells which of
-them is certain (workflows.jobs.repair).
+Each source of the repair has a module: the shards of a work folder, the remains of an `.idx`, and the tokens, with EOD
+or with lengths from tokenizing again. The manifest decides which is certain (workflows.jobs.repair).
 """

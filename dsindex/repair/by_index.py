@@ -1,7 +1,8 @@
-"""What is left of an `.idx`: lengths and boundaries as far as they are there and fit the `.bin`.
+"""Repair from the remains of an `.idx`: the lengths and boundaries that exist and fit the `.bin`.
 
-The pointers are never needed: they are the running sum of the lengths. So an index survives wrong pointers; it may be
-cut off anywhere behind its lengths; and the `.bin` may be shorter than it says (a crash, a full disk) or longer.
+The pointers are not needed, since they are the running sum of the lengths. So the pointers may be wrong, the index may
+be cut off anywhere after its lengths, and the `.bin` may be shorter (a crash, a full disk) or longer than the index
+says.
 """
 
 from __future__ import annotations
@@ -36,27 +37,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurvivingIndex:
-    """What of an index can be used."""
+    """The usable part of an index."""
 
     prefix: str
     header: IndexHeader
-    """As the file claims; modes only where the file's size is exactly that of an index with them."""
+    """The header as stored; with modes only if the file has exactly the size of an index with modes."""
     bin_bytes: int
-    """Size of the `.bin` as it is."""
+    """Actual size of the `.bin`."""
     num_lengths: int
-    """Leading sequences whose lengths are there and whose tokens are in the `.bin`."""
+    """Leading sequences with a length in the index and all tokens in the `.bin`."""
     lengths_end: int
-    """Where the last of them ends in the `.bin`."""
+    """Byte of the `.bin` at which the last of these sequences ends."""
     num_boundaries: int
-    """Leading boundaries that are there, never fall and lie in those sequences; 0 if there are none."""
+    """Leading boundaries that exist, never decrease and are within these sequences; 0 without any."""
     num_sequences: int
-    """Sequences of whole documents: the last of those boundaries."""
+    """Sequences of complete documents, which is the last of these boundaries."""
     tokens_end: int
-    """Where the last of them ends in the `.bin`."""
+    """Byte of the `.bin` at which the last complete document ends."""
 
     @property
     def is_complete(self) -> bool:
-        """Every document that the file claims is there, and nothing else is in the `.bin`."""
+        """Whether every document of the index is complete, and the `.bin` contains nothing else."""
         return (
             self.num_boundaries == self.header.num_boundaries
             and self.num_sequences == self.header.num_sequences
@@ -65,14 +66,14 @@ class SurvivingIndex:
 
 
 def examine_index(prefix: str, *, dtype: np.dtype[Any] | None = None) -> SurvivingIndex:
-    """Look at what is left of an index, reading it once.
+    """Find the usable part of an index, reading it once.
 
     Args:
         prefix: Path without suffix.
-        dtype: Token type, if it is known better than from the file.
+        dtype: Token type; None to use that of the file.
 
     Raises:
-        FormatError: If nothing of it can be used.
+        FormatError: If no part is usable.
     """
     path = f"{prefix}.idx"
     try:
@@ -102,9 +103,9 @@ def examine_index(prefix: str, *, dtype: np.dtype[Any] | None = None) -> Survivi
 
 
 def _read_claims(path: str, head: bytes, size_bytes: int, dtype: np.dtype[Any] | None) -> IndexHeader:
-    """Read the head of an index without believing that the rest is there."""
+    """Read the header of an index, of which the rest may be missing."""
     if len(head) < HEADER_BYTES or not head.startswith(MAGIC):
-        msg = f"{path}: expected what is left of an MMIDIDX index, got a file without its first {HEADER_BYTES} bytes"
+        msg = f"{path}: expected the remains of an MMIDIDX index, got a file without its first {HEADER_BYTES} bytes"
         raise FormatError(msg)
     if dtype is None and head[17] not in TOKEN_DTYPES:
         msg = f"{path}: expected a token type code from 1 to 8, got {head[17]}; name the type with --dtype"
@@ -124,7 +125,7 @@ def _read_claims(path: str, head: bytes, size_bytes: int, dtype: np.dtype[Any] |
 
 
 def _count_lengths(descriptor: int, header: IndexHeader, size_bytes: int, bin_bytes: int) -> tuple[int, int]:
-    """Count the leading lengths that fit into the `.bin`, and tell where the last of them ends in it."""
+    """Return the number of leading lengths that fit the `.bin`, and the byte at which the last of them ends in it."""
     there = min(header.num_sequences, max(0, size_bytes - header.lengths_offset) // LENGTH.itemsize)
     count = end = 0
     for chunk in _items(descriptor, LENGTH, header.lengths_offset, there):
@@ -139,7 +140,7 @@ def _count_lengths(descriptor: int, header: IndexHeader, size_bytes: int, bin_by
 
 
 def _count_boundaries(descriptor: int, header: IndexHeader, size_bytes: int, num_lengths: int) -> tuple[int, int]:
-    """Count the leading boundaries that can be true, and give the last of them."""
+    """Return the number of leading boundaries that can be valid, and the last of them."""
     there = min(header.num_boundaries, max(0, size_bytes - header.boundaries_offset) // BOUNDARY.itemsize)
     count = last = 0
     for chunk in _items(descriptor, BOUNDARY, header.boundaries_offset, there):
@@ -160,7 +161,7 @@ def _items(descriptor: int, dtype: np.dtype[Any], offset: int, count: int) -> It
         try:
             read_into(descriptor, chunk.data.cast("B"), offset + begin * dtype.itemsize)
         except EOFError as error:
-            msg = f"the index {error}; it changed meanwhile"
+            msg = f"the index {error}; it changed during the repair"
             raise FormatError(msg) from error
         yield chunk
 
@@ -168,16 +169,16 @@ def _items(descriptor: int, dtype: np.dtype[Any], offset: int, count: int) -> It
 def repair_by_index(
     found: SurvivingIndex, target: RepairOutputs, *, one_sequence_per_document: bool, is_certain: bool
 ) -> RepairAccount:
-    """Write the documents that an index still tells.
+    """Write the documents that an index still describes.
 
     Args:
-        found: What `examine_index` found.
-        target: Where to write.
-        one_sequence_per_document: Take every sequence for a document: where boundaries are lost, or none are trusted.
-        is_certain: Whether that, or the boundaries, are known to be true.
+        found: The result of `examine_index`.
+        target: The new files.
+        one_sequence_per_document: Treat every sequence as a document, if the boundaries are lost or not trusted.
+        is_certain: Whether this, or the boundaries, are known to be correct.
 
     Raises:
-        FormatError: If nothing is left, or it is not what the target must be.
+        FormatError: If no document is left, or the result does not have the digests of the target.
         OutputError: If the output cannot be written.
     """
     header = found.header
@@ -186,7 +187,7 @@ def repair_by_index(
     else:
         num_sequences, num_documents, end = found.num_sequences, max(0, found.num_boundaries - 1), found.tokens_end
     if num_documents == 0:
-        msg = f"{found.prefix}.idx: expected at least one whole document in what is left, got none"
+        msg = f"{found.prefix}.idx: expected at least one complete document in the remains, got none"
         raise FormatError(msg)
     if target.index_only and end != found.bin_bytes:
         msg = (

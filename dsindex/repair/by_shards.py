@@ -1,4 +1,4 @@
-"""A dataset from the shards of a work folder: a merge of those that are whole, in plan order."""
+"""Repair from the shards of a work folder: merge the intact ones in plan order."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def repair_by_shards(parts: Sequence[Part], target: RepairOutputs, *, lost: Sequence[str]) -> RepairAccount:
-    """Merge the shards that are whole.
+    """Merge the intact shards.
 
     Args:
-        parts: At least one, in plan order.
-        target: Where to write.
-        lost: What is said of the shards that are not there.
+        parts: At least one intact shard, in plan order.
+        target: The new files.
+        lost: Sentences about the missing shards.
 
     Raises:
-        FormatError: If a shard is damaged, or what came out is not what the target must be.
+        FormatError: If a shard is damaged, or the result does not have the digests of the target.
         OutputError: If the output cannot be written.
     """
     header = merged_header(parts)

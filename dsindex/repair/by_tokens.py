@@ -1,7 +1,7 @@
-"""An index from the tokens themselves: a document ends at every EOD.
+"""Repair from the tokens themselves, in which a document ends at every EOD.
 
-That is certain only where the manifest says that every document was ended so and no text holds an EOD; else a guess.
-Or from lengths that tokenizing the source again gave: certain where they add up to a `.bin` that is whole.
+This is certain only if the manifest says that every document ends with EOD and no text contains one; otherwise it is a
+guess. With lengths from tokenizing the source again, the result is certain if they add up to an intact `.bin`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GUESS = (
 
 
 def document_lengths(path: str, *, dtype: np.dtype[Any], eod_id: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the tokens of each document that ends with EOD, EOD included; what follows the last EOD is left out.
+    """Yield the length of each document that ends with EOD, including EOD; tokens after the last EOD are left out.
 
     Raises:
         FormatError: If the file cannot be read.
@@ -67,14 +67,14 @@ def repair_by_eod(
 
     Args:
         bin_path: The tokens.
-        target: Where to write.
+        target: The new files.
         dtype: Type of the tokens.
         eod_id: The id that ends documents.
-        num_documents: How many there must be, where that is certain; None: a guess.
+        num_documents: The required number of documents, if it is certain; None for a guess.
 
     Raises:
-        FormatError: If there is no EOD, or not as many as there must be.
-        LimitError: If a document would be longer than an index can say.
+        FormatError: If there is no EOD, or not the required number.
+        LimitError: If a document would be longer than an index can store.
         OutputError: If the output cannot be written.
     """
     builder = IndexBuilder(dtype, folder=target.folder)
@@ -86,7 +86,7 @@ def repair_by_eod(
         if num_documents is not None and (builder.num_documents != num_documents or end != size_bytes):
             msg = (
                 f"{bin_path}: expected {num_documents} documents that end with EOD ({eod_id}), got "
-                f"{builder.num_documents} and {size_bytes - end} bytes behind them; it is not what the manifest says"
+                f"{builder.num_documents} and {size_bytes - end} bytes after them; it does not match the manifest"
             )
             raise FormatError(msg)
         if builder.num_documents == 0 and num_documents is None:
@@ -94,7 +94,7 @@ def repair_by_eod(
             raise FormatError(msg)
         if target.index_only and end != size_bytes:
             msg = (
-                f"{bin_path}: expected the last token to be EOD ({eod_id}), got {size_bytes - end} bytes behind it; "
+                f"{bin_path}: expected the last token to be EOD ({eod_id}), got {size_bytes - end} bytes after it; "
                 f"leave out --index-only, so that a .bin without them is written as well"
             )
             raise FormatError(msg)
@@ -124,11 +124,11 @@ def repair_by_lengths(
     dtype: np.dtype[Any],
     batches: Iterable[tuple[NDArray[np.int32], NDArray[np.int32]]],
 ) -> RepairAccount:
-    """Write the index that the source gives, for a `.bin` that is whole.
+    """Write the index with the lengths from the source, for an intact `.bin`.
 
     Args:
-        bin_path: The tokens, whose digest was compared.
-        target: Where to write.
+        bin_path: The tokens, whose digest has been checked.
+        target: The new files.
         dtype: Type of the tokens.
         batches: Tokens of each sequence, and sequences of each document, in order.
 
@@ -142,7 +142,7 @@ def repair_by_lengths(
             builder.add_documents(lengths, sequences_per_document)
         end, size_bytes = builder.num_tokens * dtype.itemsize, os.path.getsize(bin_path)
         if end != size_bytes:
-            msg = f"{bin_path}: expected {end} bytes, which the source gives, got {size_bytes}; build it again"
+            msg = f"{bin_path}: expected {end} bytes from the source, got {size_bytes}; build the dataset again"
             raise FormatError(msg)
         write_dataset(target, tokens=lambda file: copy_bytes(bin_path, end, file), index=builder.write)
     finally:

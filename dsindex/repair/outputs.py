@@ -1,4 +1,4 @@
-"""The new files of a repair: refused where they exist, whole or not there at all."""
+"""The new files of a repair, which must not exist and appear complete or not at all."""
 
 from __future__ import annotations
 
@@ -20,60 +20,60 @@ COPY_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairAccount:
-    """How a repair ended."""
+    """The result of a repair."""
 
     way: str
-    """What the new files were made of."""
+    """The source of the new files."""
     is_certain: bool
-    """False for what only a guess makes of the `.bin`."""
+    """Whether the result is certain, rather than a guess from the `.bin`."""
     outputs: tuple[str, ...]
     num_documents: int
     num_sequences: int
     num_tokens: int
     lost: tuple[str, ...]
-    """What could not be saved, in sentences."""
+    """Sentences about what is lost."""
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairOutputs:
-    """Where a repair writes."""
+    """The new files of a repair."""
 
     prefix: str
     index_only: bool
-    """Write no `.bin`: the one that is there is whole and stays."""
+    """Write no `.bin`, since the existing one is intact and kept."""
     digests: Mapping[str, str]
-    """What the new files must be, by suffix, where that is known."""
+    """The required digests of the new files by suffix, as far as they are known."""
 
     @property
     def idx_path(self) -> str:
-        """The new index."""
+        """Path of the new index."""
         return f"{self.prefix}.idx"
 
     @property
     def bin_path(self) -> str:
-        """The new tokens."""
+        """Path of the new tokens."""
         return f"{self.prefix}.bin"
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All that is written."""
+        """Paths of all new files."""
         return (self.idx_path,) if self.index_only else (self.bin_path, self.idx_path)
 
     @property
     def folder(self) -> str:
-        """Where temporary files go."""
+        """Folder for temporary files."""
         return os.path.dirname(self.prefix) or "."
 
 
 def write_dataset(
     target: RepairOutputs, *, tokens: Callable[[DigestingWriter], None], index: Callable[[DigestingWriter], None]
 ) -> None:
-    """Write the `.bin`, unless the target is an index only, and the `.idx`; they appear together.
+    """Write the `.bin`, unless only an index is wanted, and the `.idx`; they appear together.
 
     Raises:
-        FormatError: If what came out has not the digest that it must have; nothing is then left.
-        OutputError: If a file exists or the disk refuses.
+        FormatError: If a file does not have the required digest; nothing is then kept.
+        OutputError: If a file exists or cannot be written.
     """
     parts = (("bin", tokens), ("idx", index))
     with NewFiles(target.paths) as files:
@@ -90,14 +90,14 @@ def _check_digest(target: RepairOutputs, suffix: str, file: DigestingWriter) -> 
     expected = target.digests.get(suffix)
     if expected is not None and file.hexdigest() != expected:
         msg = (
-            f"{target.prefix}.{suffix}: expected the digest {expected} of the manifest, and what was restored has "
-            f"{file.hexdigest()}; it was not written"
+            f"{target.prefix}.{suffix}: expected the digest {expected} of the manifest, got {file.hexdigest()} for the "
+            f"restored file; it was not written"
         )
         raise FormatError(msg)
 
 
 def require_digest(path: str, expected: str) -> None:
-    """See that a file that a repair builds on is whole.
+    """Check that a file on which a repair is based is intact.
 
     Raises:
         FormatError: If it is not.
@@ -115,8 +115,8 @@ def copy_bytes(path: str, size_bytes: int, file: DigestingWriter) -> None:
     """Copy the first bytes of a file.
 
     Raises:
-        InputError: If it cannot be read or is shorter.
-        OSError: If they cannot be written.
+        InputError: If the file cannot be read or is shorter.
+        OSError: If the bytes cannot be written.
     """
     for chunk in _read_chunks(path, size_bytes):
         file.write(chunk)
@@ -132,7 +132,7 @@ def _read_chunks(path: str, size_bytes: int) -> Iterator[memoryview]:
                     source = opened.enter_context(open_unbuffered(path))
                 read_into(source.fileno(), chunk, begin)
             except EOFError as error:
-                msg = f"{path}: expected {size_bytes} bytes, and it {error}; it changed meanwhile"
+                msg = f"{path}: expected {size_bytes} bytes, but it {error}; it changed during the repair"
                 raise InputError(msg) from error
             except OSError as error:
                 msg = f"{path}: cannot be read ({error.strerror})"

@@ -1,1 +1,1 @@
-"""The unit of work: the files of an attempt, how documents are laid out, tokenizing a byte range, what is set aside."""
+"""The unit of work: tokenizing a byte range, document layout, provenance, quarantine, and the files of an attempt."""

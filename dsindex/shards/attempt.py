@@ -1,7 +1,7 @@
-"""The files of one attempt at a task: written under names of its own, synced and digested, removed if it fails.
+"""The files of one attempt at a task: written under unique names, synced and digested, and removed if it fails.
 
-Any number of attempts at one task may run at once, and late ones after the job has gone on: none touches what another
-one writes. Which attempt counts is decided by the driver alone (workflows.state.ledger).
+Any number of attempts at one task may run at once, even after the job has moved on; none touches the files of another.
+The driver alone decides which attempt counts (workflows.state.ledger).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def shard_folder(shard: int) -> str:
 
 
 class Attempt:
-    """One attempt's files, as a context: those of an attempt that does not commit are removed.
+    """Context manager for one attempt's files; they are removed unless the attempt commits.
 
     Args:
-        work_dir: The marked work folder that attempts are written below.
-        folder: Relative to it.
-        name: Of the task; the attempt adds what makes the names its own.
+        work_dir: The marked work folder.
+        folder: The folder for the files, relative to `work_dir`.
+        name: Name of the task; the attempt makes it unique.
     """
 
     def __init__(self, work_dir: str, *, folder: str, name: str) -> None:
@@ -55,7 +55,7 @@ class Attempt:
     def __enter__(self) -> Attempt:
         folder_id = read_folder_id(self._work_dir)
         if folder_id is None:  # a late attempt must not bring back what the driver removed
-            msg = f"{self._work_dir}: expected the work folder, got nothing there; run the same command again"
+            msg = f"{self._work_dir}: expected the work folder, found nothing; run the same command again"
             raise OutputError(msg)
         self._stem = f"{self._stem}.{new_file_id(folder_id)}"
         make_folder(os.path.join(self._work_dir, self._folder))
@@ -68,10 +68,10 @@ class Attempt:
             file.close(keep=self._committed)
 
     def open(self, suffix: str) -> AttemptFile:
-        """Open one more file of this attempt.
+        """Open another file of this attempt.
 
         Raises:
-            OSError: If that cannot be done; see `errors_named`.
+            OSError: If the file cannot be created; see `errors_named`.
         """
         file = AttemptFile(self._work_dir, f"{self._stem}.{suffix}")
         self._files.append(file)
@@ -81,7 +81,7 @@ class Attempt:
         """Open `<suffix>.bin` and `<suffix>.idx` of this attempt.
 
         Raises:
-            OSError: If that cannot be done; see `errors_named`.
+            OSError: If a file cannot be created; see `errors_named`.
         """
         folder = os.path.join(self._work_dir, self._folder)
         part = PartWriter(
@@ -92,10 +92,10 @@ class Attempt:
 
     @contextlib.contextmanager
     def errors_named(self) -> Iterator[None]:
-        """Turn what goes wrong with a file inside the block into a sentence.
+        """Turn an OSError inside the block into an OutputError.
 
         Raises:
-            OutputError: For an OSError inside the block.
+            OutputError: In place of an OSError.
         """
         try:
             yield
@@ -103,7 +103,7 @@ class Attempt:
             raise output_error(self._work_dir, error) from error
 
     def commit(self) -> None:
-        """Keep the files, all of which are finished."""
+        """Keep the files, all of which must be finished."""
         self._committed = True
 
 
@@ -117,29 +117,29 @@ class AttemptFile:
         self.writer = DigestingWriter(self._file)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write at the end."""
+        """Append data."""
         self.writer.write(data)
 
     def finish(self) -> StoredFile:
-        """Sync the file and say what it is."""
+        """Sync the file and return its name, size and digest."""
         self._file.flush()
         os.fsync(self._file.fileno())
         return self.writer.as_stored(self._name)
 
     def close(self, *, keep: bool) -> None:
-        """Close the file, and remove it unless it is to be kept."""
+        """Close the file; remove it unless `keep`."""
         try:
             self._file.close()
-        except OSError:  # a full disk, which was reported already when it was written
+        except OSError:  # such as a full disk, which was reported already
             if keep:
                 raise
         if not keep:
-            with contextlib.suppress(OSError):  # what cannot be removed goes with the work folder
+            with contextlib.suppress(OSError):  # otherwise it is removed with the work folder
                 os.unlink(self._path)
 
 
 class PartWriter:
-    """A `.bin` and `.idx` that grow by documents."""
+    """A `.bin` and `.idx` to which documents are appended."""
 
     def __init__(self, bin_file: AttemptFile, idx_file: AttemptFile, *, index: IndexBuilder) -> None:
         self._bin = bin_file
@@ -153,11 +153,11 @@ class PartWriter:
         sequence_lengths: NDArray[np.integer[Any]],
         sequences_per_document: NDArray[np.integer[Any]],
     ) -> None:
-        """Write documents at the end; the tokens are of the type on disk."""
+        """Append documents; the tokens must have the type on disk."""
         self._bin.write(tokens.data)
         self.index.add_documents(sequence_lengths, sequences_per_document)
 
     def finish(self) -> tuple[StoredFile, StoredFile]:
-        """Write the index, sync both files and say what they are."""
+        """Write the index, sync both files and return their names, sizes and digests."""
         self.index.write(self._idx.writer)
         return self._bin.finish(), self._idx.finish()

@@ -1,6 +1,6 @@
-"""How encoded texts lie on disk: which sequences a document has, where EOD goes, what becomes of an empty text.
+"""The layout of encoded texts on disk: the sequences of a document, EOD tokens and empty texts.
 
-Megatron's rule and Modalities' rule, each as one vectorised function of a batch.
+Megatron's rules and Modalities' rules, each as one vectorised function of a batch.
 Source: docs/formats.md, sections 1 and 3.
 """
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaidOutDocuments:
-    """A batch as it goes to disk."""
+    """A batch in its layout on disk."""
 
     tokens: NDArray[Any]
-    """Token ids in their type on disk, EOD placed; shape [tokens]."""
+    """Token ids in their type on disk, including EOD; shape [tokens]."""
     sequence_lengths: NDArray[np.int64]
-    """EOD included; no zeros; shape [sequences]."""
+    """Tokens of each sequence including EOD, never 0; shape [sequences]."""
     sequences_per_document: NDArray[np.int64]
-    """0 for a document without tokens; shape [documents]."""
+    """Sequences of each document, 0 for one without tokens; shape [documents]."""
     num_empty: int
-    """Documents without tokens."""
+    """Number of documents without tokens."""
     eod_in_text: int
     is_document: NDArray[np.bool_] | None = None
-    """Which records became documents, shape [records]; None: all did."""
+    """Which records became documents, shape [records]; None if all did."""
 
 
 def lay_out_documents(
@@ -42,14 +42,14 @@ def lay_out_documents(
 ) -> LaidOutDocuments:
     """Arrange encoded texts as Megatron's preprocess_data.py does: drop empty sequences, close documents with EOD.
 
-    A text without ids adds no sequence. EOD goes on the end of a document's last sequence, if the document has any
-    token. A document without tokens keeps only its boundary.
+    A text without ids adds no sequence. EOD is appended to the last sequence of a document that has any token. A
+    document without tokens keeps only its boundary.
 
     Args:
         batch: Ids of all texts, one after the other.
-        texts_per_record: How many texts each document has, shape [documents]; None: one each.
+        texts_per_record: Number of texts of each document, shape [documents]; None for one each.
         dtype: Token type on disk.
-        eod_id: Appended where given.
+        eod_id: The EOD token; None to append none.
 
     Source: docs/formats.md section 1; Megatron-LM tools/preprocess_data.py, Encoder.encode.
     """
@@ -79,12 +79,12 @@ def lay_out_documents(
 
 
 def lay_out_packed_documents(batch: TokenBatch, *, dtype: np.dtype[Any], eod_id: int | None) -> LaidOutDocuments:
-    """Arrange encoded texts as Modalities packs them: one sequence each, EOD unless it is there, none without tokens.
+    """Arrange encoded texts as Modalities packs them: one sequence each, closed by EOD; empty texts are dropped.
 
     Args:
         batch: Ids of all texts, one text per document, one after the other.
         dtype: Token type on disk.
-        eod_id: Appended to a document unless its last token is this already.
+        eod_id: Appended to a document unless it is already its last token; None to append none.
 
     Source: docs/formats.md section 3.
     """
@@ -111,10 +111,10 @@ def lay_out_packed_documents(batch: TokenBatch, *, dtype: np.dtype[Any], eod_id:
 def _insert_eod(
     tokens: NDArray[np.uint32], places: NDArray[np.int64], eod_id: int, *, dtype: np.dtype[Any]
 ) -> tuple[NDArray[Any], int]:
-    """Put `eod_id` at the given places of the result and the tokens, narrowed on the way, everywhere else.
+    """Return the tokens, cast to `dtype`, with `eod_id` at the given places of the result.
 
     Returns:
-        The result, and how many of the tokens were `eod_id`.
+        The result, and how many of the input tokens were `eod_id`.
 
     Raises:
         OverflowError: If an id does not fit.

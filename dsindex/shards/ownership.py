@@ -1,7 +1,7 @@
-"""Proof that a work folder, and a file inside it, was made by dsindex: nothing else in it is ever removed.
+"""Prove that dsindex made a work folder and a file in it; nothing else is ever removed.
 
 A work folder holds a marker, written when the folder was new or empty, with a random id. Files of a fixed name in a
-marked folder are ours because the folder was empty before; all other files carry the id in their own names:
+marked folder belong to dsindex because the folder was empty before; all other files carry the id in their names:
 
     shards/0004/00042137.<id><random>.<suffix>        id and random: 16 hexadecimal digits each
 
@@ -29,26 +29,26 @@ MARKER_FILE = "dsindex-work-folder.json"
 MARKER_FORMAT = "dsindex work folder 1"
 SHARDS_FOLDER = "shards"
 OWNED_SUFFIXES = frozenset({"bin", "idx", "prov", "quarantine", "head", "index", "tmp"})
-"""Last suffixes of the files that jobs write below `shards/`."""
+"""Last suffixes of the files that jobs write under `shards/`."""
 
 _ID = re.compile(r"[0-9a-f]{16}")
 _LARGEST_MARKER_BYTES = 4096
 _REMOVED_AT_ONCE = 8
-"""Large files take time each, and so does every file on a server."""
+"""Files removed in parallel, since large files and files on a server each take time."""
 
 
 def mark_folder(path: str, *, beside: frozenset[str] = frozenset()) -> str:
-    """Make a new or empty folder a work folder, or recognise one that already is.
+    """Mark a new or empty folder as a work folder, or recognise one that is marked already.
 
     Args:
-        path: Of the folder, which exists.
-        beside: Names that may stand in a folder without a marker: files that a driver makes before or after it.
+        path: The folder, which must exist.
+        beside: Names allowed in a folder without a marker: files that a driver creates before or after it.
 
     Returns:
         The id of the folder.
 
     Raises:
-        PlanError: If the folder holds other files and no marker, so that it is not ours.
+        PlanError: If the folder holds other files and no marker.
         OutputError: If it cannot be read or written.
     """
     try:
@@ -69,7 +69,7 @@ def mark_folder(path: str, *, beside: frozenset[str] = frozenset()) -> str:
 
 
 def read_folder_id(path: str) -> str | None:
-    """Return the id of a work folder; None where the folder is gone or carries no marker."""
+    """Return the id of a work folder; None if the folder is missing or has no marker."""
     try:
         with open_folder(path) as folder:
             return _read_marker(folder)
@@ -78,12 +78,12 @@ def read_folder_id(path: str) -> str | None:
 
 
 def new_file_id(folder_id: str) -> str:
-    """Return a new part of a file name that proves in which work folder the file was made."""
+    """Return a new unique part for a file name, which proves in which work folder the file was made."""
     return folder_id + secrets.token_hex(8)
 
 
 def is_owned_name(name: str, folder_id: str) -> bool:
-    """Tell whether a file below `shards/` has a name that a job of this work folder gave it.
+    """Tell whether a job of this work folder chose the name of a file under `shards/`.
 
     >>> is_owned_name("00000003.0123456789abcdef0011223344556677.0.bin", "0123456789abcdef")
     True
@@ -97,9 +97,9 @@ def is_owned_name(name: str, folder_id: str) -> bool:
 
 
 def remove_owned_shards(path: str, folder_id: str) -> None:
-    """Remove what jobs of this work folder left below `shards/`, and the folders that are then empty.
+    """Remove the files of this work folder's jobs under `shards/`, and folders that are then empty.
 
-    What cannot be removed, and what is not ours, stays.
+    Files that cannot be removed, and files that dsindex did not write, stay.
     """
     with contextlib.suppress(OSError), open_folder(path) as folder:
         with open_folder(SHARDS_FOLDER, inside=folder) as shards:
@@ -116,7 +116,7 @@ def remove_named(path: str, names: tuple[str, ...]) -> None:
     """Remove regular files of a marked work folder by their fixed names.
 
     Raises:
-        OutputError: If that is refused.
+        OutputError: If a file cannot be removed.
     """
     try:
         with open_folder(path) as folder:
@@ -129,7 +129,7 @@ def remove_named(path: str, names: tuple[str, ...]) -> None:
 
 
 def refuse_linked_shards(path: str) -> None:
-    """Refuse a work folder whose `shards` is not a folder of its own.
+    """Refuse a work folder whose `shards` is not a real folder.
 
     Raises:
         PlanError: If it is a symbolic link or a file.
@@ -142,7 +142,7 @@ def refuse_linked_shards(path: str) -> None:
 
 @contextlib.contextmanager
 def open_folder(path: str, *, inside: int | None = None) -> Iterator[int]:
-    """Open a folder for work relative to it; one inside another is not followed if it is a symbolic link.
+    """Open a folder for operations relative to it; a symbolic link inside another folder is not followed.
 
     Raises:
         OSError: If there is no such folder.
@@ -173,7 +173,7 @@ def _read_marker(folder: int) -> str | None:
 
 
 def _write_marker(folder: int) -> str:
-    """Write the marker in one call; a crash before it leaves an empty one, which is written again."""
+    """Write the marker in one call; a crash before it leaves an empty marker, which is written again."""
     folder_id = secrets.token_hex(8)
     marker = json.dumps({"format": MARKER_FORMAT, "id": folder_id, "note": "made and removed by dsindex"}) + "\n"
     descriptor = os.open(MARKER_FILE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666, dir_fd=folder)
@@ -191,7 +191,7 @@ def _write_marker(folder: int) -> str:
 
 
 def _remove_owned(folder: int, folder_id: str) -> None:
-    """Remove our files of one folder, several at once."""
+    """Remove this work folder's files from one folder, several at once."""
     names = [name for name in os.listdir(folder) if is_owned_name(name, folder_id)]
     if not names:
         return

@@ -1,10 +1,10 @@
-"""Where each document came from: `<prefix>.provenance.parquet`, one row per document, in the documents' order.
+"""Provenance of documents: `<prefix>.provenance.parquet`, one row per document, in the documents' order.
 
     input    int32   number of the input in the manifest
     offset   int64   byte offset of the record's line in that input
     line     int64   1-based line number in that input
 
-A few bytes a document: offsets and lines are stored as differences. Row groups have a fixed size, so that the file does
+Offsets and lines are stored as differences, in a few bytes per document. Row groups have a fixed size, so the file does
 not depend on how the build was cut into shards.
 """
 
@@ -36,7 +36,7 @@ COLUMNS = [("input", "int32"), ("offset", "int64"), ("line", "int64")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardProvenance:
-    """The `.prov` of one shard and what its rows count from."""
+    """The `.prov` of one shard, and the input and first line that its rows refer to."""
 
     path: str
     input: int
@@ -46,7 +46,7 @@ class ShardProvenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a document came from."""
+    """The origin of a document."""
 
     input: int
     """Number of the input in the manifest."""
@@ -57,7 +57,7 @@ class Source:
 
 
 def write_provenance(file: DigestingWriter, shards: Iterable[ShardProvenance]) -> None:
-    """Write the rows of all shards, in order, a row group in memory at a time."""
+    """Write the rows of all shards, in order, with one row group in memory."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -77,23 +77,23 @@ def write_provenance(file: DigestingWriter, shards: Iterable[ShardProvenance]) -
 
 
 def count_rows(path: str) -> int:
-    """Return the number of documents of a provenance file, after a look at its form.
+    """Return the number of documents of a provenance file, after checking its layout.
 
     Raises:
-        FormatError: If the file is not such a file.
+        FormatError: If it is not a provenance file.
     """
     with _opened(path) as file:
         return int(file.metadata.num_rows)
 
 
 def read_rows(path: str, begin: int, end: int) -> Rows:
-    """Read the rows of documents [begin, end), only those row groups that hold them.
+    """Read the rows of documents [begin, end), decoding only the row groups that hold them.
 
     Returns:
         Inputs, offsets and lines, each of shape [end - begin].
 
     Raises:
-        FormatError: If the file is not such a file, or has fewer rows.
+        FormatError: If it is not a provenance file, or has fewer rows.
     """
     import pyarrow as pa
 
@@ -122,8 +122,8 @@ def read_source(path: str, document: int) -> Source:
     """Look up one document in a provenance file, reading the one row group that holds it.
 
     Raises:
-        FormatError: If the file is not such a file.
-        IndexError: If it has no such document.
+        FormatError: If it is not a provenance file.
+        IndexError: If there is no such document.
     """
     num_rows = count_rows(path)
     if not 0 <= document < num_rows:
@@ -135,13 +135,13 @@ def read_source(path: str, document: int) -> Source:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[pq.ParquetFile]:
-    """Open a provenance file and check what its footer says, before anything is allocated by it."""
+    """Open a provenance file and check its footer before anything is allocated from it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with contextlib.ExitStack() as opened:
         try:
-            # Arrow opens no name that is not UTF-8.
+            # Arrow cannot open names that are not UTF-8.
             file = opened.enter_context(pq.ParquetFile(opened.enter_context(open_file(path))))
         except (OSError, pa.ArrowException, ValueError) as error:
             raise _unreadable(path, error) from error
@@ -154,7 +154,7 @@ def _opened(path: str) -> Iterator[pq.ParquetFile]:
         if [(field.name, str(field.type)) for field in schema] != COLUMNS:
             msg = f"{path}: expected the columns input int32, offset int64, line int64, got another Parquet file"
             raise FormatError(msg)
-        # Told from what was read, never by what the footer claims: it may claim any number.
+        # Checked against the rows read, since the footer may claim any number.
         if (
             any(size != ROWS_PER_GROUP for size in sizes[:-1])
             or any(not 0 < size <= ROWS_PER_GROUP for size in sizes[-1:])
@@ -173,7 +173,7 @@ Rows = tuple["NDArray[np.int32]", "NDArray[np.int64]", "NDArray[np.int64]"]
 
 
 def _row_groups(shards: Iterable[ShardProvenance]) -> Iterator[Rows]:
-    """Cut the shards' rows into groups of ROWS_PER_GROUP, whatever the shards' own sizes."""
+    """Regroup the shards' rows into groups of ROWS_PER_GROUP, whatever the sizes of the shards."""
     pending: list[Rows] = []
     num_pending = 0
     for shard in shards:
@@ -181,7 +181,7 @@ def _row_groups(shards: Iterable[ShardProvenance]) -> Iterator[Rows]:
             rows = np.fromfile(shard.path, PROVENANCE)
             size_bytes = os.path.getsize(shard.path)
         except OSError as error:
-            msg = f"{shard.path}: cannot be read ({error.strerror}); run the same command again: it is made again"
+            msg = f"{shard.path}: cannot be read ({error.strerror}); run the same command again to rebuild it"
             raise InputError(msg) from error
         if rows.nbytes != size_bytes:
             msg = f"{shard.path}: expected whole rows of {PROVENANCE.itemsize} bytes; the file is cut off"

@@ -1,14 +1,15 @@
-"""Records that were set aside: `<prefix>.quarantine.jsonl.zst`, one JSON line each, in the order of the inputs.
+"""Quarantined records: `<prefix>.quarantine.jsonl.zst`, one JSON line each, in the order of the inputs.
 
     file     the input, as it was given
     offset   byte offset of the line in that input
     line     1-based line number in that input
-    reason   what is wrong
-    raw      the line itself, where it is UTF-8; else
+    reason   why it is bad
+    raw      the line itself if it is UTF-8, otherwise
     raw_base64
 
-Lines longer than --max-record-size are cut there. Shards write the same uncompressed, with lines counted from 0 at the
-range's start. The compressor gets chunks of a fixed size, so that the file does not depend on how the build was cut.
+Lines longer than --max-record-size are cut there. Shards write the same format uncompressed, with lines counted from 0
+at the start of the range. The compressor gets chunks of a fixed size, so the file does not depend on how the build was
+cut into shards.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardQuarantine:
-    """The `.quarantine` of one shard and what its lines count from."""
+    """The `.quarantine` of one shard, and the input and first line that its lines refer to."""
 
     path: str
     file: str
-    """The input as it was given."""
+    """The path of the input as the user gave it."""
     first_line: int
     """1-based line number of the shard's first line in its input."""
 
@@ -57,11 +58,11 @@ def quarantine_line(path: str, record: BadRecord) -> bytes:
 
 
 def write_quarantine(file: DigestingWriter, shards: Iterable[ShardQuarantine]) -> None:
-    """Write what all shards set aside, in order, compressed; a line and a chunk in memory at a time.
+    """Write the quarantined records of all shards, in order, compressed, with one line and one chunk in memory.
 
     Raises:
-        InputError: If a shard's file is gone.
-        FormatError: If it is damaged.
+        InputError: If a shard's file is missing.
+        FormatError: If a shard's file is damaged.
     """
     import pyarrow as pa
 
@@ -78,7 +79,7 @@ def write_quarantine(file: DigestingWriter, shards: Iterable[ShardQuarantine]) -
 
 
 def _renumbered(shard: ShardQuarantine) -> Iterator[bytes]:
-    """Yield a shard's lines with the input's name as given and the line numbers of the whole input."""
+    """Yield a shard's lines with the input's path as given and line numbers that count from the start of the input."""
     try:
         with open(shard.path, "rb") as file:
             for line in file:
@@ -87,8 +88,8 @@ def _renumbered(shard: ShardQuarantine) -> Iterator[bytes]:
                 entry["line"] += shard.first_line
                 yield encode_json(entry, newline=True)
     except OSError as error:
-        msg = f"{shard.path}: cannot be read ({error.strerror}); run the same command again: the shard is made again"
+        msg = f"{shard.path}: cannot be read ({error.strerror}); run the same command again to rebuild the shard"
         raise InputError(msg) from error
     except (ValueError, TypeError, KeyError) as error:
-        msg = f"{shard.path}: expected lines of a quarantine ({error}); run the same command again: it is made again"
+        msg = f"{shard.path}: expected quarantined records ({error}); run the same command again to rebuild the shard"
         raise FormatError(msg) from error

@@ -1,7 +1,7 @@
 """The unit of work: tokenize one byte range of one input into a partial `.bin`/`.idx` pair per key.
 
-`tokenize_shard` runs unchanged on any executor. Every attempt writes under names of its own; which attempt counts is
-decided by the driver alone (workflows.state.ledger). A worker holds a few parsed blocks, never a whole range.
+`tokenize_shard` runs unchanged on any executor. Every attempt writes under unique names, and the driver alone decides
+which attempt counts (workflows.state.ledger). A worker holds a few parsed blocks, never a whole range.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dsindex.regular_files import open_unbuffered
 from dsindex.shards.attempt import Attempt, shard_folder
 from dsindex.shards.layout import LaidOutDocuments, lay_out_documents, lay_out_packed_documents
 from dsindex.shards.quarantine import quarantine_line
-from dsindex.storage import StoredFile  # noqa: TC001 - the ledger reads results by their annotations
+from dsindex.storage import StoredFile  # noqa: TC001 - the ledger parses results by their annotations
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,30 +39,30 @@ FINGERPRINT_SAMPLE_BYTES = 16 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSettings:
-    """What all shards of a build have in common; sent to every worker once."""
+    """The settings that all shards of a build share; sent to every worker once."""
 
     tokenizer: Tokenizer
     engine: Engine
     keys: tuple[str, ...]
     pattern: TextPattern | None = None
-    """Gives the one text of a record; the only key is then its column."""
+    """Selects the one text of a record; its column is then the only key."""
     dtype: str
     """Token type on disk."""
     eod_id: int | None
-    """Closes every document that has tokens; None: nothing does."""
+    """Appended to every document that has tokens; None to append nothing."""
     layout: Literal["megatron", "packed"]
-    """`megatron`: empty documents keep a boundary, EOD always. `packed`: no empty documents, EOD unless it is there."""
+    """`megatron` keeps empty documents and always appends EOD; `packed` drops them and never repeats a final EOD."""
     quarantine: bool
-    """Set bad records aside and go on; otherwise the first one is an error."""
+    """Whether bad records are quarantined; otherwise the first one is an error."""
     max_record_bytes: int | None
     provenance: bool
     work_dir: str
-    """The folder that attempts are written below."""
+    """The work folder, which holds the files of attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardTask:
-    """One byte range: the lines that begin in [begin, end) of an input."""
+    """The lines that begin in the byte range [begin, end) of an input."""
 
     shard: int
     """Number in plan order, over all inputs."""
@@ -73,7 +73,7 @@ class ShardTask:
     end: int
     input_size_bytes: int
     input_version: str
-    """Modification time in ns as the plan saw it."""
+    """Modification time in ns when the job was planned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,20 +87,20 @@ class KeyResult:
     num_empty_documents: int
     """Documents without tokens; they keep a boundary and have no sequence."""
     eod_in_text: int
-    """Tokens equal to EOD that came out of the text itself."""
+    """Tokens equal to EOD that came from the text itself."""
     bin: StoredFile
     idx: StoredFile
     provenance: StoredFile | None = None
-    """Of this key's documents, where they are not those of every key."""
+    """Provenance of this key's documents if they differ from those of the other keys."""
     num_reference_texts: int = 0
-    """Texts that `tokenizers` encoded though the engine is gigatoken, which can differ on them."""
+    """Texts that `tokenizers` encoded because gigatoken, the engine in use, may differ on them."""
     is_aligned: bool = False
-    """Not tokens but a value for each token of another key, such as a loss mask."""
+    """Whether the part holds a value for each token of another key, such as a loss mask, instead of tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardResult:
-    """What one attempt made of a shard: small, and all that the driver needs."""
+    """The result of one attempt at a shard: small, and all that the driver needs."""
 
     shard: int
     num_lines: int
@@ -112,22 +112,22 @@ class ShardResult:
     provenance: StoredFile | None
     quarantine: StoredFile | None
     input_fingerprint: str | None
-    """Of the whole input, as this shard saw it."""
+    """Fingerprint of the whole input when this shard was read."""
     counts: tuple[tuple[str, int], ...] = ()
-    """What else a kind of shard counts, by names of its own; to be added up over shards."""
+    """Further named counts of a kind of shard, to be added up over shards."""
 
 
 def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
-    """Tokenize a byte range into files under names of this attempt's own, synced to disk.
+    """Tokenize a byte range into files under names unique to this attempt, synced to disk.
 
     Raises:
         BadRecordError: At the range's first bad record, unless bad records are quarantined.
         RecordLimitError: At the first record for which the pattern takes too much time or memory.
-        InputError: If the input is gone or changed since it was planned.
-        TokenizerError: If a token does not fit the vocabulary that the tokenizer claims, or the engine fails its audit.
+        InputError: If the input is missing or has changed since the job was planned.
+        TokenizerError: If a token id is outside the tokenizer's vocabulary, or the engine fails its audit.
         OutputError: If the work folder cannot be written.
     """
-    from dsindex.text.records import read_records  # pyarrow loads when it is used
+    from dsindex.text.records import read_records  # loads pyarrow, only when needed
 
     check_unchanged(task)
     with shard_attempt(task, settings.work_dir) as attempt:
@@ -150,15 +150,15 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
 
 
 def shard_attempt(task: ShardTask, work_dir: str) -> Attempt:
-    """Begin an attempt at a shard."""
+    """Return a new attempt at a shard."""
     return Attempt(work_dir, folder=shard_folder(task.shard), name=f"{task.shard:08d}")
 
 
 def check_unchanged(task: ShardTask) -> None:
-    """Compare an input with what the plan saw.
+    """Compare an input's size and time with the plan.
 
     Raises:
-        InputError: If it is gone or another one.
+        InputError: If it is missing or has changed.
     """
     try:
         status = os.stat(task.path)
@@ -167,17 +167,17 @@ def check_unchanged(task: ShardTask) -> None:
         raise InputError(msg) from error
     if status.st_size != task.input_size_bytes or str(status.st_mtime_ns) != task.input_version:
         msg = (
-            f"{task.path}: changed while the build was running (expected {task.input_size_bytes} bytes as of the plan, "
+            f"{task.path}: changed while the build was running (expected {task.input_size_bytes} bytes as planned, "
             f"got {status.st_size}, or a newer time); leave inputs alone, then run again with --fresh"
         )
         raise InputError(msg)
 
 
 def fingerprint_input(path: str) -> str:
-    """Recognise an input by its size and 16 samples of its bytes, the first and the last among them.
+    """Fingerprint an input by its size and 16 samples of its bytes, including the first and the last.
 
     Returns:
-        XXH3-128, hexadecimal; the same wherever the file lies and whenever it was written.
+        XXH3-128, hexadecimal; independent of the file's path and time.
 
     Raises:
         InputError: If it cannot be read.
@@ -197,7 +197,7 @@ def fingerprint_input(path: str) -> str:
 
 
 class _ShardWriter:
-    """What one attempt at one shard writes and counts."""
+    """Writes and counts the records of one attempt at a shard."""
 
     def __init__(self, attempt: Attempt, task: ShardTask, settings: ShardSettings) -> None:
         self._attempt = attempt
@@ -215,11 +215,11 @@ class _ShardWriter:
             self._provenance = attempt.open("prov") if settings.provenance else None
 
     def add(self, block: RecordBlock) -> None:
-        """Encode a block of records and write it at the end of this attempt's files."""
+        """Encode a block of records and append it to this attempt's files."""
         from dsindex.text.encoders import make_encoder
 
         if block.bad and not self._settings.quarantine:
-            self._audit()  # of what stands before it
+            self._audit()  # errors in the text before the bad record go first
             first = block.bad[0]
             raise BadRecordError(self._task.path, first.offset, first.reason)
         encoder = make_encoder(self._settings.tokenizer, self._settings.engine)
@@ -229,7 +229,7 @@ class _ShardWriter:
                 column = block.columns[key.key]
                 self._choose_audit(block, column)
                 is_document = key.add(column, encoder).is_document
-                if is_document is not None:  # in a layout of one key only
+                if is_document is not None:  # only in a layout with one key
                     offsets, lines = offsets[is_document], lines[is_document]
             if self._provenance is not None:
                 self._provenance.write(provenance_rows(offsets, lines).data)
@@ -240,7 +240,7 @@ class _ShardWriter:
         self._records += len(block.offsets)
 
     def _choose_audit(self, block: RecordBlock, column: TextColumn) -> None:
-        """Set aside the few texts that chance, not the cut, chose: a call per block would cost more than they do."""
+        """Collect the few texts drawn for the audit, which are compared together: a call per block would be slower."""
         from dsindex.text.audit import choose_audit
 
         settings = self._settings
@@ -254,7 +254,7 @@ class _ShardWriter:
         self._chosen += chosen.to_pylist()
 
     def _audit(self) -> None:
-        """Compare the fast engine with the reference on the texts set aside so far."""
+        """Compare the fast engine with the reference on the texts collected so far."""
         if self._chosen:
             import pyarrow as pa
 
@@ -270,7 +270,7 @@ class _ShardWriter:
         self._quarantined += 1
 
     def finish(self) -> ShardResult:
-        """Audit, sync everything and say what was written."""
+        """Audit, sync all files and return the result."""
         self._audit()
         with self._attempt.errors_named():
             keys = tuple(key.finish() for key in self._keys)
@@ -290,7 +290,7 @@ class _ShardWriter:
 
 
 class _KeyWriter:
-    """One key's texts on their way into a part."""
+    """Encodes one key's texts and writes them to a part."""
 
     def __init__(self, key: str, part: PartWriter, settings: ShardSettings) -> None:
         self.key = key
@@ -331,7 +331,7 @@ class _KeyWriter:
 
 
 def check_ids(tokens: NDArray[np.uint32], vocabulary_size: int) -> None:
-    """Refuse token ids that the vocabulary does not have.
+    """Refuse token ids outside the vocabulary.
 
     Raises:
         TokenizerError: Naming the largest.
@@ -345,11 +345,11 @@ def check_ids(tokens: NDArray[np.uint32], vocabulary_size: int) -> None:
 
 
 def provenance_rows(offsets: NDArray[np.int64], lines: NDArray[np.int64]) -> NDArray[Any]:
-    """Give rows of type PROVENANCE.
+    """Return rows of type PROVENANCE.
 
     Args:
         offsets: Byte offset of each record's line in its input, shape [records].
-        lines: Number of the line, from 0 at the range's start; same shape.
+        lines: Number of the line, counted from 0 at the start of the range; same shape.
     """
     rows = np.empty(len(offsets), PROVENANCE)
     rows["offset"] = offsets

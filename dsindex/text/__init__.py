@@ -1,1 +1,1 @@
-"""From bytes to records to token batches."""
+"""Turn bytes into records, and records into batches of tokens."""

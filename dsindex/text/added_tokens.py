@@ -1,8 +1,8 @@
-"""Which added tokens gigatoken 0.10 matches as `tokenizers` does.
+"""Check that gigatoken 0.10 matches a tokenizer's added tokens as `tokenizers` does.
 
-`tokenizers` looks for tokens with normalized=false in the raw text first, and then for the others in what the
-normalizer makes of the rest; gigatoken makes one pass over the raw text, and knows no single_word. It also counts added
-tokens among the words of the vocabulary.
+`tokenizers` first looks for tokens with normalized=false in the raw text, then for the others in the normalized rest.
+gigatoken makes one pass over the raw text and ignores single_word. It also treats added tokens as words of the
+vocabulary.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -> None:
-    """Refuse the added tokens on which the engines can differ.
+    """Refuse added tokens on which the engines can differ.
 
     Args:
-        document: The content of a tokenizer.json whose parts were all compared.
-        loaded: The same, by `tokenizers`.
+        document: The content of a tokenizer.json, all of whose parts were compared.
+        loaded: The same tokenizer, loaded by `tokenizers`.
 
     Raises:
-        Unsuitable: If there is one.
+        Unsuitable: If there is such a token.
     """
     added = document.get("added_tokens") or []
     normalizes = document.get("normalizer") is not None
@@ -78,7 +78,7 @@ def _strips(token: dict[str, Any]) -> bool:
 
 
 def _overlap(first: str, second: str) -> bool:
-    """Whether two strings can share characters in some text."""
+    """Tell whether occurrences of two strings can overlap in a text."""
     if first in second or second in first:
         return True
     shorter = min(len(first), len(second))
@@ -86,9 +86,9 @@ def _overlap(first: str, second: str) -> bool:
 
 
 def _check_words(added: Added, loaded: tokenizers.Tokenizer, *, normalizes: bool, prefixes: bool) -> None:
-    """Refuse added tokens that are one word, and that NFC or a space put before the text makes out of another text.
+    """Refuse added tokens of one word that NFC or a prefix space can produce from another text.
 
-    Of ASCII NFC makes `;`, `` ` `` and `K` only.
+    The only ASCII characters that NFC produces are `;`, `` ` `` and `K`.
     """
     for token in added:
         content = token["content"]

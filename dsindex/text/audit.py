@@ -1,9 +1,9 @@
-"""Comparing gigatoken with `tokenizers` on the build's own text: a sample before it starts, and excerpts while it runs.
+"""Compare gigatoken with `tokenizers` on the build's own text: on a sample before it starts, on excerpts as it runs.
 
 The excerpts are a function of the input alone. Every input is cut into strata of 8 MiB by byte offset, and a hash of
-(input, stratum) draws four byte positions in each. The record in whose text a position falls is audited there: the
-first position takes any text, the others only where a character outside ASCII or a special token is near. An excerpt
-has at most 512 bytes, so 64 MiB of input give at most 8 * 4 * 512 = 16 KiB for each key: 7 ms of `tokenizers`.
+(input, stratum) draws four byte positions in each. The record whose text covers a position is audited there: at the
+first position always, at the others only if a character outside ASCII or a special token is near. An excerpt has at
+most 512 bytes, so 64 MiB of input give at most 8 * 4 * 512 = 16 KiB per key, which takes `tokenizers` 7 ms.
 """
 
 from __future__ import annotations
@@ -33,18 +33,11 @@ STRATUM_BYTES = 8 * 1024**2
 POSITIONS_PER_STRATUM = 4
 EXCERPT_BYTES = 512
 SEARCHED_BYTES = 8 * 1024
-"""How far behind a position an unusual character is looked for."""
-
-SAMPLE_SHARE = 4000
-"""The sample before a build is this part of the input,"""
-SAMPLE_MAX_BYTES = 4 * 1024**2
-"""at most so much,"""
-SAMPLE_PIECE_BYTES = 16 * 1024
-"""in pieces of this size, and at least one."""
+"""Bytes after a position that are searched for an unusual character."""
 
 
 def audit(tokenizer: Tokenizer, engine: Engine, texts: pa.LargeStringArray) -> None:
-    """Encode texts with both engines and compare; nothing to do where the engine is the reference.
+    """Encode texts with both engines and compare the tokens; does nothing if the engine is the reference.
 
     Raises:
         TokenizerError: At the first text that they encode differently.
@@ -59,7 +52,7 @@ def audit(tokenizer: Tokenizer, engine: Engine, texts: pa.LargeStringArray) -> N
         got, expected = batch.tokens[end - length : end].tolist(), encoding.ids
         if got != expected:
             msg = (
-                f"{tokenizer.name}: expected the same tokens from gigatoken and tokenizers, and they differ on "
+                f"{tokenizer.name}: expected the same tokens from gigatoken and tokenizers, but they differ on "
                 f"{_difference(text, got, expected)}; use --engine tokenizers"
             )
             raise TokenizerError(msg)
@@ -72,16 +65,16 @@ def choose_audit(
     input_number: int,
     special_tokens: Sequence[str] = (),
 ) -> pa.LargeStringArray:
-    """Choose what to audit of a block of whole records; the choice does not depend on how records came into blocks.
+    """Choose the excerpts of a block of whole records to audit, independently of how records are grouped into blocks.
 
     Args:
-        texts: Texts of one key, in file order; several of one record stand together.
-        offsets: Byte offset in the input of the record of each text, shape [D], ascending.
-        input_number: Which input it is, from 0.
+        texts: Texts of one key, in file order; the texts of one record are adjacent.
+        offsets: Byte offset in the input of each text's record, shape [D], ascending.
+        input_number: Number of the input, counted from 0.
         special_tokens: Strings that become one token.
 
     Returns:
-        Excerpts, cut at characters; few or none.
+        Excerpts, cut between characters; few or none.
     """
     import pyarrow as pa
 
@@ -103,38 +96,8 @@ def choose_audit(
     return pa.array(excerpts, pa.large_string())
 
 
-def sample_offsets(sizes: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Spread the sample that is audited before a build evenly over the bytes of all inputs.
-
-    Args:
-        sizes: Of the inputs, in bytes.
-
-    Returns:
-        Byte ranges (input number, begin, end), ascending; a range stands for the lines that begin in it. Their texts
-        can be long: clip them.
-
-    >>> sample_offsets([0, 100])
-    [(1, 0, 100)]
-    >>> sample_offsets([600_000_000, 400_000_000])[-1]
-    (1, 337500000, 337516384)
-    """
-    total = sum(sizes)
-    if total == 0:
-        return []
-    budget = min(total // SAMPLE_SHARE, SAMPLE_MAX_BYTES)
-    num_pieces = max(1, -(-budget // SAMPLE_PIECE_BYTES))
-    bases = np.concatenate([[0], np.cumsum(np.array(sizes, np.int64))])
-    pieces = []
-    for piece in range(num_pieces):
-        position = total * piece // num_pieces
-        number = int(np.searchsorted(bases, position, side="right")) - 1
-        begin = position - int(bases[number])
-        pieces.append((number, begin, min(begin + SAMPLE_PIECE_BYTES, sizes[number])))
-    return pieces
-
-
 def clip_texts(texts: pa.LargeStringArray, *, text_bytes: int, total_bytes: int) -> pa.LargeStringArray:
-    """Shorten every text, and drop the last ones, until a sample has the size that was meant for it."""
+    """Shorten each text to `text_bytes`, and drop the last texts, so that the sample has at most `total_bytes`."""
     import pyarrow as pa
 
     ends, data = string_buffers(texts)
@@ -146,9 +109,9 @@ def clip_texts(texts: pa.LargeStringArray, *, text_bytes: int, total_bytes: int)
 
 
 def _text_positions(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return each text a stretch of its record's line: behind each other, from the line's first byte.
+    """Assign each text a stretch of its record's line, one after the other from the line's first byte.
 
-    JSON is never shorter than the UTF-8 that it stands for, so the stretches of different records do not meet.
+    JSON is never shorter than the UTF-8 that it encodes, so the stretches of different records do not overlap.
     """
     before = np.cumsum(lengths) - lengths
     is_first = np.diff(offsets, prepend=offsets[0] - 1) != 0
@@ -158,7 +121,7 @@ def _text_positions(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> N
 
 
 def _drawn_positions(input_number: int, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Draw the positions of every stratum that [begin, end) touches, ascending, and say which ones take any text."""
+    """Return the positions of every stratum that [begin, end) touches, ascending, and which of them take any text."""
     strata = range(begin // STRATUM_BYTES, (end - 1) // STRATUM_BYTES + 1)
     drawn = sorted(
         (stratum * STRATUM_BYTES + _hash(input_number, stratum, draw) % STRATUM_BYTES, draw == 0)
@@ -173,7 +136,7 @@ def _hash(input_number: int, stratum: int, draw: int) -> int:
 
 
 def _unusual_place(text: memoryview, begin: int, special_tokens: tuple[str, ...]) -> int | None:
-    """Find where an excerpt with something unusual should begin, near to `begin` and behind it."""
+    """Return where an excerpt with something unusual should begin, shortly after `begin`; None if nothing is near."""
     found = _unusual(special_tokens).search(text, begin, min(begin + SEARCHED_BYTES, len(text)))
     return None if found is None else max(begin, found.start() - EXCERPT_BYTES // 4)
 
@@ -184,7 +147,7 @@ def _unusual(special_tokens: tuple[str, ...]) -> re.Pattern[bytes]:
 
 
 def _cut_at_characters(text: memoryview, begin: int, size: int = EXCERPT_BYTES) -> str:
-    """Cut whole characters out of UTF-8: what a cut leaves of a character at either end is dropped."""
+    """Cut an excerpt of whole characters out of UTF-8, dropping partial characters at both ends."""
     return bytes(text[begin : begin + size]).decode("utf-8", errors="ignore")
 
 

@@ -1,4 +1,4 @@
-"""Finding the texts that hold one of a set of code points, at the speed of memory where texts are mostly ASCII."""
+"""Find the texts that contain one of a set of code points, at memory speed for texts that are mostly ASCII."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 _NUM_CODE_POINTS = 0x110000
 _PIECE_BYTES = 1 << 20
-"""Text that is looked at in one step where the loops are not loaded."""
+"""Text searched in one step while the kernels are not loaded."""
 
 
 class CodePoints:
-    """A set of code points outside ASCII, ready to be looked for in UTF-8."""
+    """A set of code points outside ASCII, prepared for searching UTF-8."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Prepare a set.
 
         Args:
-            ranges: First and last code point of each range, both members.
+            ranges: First and last code point of each range, both included.
         """
         flags = np.zeros(_NUM_CODE_POINTS, np.uint8)
         for first, last in ranges:
@@ -39,10 +39,10 @@ class CodePoints:
         self._is_empty = not flags.any()
 
     def find_texts(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return the numbers of the texts that hold a member, ascending.
+        """Return the numbers of the texts that contain a member, ascending.
 
         Args:
-            offsets: Where the texts begin in `data`, and where the last one ends; shape [D + 1].
+            offsets: Start of each text in `data`, then the end of the last one; shape [D + 1].
             data: UTF-8.
         """
         if self._is_empty or len(offsets) < 2:
@@ -61,7 +61,7 @@ class CodePoints:
         found: list[NDArray[np.int64]] = []
         for start in range(begin, end, _PIECE_BYTES):
             piece = data[start : min(start + _PIECE_BYTES, end)]
-            high = np.flatnonzero(piece >= lowest)  # few, where most characters have one byte or two
+            high = np.flatnonzero(piece >= lowest)  # few, if most characters have one or two bytes
             places = high[self._leads[piece[high]] > 0] + start
             found.append(places[self._are_members(places, data, end)])
         places = np.concatenate([np.empty(0, np.int64), *found])
@@ -81,5 +81,5 @@ class CodePoints:
 
 
 def _first_bytes(points: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the first byte of the UTF-8 of each code point, none of them in ASCII."""
+    """Return the first UTF-8 byte of each code point, none of them in ASCII."""
     return np.select([points < 0x800, points < 0x10000], [0xC0 | points >> 6, 0xE0 | points >> 12], 0xF0 | points >> 18)

@@ -1,4 +1,4 @@
-"""From batches of texts to batches of tokens: one protocol, an encoder for each engine."""
+"""Encode batches of texts as batches of tokens: one protocol, and an encoder for each engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Encoder", "Engine", "TokenBatch", "choose_engine", "make_encoder"]
 
 TOKENIZERS_BATCH_BYTES = 512 * 1024
-"""Text per call of `tokenizers`; the rate is the same up to 4 MiB, and the results in memory are smaller."""
+"""Text per call of `tokenizers`: up to 4 MiB is no faster and takes more memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,29 +38,28 @@ class TokenBatch:
     lengths: NDArray[np.int64]
     """Number of tokens of each text, shape [D]; they add up to T."""
     num_reference_texts: int = 0
-    """Texts that `tokenizers` encoded, since gigatoken can differ on them; 0 where it encodes all of them."""
+    """Texts that `tokenizers` encoded because gigatoken can differ on them; 0 if `tokenizers` is the engine."""
 
 
 class Encoder(Protocol):
-    """Turns texts into tokens, in the calling thread; threads may share it."""
+    """Encodes texts as tokens, in the calling thread; threads may share it."""
 
     engine: Engine
 
     def encode(self, texts: pa.LargeStringArray) -> TokenBatch:
-        """Encode texts without nulls, each on its own, special-token strings in them included."""
+        """Encode texts without nulls, each on its own; special-token strings in a text become special tokens."""
         ...
 
 
 def make_encoder(tokenizer: Tokenizer, engine: Engine) -> Encoder:
-    """Return an encoder; what takes time to load is loaded once in a process, when it is first used.
+    """Return an encoder; tokenizers are loaded once per process, when they are first used.
 
     Args:
-        tokenizer: As loaded.
-        engine: As chosen; `tokenizer` must be the one that it was chosen for.
+        tokenizer: The tokenizer.
+        engine: The engine that was chosen for this tokenizer.
 
-    For `tokenizers` TOKENIZERS_PARALLELISM is set to false for the process unless it is set: the only switch that the
-    library has. Threads that each encode in this way add up (2 threads: 5.8 MB/s against 2.8), which they do not with
-    RAYON_NUM_THREADS=1, where all threads wait for one (2.2 MB/s).
+        For `tokenizers`, TOKENIZERS_PARALLELISM is set to false in the process unless it is set already: with
+        RAYON_NUM_THREADS=1 instead, all threads would wait for one.
     """
     return (GigatokenEncoder if engine.name == "gigatoken" else TokenizersEncoder)(tokenizer, engine)
 
@@ -74,7 +73,7 @@ class TokenizersEncoder:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
     def encode(self, texts: pa.LargeStringArray) -> TokenBatch:
-        """Encode in calls of about half a MiB, so that memory does not depend on the size of the batch."""
+        """Encode in calls of about 512 KiB, so that memory does not depend on the size of the batch."""
         tokens, lengths = [np.empty(0, np.uint32)], []
         for batch in _batches(texts, TOKENIZERS_BATCH_BYTES):
             encodings = self._loaded.encode_batch_fast(batch, add_special_tokens=self.engine.add_special_tokens)
@@ -86,7 +85,7 @@ class TokenizersEncoder:
 
 
 class GigatokenEncoder:
-    """The fast one: gigatoken over the Arrow buffers as they are, with the tokens around a text added by us.
+    """The fast engine: gigatoken on the Arrow buffers without copies; fixed tokens around a text are added afterwards.
 
     A text with a code point on which gigatoken can differ is encoded by the reference instead.
     """
@@ -98,7 +97,7 @@ class GigatokenEncoder:
         self._differing = _code_points(engine.differing)
 
     def encode(self, texts: pa.LargeStringArray) -> TokenBatch:
-        """Encode all texts in one call, and again those that are the reference's."""
+        """Encode all texts in one call, then encode again with the reference those on which gigatoken can differ."""
         if len(texts) == 0:
             return TokenBatch(tokens=np.empty(0, np.uint32), lengths=np.empty(0, np.int64))
         offsets, data = string_buffers(texts)
@@ -117,7 +116,7 @@ class GigatokenEncoder:
         tokens: NDArray[np.uint32],
         lengths: NDArray[np.int64],
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Put the reference's tokens of some texts in the place of gigatoken's."""
+        """Replace gigatoken's tokens of some texts with the reference's."""
         plain = replace(self.engine, name="tokenizers", add_special_tokens=False)
         wanted = TokenizersEncoder(self._tokenizer, plain).encode(texts.take(numbers))
         ends = np.cumsum(lengths)
@@ -132,9 +131,9 @@ class GigatokenEncoder:
     def _with_added(
         self, tokens: NDArray[np.uint32], lengths: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Put the fixed tokens around each text.
+        """Insert the fixed tokens around each text.
 
-        Two texts of 2 and 0 tokens, with BOS and EOS: inserted before tokens 0, 2, 2, 2, in this order.
+        For two texts of 2 and 0 tokens, BOS and EOS are inserted before tokens 0, 2, 2, 2, in this order.
         """
         ends = np.concatenate([[0], np.cumsum(lengths)])
         before = np.repeat(ends[:-1, np.newaxis], len(self.engine.prefix), axis=1)
@@ -146,7 +145,7 @@ class GigatokenEncoder:
 
 @functools.lru_cache(maxsize=8)
 def _code_points(ranges: tuple[tuple[int, int], ...]) -> CodePoints:
-    """Prepare the set once in a process: an encoder is made for every block of records."""
+    """Return a set that is prepared once per process, since every block of records gets a new encoder."""
     return CodePoints(ranges)
 
 
@@ -154,7 +153,7 @@ def string_buffers(texts: pa.LargeStringArray) -> tuple[NDArray[np.int64], NDArr
     """Return the buffers of an Arrow array without copies.
 
     Returns:
-        Offsets of shape [D + 1] into the bytes, the first not 0 where the array is a slice; and all the buffer's bytes.
+        Offsets of shape [D + 1] into the bytes, which need not start at 0 if the array is a slice; and all the bytes.
     """
     _, ends, data = texts.buffers()
     if ends is None:
@@ -164,7 +163,7 @@ def string_buffers(texts: pa.LargeStringArray) -> tuple[NDArray[np.int64], NDArr
 
 
 def _batches(texts: pa.LargeStringArray, batch_bytes: int) -> Iterator[list[str]]:
-    """Cut into lists of at most so many bytes; a longer text stands alone."""
+    """Cut texts into lists of at most `batch_bytes`; a longer text gets its own list."""
     if len(texts) == 0:
         return
     offsets, _ = string_buffers(texts)

@@ -1,9 +1,9 @@
-"""Which engine encodes: decided once, by the driver, from the tokenizer and the installed versions.
+"""Choose the engine that encodes: once, in the driver, from the tokenizer and the installed versions.
 
-`tokenizers` is the reference. `gigatoken` is 50 times faster and not the same in every case: it runs no post-processor,
-it takes some tokenizers that it gets wrong, and it knows another version of Unicode. So it is taken only for versions
-and parts of tokenizers that were compared whole (see `agreement` and `structures`), and never for a text that holds a
-code point on which the two differ there. Probes, and later the audit, catch what is wrong all the same.
+`tokenizers` is the reference. `gigatoken` is 50 times faster but not always the same: it runs no post-processor,
+accepts some tokenizers that it gets wrong, and uses another version of Unicode. So it is used only for versions and
+tokenizer parts that were compared completely (see `agreement` and `structures`), and never for a text with a code point
+on which the two differ. Probes, and later the audit, catch remaining differences.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ if TYPE_CHECKING:
 EngineName = Literal["gigatoken", "tokenizers"]
 
 LARGEST_ID_FACTOR = 16
-"""gigatoken allocates by the largest id: one of a billion among 50,000 tokens takes all memory."""
+"""Largest id per token of the vocabulary: gigatoken allocates by the largest id, and a huge one takes all memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """How texts become tokens; part of a build's fingerprint."""
+    """The chosen engine and its settings; part of a build's fingerprint."""
 
     name: EngineName
     version: str
-    """Of the engine's package."""
+    """Version of the engine's package."""
     add_special_tokens: bool
-    """Whether the tokenizer's post-processor has its say."""
+    """Whether the tokenizer's post-processor is applied."""
     prefix: tuple[int, ...]
-    """Tokens that we put before every text, since gigatoken runs no post-processor; empty for `tokenizers`."""
+    """Tokens added before every text, since gigatoken runs no post-processor; empty for `tokenizers`."""
     suffix: tuple[int, ...]
-    """The same after every text."""
+    """Tokens added after every text; empty for `tokenizers`."""
     reason: str
-    """Why not gigatoken; empty where nothing speaks against it."""
+    """Why gigatoken is not used; empty if it is."""
     reference_version: str
-    """Of `tokenizers`, with which gigatoken was compared, and which encodes the texts on which it can differ."""
+    """Version of `tokenizers`, which encodes the texts on which gigatoken can differ."""
     differing: tuple[tuple[int, int], ...] = ()
-    """Ranges of code points, first and last: a text that holds one is encoded by `tokenizers`."""
+    """Ranges of code points, first and last: a text that contains one is encoded by `tokenizers`."""
 
     def describe(self) -> str:
-        """Say by whose word tokens are right, for reports."""
+        """Return a description of the engine for reports."""
         if self.name == "tokenizers":
             return f"tokenizers {self.version}, the reference"
         return f"gigatoken {self.version}, and with tokenizers {self.reference_version} where the two can differ"
@@ -65,15 +65,15 @@ def choose_engine(
     *,
     add_special_tokens: bool,
 ) -> Engine:
-    """Decide between the engines.
+    """Choose between the engines.
 
     Args:
-        tokenizer: As loaded.
-        requested: `auto` takes gigatoken where it gives the ids of `tokenizers`.
+        tokenizer: The tokenizer.
+        requested: `auto` chooses gigatoken if it is known to return the same ids as `tokenizers`.
         add_special_tokens: Run the post-processor, as Megatron does without --tokenizer-hf-no-include-special-tokens.
 
     Raises:
-        TokenizerError: If gigatoken is demanded and cannot do this tokenizer.
+        TokenizerError: If gigatoken is requested and does not support this tokenizer.
     """
     if requested == "tokenizers":
         return _tokenizers_engine("asked for", add_special_tokens=add_special_tokens)
@@ -88,7 +88,7 @@ def choose_engine(
     except Unsuitable as unsuitable:
         if requested == "gigatoken":
             remedy = "use --engine tokenizers"
-            msg = f"{tokenizer.name}: expected a tokenizer that gigatoken can do, and {unsuitable}; {remedy}"
+            msg = f"{tokenizer.name}: expected a tokenizer that gigatoken supports, but {unsuitable}; {remedy}"
             raise TokenizerError(msg) from unsuitable
         return _tokenizers_engine(str(unsuitable), add_special_tokens=add_special_tokens)
     return Engine(
@@ -124,7 +124,7 @@ def _check_versions(version: str, reference_version: str) -> None:
 
 
 def _added_around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Find the fixed tokens that the post-processor puts around a text: by its description, then by trying."""
+    """Return the fixed tokens that the post-processor adds around a text, from its description, checked by a trial."""
     prefix, suffix = _fixed_tokens(orjson.loads(tokenizer.json).get("post_processor"))
     loaded = shared_tokenizer(tokenizer)
     plain = loaded.encode_batch_fast(list(FIXED_PROBES), add_special_tokens=False)
@@ -143,7 +143,7 @@ def _fixed_tokens(processor: dict[str, Any] | None) -> tuple[tuple[int, ...], tu
     if kind in {"BertProcessing", "RobertaProcessing"}:
         return (processor["cls"][1],), (processor["sep"][1],)
     if kind == "Sequence":
-        # Of two processors that add tokens the later has no effect; should that change, the trial tells.
+        # Of two processors that add tokens, the later has no effect; should that change, the trial fails.
         adding = [fixed for fixed in map(_fixed_tokens, processor["processors"]) if fixed != ((), ())]
         return adding[0] if adding else ((), ())
     if kind == "TemplateProcessing":
@@ -169,7 +169,7 @@ def _check_gigatoken(tokenizer: Tokenizer) -> tuple[tuple[int, int], ...]:
     """Return the code points on which gigatoken can differ, after trying it.
 
     Raises:
-        Unsuitable: If gigatoken cannot do this tokenizer.
+        Unsuitable: If gigatoken does not support this tokenizer.
     """
     document = orjson.loads(tokenizer.json)
     parts = compared_parts(document)
@@ -196,7 +196,7 @@ def _check_gigatoken(tokenizer: Tokenizer) -> tuple[tuple[int, int], ...]:
 def _check_largest_id(document: dict[str, Any], vocabulary_size: int) -> None:
     """Refuse a file with an id so large that gigatoken would take all memory.
 
-    `tokenizers` numbers an added token itself where the file does not give the next id; gigatoken believes the file.
+    `tokenizers` renumbers an added token if the file does not give it the next id; gigatoken trusts the file.
     """
     numbered = [*document["model"]["vocab"].values(), *(token["id"] for token in document.get("added_tokens") or [])]
     largest = max(numbered, default=0)

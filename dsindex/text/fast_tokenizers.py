@@ -1,7 +1,7 @@
-"""gigatoken's object: one of each tokenizer for all threads of a process, built again when it has learnt too much.
+"""Share one gigatoken object per tokenizer among all threads of a process, and rebuild it when its tables grow large.
 
-An object takes 0.2 s to load, under the interpreter's lock. Calls that run at the same time have tables of words of
-their own in it; they grow with the text.
+An object takes 0.2 s to load, under the interpreter's lock. Each concurrent call has its own table of words in it,
+which grows with the text.
 """
 
 from __future__ import annotations
@@ -25,45 +25,43 @@ if TYPE_CHECKING:
     from dsindex.text.tokenizer import Tokenizer
 
 REBUILD_AFTER_BYTES = 640 * 1024**2
-"""gigatoken remembers every word and never forgets, so it is built again after so much text for each table.
+"""Text per table after which the object is rebuilt, since gigatoken never forgets a word.
 
-That takes time, and then the words have to be learnt again: done after every 160 MiB, a build of 1.2 GB took 9 and 16 %
-longer, in two medians of four rounds."""
+Rebuilding every 160 MiB made builds 9 to 16 % slower."""
 REBUILD_AFTER_GROWTH = 192 * 1024**2
-"""Or sooner, when the process has grown by so much for each table since: 20 MB of random words make it grow by
-190 MB. The memory goes when the object goes."""
+"""Growth of the process per table after which the object is rebuilt earlier: 20 MB of random words take 190 MB."""
 REBUILD_AFTER_SECONDS = 2.0
-"""Or after so much CPU time where a process cannot see its size: it grows by 160 MB a second at most."""
+"""CPU time after which the object is rebuilt if a process cannot see its size; it grows by at most 160 MB/s."""
 
 _UNDIVIDED_BYTES = 2 << 20
-"""gigatoken 0.10 encodes less text than this in the calling thread, even where it is free to use others."""
+"""gigatoken 0.10 encodes less text than this in the calling thread, even if it may use others."""
 
 
 class FastTokenizer:
-    """What threads share; results do not depend on what was encoded before."""
+    """A gigatoken tokenizer that threads share; results do not depend on what was encoded before."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._lock = threading.Lock()
-        """Held while the object is looked at or built, not while it encodes."""
+        """Held while the object is chosen or built, not while it encodes."""
         self._fast: Any = None
         self._learns = True
         self._running, self._tables = 0, 1
-        """Calls that encode now, and the most that did so at once: each had a table."""
+        """Calls that are encoding, and the most that did so at once, which is the number of tables."""
         self._used_bytes, self._used_seconds = 0, 0.0
         self._resident_when_built: int | None = None
         self._others: list[Any] = []
-        """More objects, for calls that find no table free in the first one."""
+        """Further objects, for calls that find no free table in the first one."""
         self._alone = threading.Lock()
         self._beside = threading.BoundedSemaphore(len(os.sched_getaffinity(0)))
 
     def encode(
         self, offsets: NDArray[np.int64], data: NDArray[np.uint8]
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Encode texts, special-token strings in them included, in the calling thread.
+        """Encode texts in the calling thread; special-token strings in a text become special tokens.
 
         Args:
-            offsets: Where the texts begin in `data`, and where the last one ends; shape [D + 1].
+            offsets: Start of each text in `data`, then the end of the last one; shape [D + 1].
             data: UTF-8.
 
         Returns:
@@ -84,13 +82,13 @@ class FastTokenizer:
                 self._used_seconds += time.thread_time() - begin
 
     def _take(self, num_bytes: int) -> Any:  # noqa: ANN401 - gigatoken has no types
-        """Return the object for a call, after building it where that is due."""
+        """Return the object for a call, after rebuilding it if that is due."""
         from gigatoken.gigatoken_rs import SentencePieceTokenizer
 
         give_back_memory()
         with self._lock:
             if self._fast is None or (self._learns and self._has_learnt_much(num_bytes)):
-                self._fast = None  # the old tables go before new ones are made, unless a call still uses them
+                self._fast = None  # frees the old tables before new ones are made, unless a call still uses them
                 self._others.clear()
                 self._fast = self._load()
                 self._learns = not isinstance(self._fast.backend, SentencePieceTokenizer)
@@ -117,13 +115,13 @@ class FastTokenizer:
 
     @contextlib.contextmanager
     def _turn(self, fast: Any, num_bytes: int) -> Iterator[tuple[Any, bool]]:  # noqa: ANN401 - as above
-        """Return an object with a free table, and what to call its `parallel` so that it encodes in this thread.
+        """Yield an object with a free table, and the `parallel` argument that makes it encode in this thread.
 
-        One table is for calls that are not parallel; the others are those of gigatoken's pool of threads, one for each
-        CPU. A call of little text takes one of these too, and none of the threads. Where none is free, as for several
-        very long documents at once, another object is used.
+        One table serves calls that are not parallel; the others belong to gigatoken's thread pool, one per CPU. A
+        parallel call with little text uses one of these tables but no thread. If none is free, as with several very
+        long documents at once, another object is used.
         """
-        if not self._learns:  # then it has no tables to wait for
+        if not self._learns:  # it has no tables to wait for
             yield fast, False
         elif self._alone.acquire(blocking=False):
             try:
@@ -142,18 +140,18 @@ class FastTokenizer:
                 yield other, False
             finally:
                 with self._lock:
-                    if fast is self._fast:  # else it is as old as the first one that was given up
+                    if fast is self._fast:  # otherwise it is as old as the object that was discarded
                         self._others.append(other)
 
 
 _KEPT = 2
 _SHARED: dict[str, FastTokenizer] = {}
-"""By the tokenizer's SHA-256; the last few."""
+"""The most recent few, by the tokenizer's SHA-256."""
 _SHARED_LOCK = threading.Lock()
 
 
 def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
-    """Return the one of this process."""
+    """Return the process-wide FastTokenizer of a tokenizer."""
     with _SHARED_LOCK:
         shared = _SHARED.pop(tokenizer.sha256, None) or FastTokenizer(tokenizer)
         _SHARED[tokenizer.sha256] = shared
@@ -163,7 +161,7 @@ def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
 
 
 def _forget_after_fork() -> None:
-    """Begin anew in a forked process: a lock that another thread held at that moment would never be given back."""
+    """Start afresh in a forked process, where a lock held by another thread would never be released."""
     global _SHARED_LOCK
     _SHARED_LOCK = threading.Lock()
     _SHARED.clear()
@@ -173,7 +171,7 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def resident_bytes() -> int | None:
-    """Return the memory that this process holds; None where the system does not say."""
+    """Return the resident memory of this process in bytes; None if the system does not report it."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -183,9 +181,9 @@ def resident_bytes() -> int | None:
 
 @functools.cache
 def give_back_memory() -> None:
-    """Keep the C library from raising, with every large block, the sizes up to which it keeps what is free.
+    """Keep the C library from raising its thresholds for returning free memory with every large block.
 
-    Without this the heaps of two threads hold 100 MB of nothing after some GB of text. Source: mallopt(3).
+    Without this, the heaps of two threads hold 100 MB of free memory after some GB of text. Source: mallopt(3).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

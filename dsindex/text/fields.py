@@ -1,6 +1,6 @@
-"""One line of JSON and the keys that are wanted of it: what makes a record, and the reason where it makes none.
+"""Read the wanted keys of one line of JSON, or say why the line is not a record.
 
-The reference is Python's `json.loads` of the strictly decoded line, with two rules of our own, where it depends on the
+The reference is Python's `json.loads` of the strictly decoded line. Two rules replace limits that depend on the
 interpreter: integers may have any number of digits, and a line may nest at most MAX_NESTING objects and lists.
 """
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 Texts: TypeAlias = str | list[str]
 
 MAX_NESTING = 900
-"""Deepest nesting that is read: json.loads gives up at about 1,000 less the depth of the call."""
+"""Deepest nesting accepted; json.loads gives up at about 1,000 minus the depth of the call stack."""
 JSON_WHITESPACE = b" \t\r"
-"""What a blank line may hold; a newline ends the line."""
+"""Bytes that a blank line may contain."""
 
-# Integers as floats: nobody looks at them, and int() refuses more than 4,300 digits.
+# Integers are parsed as floats: their values are not used, and int() refuses more than 4,300 digits.
 _DECODER = json.JSONDecoder(parse_int=float)
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _SHOWN_KEYS = 5
@@ -43,10 +43,10 @@ def read_fields(line: bytes, keys: Sequence[str]) -> list[Texts] | str:
 
     Args:
         line: The line without newline and BOM; not blank.
-        keys: The wanted keys of the object, at its top level.
+        keys: The wanted top-level keys of the object.
 
     Returns:
-        The texts of each key, in the order of `keys`; or, as a string, the reason why the line is no record.
+        The texts of each key, in the order of `keys`; or a string with the reason why the line is not a record.
 
     >>> read_fields(b'{"text": "a", "title": ["b", "c"]}', ["text", "title"])
     ['a', ['b', 'c']]
@@ -81,10 +81,10 @@ def read_fields(line: bytes, keys: Sequence[str]) -> list[Texts] | str:
 
 
 def is_too_deep(line: bytes) -> bool:
-    """Tell whether brackets outside of strings nest deeper than MAX_NESTING; cheap for lines with few brackets."""
+    """Tell whether brackets outside strings nest deeper than MAX_NESTING; cheap for lines with few brackets."""
     if line.count(b"{") + line.count(b"[") <= MAX_NESTING:
         return False
-    # Folds "[" on "{" and "]" on "}": 0x5b | 0x20 = 0x7b, 0x5d | 0x20 = 0x7d.
+    # Maps "[" to "{" and "]" to "}": 0x5b | 0x20 = 0x7b, 0x5d | 0x20 = 0x7d.
     folded = np.frombuffer(_STRING.sub(b"", line), np.uint8) | np.uint8(0x20)
     brackets = folded[(folded == 0x7B) | (folded == 0x7D)]
     depths = np.cumsum(np.where(brackets == 0x7B, 1, -1))
@@ -95,13 +95,13 @@ def _decode(text: str) -> object:
     try:
         return _DECODER.decode(text)
     except RecursionError:
-        # Only the caller's own stack is too deep for MAX_NESTING: a new thread starts with an empty one.
+        # Only the caller's stack is too deep: a new thread starts with an empty one, which MAX_NESTING fits.
         with ThreadPoolExecutor(1) as fresh:
             return fresh.submit(_DECODER.decode, text).result()
 
 
 def _find_fault(value: object) -> str | None:
-    """Say what is wrong with a value that should be a string or a list of strings; None where nothing is."""
+    """Describe a value that is not a string or a list of strings; None if it is one."""
     if isinstance(value, str):
         return _find_surrogate(value)
     if not isinstance(value, list):
@@ -114,7 +114,7 @@ def _find_fault(value: object) -> str | None:
 
 
 def _find_surrogate(text: str) -> str | None:
-    r"""Say where a text has half of a surrogate pair (\ud800 to \udfff), which no UTF-8 can hold."""
+    r"""Describe the first lone surrogate (\ud800 to \udfff) of a text, which UTF-8 cannot encode; None without one."""
     if text.isascii():
         return None
     try:
@@ -133,6 +133,6 @@ def _show_keys(record: dict[str, object]) -> str:
 
 
 def type_name(value: object) -> str:
-    """Name the type of a JSON value as people do."""
+    """Return the type of a JSON value in words."""
     names = {dict: "an object", list: "a list", str: "a text", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")

@@ -1,12 +1,12 @@
-"""jq patterns that name a field of a record, or select messages that are not trained on.
+"""jq patterns that name a field of a record, or select messages that are excluded from training.
 
-`.conversations | select(.from == "human")`, as the spec writes it, is read in two parts. Up to the first `|` stands the
-field. The rest is a jq filter; where the field is a list it is asked about **each element** on its own, else about the
-field's value. An element is selected if the filter gives anything but `null` and `false` for it (`select` gives the
-element itself or nothing). Without a rest every element is selected. `.conversations[] | …` means the same.
+`.conversations | select(.from == "human")` is read in two parts. The part before the first `|` names the field. The
+rest is a jq filter, which is applied to **each element** if the field is a list, otherwise to its value. An element is
+selected if the filter returns anything but `null` and `false` for it (`select` returns the element itself or nothing).
+Without a filter every element is selected. `.conversations[] | …` means the same.
 
-jq runs in guarded processes (`jq_programs.py`), so a pattern may be any jq. Refused by name is what sees more than the
-record: the environment, the clock, other inputs, files.
+jq runs in guarded processes (`jq_programs.py`), so a pattern may be any jq program. Names that reach beyond the record
+are refused: the environment, the clock, other inputs, files.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _HEAD = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldPattern:
-    """A jq pattern that gives one value of a record."""
+    """A jq pattern that selects one value of a record."""
 
     name: str
-    """What the value is called from here on."""
+    """Name by which the value is looked up."""
     pattern: str
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class FieldPattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskPattern:
-    """A pattern that selects what is not trained on: a field, or elements of it. Made by `parse_mask_pattern`."""
+    """A pattern for what is excluded from training: a field, or elements of it. Made by `parse_mask_pattern`."""
 
     pattern: str
     field: str
@@ -69,24 +69,24 @@ class MaskPattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternAnswers:
-    """What patterns found in one record."""
+    """The results of patterns for one record."""
 
     fields: Mapping[str, dict[str, Any]]
     masks: Sequence[dict[str, Any] | None]
 
     def value(self, name: str) -> Any:  # noqa: ANN401  (any JSON value)
-        """Return the value of a field, or None where the record has none or a null.
+        """Return the value of a field, or None if it is missing or null.
 
         Raises:
-            RecordProblem: If the pattern fails on this record, or gives several values.
+            RecordProblem: If the pattern fails on this record, or returns several values.
         """
         return _value_of(self.fields[name])
 
     def selected(self, number: int) -> list[bool]:
-        """Tell for each element of a mask's field, or for its one value, whether the mask selects it.
+        """Return for each element of a mask's field, or for its single value, whether the mask selects it.
 
         Args:
-            number: Of the mask, in the order given to `Patterns`; its field must have a value.
+            number: Number of the mask in the order passed to `Patterns`; its field must have a value.
 
         Raises:
             RecordProblem: If the filter fails on an element.
@@ -99,12 +99,12 @@ class PatternAnswers:
 
 
 class Patterns:
-    """Patterns that are asked about the same records. Can be pickled; safe in threads.
+    """Patterns that are evaluated on the same records. Picklable and thread-safe.
 
     Args:
-        fields: What is read of a record.
-        masks: What is selected; their fields must be among `fields`.
-        limits: What one record may cost; the usual ones where None.
+        fields: Values to read from each record.
+        masks: Selections; their fields must be among `fields`.
+        limits: Time and memory limits for one record; None for the defaults.
 
     Raises:
         InputError: If a pattern is not jq.
@@ -133,23 +133,23 @@ class Patterns:
             raise InputError(f"jq pattern {pattern!r}: {reason}")
 
     def read(self, record: Mapping[str, Any]) -> PatternAnswers:
-        """Ask about one record.
+        """Evaluate the patterns on one record.
 
         Raises:
-            RecordProblem: If the record nests too deep to be written as JSON.
+            RecordProblem: If the record nests too deeply to be written as JSON.
             LimitReachedError: If it takes too much time or memory.
         """
         [answers] = self.read_all([write_record(record)])
         return answers
 
     def read_all(self, records: Sequence[bytes]) -> Iterator[PatternAnswers]:
-        """Ask about records in order.
+        """Evaluate the patterns on records, in order.
 
         Args:
             records: Each one JSON value in UTF-8, without a newline; a few MiB together.
 
         Raises:
-            LimitReachedError: In place of the first one that takes too much time or memory.
+            LimitReachedError: At the first record that takes too much time or memory.
         """
         for answer in self._work.run(records):
             fields = dict(zip(self._names, answer["fields"], strict=True))
@@ -160,7 +160,7 @@ class Patterns:
 def open_patterns(
     fields: tuple[FieldPattern, ...], masks: tuple[MaskPattern, ...] = (), limits: Limits | None = None
 ) -> Patterns:
-    """Return the process-wide Patterns of these arguments, so that all tasks share their child processes.
+    """Return the process-wide Patterns for these arguments, so that all tasks share their child processes.
 
     Raises:
         InputError: If a pattern is not jq.
@@ -169,10 +169,10 @@ def open_patterns(
 
 
 def write_record(record: Mapping[str, Any]) -> bytes:
-    """Write a record as `Patterns.read_all` takes it.
+    """Return a record as JSON in the form that `Patterns.read_all` expects.
 
     Raises:
-        RecordProblem: If it nests too deep, or a text holds a lone surrogate.
+        RecordProblem: If it nests too deeply, or a text contains a lone surrogate.
     """
     try:
         return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
@@ -183,10 +183,10 @@ def write_record(record: Mapping[str, Any]) -> bytes:
 
 
 def parse_field_patterns(patterns: Mapping[str, str] | Sequence[str]) -> tuple[FieldPattern, ...]:
-    """Read patterns given by name, or as a list where the last part of each path is its name.
+    """Parse patterns given by name, or as a list in which the last part of each path is its name.
 
     Raises:
-        InputError: If a pattern is refused, or its name cannot be told.
+        InputError: If a pattern is refused, or its name cannot be determined.
 
     >>> [field.name for field in parse_field_patterns([".conversations", ".meta.role"])]
     ['conversations', 'role']
@@ -198,18 +198,18 @@ def parse_field_patterns(patterns: Mapping[str, str] | Sequence[str]) -> tuple[F
         found = re.search(r"\.([A-Za-z_]\w*)\s*$", pattern)
         if found is None or found[1] in named:
             raise InputError(
-                f"jq pattern {pattern!r}: expected a path with a name of its own at its end; "
-                "give the patterns as a mapping of name to pattern"
+                f"jq pattern {pattern!r}: expected a path that ends in a unique name; "
+                "write the patterns as a mapping of name to pattern"
             )
         named[found[1]] = pattern
     return parse_field_patterns(named)
 
 
 def parse_mask_pattern(pattern: str) -> MaskPattern:
-    """Read `.field` or `.field | filter`.
+    """Parse `.field` or `.field | filter`.
 
     Raises:
-        InputError: If the pattern does not begin with one field, or is refused.
+        InputError: If the pattern does not begin with a single field, or is refused.
 
     >>> parse_mask_pattern('.conversations | select(.from == "human")').field
     'conversations'
@@ -225,22 +225,22 @@ def parse_mask_pattern(pattern: str) -> MaskPattern:
 
 
 def check_pattern(pattern: str) -> None:
-    """Refuse what sees more than the record. Whether the rest is jq, jq says when it compiles it.
+    """Refuse patterns that reach beyond the record. jq checks the syntax later, when it compiles them.
 
     Raises:
-        InputError: With the name that is refused.
+        InputError: Naming what is refused.
     """
     for name in _names_in(pattern):
         if name in _REFUSED:
             raise InputError(
                 f"jq pattern {pattern!r}: {name!r} is not allowed, since output must depend on the record alone; "
-                "write it in quotes where it is a key"
+                "if it is a key, write it in quotes"
             )
 
 
 def _names_in(pattern: str) -> Iterator[str]:
-    """Walk through the names that a jq program uses, those in interpolated strings included; not those of fields."""
-    depths = [0]  # Of open parentheses: of the program, and of each interpolation that it is in.
+    """Yield the names that a jq program uses, including those in interpolated strings, except names of fields."""
+    depths = [0]  # open parentheses in the program, and in each enclosing interpolation
     position, in_string = 0, False
     while found := (_STRING if in_string else _CODE).match(pattern, position):
         position = found.end()

@@ -1,4 +1,4 @@
-"""jq programs in a guarded process: fields of a record, and which elements of them a filter selects."""
+"""Run jq programs in a guarded process: read fields of a record, and select elements of them by filters."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ if TYPE_CHECKING:
 
 Answer = dict[str, Any]
 _MAX_NESTING = 900
-"""As `dsindex.text.fields` has it, which takes long to import."""
+"""The same as in `dsindex.text.fields`, which is slow to import."""
 _SHOWN_CHARACTERS = 1000
-"""Of jq's own words, which may quote the record."""
+"""Limit on jq's error messages, which may quote the record."""
 
 
 def prepare(definition: dict[str, Any]) -> tuple[Answer, Callable[[bytes], Answer]]:
     """Compile programs.
 
     Args:
-        definition: `fields`, a list of patterns that give a value of a record; `masks`, a list of objects with
+        definition: `fields`, a list of patterns for single values of a record; `masks`, a list of objects with
             `pattern`, `field` (its number in `fields`) and `rest`, a filter for the field's elements or None.
 
     Returns:
-        `refused`, the pattern that is no jq and the reason, or None; and the function that answers a record with the
-        `fields` and the `masks`, in their order. Each is a `value`, or a `problem`. A mask's is null where its field
-        has none.
+        `refused`, the pattern that is not jq and the reason, or None; and a function from a record to its `fields` and
+        `masks`, in order. Each of them is a `value` or a `problem`; a mask is null if its field has no value.
     """
     try:
         fields = [(pattern, _compile(pattern, pattern)) for pattern in definition["fields"]]
@@ -47,7 +46,7 @@ def prepare(definition: dict[str, Any]) -> tuple[Answer, Callable[[bytes], Answe
 
 
 class _RefusedError(Exception):
-    """A pattern, and what jq says of it."""
+    """A refused pattern, and jq's error message."""
 
 
 def _compile(program: str, pattern: str) -> Any:  # noqa: ANN401  (jq has no types)
@@ -61,17 +60,17 @@ def _compile_mask(mask: dict[str, Any]) -> Any:  # noqa: ANN401
     rest = mask["rest"]
     if rest is None:
         return None
-    # By itself first, so that no unbalanced bracket can reach the program around it.
+    # Compiled alone first, so that an unbalanced bracket cannot affect the program around it.
     _compile(rest, mask["pattern"])
     return _compile(f"[.[] | try ([({rest})] | any) catch {{error: .}}]", mask["pattern"])
 
 
 def _answer_nothing(record: bytes) -> Answer:
-    raise AssertionError(f"a pattern that was refused cannot read {record!r}")
+    raise AssertionError(f"a refused pattern cannot read {record!r}")
 
 
 def _only(pattern: str, start: Callable[[], Any]) -> Answer:
-    """Return the one value that a program gives, None where it gives none."""
+    """Return the single value that a program returns; None if it returns none."""
     try:
         values = start().all()
     except (ValueError, TypeError, RecursionError) as error:
@@ -84,7 +83,7 @@ def _only(pattern: str, start: Callable[[], Any]) -> Answer:
 
 
 def _select(pattern: str, field: Answer, program: Any) -> Answer | None:  # noqa: ANN401
-    """Tell for each element of a list, or for the one value, whether it is selected."""
+    """Return for each element of a list, or for a single value, whether it is selected."""
     value = field.get("value")
     if value is None:
         return None

@@ -1,7 +1,7 @@
-"""Byte ranges of a file, cut into blocks of whole lines. Knows nothing of JSON.
+"""Read byte ranges of a file as blocks of whole lines, whatever the lines contain.
 
 A line begins at byte 0 or after a newline byte, and ends before the next newline byte or at the end of the file. A
-range [begin, end) owns the lines whose first byte lies in it: any cut of a file into ranges gives each line once.
+range [begin, end) owns the lines whose first byte is in it, so any cut of a file into ranges yields each line once.
 """
 
 from __future__ import annotations
@@ -27,56 +27,56 @@ if TYPE_CHECKING:
 _BOM = b"\xef\xbb\xbf"
 _NEWLINE = 10
 _OVERRUN_BYTES = 64 << 10
-"""How much is read at a time past a range's end, where only the end of one line is wanted."""
+"""Bytes read at a time past the end of a range, where only the rest of one line is needed."""
 _COUNT_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineBlock:
-    """Some whole lines, in file order. `data` is used again for the next block: copy what has to stay."""
+    """Consecutive whole lines, in file order. `data` is reused for the next block: copy what you keep."""
 
     data: bytearray
     num_bytes: int
-    """How much of `data` belongs to the block."""
+    """Number of bytes of `data` that belong to the block."""
     offset: int
-    """Where data[0] lies in the file; always a line's first byte."""
+    """File offset of data[0], which is always a line's first byte."""
     first_line: int
-    """Number of the first line, counted from 0 at the range's first line."""
+    """Number of the first line, counted from 0 at the start of the range."""
     starts: NDArray[np.int64]
-    """Index in `data` of each line's first byte, or of the byte after a BOM at the file's start."""
+    """Index in `data` of each line's first byte, or of the byte after a BOM at the start of the file."""
     ends: NDArray[np.int64]
-    """Index in `data` after each line's last byte, its newline not included."""
+    """Index in `data` after each line's last byte, excluding the newline."""
 
     def line(self, number: int) -> bytes:
-        """Copy a line as it stands in the file, without its newline (a BOM and a carriage return stay)."""
+        """Return a copy of a line without its newline, keeping a BOM and a carriage return."""
         start = 0 if number == 0 else int(self.starts[number])
         return bytes(memoryview(self.data)[start : self.ends[number]])
 
     def text(self, number: int) -> bytes:
-        """Copy a line without its newline and without a BOM at the file's start."""
+        """Return a copy of a line without its newline and without a BOM at the start of the file."""
         return bytes(memoryview(self.data)[self.starts[number] : self.ends[number]])
 
     def line_sizes(self) -> NDArray[np.int64]:
-        """Return the bytes of each line, its newline not included, shape [lines]."""
+        """Return the size of each line in bytes, excluding the newline, shape [lines]."""
         return self.ends + self.offset - self.offsets()
 
     def offsets(self) -> NDArray[np.int64]:
         """Return the file offset of each line's first byte, shape [lines]."""
         offsets = self.starts + self.offset
-        offsets[:1] = self.offset  # a BOM belongs to its line
+        offsets[:1] = self.offset  # a BOM is part of its line
         return offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongLine:
-    """A line that is longer than the limit and was not held in memory."""
+    """A line longer than the limit, which was not held in memory."""
 
     offset: int
     line: int
     head: bytes
-    """Its first bytes, as many as the limit allows."""
+    """The first bytes of the line, up to the limit."""
     num_bytes: int
-    """Its whole length, without the newline."""
+    """Size of the whole line, excluding the newline."""
 
 
 def read_lines(
@@ -88,25 +88,25 @@ def read_lines(
     max_line_bytes: int | None = None,
     expected_size: int | None = None,
 ) -> Iterator[LineBlock | LongLine]:
-    """Yield the lines that begin in [begin, end), in order; the last one is read to its end beyond `end`.
+    """Yield the lines that begin in [begin, end), in order; the last one may extend beyond `end`.
 
-    Memory is one block, or the longest line where that is longer.
+    One block is held in memory, or the longest line if that is larger.
 
     Args:
         path: A regular file.
         begin: First byte of the range.
         end: First byte after the range, at most the file's size.
-        block_bytes: How much is read before the lines so far are given.
-        max_line_bytes: A line longer than this and than a block is given as a LongLine.
-        expected_size: What the plan says of the file's size in bytes.
+        block_bytes: Bytes to read before the lines so far are yielded.
+        max_line_bytes: A line longer than this and than a block is yielded as a LongLine.
+        expected_size: Size of the file in bytes when the job was planned.
 
     Raises:
-        InputError: If the file cannot be read, has not the size expected, or changes while it is read.
+        InputError: If the file cannot be read, does not have the expected size, or changes while it is read.
     """
     with _opened(path, expected_size) as file:
         size = os.fstat(file.fileno()).st_size
         if end > size:
-            msg = f"{path}: expected at least {end} bytes, got {size}; the file became shorter, build it again"
+            msg = f"{path}: expected at least {end} bytes, got {size}; the file became shorter, run the job again"
             raise InputError(msg)
         reader = _RangeReader(path=path, file=file, size=size, end=end, block_bytes=block_bytes, limit=max_line_bytes)
         if reader.seek_first_line(begin):
@@ -114,7 +114,7 @@ def read_lines(
 
 
 def count_lines(path: str, offset: int) -> int:
-    """Count from 1 the line that begins at a byte offset: one more than the newlines before it.
+    """Return the 1-based number of the line that begins at a byte offset: the newlines before it plus one.
 
     Raises:
         InputError: If the file cannot be read or ends before `offset`.
@@ -131,7 +131,7 @@ def count_lines(path: str, offset: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class _RangeReader:
-    """The state of one pass over one range: `buffer[:filled]` holds the file from `base` on."""
+    """The state of one pass over one range; `buffer[:filled]` holds the file from offset `base`."""
 
     path: str
     file: FileIO
@@ -143,14 +143,14 @@ class _RangeReader:
     base: int = 0
     filled: int = 0
     searched: int = 0
-    """No newline in buffer[:searched]: a long line is searched once, not again with every read."""
+    """buffer[:searched] has no newline, so a long line is not searched again with every read."""
     line: int = 0
 
     def seek_first_line(self, begin: int) -> bool:
-        """Stand on the first line that begins in the range; False where none does.
+        """Move to the first line that begins in the range; return False if there is none.
 
         The byte before `begin` decides whether a line begins there. Newlines from end - 1 on begin lines of other
-        ranges, so a range inside one huge line reads no further than itself.
+        ranges, so a range inside one huge line reads no further than its own end.
         """
         self.buffer = bytearray(self.block_bytes)
         if begin == 0:
@@ -167,7 +167,7 @@ class _RangeReader:
         return False
 
     def blocks(self) -> Iterator[LineBlock | LongLine]:
-        """Yield every line from `base` to the range's end."""
+        """Yield every line from `base` to the end of the range."""
         while self.base < self.end:
             if self.searched == self.filled:
                 self.read_more()
@@ -189,7 +189,7 @@ class _RangeReader:
                 self.searched = self.filled
 
     def read_more(self) -> None:
-        """Fill the buffer: up to the range's end, then in small steps."""
+        """Fill the buffer up to the end of the range, then in small steps."""
         position = self.base + self.filled
         wanted = self.end - position if position < self.end else min(_OVERRUN_BYTES, self.size - position)
         view = memoryview(self.buffer)[self.filled : self.filled + wanted]
@@ -197,8 +197,8 @@ class _RangeReader:
         self.filled += len(view)
 
     def whole_lines(self) -> int:
-        """Return the length of the whole lines in the buffer that begin in the range; 0 for none."""
-        if self.base + self.filled > self.end:  # read_more stopped at `end` first: this is the rest of the last line
+        """Return the size in bytes of the whole lines in the buffer that begin in the range; 0 for none."""
+        if self.base + self.filled > self.end:  # read_more stops at `end` first, so this is the rest of the last line
             return self.buffer.find(_NEWLINE, self.searched, self.filled) + 1
         return self.buffer.rfind(_NEWLINE, self.searched, self.filled) + 1
 
@@ -214,10 +214,10 @@ class _RangeReader:
         )
 
     def drop(self, cut: int) -> None:
-        """Move what follows the first `cut` bytes to the front; it has no newline that matters to this range."""
+        """Remove the first `cut` bytes; no newline that matters to this range is left."""
         rest = self.filled - cut
         memory = self.buffer
-        if len(memory) > self.block_bytes >= rest:  # a long line is over
+        if len(memory) > self.block_bytes >= rest:  # the end of a long line: shrink the buffer
             self.buffer = bytearray(self.block_bytes)
         memoryview(self.buffer)[:rest] = memoryview(memory)[cut : self.filled]
         self.base, self.filled, self.searched = self.base + cut, rest, rest
@@ -228,7 +228,7 @@ class _RangeReader:
         self.buffer, self.searched = larger, self.filled
 
     def skip_line(self, limit: int) -> LongLine:
-        """Pass over the line that fills the buffer, keeping its first `limit` bytes."""
+        """Skip the line that fills the buffer, keeping its first `limit` bytes."""
         offset, head, cut = self.base, bytes(self.buffer[:limit]), 0
         while not cut:
             self.base, self.filled = self.base + self.filled, 0
@@ -239,14 +239,14 @@ class _RangeReader:
         num_bytes = self.base + cut - 1 - offset
         cut = min(cut, self.filled)
         self.drop(cut)
-        self.searched = 0  # the rest may hold whole lines, which are looked for before more is read
+        self.searched = 0  # the rest may contain whole lines, which are yielded before more is read
         return LongLine(offset=offset, line=self.line, head=head, num_bytes=num_bytes)
 
 
 def _find_newlines(buffer: bytearray, size: int) -> NDArray[np.int64]:
-    """Return the place of every newline byte, ascending.
+    """Return the index of every newline byte, ascending.
 
-    They are few, so eight bytes at a time are passed over: a quarter of the time of `np.flatnonzero` over all.
+    Words of eight bytes without a newline are skipped, which takes a quarter of the time of `np.flatnonzero`.
     """
     found = find_newlines(buffer, size)
     if found is not None:
@@ -262,7 +262,7 @@ def _find_newlines(buffer: bytearray, size: int) -> NDArray[np.int64]:
 
 @contextmanager
 def _opened(path: str, expected_size: int | None) -> Iterator[FileIO]:
-    """Open an input and see to it that it stays the same until it is closed."""
+    """Open an input, and check on closing that it has not changed."""
     try:
         file = open_unbuffered(path)
     except OSError as error:
@@ -271,12 +271,12 @@ def _opened(path: str, expected_size: int | None) -> Iterator[FileIO]:
     with file:
         before = os.fstat(file.fileno())
         if not stat.S_ISREG(before.st_mode):
-            msg = f"{path}: expected a regular file, got another kind; write it to a file first"
+            msg = f"{path}: expected a regular file, got another kind; write the data to a file first"
             raise InputError(msg)
         if expected_size not in (None, before.st_size):
             msg = (
-                f"{path}: expected {expected_size} bytes, got {before.st_size}; the file changed since the plan was"
-                " made, build again from the start"
+                f"{path}: expected {expected_size} bytes, got {before.st_size}; the file changed since the job was"
+                " planned, run it again from the start"
             )
             raise InputError(msg)
         if hasattr(os, "posix_fadvise"):
@@ -288,7 +288,7 @@ def _opened(path: str, expected_size: int | None) -> Iterator[FileIO]:
 
 
 def _read_exactly(path: str, file: FileIO, view: memoryview[int], position: int) -> None:
-    """Fill `view` from the file; a read may give less than asked for, and nothing only at the file's end."""
+    """Fill `view` from the file; a read may return less than requested, but nothing only at the end of the file."""
     file.seek(position)
     done = 0
     while done < len(view):
@@ -300,6 +300,6 @@ def _read_exactly(path: str, file: FileIO, view: memoryview[int], position: int)
 
 def _changed(path: str, expected: int, got: int) -> InputError:
     return InputError(
-        f"{path}: expected {expected} bytes that stay as they are, got {got} or other content while reading;"
-        " build again from the start once nobody writes to it"
+        f"{path}: expected {expected} unchanging bytes, got {got} or other content while reading;"
+        " run the job again from the start once nothing writes to the file"
     )

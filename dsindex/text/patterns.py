@@ -1,7 +1,7 @@
-"""The one text that a jq pattern gives of a record: a field by its name, which is fast, or whatever else jq finds.
+"""Select the one text of a record with a jq pattern: a field by its name, which is fast, or any jq program.
 
-`.key`, `."key"` and `.["key"]` are read as keys are everywhere (see `fields.py` and `records.py`). Any other pattern is
-run by jq on every line, in guarded processes; `dsindex.text.jq` says what may not stand in it.
+`.key`, `."key"` and `.["key"]` are read like any other key (see `fields.py` and `records.py`). Any other pattern is run
+by jq on every line, in guarded processes; `dsindex.text.jq` says what a pattern must not contain.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _FIELD = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextPattern:
-    """A jq pattern that gives one text of a record."""
+    """A jq pattern that selects one text of a record."""
 
     pattern: str
     key: str | None
-    """The top-level key that the pattern names, where it does nothing else."""
+    """The top-level key, if the pattern only names one."""
     field: FieldPattern
 
     limits: Limits = dataclass_field(default_factory=default_limits)
-    """What jq may cost for one line."""
+    """jq's time and memory limits for one line."""
 
     @property
     def column(self) -> str:
-        """What the texts are called from here on."""
+        """Name of the column of texts."""
         return self.pattern if self.key is None else self.key
 
     def read_line(self, line: bytes) -> list[Texts] | str:
@@ -51,10 +51,10 @@ class TextPattern:
             line: The line without newline and BOM; not blank.
 
         Returns:
-            The text, alone in a list; or, as a string, the reason why the line is no record.
+            The text, alone in a list; or a string with the reason why the line is not a record.
 
         Raises:
-            LimitReachedError: If jq takes too much time or memory for it.
+            LimitReachedError: If jq takes too much time or memory.
 
         >>> parse_text_pattern(".meta.text").read_line(b'{"meta": {"text": "a"}}')
         ['a']
@@ -66,12 +66,12 @@ class TextPattern:
         """Read the texts of lines in order; much faster than one by one.
 
         Yields:
-            What `read_line` returns.
+            The same as `read_line` for each line.
 
         Raises:
-            LimitReachedError: In place of the first line for which jq takes too much time or memory.
+            LimitReachedError: At the first line for which jq takes too much time or memory.
         """
-        # Whether the line is a record at all is never left to jq, which reads more than JSON lines.
+        # jq accepts more than JSON lines, so it does not decide whether a line is a record.
         keys = () if self.key is None else (self.key,)
         parsed = [read_fields(line, keys) for line in lines]
         if self.key is not None:
@@ -94,10 +94,10 @@ class TextPattern:
 
 
 def parse_text_pattern(pattern: str) -> TextPattern:
-    """Read a pattern.
+    """Parse a pattern.
 
     Raises:
-        InputError: If it is no jq, or of a part of jq that is not allowed.
+        InputError: If it is not jq, or uses a part of jq that is not allowed.
 
     >>> parse_text_pattern('.["raw text"]').key, parse_text_pattern(".a.b").key
     ('raw text', None)
@@ -108,7 +108,7 @@ def parse_text_pattern(pattern: str) -> TextPattern:
         key = found["name"] or json.loads(found["quoted"] or found["bracket"])
     parsed = TextPattern(pattern=pattern, key=key, field=FieldPattern(name="text", pattern=pattern))
     if key is None:
-        open_patterns((parsed.field,), limits=parsed.limits)  # jq says now what is wrong with it
+        open_patterns((parsed.field,), limits=parsed.limits)  # raises now if jq cannot compile it
     return parsed
 
 

@@ -1,4 +1,4 @@
-"""Texts that are tried with both engines before the fast one is taken: they tell the options of tokenizers apart."""
+"""Texts that both engines must encode alike before the fast one is used; they expose every option of tokenizers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 PROBED_ADDED_TOKENS = 64
-"""Probes are written for so many added tokens: 0.1 s at most, whatever the tokenizer."""
+"""Added tokens that are probed, so that probing takes at most 0.1 s."""
 
 FIXED_PROBES = (
     "", " ", "  ", "\n", "\r\n", "\t \t", "\0", "a\0b", "\u00a0x\u2003y\u3000z", " leading", "trailing ", "a" * 300,
@@ -22,17 +22,17 @@ FIXED_PROBES = (
     "▁under▁score▁", "<0x41><0xFF>",
     "<unk><s></s><|endoftext|>[CLS][SEP][UNK]", "Ġword Ċ", "x" + "\u200d" * 5 + "y", "a\x1c\x85\u2028\u2029b",
 )  # fmt: skip
-"""Texts of every kind."""
+"""Texts in many scripts and of many kinds."""
 
 _SHORT = ("a", "B", "'s", "1", " ", "\n", "\t", ".", "/", "é", "中", "\u0301", "▁")
-"""Up to three of these, one after the other, are a probe each: what a pre-tokenizer splits, it splits there."""
+"""Every sequence of up to three of these is a probe, which shows where a pre-tokenizer splits."""
 
 
 def probes_of(added_tokens: Sequence[str]) -> list[str]:
     """Return all probes for a tokenizer.
 
     Args:
-        added_tokens: What its added tokens look like in a text.
+        added_tokens: The strings of its added tokens.
     """
     return [*FIXED_PROBES, *_short_probes(), *_added_token_probes(added_tokens)]
 

@@ -1,19 +1,18 @@
-"""Byte ranges of a JSONL file as blocks of records: the wanted texts in Arrow arrays, and what was left out and why.
+"""Read byte ranges of a JSONL file as blocks of records: the wanted texts in Arrow arrays, and the bad records.
 
-What a record is stands in `fields.py` and is decided there for one line at a time. `parse_block` gives the same for a
-whole block: by the compiled loops of `scanning.py` once they are loaded, which vouch for what they take, and else by
-pyarrow.json, which accepts more than JSON lines. What neither can vouch for goes to `parse_lines`. Of pyarrow:
+`fields.py` defines what a record is, one line at a time. `parse_block` returns the same for a whole block: with the
+kernels of `scanning.py` once they are loaded, which accept only lines that are certainly records, otherwise with
+pyarrow.json, which accepts more than JSON lines. Blocks that neither can vouch for go to `parse_lines`. For pyarrow:
 
-- pyarrow takes two objects on a line, an object over two lines and text between them. Where every line begins with `{`
-  and ends with `}`, no object can cross a line's end (`}` newline `{` stands only between objects: inside of one a
-  comma would be missing, inside of a string a newline is refused). Each line then holds at least one object, and as
-  many rows as lines means one each.
-- pyarrow gives a missing key as null: a null anywhere is refused.
-- pyarrow does not look at UTF-8, takes the numbers Inf and -NaN, and nests without limit: these are looked for before.
-- Where pyarrow, told to refuse other keys than the wanted ones, takes a block, there is neither a number nor nesting in
-  it, and the encoding alone is looked at.
-- What pyarrow refuses itself (a wanted key twice, a lone surrogate or NUL byte anywhere, 1e400) is for `parse_lines` to
-  judge.
+- It accepts two objects on a line, an object over two lines, and text between them. If every line begins with `{` and
+  ends with `}`, no object can cross the end of a line: `}` newline `{` occurs only between objects, since inside one a
+  comma would be missing, and inside a string a newline is refused. Each line then holds at least one object, and a row
+  count equal to the line count means exactly one each.
+- It returns null for a missing key, so any null is refused.
+- It does not check UTF-8, accepts the numbers Inf and -NaN, and nests without limit, so these are checked first.
+- If it accepts a block when told to refuse all but the wanted keys, the block contains neither numbers nor nesting, and
+  only the encoding is checked.
+- Blocks that it refuses (a wanted key twice, a lone surrogate or NUL byte anywhere, 1e400) go to `parse_lines`.
 """
 
 from __future__ import annotations
@@ -41,22 +40,22 @@ if TYPE_CHECKING:
     from dsindex.text.patterns import TextPattern
 
 DEFAULT_BLOCK_BYTES = 2 << 20
-"""So that its texts are less than gigatoken divides among threads (text.fast_tokenizers); of 1 MiB it is slower."""
+"""Small enough that gigatoken does not divide a block among threads (text.fast_tokenizers); 1 MiB is slower."""
 _TEXT, _LIST = pa.large_string(), pa.list_(pa.large_string())
 _ARROW_BLOCK_LIMIT = 2**31 - 2**10
-"""pyarrow.json counts a block's bytes in int32."""
+"""Largest block for pyarrow.json, which counts bytes in int32."""
 SCAN_BYTES = 256 << 10
-"""A piece of this size and its masks stay in the second-level cache."""
+"""Bytes scanned at a time; the piece and its masks fit the second-level cache."""
 _CELL_BYTES = 1 << 10
-"""Divides SCAN_BYTES; brackets are counted by cells."""
+"""Size of the cells in which brackets are counted; divides SCAN_BYTES."""
 _TRIM_STEPS = 8
-"""Lines with more whitespace at an edge take the slow path."""
+"""Whitespace bytes at either end of a line beyond which it takes the slow path."""
 _IS_WHITESPACE = np.isin(np.arange(256), list(JSON_WHITESPACE))
 _CASE_BIT = np.uint8(0x20)
-"""Turns `[` into `{`, as it turns upper case into lower case."""
+"""The bit that turns `[` into `{`, and upper case into lower case."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _WRONG_NUMBER = re.compile(rb"Inf[ \t\r]*[,\]}]|-NaN")
-"""What pyarrow takes for a number and json.loads does not; in a string it means nothing."""
+"""Numbers that pyarrow accepts and json.loads does not; also matches harmless text in strings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ class TextColumn:
     texts: pa.LargeStringArray
     """All texts of the block, in order."""
     texts_per_record: NDArray[np.int64] | None
-    """Shape [records], where the block has lists of strings; None: one text each."""
+    """Number of texts of each record, shape [records]; None if each record has one text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,29 +75,29 @@ class BadRecord:
     offset: int
     """Byte offset in the file of the line's first byte."""
     line: int
-    """Counted from 0 at the range's first line."""
+    """Line number, counted from 0 at the start of the range."""
     line_bytes: bytes
-    """The line as it stands in the file, without the newline; where it is longer than the limit, as much as that."""
+    """The line as stored in the file, excluding the newline, cut at the limit."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBlock:
-    """Some lines of a range, in file order: num_lines = num_blank + records + bad."""
+    """Consecutive lines of a range, in file order: num_lines = num_blank + records + bad."""
 
     num_lines: int
     num_blank: int
     offsets: NDArray[np.int64]
     """Byte offset in the file of each record's line, shape [records]."""
     lines: NDArray[np.int64]
-    """Line number of each record, counted from 0 at the range's first line, shape [records]."""
+    """Line number of each record, counted from 0 at the start of the range, shape [records]."""
     columns: dict[str, TextColumn]
-    """Per wanted key, all with the same records."""
+    """The texts of each wanted key; all columns have the same records."""
     bad: tuple[BadRecord, ...]
-    """What was left out of every column, in file order."""
+    """Bad records, in file order; they are in no column."""
     stopped: RecordLimitError | None = None
-    """Why nothing is read after these lines: raised when the next block is asked for, since a bad record before that
-    place goes first."""
+    """Error that ends the reading after these lines; raised when the next block is requested, so that a bad record
+    before it is reported first."""
 
 
 def read_records(
@@ -112,28 +111,29 @@ def read_records(
     max_record_bytes: int | None = None,
     expected_size: int | None = None,
 ) -> Iterator[RecordBlock]:
-    """Read the records whose lines begin in [begin, end) of a JSONL file, the last one to its end beyond `end`.
+    """Read the records whose lines begin in [begin, end) of a JSONL file; the last one may extend beyond `end`.
 
-    Lines end at newline bytes; a UTF-8 byte order mark at the file's start is skipped; a line of JSON whitespace is
-    counted and is no record. Bad records are returned, not raised. Memory is a few blocks, or the longest line's size.
+    Lines end at newline bytes. A UTF-8 byte order mark at the start of the file is skipped. A line of JSON whitespace
+    is counted but is no record. Bad records are returned, not raised. A few blocks are held in memory, or the longest
+    line.
 
     Args:
         path: A regular file.
         begin: First byte of the range.
         end: First byte after the range, at most the file's size.
         keys: The wanted top-level keys, each once.
-        pattern: Gives the one text of a record; the only key is then its column.
-        block_bytes: How much text is parsed at a time.
+        pattern: Selects the one text of a record; its column is then the only key.
+        block_bytes: Bytes parsed at a time.
         max_record_bytes: A longer line (without newline) is bad.
-        expected_size: The file's size in bytes as the plan knows it.
+        expected_size: Size of the file in bytes when the job was planned.
 
     Returns:
         Blocks of any number of records, in file order; the same records for any cut into ranges and blocks.
 
     Raises:
-        InputError: If the file cannot be read, has not the size expected, or changes while it is read.
+        InputError: If the file cannot be read, does not have the expected size, or changes while it is read.
         RecordLimitError: At the first record for which the pattern takes too much time or memory.
-        ValueError: If the range or the options make no sense.
+        ValueError: If the range or the options are invalid.
     """
     if not 0 <= begin <= end:
         msg = f"expected a range with 0 <= begin <= end, got [{begin}, {end})"
@@ -153,7 +153,7 @@ def read_records(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedTexts:
-    """What is read of a record: texts by their keys, or the one text that a pattern gives."""
+    """The texts to read from a record: by their keys, or the one text that a pattern selects."""
 
     path: str
     keys: tuple[str, ...]
@@ -171,7 +171,7 @@ class WantedTexts:
 
     @property
     def is_fast(self) -> bool:
-        """Whether pyarrow can read it; it knows no key that has no UTF-8."""
+        """Whether pyarrow can read the texts; it needs keys that have an encoding in UTF-8."""
         return (self.pattern is None or self.pattern.key is not None) and not _SURROGATE.search("".join(self.keys))
 
 
@@ -189,12 +189,12 @@ def _parse_all(blocks: Iterator[LineBlock | LongLine], wanted: WantedTexts, limi
 
 @dataclass(slots=True)
 class _Guess:
-    """What the blocks so far were like: where the next one is not, it takes longer and gives the same."""
+    """Properties of the blocks so far; a block that differs is parsed more slowly, with the same result."""
 
     types: dict[str, pa.DataType] | None = None
-    """Arrow's type of each key; None to take those of the first record."""
+    """Arrow's type of each key; None to infer the types from the first record."""
     has_other_keys: bool = False
-    """Records have keys that are not wanted."""
+    """Whether records have keys that are not wanted."""
 
 
 def _parse(block: LineBlock | LongLine, wanted: WantedTexts, limit: int | None, guess: _Guess) -> RecordBlock:
@@ -216,7 +216,7 @@ def _parse(block: LineBlock | LongLine, wanted: WantedTexts, limit: int | None, 
 
 
 def parse_lines(block: LineBlock, wanted: WantedTexts, limit: int | None) -> RecordBlock:
-    """Judge line by line: the definition of what a block's records are."""
+    """Parse a block line by line; this defines what its records are."""
     kept: list[int] = []
     values: list[list[Texts]] = []
     bad: list[BadRecord] = []
@@ -249,7 +249,7 @@ def parse_lines(block: LineBlock, wanted: WantedTexts, limit: int | None) -> Rec
 def _judge(
     block: LineBlock, wanted: WantedTexts, limit: int | None
 ) -> Iterator[list[Texts] | str | RecordLimitError | None]:
-    """Yield for each line its texts, the reason why it is no record, None if it is blank; an error ends it."""
+    """Yield for each line its texts, the reason why it is not a record, or None if it is blank; an error comes last."""
     sizes = block.line_sizes().tolist()
     lines = [block.text(number) for number in range(len(sizes))]
     is_large = [limit is not None and size > limit for size in sizes]
@@ -281,12 +281,12 @@ def _build_column(values: list[Texts]) -> TextColumn:
 
 
 def describe_long_line(num_bytes: int, limit: int) -> str:
-    """Return the reason for which a line longer than the limit is a bad record."""
+    """Return the reason why a line longer than the limit is a bad record."""
     return f"record of {num_bytes} bytes is larger than the limit of {limit} bytes"
 
 
 def parse_block(block: LineBlock, wanted: WantedTexts, guess: _Guess | None = None) -> RecordBlock | None:
-    """Parse the whole block by pyarrow; None where that might differ from `parse_lines`, or gains nothing."""
+    """Parse the whole block at once; None if the result might differ from `parse_lines`, or nothing is gained."""
     guess = guess or _Guess()
     is_blank = _find_blank_lines(block)
     if is_blank is None or block.num_bytes > _ARROW_BLOCK_LIMIT:
@@ -314,7 +314,7 @@ def parse_block(block: LineBlock, wanted: WantedTexts, guess: _Guess | None = No
 
 
 def _whole_block(block: LineBlock, numbers: NDArray[np.int64], columns: dict[str, TextColumn]) -> RecordBlock:
-    """Return a block of which every line but the blank ones is a record, the lines of these numbers."""
+    """Return a block in which the lines of these numbers are records and all others are blank."""
     return RecordBlock(
         num_lines=len(block.starts),
         num_blank=len(block.starts) - len(numbers),
@@ -326,12 +326,12 @@ def _whole_block(block: LineBlock, numbers: NDArray[np.int64], columns: dict[str
 
 
 def _find_blank_lines(block: LineBlock) -> NDArray[np.bool_] | None:
-    """Mark blank lines; None unless every other line, trimmed, begins with `{` and ends with `}`."""
+    """Return a mask of blank lines; None unless every other line, trimmed, begins with `{` and ends with `}`."""
     data = np.frombuffer(block.data, np.uint8, block.num_bytes)
     first, last = block.starts.copy(), block.ends - 1
     for edge, step in ((first, 1), (last, -1)):
         for _ in range(_TRIM_STEPS):
-            # An index may stand one beside an empty line: clipped, it reads a byte that then does not matter.
+            # The index for an empty line may be out of bounds; clipped, it reads a byte that does not matter.
             is_white = (first <= last) & _IS_WHITESPACE[data[edge.clip(0, len(data) - 1)]]
             if not is_white.any():
                 break
@@ -342,9 +342,9 @@ def _find_blank_lines(block: LineBlock) -> NDArray[np.bool_] | None:
 
 
 def _is_trusted(block: LineBlock) -> bool:
-    """Tell that the block, in UTF-8, has nothing in it that pyarrow would take and `read_fields` would not."""
+    """Tell whether the block, which is UTF-8, is free of anything that pyarrow accepts and `read_fields` refuses."""
     openers, wrong_numbers = _find_suspects(block)
-    # Openers up to the end of each cell; a line has at most those of the cells that it touches.
+    # Openers up to the end of each cell; a line has at most those of the cells that it overlaps.
     up_to = np.concatenate([[0], np.cumsum(openers)])
     most = up_to[block.ends // _CELL_BYTES + 1] - up_to[block.starts // _CELL_BYTES]
     if any(is_too_deep(block.text(line)) for line in np.flatnonzero(most > MAX_NESTING).tolist()):
@@ -354,7 +354,7 @@ def _is_trusted(block: LineBlock) -> bool:
 
 
 def _is_utf8(block: LineBlock) -> bool:
-    """Check the encoding as one huge string of Arrow's: several times the speed of bytes.decode, and no copy."""
+    """Check the encoding as one large Arrow string: several times faster than bytes.decode, and without a copy."""
     ends = pa.py_buffer(np.array([0, block.num_bytes], np.int64))
     try:
         pa.LargeStringArray.from_buffers(1, ends, pa.py_buffer(block.data)).validate(full=True)
@@ -364,9 +364,9 @@ def _is_utf8(block: LineBlock) -> bool:
 
 
 def _find_suspects(block: LineBlock) -> tuple[NDArray[np.int64], list[int]]:
-    """Count the bytes `{` and `[` of each cell of 1 KiB, and find what looks like the numbers Inf and -NaN.
+    """Count the bytes `{` and `[` in each cell of 1 KiB, and find what looks like the numbers Inf and -NaN.
 
-    In pieces that stay in the cache. The numbers first by two bytes that are seldom so far apart: I?f and -??N.
+    Works in pieces that fit the cache. The numbers are first searched by two bytes at a rare distance: I?f and -??N.
     """
     data = np.frombuffer(block.data, np.uint8, block.num_bytes)
     folded = np.empty(SCAN_BYTES, np.uint8)
@@ -377,7 +377,7 @@ def _find_suspects(block: LineBlock) -> tuple[NDArray[np.int64], list[int]]:
         size = len(piece)
         np.equal(np.bitwise_or(piece, _CASE_BIT, out=folded[:size]), ord("{"), out=hits[:size])
         hits[size:] = False
-        # Eight counts at once in the bytes of a uint64: a cell adds up 128 zeros or ones in each of them.
+        # Eight counts in parallel in the bytes of a uint64: each adds up 128 zeros or ones per cell.
         sums = hits.view(np.uint64).reshape(-1, _CELL_BYTES // 8).sum(axis=1)
         openers.append(sums.view(np.uint8).reshape(-1, 8).sum(axis=1, dtype=np.int64))
         for first, last, distance in (("I", "f", 2), ("-", "N", 3)):
@@ -393,8 +393,8 @@ def _find_suspects(block: LineBlock) -> tuple[NDArray[np.int64], list[int]]:
 def _read_columns(
     block: LineBlock, types: dict[str, pa.DataType], num_records: int, *, other_keys: Literal["error", "ignore"]
 ) -> dict[str, TextColumn] | None:
-    """Let pyarrow read the columns; None where it cannot, or finds another number of rows, or a null."""
-    import pyarrow.json  # heavy, and not needed to import this module
+    """Read the columns with pyarrow; None if it cannot, or returns another number of rows, or a null."""
+    import pyarrow.json  # slow to load, and not always needed
 
     begin = int(block.starts[0])  # after a BOM
     try:
@@ -422,5 +422,5 @@ def _read_columns(
 
 
 def _join(chunks: pa.ChunkedArray) -> pa.Array:
-    """Return what pyarrow read as one array: without a copy, since one block gives one chunk."""
+    """Return the chunks as one array, without a copy if there is only one, as pyarrow returns for one block."""
     return chunks.chunk(0) if chunks.num_chunks == 1 else pa.concat_arrays(chunks.chunks)

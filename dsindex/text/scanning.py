@@ -1,4 +1,4 @@
-"""A block of lines by the compiled loops, where they are loaded: the ends of lines, and the texts under wanted keys."""
+"""Scan a block of lines with the kernels, once they are loaded: line ends, and the texts under wanted keys."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SPARE_BYTES = 64
-"""The loops copy so many bytes at once."""
+"""Bytes that the kernels copy at once, possibly beyond the end of a text."""
 _BYTES_PER_LINE = 64
 
 
 def find_newlines(data: bytearray, size: int) -> NDArray[np.int64] | None:
-    """Return the index of every newline byte in data[:size], ascending; None while the loops are not loaded."""
+    """Return the index of every newline byte in data[:size], ascending; None while the kernels are not loaded."""
     loops = loaded_loops()
     if loops is None:
         return None
@@ -40,14 +40,14 @@ def scan_texts(
     """Read the strings under the wanted keys of lines of JSON.
 
     Args:
-        data: The lines, in UTF-8, which is not looked at.
+        data: The lines, in UTF-8, which is not checked.
         starts: Index in `data` of each line's first byte, shape [lines], at least one.
         ends: Index in `data` after each line's last byte, same shape.
-        keys: Keys of the object that a line is.
+        keys: The wanted top-level keys.
 
     Returns:
-        For each key an array of shape [lines]. None while the loops are not loaded, and unless each line is one object
-        that has each of the keys once, spelt without escapes, and under it a string without half a surrogate pair.
+        For each key an array of shape [lines]. None while the kernels are not loaded, and unless each line is an object
+        that has each key once, written without escapes, with a string that has no lone surrogate as its value.
     """
     loops = loaded_loops()
     if loops is None:
@@ -56,7 +56,7 @@ def scan_texts(
     key_bytes = np.frombuffer(b"".join(spelt), np.uint8)
     key_ends = np.cumsum([len(key) for key in spelt], dtype=np.int64)
     room = int(ends[-1] - starts[0]) + _SPARE_BYTES
-    buffer = pa.allocate_buffer(len(keys) * room)  # from Arrow's own pool, whose memory need not be cleared again
+    buffer = pa.allocate_buffer(len(keys) * room)  # from Arrow's pool, whose memory is not cleared
     texts = np.frombuffer(buffer, np.uint8)
     text_ends = np.empty((len(keys), len(starts) + 1), np.int64)
     text_ends[:, 0] = room * np.arange(len(keys))

@@ -1,8 +1,8 @@
-"""Which tokenizers gigatoken encodes as `tokenizers` does: a list of what was compared, and all else is refused.
+"""Recognise tokenizers that gigatoken encodes as `tokenizers` does: only parts that were compared are accepted.
 
-gigatoken reads less of tokenizer.json than `tokenizers` does: it passes over how a Split treats what it matches, what
-else stands between splits, or `use_regex`. So every part that shapes tokens must be one that the command
-`python -m tests.agreement` compares; the parts are named as there. The patterns are those of published tokenizers.
+gigatoken reads less of tokenizer.json than `tokenizers` does: it ignores a Split's behavior, other steps between
+splits, and `use_regex`. So every part that affects tokens must be one that `python -m tests.agreement` compares, which
+uses the same names for the parts. The patterns are those of published tokenizers.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "nemotron": (rf"{_FIRST}{_UPPER}*{_LOWER}+|{_FIRST}{_UPPER}+{_LOWER}*|\p{{N}}|{_SYMBOLS}|{_ENDS}",),
     "deepseek": (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", _DEEPSEEK),
 }
-"""By name, the patterns of the Splits that were compared, in their order. cl100k with `\\s*[\\r\\n]` once is not here:
-gigatoken takes the spaces after a text's last newline together with it. Nor with `{1,3}+`: it counts to three."""
+"""Patterns of the Splits that were compared, in order, by name. cl100k's `\\s*[\\r\\n]` is missing because gigatoken
+joins the spaces after a text's last newline to it, and `{1,3}+` because gigatoken reads it as `{1,3}`."""
 
 _MODEL_OPTIONS = {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                   "byte_fallback", "ignore_merges", "vocab", "merges"}  # fmt: skip
@@ -49,17 +49,17 @@ _BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
 
 
 class Unsuitable(Exception):
-    """Why gigatoken cannot do a tokenizer."""
+    """The reason why gigatoken does not support a tokenizer."""
 
 
 def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
-    """Return the names of the compared parts that a tokenizer.json is made of.
+    """Return the names of the compared parts that make up a tokenizer.json.
 
     Args:
-        document: The file's content; what `tokenizers` does not load is not looked for.
+        document: The content of the file, which `tokenizers` must be able to load.
 
     Returns:
-        Names by which `dsindex.text.agreement` knows where the engines differ.
+        Names of parts in `dsindex.text.agreement`.
 
     Raises:
         Unsuitable: If there is a part that was not compared.
@@ -78,12 +78,12 @@ def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
 
 
 def adds_prefix_space(document: dict[str, Any]) -> bool:
-    """Whether a byte-level pre-tokenizer puts a space before the text."""
+    """Tell whether a byte-level pre-tokenizer adds a space before the text."""
     return any(step.get("add_prefix_space") for step in _flat(document.get("pre_tokenizer")))
 
 
 def byte_characters() -> list[str]:
-    """Return the character that stands for each byte in a byte-level vocabulary, as GPT-2 chose them.
+    """Return the character that represents each byte in a byte-level vocabulary, as defined by GPT-2.
 
     >>> byte_characters()[ord(" ")], byte_characters()[ord("a")]
     ('Ġ', 'a')
@@ -94,14 +94,14 @@ def byte_characters() -> list[str]:
 
 
 def merge_pairs(model: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the merges of a BPE model in their order; older files write them as one string."""
+    """Return the merges of a BPE model in order; older files write each pair as one string."""
     pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges") or [])
     return [(first, second) for first, second in pairs]
 
 
 def _check_model_options(model: dict[str, Any]) -> None:
     kind = model.get("type")
-    if kind not in {"BPE", None}:  # files of before 2020 do not say it
+    if kind not in {"BPE", None}:  # files from before 2020 have no type
         reason = f"its model is of the type {kind!r}, not BPE"
         raise Unsuitable(reason)
     for option in ("continuing_subword_prefix", "end_of_word_suffix", "dropout"):
@@ -119,7 +119,7 @@ def _check_model_options(model: dict[str, Any]) -> None:
 
 
 def _check_byte_level(model: dict[str, Any], added: set[str]) -> None:
-    """Refuse vocabularies in which bytes are missing, or tokens are not written in byte characters."""
+    """Refuse vocabularies that lack bytes, or in which tokens are not written in byte characters."""
     vocabulary = model["vocab"]
     characters = byte_characters()
     missing = next((byte for byte, character in enumerate(characters) if character not in vocabulary), None)
@@ -141,7 +141,7 @@ def _check_byte_level(model: dict[str, Any], added: set[str]) -> None:
 
 
 def _byte_level_splits(steps: Sequence[dict[str, Any]]) -> str:
-    """Name the way in which a text is split before a byte-level model."""
+    """Return the name of the way in which text is split before a byte-level model."""
     splits, last = list(steps[:-1]), steps[-1] if steps else {}
     if last.get("type") == "ByteLevel":
         if not splits and last.get("use_regex", True):
@@ -155,9 +155,9 @@ def _byte_level_splits(steps: Sequence[dict[str, Any]]) -> str:
 
 
 def _keeps_all(step: dict[str, Any], *, alone: bool) -> bool:
-    """Whether a Split leaves each match, and what lies between two, as a piece of its own.
+    """Tell whether a Split keeps each match, and the text between matches, as separate pieces.
 
-    Several published tokenizers remove what lies between, which is nothing where the one pattern matches any text.
+    Several published tokenizers remove the text between matches, which is empty if the only pattern matches any text.
     """
     if step.get("type") != "Split":
         return False
@@ -180,7 +180,7 @@ def _check_byte_fallback(model: dict[str, Any]) -> None:
 
 
 def _space_marks(steps: Sequence[dict[str, Any]], normalizers: Sequence[dict[str, Any]]) -> str:
-    """Name the way in which spaces become marks before a model with byte fallback."""
+    """Return the name of the way in which spaces become marks before a model with byte fallback."""
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}
     prepend = {"type": "Prepend", "prepend": _SPACE_MARK}
     if list(normalizers) not in ([], [replace], [prepend, replace]):
@@ -192,7 +192,7 @@ def _space_marks(steps: Sequence[dict[str, Any]], normalizers: Sequence[dict[str
 
 
 def _is_metaspace(step: dict[str, Any]) -> bool:
-    """Whether a step is a Metaspace with all its options, as `tokenizers` has written it since 0.15."""
+    """Tell whether a step is a Metaspace with all options, as `tokenizers` has written it since 0.15."""
     return (
         set(step) == {"type", "replacement", "prepend_scheme", "split"}
         and (step["type"], step["replacement"]) == ("Metaspace", _SPACE_MARK)
@@ -202,7 +202,7 @@ def _is_metaspace(step: dict[str, Any]) -> bool:
 
 
 def _flat(step: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the steps of a pre-tokenizer or normalizer in their order, without the sequences around them."""
+    """Return the steps of a pre-tokenizer or normalizer in order, with sequences flattened."""
     return [] if step is None else list(_unfolded(step))
 
 
@@ -225,7 +225,7 @@ def _pattern_names() -> dict[str, str]:
 
 
 def _shown(step: dict[str, Any]) -> str:
-    """Show a step as Python would write it, with a pattern's name instead of the pattern."""
+    """Return a step in Python's notation, with a known pattern replaced by its name."""
     options = {key: value for key, value in step.items() if key != "type"}
     pattern = options.get("pattern")
     regex = pattern.get("Regex") if isinstance(pattern, dict) else None

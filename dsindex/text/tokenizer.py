@@ -1,7 +1,7 @@
-"""Loading a tokenizer and describing it as plain data, so that every worker gets the same bytes once.
+"""Load a tokenizer and describe it as plain data, so that every worker gets the same bytes once.
 
-The format is that of the `tokenizers` library: a `tokenizer.json`, or a folder with one as `save_pretrained` of
-transformers writes it. What transformers would add from the folder's other files must stand in `tokenizer.json`.
+The format is that of the `tokenizers` library: a `tokenizer.json`, or a folder with one as written by `save_pretrained`
+of transformers. Whatever transformers would add from the folder's other files must be in `tokenizer.json` itself.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     import tokenizers
 
 LARGEST_FILE_BYTES = 512 * 1024**2
-"""No tokenizer.json comes near; a corpus given by mistake is refused before it is read."""
+"""Far more than any tokenizer.json, so that a corpus passed by mistake is refused before it is read."""
 
 _FROM_SENTENCEPIECE = (
     "convert it once with transformers (it needs the sentencepiece and protobuf packages), from the model's own "
-    "folder: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER), and give NEW_FOLDER"
+    "folder: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER), and use NEW_FOLDER"
 )
 _FROM_TIKTOKEN = (
     "convert it once with transformers (it needs the tiktoken and blobfile packages): "
-    "transformers.integrations.tiktoken.convert_tiktoken_to_fast(ENCODING, NEW_FOLDER), and give NEW_FOLDER"
+    "transformers.integrations.tiktoken.convert_tiktoken_to_fast(ENCODING, NEW_FOLDER), and use NEW_FOLDER"
 )
 _FROM_PARTS = "convert it once with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)"
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -44,26 +44,26 @@ class Tokenizer:
     """A tokenizer as data: picklable, comparable, and the same on every node."""
 
     name: str
-    """The folder's or file's name, for messages and the manifest."""
+    """Name of the folder or file, for messages and the manifest."""
     json: bytes
     """The bytes of tokenizer.json."""
     sha256: str
-    """Of these bytes, in hexadecimal."""
+    """SHA-256 of these bytes, in hexadecimal."""
     vocabulary_size: int
-    """Number of tokens, added ones included: `len(tokenizer)` in transformers, which Megatron takes the dtype from."""
+    """Number of tokens, including added ones: `len(tokenizer)` in transformers, which determines Megatron's dtype."""
     eod_id: int | None
     eod_token: str | None
     special_tokens: tuple[str, ...]
-    """Strings that become one token wherever they stand in a text, in the order of tokenizer.json."""
+    """Strings that become one token wherever they occur in a text, in the order of tokenizer.json."""
 
 
 def load_tokenizer(path: str, *, eod_token: str | None = None) -> Tokenizer:
     """Read a tokenizer and find its end-of-document token.
 
     Args:
-        path: A tokenizer.json, or a folder with one and, where they exist, its tokenizer_config.json and
+        path: A tokenizer.json, or a folder with one and, optionally, tokenizer_config.json and
             special_tokens_map.json.
-        eod_token: The end-of-document token; without it the folder's eos_token, if it names one.
+        eod_token: The end-of-document token; None for the folder's eos_token, if it has one.
 
     Raises:
         TokenizerError: If there is no tokenizer, it is of another kind, it is broken, its output would not be a
@@ -81,15 +81,15 @@ def load_tokenizer(path: str, *, eod_token: str | None = None) -> Tokenizer:
     eod_id = shared_tokenizer(tokenizer).token_to_id(eod)
     if eod_id is None:
         msg = (
-            f"{file}: expected the EOD token {eod!r} in the vocabulary, and it is not there; "
-            f"{_suggestion(tokenizer, eod)}give one that is with --eod-token"
+            f"{file}: expected the EOD token {eod!r} in the vocabulary, but it is missing; "
+            f"{_suggestion(tokenizer, eod)}choose another with --eod-token"
         )
         raise TokenizerError(msg)
     return replace(tokenizer, eod_id=eod_id, eod_token=eod)
 
 
 def require_eod(tokenizer: Tokenizer) -> int:
-    """Return the end-of-document id.
+    """Return the id of the end-of-document token.
 
     Raises:
         TokenizerError: If the tokenizer has none.
@@ -97,22 +97,20 @@ def require_eod(tokenizer: Tokenizer) -> int:
     if tokenizer.eod_id is None:
         known = ", ".join(repr(token) for token in tokenizer.special_tokens[:8])
         shown = f" (its special tokens: {known})" if known else ""
-        msg = (
-            f"{tokenizer.name}: expected an eos_token, and the tokenizer names none{shown}; choose one with --eod-token"
-        )
+        msg = f"{tokenizer.name}: expected an eos_token, but the tokenizer has none{shown}; choose one with --eod-token"
         raise TokenizerError(msg)
     return tokenizer.eod_id
 
 
 def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Turn token ids into text, special tokens included: for showing samples."""
+    """Return the text of token ids, including special tokens, for showing samples."""
     return shared_tokenizer(tokenizer).decode([int(token) for token in ids], skip_special_tokens=False)
 
 
 def shared_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    """Return this process's `tokenizers` object: the reference, with truncation and padding off as in Megatron.
+    """Return the process-wide `tokenizers` object: the reference, with truncation and padding off as in Megatron.
 
-    Threads share it: two threads on one object encode twice as fast as one (5.8 against 2.8 MB/s).
+    Threads share it, and encode in parallel.
     """
     return _load(tokenizer.json)
 
@@ -130,8 +128,8 @@ def _load(content: bytes) -> tokenizers.Tokenizer:
 def _find_tokenizer_json(path: str) -> str:
     if not os.path.exists(path):
         msg = (
-            f"{path}: expected a tokenizer.json or a folder with one, and nothing is there; "
-            "give a local path (models are not downloaded)"
+            f"{path}: expected a tokenizer.json or a folder with one, found nothing; "
+            "use a local path (models are not downloaded)"
         )
         raise TokenizerError(msg)
     if not os.path.isdir(path):
@@ -153,11 +151,11 @@ def _folder_remedy(path: str, names: list[str]) -> str:
             return f"{name} is a {kind} file: {remedy}"
     if {"vocab.json", "vocab.txt", "tekken.json"} & set(names):
         return _FROM_PARTS
-    return "give the folder that holds tokenizer.json"
+    return "use the folder that contains tokenizer.json"
 
 
 def _foreign_kind(name: str, head: bytes) -> tuple[str, str] | None:
-    """Recognise the other tokenizer files in use, by content first: Llama 3's `tokenizer.model` is a tiktoken file."""
+    """Return kind and remedy of another tokenizer file, by content first: Llama 3's `tokenizer.model` is tiktoken's."""
     token, _, rank = head.partition(b"\n")[0].strip().partition(b" ")
     if token and rank.isdigit():
         try:
@@ -184,7 +182,7 @@ def _read_tokenizer_json(file: str) -> bytes:
             size = os.fstat(stream.fileno()).st_size
             if size > LARGEST_FILE_BYTES:
                 msg = (
-                    f"{file}: expected a tokenizer.json, got a file of {size} bytes; give the tokenizer, not the input"
+                    f"{file}: expected a tokenizer.json, got a file of {size} bytes; pass the tokenizer, not the input"
                 )
                 raise TokenizerError(msg)
             stream.seek(0)
@@ -195,18 +193,18 @@ def _read_tokenizer_json(file: str) -> bytes:
 
 
 def _describe(file: str, content: bytes, *, name: str) -> Tokenizer:
-    """Check a tokenizer.json and fill in everything but the EOD token."""
+    """Check a tokenizer.json and return its description without the EOD token."""
     document = _parse_object(file, content)
     version, model = document.get("version", "1.0"), document.get("model")
     if version != "1.0":
         msg = f"{file}: expected a tokenizer.json of version '1.0', got {version!r}; save it with a released tokenizers"
         raise TokenizerError(msg)
     if not isinstance(model, dict):
-        msg = f"{file}: expected a tokenizer.json, got JSON without a model; give the tokenizer's own file"
+        msg = f"{file}: expected a tokenizer.json, got JSON without a model; pass the tokenizer's own file"
         raise TokenizerError(msg)
     if model.get("dropout"):
         msg = (
-            f"{file}: expected a tokenizer that gives one result for one text, got BPE dropout {model['dropout']!r}; "
+            f"{file}: expected a deterministic tokenizer, got BPE dropout {model['dropout']!r}; "
             'set "dropout" to null in a copy of it'
         )
         raise TokenizerError(msg)
@@ -222,9 +220,9 @@ def _describe(file: str, content: bytes, *, name: str) -> Tokenizer:
     )
     try:
         size = shared_tokenizer(tokenizer).get_vocab_size(with_added_tokens=True)
-    except Exception as error:  # `tokenizers` raises bare Exceptions too
+    except Exception as error:  # `tokenizers` also raises bare Exceptions
         msg = (
-            f"{file}: expected a tokenizer.json that the tokenizers library reads, and it says: {error}; save it again"
+            f"{file}: expected a tokenizer.json that the tokenizers library reads, got the error {error}; save it again"
         )
         raise TokenizerError(msg) from error
     return replace(tokenizer, vocabulary_size=size)
@@ -234,7 +232,7 @@ def _parse_object(file: str, content: bytes) -> dict[str, Any]:
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
-        msg = f"{file}: expected JSON, and it cannot be read ({error}); fetch or save the file again"
+        msg = f"{file}: expected JSON, but it cannot be read ({error}); fetch or save the file again"
         raise TokenizerError(msg) from error
     if not isinstance(document, dict):
         msg = f"{file}: expected a JSON object, got {type(document).__name__}; fetch or save the file again"
@@ -243,7 +241,7 @@ def _parse_object(file: str, content: bytes) -> dict[str, Any]:
 
 
 def _read_config(folder: str) -> dict[str, Any]:
-    """Read what the folder says beside tokenizer.json; tokenizer_config.json goes before special_tokens_map.json."""
+    """Read the folder's other files; tokenizer_config.json takes precedence over special_tokens_map.json."""
     merged: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         file = os.path.join(folder, name)
@@ -255,7 +253,7 @@ def _read_config(folder: str) -> dict[str, Any]:
 
 
 def _token_text(token: object) -> str | None:
-    """Read a token as the folder's files spell it: a string, or an object with its content."""
+    """Return a token's text; the folder's files store a string, or an object with its content."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
 
@@ -269,20 +267,20 @@ def _config_tokens(config: dict[str, Any]) -> Iterator[str]:
 
 
 def _check_config_agrees(folder: str, config: dict[str, Any], tokenizer: Tokenizer) -> None:
-    """Refuse a folder of which transformers, and so Megatron, would make another tokenizer than tokenizer.json is.
+    """Refuse a folder from which transformers, and so Megatron, would load another tokenizer than tokenizer.json.
 
-    Source: `TokenizersBackend.__init__` and `update_post_processor` of transformers 5: tokens that only the other files
-    name get new ids, and an explicit add_bos_token or add_eos_token replaces the post-processor.
+    Tokens that only the other files name get new ids, and an explicit add_bos_token or add_eos_token replaces the
+    post-processor. Source: `TokenizersBackend.__init__` and `update_post_processor` of transformers 5.
     """
     remedy = (
         "make the files agree (AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER) of transformers), "
-        "or give the tokenizer.json itself"
+        "or use the tokenizer.json itself"
     )
     loaded = shared_tokenizer(tokenizer)
     missing = next((token for token in _config_tokens(config) if loaded.token_to_id(token) is None), None)
     if missing is not None:
         msg = (
-            f"{folder}: expected in tokenizer.json every token that the other files name, {missing!r} is not; {remedy}"
+            f"{folder}: expected tokenizer.json to have all tokens of the other files, {missing!r} is missing; {remedy}"
         )
         raise TokenizerError(msg)
     if "add_bos_token" not in config and "add_eos_token" not in config:

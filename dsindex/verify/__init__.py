@@ -1,5 +1,5 @@
-"""Prove that a dataset is whole: its index, its tokens, where its documents came from, and the indices built on it.
+"""Prove that a dataset is intact: its index, its tokens, the provenance of its documents, and its index caches.
 
-Everything is cut into pieces that run on any executor; each gives what it found as sentences, and nothing is raised for
-a damaged file: damage is the finding.
+The work is cut into pieces that run on any executor. Each returns its findings as sentences; damaged files are findings
+and raise no error.
 """

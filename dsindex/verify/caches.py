@@ -1,8 +1,8 @@
-"""Index caches against the data: that they are what their descriptions say, and lead to tokens that are there.
+"""Check index caches against their descriptions and the data.
 
-A document index must hold every sequence of its part once per epoch, a shuffle index be a permutation, a sample index
-walk the tokens in steps of the sequence length. Arrays are read in chunks; that two multisets are the same is told by
-the sums of a 64-bit mix of their items, which damage does not keep but by a chance of 1 in 2**64.
+A document index must contain every sequence of its part once per epoch, a shuffle index must be a permutation, and a
+sample index must step through the tokens by the sequence length. Arrays are read in chunks; multisets are compared by
+the sums of a 64-bit mix of their items, which miss damage with a probability of 1 in 2**64.
 
 Source of the rules: docs/formats.md, section 2.
 """
@@ -42,7 +42,7 @@ CHUNK_ITEMS = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheTask:
-    """One cache of a dataset, or of a blend that it is part of."""
+    """Task of checking one cache of a dataset, or of a blend that contains it."""
 
     description: str
     """Path of the description.txt."""
@@ -50,20 +50,20 @@ class CacheTask:
 
 
 def find_caches(folder: str, prefix: str) -> list[CacheTask]:
-    """Find the caches of a dataset: those whose description names its path, or at least its last part.
+    """Return the caches of a dataset: those whose description names its path, or at least its last part.
 
     Raises:
         InputError: If there is no such folder.
     """
     if not os.path.isdir(folder):
-        msg = f"{folder}: expected a folder with index caches, and there is none; check --cache"
+        msg = f"{folder}: expected a folder with index caches, found none; check --cache"
         raise InputError(msg)
     tasks = []
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*-description.txt"))):
         try:
             identifiers = read_description(path)
         except FormatError:
-            identifiers = None  # verify_cache says what is wrong with it
+            identifiers = None  # verify_cache reports what is wrong with it
         if identifiers is None or _concerns(identifiers, prefix):
             tasks.append(CacheTask(description=path, prefix=prefix))
     return tasks
@@ -76,7 +76,7 @@ def _concerns(identifiers: Mapping[str, Any], prefix: str) -> bool:
 
 
 def verify_cache(task: CacheTask) -> list[str]:
-    """Check one cache, whoever wrote it; each finding is a sentence."""
+    """Check one cache, whichever program wrote it, and return the findings as sentences."""
     try:
         return list(_findings(task))
     except FormatError as error:
@@ -102,10 +102,10 @@ def _text_of(path: str) -> str:
 
 
 def _files_of(description: str, identifiers: Mapping[str, Any]) -> CacheFiles:
-    """Name the arrays beside a description, whatever its name begins with.
+    """Return the paths of the cache of a description, whatever its name begins with.
 
     Raises:
-        FormatError: If the description lacks a key, or would lead to files of another name, or elsewhere.
+        FormatError: If the description lacks a key, or would lead to files with another name or in another folder.
     """
     folder, name = os.path.split(description)
     try:
@@ -115,7 +115,7 @@ def _files_of(description: str, identifiers: Mapping[str, Any]) -> CacheFiles:
         msg = f"{description}: expected the description of a cache, got one without {error}"
         raise FormatError(msg) from error
     if files.description != os.path.join(folder, name):
-        msg = f"{description}: expected the name of what it describes, {os.path.basename(files.description)!r}"
+        msg = f"{description}: expected the name that matches its content, {os.path.basename(files.description)!r}"
         raise FormatError(msg)
     return files
 
@@ -156,7 +156,7 @@ def _check_dataset(
 
 
 def _part(identifiers: Mapping[str, Any], num_sequences: int, description: str) -> tuple[int, int]:
-    """Return the sequences that a cache draws from: all where the job had a path for each split."""
+    """Return the range of sequences that a cache draws from: all if the job had a path for each split."""
     matrix = identifiers.get("split_matrix")
     if matrix is None:
         return 0, num_sequences
@@ -173,7 +173,7 @@ def _part(identifiers: Mapping[str, Any], num_sequences: int, description: str) 
 
 
 def _check_documents(documents: NDArray[Any], begin: int, end: int) -> Iterator[str]:
-    """See that every sequence of the part is there once per epoch."""
+    """Check that the index contains every sequence of the part once per epoch."""
     if end == begin:
         if len(documents):
             yield f"expected an empty document index for a part without sequences, got {len(documents)} entries"
@@ -190,7 +190,7 @@ def _check_documents(documents: NDArray[Any], begin: int, end: int) -> Iterator[
             return
         total += _mixed_sum(chunk)
     if total % 2**64 != epochs * _mixed_sum_of_range(begin, end) % 2**64:
-        yield "expected every sequence once per epoch in the document index, and some are missing or there too often"
+        yield "expected every sequence once per epoch in the document index, but some are missing or repeated"
 
 
 def _check_permutation(order: NDArray[Any]) -> Iterator[str]:
@@ -201,15 +201,15 @@ def _check_permutation(order: NDArray[Any]) -> Iterator[str]:
             return
         total += _mixed_sum(chunk)
     if total % 2**64 != _mixed_sum_of_range(0, len(order)):
-        yield "expected every sample once in the shuffle index, and some are missing or there twice"
+        yield "expected every sample once in the shuffle index, but some are missing or repeated"
 
 
 def _check_samples(
     documents: NDArray[Any], samples: NDArray[Any], lengths: NDArray[np.int32], length: int
 ) -> Iterator[str]:
-    """See that row k stands for token k * L of the documents, one after the other: then all samples are right.
+    """Check that row k is at token k * L of the concatenated documents, which makes all samples correct.
 
-    The last row alone may stand short of that, where a partial sample was kept.
+    Only the last row may be before that, if a partial sample was kept.
     """
     row = before = 0
     for first in range(0, len(documents), CHUNK_ITEMS):
@@ -227,7 +227,7 @@ def _check_samples(
             tokens = ends[positions] - own[positions] + offsets
             wrong = tokens != (row + np.arange(len(inside))) * length
             if len(inside) and row + len(inside) == len(samples):
-                # A kept partial sample ends where the tokens do, or one before, which inputs and labels share.
+                # A kept partial sample ends with the tokens, or one before, which inputs and labels share.
                 rest = (int(ends[-1]) - int(tokens[-1])) if first + len(own) == len(documents) else -1
                 wrong[-1] &= rest not in {0, 1} or tokens[-1] > (len(samples) - 1) * length
             if wrong.any():
@@ -244,7 +244,7 @@ def _check_samples(
 
 
 def _check_counts(identifiers: Mapping[str, Any], epochs: int, tokens: int, samples: int, length: int) -> Iterator[str]:
-    """Compare the number of samples with the tokens, by any of the rules that the description does not tell."""
+    """Compare the number of samples with the tokens, by any rule that the description leaves open."""
     possible = {max(0, (epochs * tokens - extra) // length) for extra in (0, 1)}
     available = max(0, epochs * tokens - 1), epochs * tokens
     possible |= {math.ceil(np.float32(count) / np.float32(length)) for count in available}
@@ -252,7 +252,7 @@ def _check_counts(identifiers: Mapping[str, Any], epochs: int, tokens: int, samp
         yield f"expected {min(possible)} samples of {epochs} epochs of {tokens} tokens, got {samples}"
     wanted = identifiers.get("num_samples")
     if wanted is None and epochs > 1:
-        yield f"expected one epoch, since the description asks for no number of samples, got {epochs}"
+        yield f"expected one epoch, since the description requests no number of samples, got {epochs}"
     elif isinstance(wanted, int) and samples < wanted:
         yield f"expected at least the {wanted} samples of the description, got {samples}"
     elif isinstance(wanted, int) and epochs > 1 and (epochs - 1) * tokens >= wanted * length + 1:
@@ -262,7 +262,7 @@ def _check_counts(identifiers: Mapping[str, Any], epochs: int, tokens: int, samp
 def _check_blend(
     files: CacheFiles, identifiers: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], _prefix: str
 ) -> Iterator[str]:
-    """See that a blend takes the samples of each dataset in order, from the first on, and none that is not there."""
+    """Check that a blend takes the samples of each dataset in order from the first, and only existing ones."""
     datasets, samples = (arrays[name] for name in files.arrays)
     if samples.shape != datasets.shape:
         yield f"expected two indices of the same length, got shapes {datasets.shape} and {samples.shape}"
@@ -290,7 +290,7 @@ def _check_blend(
 
 
 def _check_taken(files: CacheFiles, parts: list[Any], taken: NDArray[np.int64]) -> Iterator[str]:
-    """Compare what a blend takes of each dataset with that dataset's own cache, where it lies beside it."""
+    """Compare the samples that a blend takes from each dataset with that dataset's cache, if there is one beside it."""
     folder = os.path.dirname(files.stem)
     for number, part in enumerate(parts):
         own = cache_files(folder, part)
@@ -307,12 +307,12 @@ def _chunks(array: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
 
 
 def _leading(flags: NDArray[np.bool_]) -> int:
-    """Count the flags that are set before the first that is not."""
+    """Return the number of leading flags that are set."""
     return len(flags) if flags.all() else int(np.argmin(flags))
 
 
 def _mixed_sum(items: NDArray[np.int64]) -> int:
-    """Sum up a 64-bit mix of each item: the same for the same items in any order. Source of the mix: splitmix64."""
+    """Return the sum of a 64-bit mix of each item, which does not depend on their order. Source: splitmix64."""
     mixed = items.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

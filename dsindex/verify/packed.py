@@ -1,4 +1,4 @@
-"""The structure of a `.pbin`: its header against the file, every entry of its index, EOD where documents end.
+"""Check the structure of a `.pbin`: its header, every entry of its index, and EOD at the end of documents.
 
 The index is read as a stream, so memory does not depend on the number of documents. Source: docs/formats.md, section 3.
 """
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from dsindex.verify.stored import PackedRun
 
 DOCUMENTS_PER_ENDS = 1 << 18
-"""Documents whose ends are looked at in one call, which gets their lengths: 2 MiB."""
+"""Documents whose ends are checked in one call, which receives their lengths: 2 MiB."""
 _SHOWN = 3
 _REMEDY = "restore the file, or pack it again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedEndsPiece:
-    """Neighbouring documents of a `.pbin`, whose last tokens must be EOD."""
+    """Consecutive documents of a `.pbin`, whose last tokens must be EOD."""
 
     path: str
     header: PackedHeader
@@ -52,15 +52,15 @@ class PackedEndsPiece:
 
 
 def verify_packed_header(path: str, *, era_name: str | None) -> tuple[PackedHeader | None, list[str]]:
-    """Tell the era of a `.pbin` and check its header against the file.
+    """Detect the version of a `.pbin` and check its header against the file.
 
     Args:
         path: The file.
-        era_name: What the manifest says; None: not known.
+        era_name: The version in the manifest; None if it is unknown.
 
     Returns:
-        The header (None for a file that no era fits), and findings. Where the manifest says the era and only the index
-        is damaged, there is a header and no finding.
+        The header (None for a file that fits no version), and findings. If the manifest has the version and only the
+        index is damaged, there is a header and no finding.
     """
     try:
         header = read_packed_header(path)
@@ -68,14 +68,14 @@ def verify_packed_header(path: str, *, era_name: str | None) -> tuple[PackedHead
         return _judge_damage(path, error, era_name)
     if era_name is None or era_name == header.era.name:
         return header, []
-    with contextlib.suppress(FormatError):  # a file without documents fits two eras
+    with contextlib.suppress(FormatError):  # a file without documents fits two versions
         return read_packed_header(path, era=ERAS[era_name]), []
-    finding = f"{path}: expected a .pbin of the era {era_name} as in the manifest, got one of the era {header.era.name}"
-    return header, [f"{finding}; the file is not the one that the manifest was written for"]
+    finding = f"{path}: expected a .pbin of version {era_name} as in the manifest, got version {header.era.name}"
+    return header, [f"{finding}; the manifest belongs to another file"]
 
 
 def _judge_damage(path: str, error: FormatError, era_name: str | None) -> tuple[PackedHeader | None, list[str]]:
-    """Say in which way a file is no `.pbin`: of the era that the manifest says, or else of one with a token size."""
+    """Describe why a file is not a `.pbin` of the version in the manifest, or of one with a token size."""
     try:
         with open_file(path) as file:
             head = file.read(DATA_LENGTH_BYTES + TOKEN_SIZE_BYTES)
@@ -88,7 +88,7 @@ def _judge_damage(path: str, error: FormatError, era_name: str | None) -> tuple[
             continue
         misfit = _describe_misfit(path, header, size_bytes)
         if misfit is None and era_name is not None:
-            return header, []  # all the rest is the index's
+            return header, []  # the index has a check of its own
         misfit = misfit or _describe_index(path, header)
         return None, [f"{path}: {misfit}; the file was cut off or changed, {_REMEDY}"]
     what = (
@@ -99,7 +99,7 @@ def _judge_damage(path: str, error: FormatError, era_name: str | None) -> tuple[
 
 
 def _parse_head(head: bytes, era: Era) -> PackedHeader | None:
-    """Read a header as an era has it, whatever it says of the file; None where it names no size of a token."""
+    """Parse a header in the layout of a version without checking its size; None if it has no valid token size."""
     if len(head) < era.header_bytes:
         return None
     data_bytes = int(np.frombuffer(head, f"{era.byte_order}u8", 1)[0])
@@ -110,7 +110,7 @@ def _parse_head(head: bytes, era: Era) -> PackedHeader | None:
 
 
 def _describe_misfit(path: str, header: PackedHeader, size_bytes: int) -> str | None:
-    """Say what a file has not that its header promises, if anything."""
+    """Describe how a file contradicts its header; None if it does not."""
     end = header.index_offset
     if end >= size_bytes:
         return f"expected tokens up to byte {end}, as its header says, and an index, got a file of {size_bytes} bytes"
@@ -125,7 +125,7 @@ def _describe_misfit(path: str, header: PackedHeader, size_bytes: int) -> str | 
 
 
 def _describe_index(path: str, header: PackedHeader) -> str:
-    """Say what is wrong with the beginning of an index that fits no era."""
+    """Describe why the beginning of an index fits no version."""
     try:
         first = next((int(pairs[0, 0]) for pairs in read_pairs(path, offset=header.index_offset) if len(pairs)), None)
     except FormatError as error:
@@ -134,10 +134,10 @@ def _describe_index(path: str, header: PackedHeader) -> str:
 
 
 def verify_packed_index(path: str, header: PackedHeader) -> tuple[IndexCounts | None, list[str]]:
-    """Check that the documents of an index are the tokens, in order, without gap or overlap.
+    """Check that the documents of an index cover the tokens, in order, without gap or overlap.
 
     Returns:
-        The counts (None for an index that is not whole), and findings.
+        The counts (None for a damaged index), and findings.
     """
     scan = _IndexScan(path, header)
     try:
@@ -151,7 +151,7 @@ def verify_packed_index(path: str, header: PackedHeader) -> tuple[IndexCounts | 
 
 
 class _IndexScan:
-    """What the entries of an index say, a chunk at a time."""
+    """Checks the entries of an index, a chunk at a time."""
 
     def __init__(self, path: str, header: PackedHeader) -> None:
         self._path = path
@@ -162,10 +162,10 @@ class _IndexScan:
         self._wrong: list[str] = []
 
     def add(self, pairs: NDArray[np.int64]) -> None:
-        """Look at the next entries, shape [n, 2], n at least 1."""
+        """Check the next entries, shape [n, 2], n at least 1."""
         header = self._header
         offsets, lengths = pairs[:, 0], pairs[:, 1]
-        ends = offsets + lengths  # beyond int64 only where a length is found to be too large
+        ends = offsets + lengths  # exceeds int64 only if a length is found to be too large
         before = np.concatenate(([self._end], ends[:-1]))
         short = before - offsets
         last = header.era.first_offset + header.data_bytes
@@ -195,15 +195,15 @@ class _IndexScan:
             return f"document {number} within the tokens, {limits}, got {length} bytes at offset {offset}"
         if number == 0:
             return f"document 0 at offset {before}, where the tokens begin, got {offset}"
-        what = "the two overlap" if offset < before else "what lies between belongs to no document"
+        what = "the two overlap" if offset < before else "the bytes between belong to no document"
         return f"document {number} at offset {before}, where document {number - 1} ends, got {offset}: {what}"
 
     def judge(self) -> list[str]:
-        """Return what is wrong, once all entries were looked at."""
+        """Return the findings after all entries were checked."""
         header = self._header
         if self._joints and self._fits_a_join and self._length_bytes == header.data_bytes:
             low = f"the offsets are {JOIN_SHORTFALL} bytes too low after each of {self._joints} joints"
-            remedy = f"mend it with: dsindex repair {self._path} --output NEW.pbin"
+            remedy = f"repair it with: dsindex repair {self._path} --output NEW.pbin"
             return [f"{self._path}: {low}, as Modalities leaves them when it joins files; {remedy}"]
         last = header.era.first_offset + header.data_bytes
         if not self._wrong and self._end != last:
@@ -212,7 +212,7 @@ class _IndexScan:
         return self._wrong
 
     def counts(self) -> IndexCounts:
-        """Return the counts of a whole index."""
+        """Return the counts of an intact index."""
         return IndexCounts(
             num_sequences=self._documents,
             num_documents=self._documents,
@@ -223,7 +223,7 @@ class _IndexScan:
 
 
 def verify_packed_ends(piece: PackedEndsPiece) -> list[str]:
-    """Find documents that have tokens and do not end with EOD. The index must be whole."""
+    """Find documents that have tokens and do not end with EOD. The index must be intact."""
     lengths = piece.run.lengths
     has_tokens = np.flatnonzero(lengths)
     ends = piece.run.first_token + np.cumsum(lengths)[has_tokens] - 1

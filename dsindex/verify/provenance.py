@@ -1,4 +1,4 @@
-"""A provenance file: its form, one row per document, and rows that can be true of the inputs in the manifest."""
+"""Check a provenance file: its layout, one row per document, and rows that are possible for the manifest's inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFacts:
-    """What the manifest says of one input."""
+    """The manifest's facts about one input."""
 
     size_bytes: int
     lines: int
@@ -36,15 +36,15 @@ class RowPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPieceResult:
-    """What one piece says, for adding up over all."""
+    """The result of one piece, to be added up over all."""
 
     rows_per_input: dict[int, int]
     findings: tuple[str, ...]
 
 
 def verify_rows(piece: RowPiece, inputs: Sequence[InputFacts]) -> RowPieceResult:
-    """Check rows: inputs in order, offsets and lines that rise within an input and lie inside it."""
-    begin = max(0, piece.begin - 1)  # one row of the piece before, so that no neighbours go uncompared
+    """Check rows: inputs must be in order, offsets and lines must increase within an input and be inside it."""
+    begin = max(0, piece.begin - 1)  # one row of the previous piece, so that all neighbours are compared
     try:
         numbers, offsets, lines = read_rows(piece.path, begin, piece.end)
     except FormatError as error:
@@ -65,8 +65,8 @@ def verify_rows(piece: RowPiece, inputs: Sequence[InputFacts]) -> RowPieceResult
     sizes = np.array([facts.size_bytes for facts in inputs], np.int64)[numbers]
     last_lines = np.array([facts.lines for facts in inputs], np.int64)[numbers]
     check((offsets < 0) | (offsets >= sizes), "offsets inside the input")
-    # Every line before takes a newline at least, and line 1 is at byte 0.
-    check((lines < 1) | (lines > last_lines) | (lines - 1 > offsets), "lines that the input has at such an offset")
+    # Every preceding line takes at least a newline, and line 1 is at byte 0.
+    check((lines < 1) | (lines > last_lines) | (lines - 1 > offsets), "lines that the input can have at that offset")
     same = numbers[1:] == numbers[:-1]
     falls = numbers[1:] < numbers[:-1]
     stalls = same & ((offsets[1:] <= offsets[:-1]) | (lines[1:] <= lines[:-1]))
@@ -81,13 +81,13 @@ def verify_rows(piece: RowPiece, inputs: Sequence[InputFacts]) -> RowPieceResult
 def compare_row_counts(
     path: str, results: Sequence[RowPieceResult], inputs: Sequence[InputFacts], *, num_without_row: int
 ) -> list[str]:
-    """Compare the rows of each input with the records that the manifest says were kept of it.
+    """Compare the rows of each input with the number of records kept according to the manifest.
 
     Args:
-        path: The file, for messages.
-        results: Of all its pieces.
-        inputs: What the manifest says.
-        num_without_row: Records of all inputs that were kept and are no documents.
+        path: The file, named in findings.
+        results: The results of all pieces.
+        inputs: The manifest's facts about the inputs.
+        num_without_row: Records of all inputs that were kept but are no documents.
     """
     counts = [0] * len(inputs)
     for result in results:

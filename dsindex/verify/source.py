@@ -1,7 +1,7 @@
-"""A dataset against the text that it was made of: tokenize again, and name the first document that differs.
+"""Compare a dataset with its source text: tokenize again, and report the first document that differs.
 
-A piece is either a run of documents, found in the inputs through the provenance, or, where there is none, a range of
-an input whose first document is known from counting those of the records before it.
+A piece is either a run of documents, found in the inputs through the provenance, or, without provenance, a range of an
+input whose first document is known from counting the records before it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 DOCUMENTS_PER_SLICE = 1 << 16
 DOCUMENTS_PER_RUN = 16
-"""Neighbours that a sample takes together."""
+"""Consecutive documents that a sample takes together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceInput:
-    """One input as it lies here now."""
+    """One input in its current state."""
 
     path: str
     size_bytes: int
@@ -45,24 +45,24 @@ class SourceInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """What all pieces have in common; sent to every worker once."""
+    """The settings that all pieces share; sent to every worker once."""
 
     dataset: str
     """A prefix, or the path of a `.pbin`."""
     packed: PackedHeader | None
-    """Of the `.pbin`; None: the dataset is an MMIDIDX pair."""
+    """Header of the `.pbin`; None for an MMIDIDX pair."""
     inputs: tuple[SourceInput, ...]
     key: str
     pattern: TextPattern | None
-    """Gives the one text of a record; the key is then its column."""
+    """Selects the one text of a record; `key` is then its column."""
     tokenizer: Tokenizer
     engine: Engine
     dtype: str
     eod_id: int | None
-    """Appended where given."""
+    """Appended to documents; None to append nothing."""
     max_record_bytes: int | None
     quarantine: bool
-    """Bad records were set aside; otherwise there must be none."""
+    """Whether bad records were quarantined; otherwise there must be none."""
     provenance: str | None
     """Path of the provenance file, if there is one."""
 
@@ -74,30 +74,30 @@ class DocumentSlice:
     begin: int
     end: int
     share: float
-    """Of the documents, in (0, 1]."""
+    """Share of the documents to compare, in (0, 1]."""
     run: PackedRun | None = None
-    """These documents of a `.pbin`."""
+    """The same documents in a `.pbin`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRange:
-    """The lines that begin in bytes [begin, end) of an input."""
+    """The lines that begin in the byte range [begin, end) of an input."""
 
     input: int
     begin: int
     end: int
     first_document: int
     num_documents: int | None
-    """That its records make; None: not counted yet."""
+    """Documents of its records; None if they have not been counted."""
     first_line: int
-    """1-based."""
+    """Number of the first line, from 1."""
     run: PackedRun | None = None
-    """Documents of a `.pbin` that the range is compared with."""
+    """Documents of a `.pbin` with which the range is compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordCounts:
-    """How many lines a range has, and how many documents its records make."""
+    """The numbers of lines and documents of a range."""
 
     lines: int
     documents: int
@@ -105,7 +105,7 @@ class RecordCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A document that is not what its source gives."""
+    """A document that differs from its source."""
 
     document: int
     sentence: str
@@ -113,15 +113,15 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceResult:
-    """What one piece gave."""
+    """The result of one piece."""
 
     documents: int
-    """Compared, up to the first that differs."""
+    """Number of documents compared, up to the first that differs."""
     difference: Difference | None
 
 
 def plan_slices(num_documents: int, share: float) -> list[DocumentSlice]:
-    """Cut the documents into slices, of each of which a share is compared."""
+    """Cut the documents into slices; a share of each slice is compared."""
     return [
         DocumentSlice(begin=begin, end=min(begin + DOCUMENTS_PER_SLICE, num_documents), share=share)
         for begin in range(0, num_documents, DOCUMENTS_PER_SLICE)
@@ -129,7 +129,7 @@ def plan_slices(num_documents: int, share: float) -> list[DocumentSlice]:
 
 
 def choose_runs(piece: DocumentSlice) -> list[tuple[int, int]]:
-    """Choose the documents to compare, by a hash of their numbers: the same every time and everywhere.
+    """Choose the documents to compare by a hash of their numbers, which is the same every time and everywhere.
 
     >>> choose_runs(DocumentSlice(begin=0, end=40, share=1.0))
     [(0, 40)]
@@ -145,7 +145,7 @@ def choose_runs(piece: DocumentSlice) -> list[tuple[int, int]]:
 
 
 def choose_ranges(ranges: Sequence[SourceRange], share: float) -> list[SourceRange]:
-    """Choose a share of ranges in the same way."""
+    """Choose a share of ranges by a hash, as `choose_runs` does."""
     if share >= 1:
         return list(ranges)
     order = sorted(ranges, key=lambda piece: xxhash.xxh3_64_intdigest(f"{piece.input} {piece.begin}".encode()))
@@ -154,7 +154,7 @@ def choose_ranges(ranges: Sequence[SourceRange], share: float) -> list[SourceRan
 
 
 def count_records(piece: SourceRange, settings: SourceSettings) -> RecordCounts:
-    """Count lines and documents of a range; only a packed layout has to encode for it."""
+    """Count lines and documents of a range; only a packed layout must be encoded for this."""
     lines = documents = 0
     for block in _read(piece, settings):
         lines += block.num_lines
@@ -166,7 +166,7 @@ def count_records(piece: SourceRange, settings: SourceSettings) -> RecordCounts:
 
 
 def compare_slice(piece: DocumentSlice, settings: SourceSettings) -> SourceResult:
-    """Tokenize the chosen documents of a slice again, where the provenance says that they came from."""
+    """Tokenize the chosen documents of a slice again, reading them where the provenance points."""
     comparison = _Comparison(settings, piece.run)
     path = settings.provenance or ""
     num_rows = count_rows(path)
@@ -180,7 +180,7 @@ def compare_slice(piece: DocumentSlice, settings: SourceSettings) -> SourceResul
             number = int(inputs[low])
             source = SourceRange(
                 input=number,
-                # In a whole comparison what lies between documents is read as well: nothing may be missing there.
+                # A full comparison also reads the text between documents, where none may be missing.
                 begin=0 if piece.share >= 1 and (low == 0 or inputs[low - 1] != number) else int(offsets[low]),
                 end=_end_of_run(settings, number, inputs, offsets, high)
                 if piece.share >= 1
@@ -196,14 +196,14 @@ def compare_slice(piece: DocumentSlice, settings: SourceSettings) -> SourceResul
 
 
 def compare_range(piece: SourceRange, settings: SourceSettings) -> SourceResult:
-    """Tokenize a range again and compare it with the documents that it must have given."""
+    """Tokenize a range again and compare it with its documents."""
     comparison = _Comparison(settings, piece.run)
     comparison.compare(piece, None, None)
     return comparison.result()
 
 
 def lay_out_range(piece: SourceRange, settings: SourceSettings) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Tokenize a range and give only what an index is made of.
+    """Tokenize a range and return only the lengths for an index.
 
     Returns:
         Tokens of each sequence, shape [sequences], and sequences of each document, shape [documents].
@@ -219,15 +219,15 @@ def lay_out_range(piece: SourceRange, settings: SourceSettings) -> tuple[NDArray
 def _end_of_run(
     settings: SourceSettings, number: int, inputs: NDArray[np.int32], offsets: NDArray[np.int64], after: int
 ) -> int:
-    """Return where the document after a run begins, or the end of the input."""
+    """Return the offset at which the document after a run begins, or the end of the input."""
     if after < len(inputs) and inputs[after] == number:
         return int(offsets[after])
     return settings.inputs[number].size_bytes
 
 
 def _read(piece: SourceRange, settings: SourceSettings) -> Iterator[RecordBlock]:
-    """Read a range's records; a bad one is an error unless the build set bad records aside."""
-    from dsindex.text.records import read_records  # pyarrow loads when it is used
+    """Read a range's records; a bad one is an error unless the build quarantined bad records."""
+    from dsindex.text.records import read_records  # loads pyarrow, only when needed
 
     source = settings.inputs[piece.input]
     for block in read_records(
@@ -277,7 +277,7 @@ class _Comparison:
         return SourceResult(documents=self._documents, difference=self.difference)
 
     def compare(self, piece: SourceRange, offsets: NDArray[np.int64] | None, lines: NDArray[np.int64] | None) -> None:
-        """Compare a range's documents; `offsets` and `lines` are what the provenance says of them."""
+        """Compare a range's documents; `offsets` and `lines` are their provenance."""
         path = self._settings.inputs[piece.input].path
         document = piece.first_document
         for block in _read(piece, self._settings):
@@ -295,7 +295,7 @@ class _Comparison:
             room = max(0, self._stored.end - document)
             if len(block_offsets) > room:
                 place = f"{path}, line {block_lines[room]}"
-                self._differs(document + room, f"{place}, has a record, and the dataset ends before it")
+                self._differs(document + room, f"{place}, has a record, but the dataset ends before it")
                 return
             found = self._first_difference(document, got)
             if found is not None:
@@ -312,12 +312,12 @@ class _Comparison:
         again = "build" if self._settings.packed is None else "pack"
         self.difference = Difference(
             document=document,
-            sentence=f"{self._settings.dataset}: document {document} is not what its source gives: {what}; "
+            sentence=f"{self._settings.dataset}: document {document} differs from its source: {what}; "
             f"restore the dataset's files, or {again} it again with --fresh",
         )
 
     def _first_difference(self, document: int, got: LaidOutDocuments) -> tuple[int, str] | None:
-        """Compare documents with the dataset's from `document` on; give which is the first that differs, and how."""
+        """Compare documents with the dataset's from `document` on; return the first difference, if any."""
         stored = self._stored.read(document, len(got.sequences_per_document))
         if (
             np.array_equal(stored.sequences_per_document, got.sequences_per_document)
@@ -354,7 +354,7 @@ def _describe_difference(there: Document, here: Document) -> str:
 
 
 def _first_unlike(left: NDArray[Any], right: NDArray[Any]) -> int | None:
-    """Find the first place where two arrays differ; a shorter one differs at its end."""
+    """Return the first index at which two arrays differ; a shorter one differs at its end."""
     size = min(len(left), len(right))
     wrong = np.flatnonzero(left[:size] != right[:size])
     if len(wrong):

@@ -1,4 +1,4 @@
-"""The documents of a dataset by their numbers, from an MMIDIDX pair or from a `.pbin`, for comparing with others."""
+"""Read the documents of a dataset by their numbers, from an MMIDIDX pair or a `.pbin`, for comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedRun:
-    """Neighbouring documents of a `.pbin`, whose index can be read from its beginning only."""
+    """Consecutive documents of a `.pbin`, whose index can only be read from its beginning."""
 
     first_document: int
     first_token: int
@@ -31,29 +31,29 @@ class PackedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Documents:
-    """Neighbouring documents."""
+    """Consecutive documents."""
 
     sequences_per_document: NDArray[Any]
-    """Shape [documents]."""
+    """Number of sequences of each document, shape [documents]."""
     sequence_lengths: NDArray[Any]
-    """In tokens, shape [sequences]."""
+    """Tokens of each sequence, shape [sequences]."""
     tokens: NDArray[Any]
-    """All ids, shape [tokens]."""
+    """Token ids of all sequences, shape [tokens]."""
 
 
 class StoredDocuments(Protocol):
     """Documents of a dataset that can be read by number."""
 
     end: int
-    """Number after the last document that can be read."""
+    """One past the number of the last document that can be read."""
 
     def read(self, first: int, count: int) -> Documents:
-        """Return the documents [first, first + count), all of which are there."""
+        """Return the documents [first, first + count), all of which must exist."""
         ...
 
 
 class IndexedDocuments:
-    """All documents of an MMIDIDX dataset, whose index must be whole."""
+    """All documents of an MMIDIDX dataset, whose index must be intact."""
 
     def __init__(self, prefix: str) -> None:
         self._index = read_index(f"{prefix}.idx")
@@ -97,13 +97,13 @@ class PackedDocuments:
 
 
 def read_runs(path: str, header: PackedHeader, bounds: Iterable[tuple[int, int]]) -> Iterator[PackedRun]:
-    """Read runs of documents, going through the index of a `.pbin` once.
+    """Read runs of documents in one pass over the index of a `.pbin`.
 
     Args:
         path: The file.
         header: Its header.
-        bounds: First document of each run and the one after its last, rising, without overlap; where the file has
-            fewer documents, runs are shorter.
+        bounds: First document of each run and one past its last, ascending, without overlap; runs are shorter if the
+            file has fewer documents.
 
     Raises:
         FormatError: If the index is damaged.

@@ -1,4 +1,4 @@
-"""The `.idx` against the `.bin`: every entry of the index, and EOD where documents end."""
+"""Check an `.idx` against its `.bin`: every entry of the index, and EOD at the end of documents."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DocumentPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexCounts:
-    """What a whole index says, for comparing with a manifest."""
+    """The counts of an intact index, for comparison with a manifest."""
 
     num_sequences: int
     num_documents: int
@@ -45,7 +45,7 @@ def verify_index(prefix: str) -> tuple[IndexCounts | None, list[str]]:
     """Check every entry of an `.idx` against the `.bin` beside it.
 
     Returns:
-        The counts (None for a file that is no whole index), and findings.
+        The counts (None for a damaged index), and findings.
     """
     try:
         with open_unbuffered(f"{prefix}.bin") as file:
@@ -76,7 +76,7 @@ def _count_empty(index: SequenceIndex) -> int:
 
 
 def verify_ends(piece: DocumentPiece) -> list[str]:
-    """Find documents that have tokens and do not end with EOD. The index must be whole."""
+    """Find documents that have tokens and do not end with EOD. The index must be intact."""
     index = read_index(f"{piece.prefix}.idx")
     if index.header.num_sequences == 0:
         return []
@@ -84,7 +84,7 @@ def verify_ends(piece: DocumentPiece) -> list[str]:
     has_tokens = np.flatnonzero(boundaries[1:] > boundaries[:-1])
     last = boundaries[1:][has_tokens] - 1
     ends = index.sequence_pointers[last] // index.dtype.itemsize + index.sequence_lengths[last] - 1
-    # A document whose last sequence has no token cannot end with EOD; its end would lie in the document before.
+    # A document whose last sequence is empty cannot end with EOD: the token before its end is another document's.
     hollow = index.sequence_lengths[last] == 0
     if not os.path.getsize(f"{piece.prefix}.bin"):
         values = np.full(len(ends), -1, np.int64)
@@ -100,7 +100,7 @@ def verify_ends(piece: DocumentPiece) -> list[str]:
 
 
 def verify_quarantine(path: str, expected: int) -> list[str]:
-    """Compare the lines of a quarantine file with the number of records that the manifest says were set aside."""
+    """Compare the number of lines of a quarantine file with the manifest."""
     import pyarrow as pa
 
     lines = 0
@@ -112,11 +112,13 @@ def verify_quarantine(path: str, expected: int) -> list[str]:
         return [f"{path}: cannot be read as a quarantine file ({error}); restore it or build again"]
     if lines == expected:
         return []
-    return [f"{path}: expected {expected} records set aside as in the manifest, got {lines}; restore it or build again"]
+    return [
+        f"{path}: expected {expected} quarantined records as in the manifest, got {lines}; restore it or build again"
+    ]
 
 
 def verify_digest(path: str, expected: str) -> list[str]:
-    """Compare a whole file with its digest."""
+    """Compare a file with its digest."""
     try:
         got = digest_file(path)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""A `.bin` or `.pbin` byte by byte: digests of its blocks, ids outside the vocabulary, the number of EOD tokens."""
+"""Check a `.bin` or `.pbin` byte by byte: digests of its blocks, ids outside the vocabulary, the number of EOD."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ class TokenPiece:
     begin: int
     end: int
     tokens_begin: int
-    """Byte of the file at which its tokens begin; a multiple of the size of one, as is CHUNK_BYTES."""
+    """First byte of the file's tokens; a multiple of the token size, as is CHUNK_BYTES."""
     tokens_end: int
-    """Byte after the last one."""
+    """One past the last byte of the tokens."""
     dtype: str
     vocabulary_size: int | None
-    """Ids must lie below it; None: not known."""
+    """Upper limit of ids; None if it is unknown."""
     eod_id: int | None
-    """Counted; None: not known."""
+    """The id to count; None if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPieceResult:
-    """What one piece holds."""
+    """The result of one piece."""
 
     block_digests: tuple[str, ...]
+    """Empty: it could not be read."""
     num_eod: int
     findings: tuple[str, ...]
 
@@ -60,10 +61,10 @@ def plan_token_pieces(
     Args:
         path: The file.
         size_bytes: Its size.
-        token_bytes: First byte of its tokens, and the one after the last.
-        dtype: How a token lies in the file.
-        vocabulary_size: Ids must lie below it; None: not known.
-        eod_id: Counted; None: not known.
+        token_bytes: First byte of its tokens, and one past the last.
+        dtype: The stored token type.
+        vocabulary_size: Upper limit of ids; None if it is unknown.
+        eod_id: The id to count; None if it is unknown.
     """
     return [
         TokenPiece(
@@ -96,7 +97,7 @@ def verify_tokens(piece: TokenPiece) -> TokenPieceResult:
                 digest.update(chunk)
                 first = max(begin, piece.tokens_begin)
                 size_bytes = max(0, min(begin + len(chunk), piece.tokens_end) - first)
-                # The rest of a token at the end of a file that was cut off is the index's finding.
+                # A partial token at the end of a truncated file is reported by the check of the index.
                 tokens = np.frombuffer(chunk, dtype, size_bytes // dtype.itemsize, min(first - begin, len(chunk)))
                 if piece.eod_id is not None:
                     num_eod += int(np.count_nonzero(tokens == piece.eod_id))
@@ -104,7 +105,8 @@ def verify_tokens(piece: TokenPiece) -> TokenPieceResult:
         finally:
             os.close(descriptor)
     except (OSError, EOFError) as error:
-        findings.append(f"{piece.path}: cannot be read at bytes {piece.begin} to {piece.end} ({error}); restore it")
+        unread = f"{piece.path}: cannot be read at bytes {piece.begin} to {piece.end} ({error}); restore it"
+        return TokenPieceResult(block_digests=(), num_eod=num_eod, findings=(*findings[:_SHOWN], unread))
     return TokenPieceResult(block_digests=(digest.hexdigest(),), num_eod=num_eod, findings=tuple(findings[:_SHOWN]))
 
 

@@ -131,7 +131,7 @@ def test_inputs_that_are_no_files_are_refused_by_name(
     words = [word.format(name) for word in command.split(" ")]
     assert main([*words, "--tokenizer-model", str(OWN.plain_tokenizer), "--executor", "local"]) == 1
     shown = capsys.readouterr().err
-    assert f": expected a file, got {kind}; write what it gives to a file and name that: an input is read in" in shown
+    assert f": expected a file, got {kind}; save its data to a file and name that: an input is read in" in shown
 
 
 @pytest.mark.usefixtures("folder")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import FormatError, OutputError
-from dsindex.repair import outputs
+from dsindex.repair import by_tokens, outputs
 from dsindex.repair.by_index import examine_index, repair_by_index
 from dsindex.repair.by_tokens import document_lengths, repair_by_eod, repair_by_lengths
 from dsindex.repair.outputs import RepairOutputs
@@ -107,7 +107,7 @@ def test_lost_boundaries_are_guessed_only_on_demand(tmp_path: Path) -> None:
     prefix = write_dataset(tmp_path / "d", DOCUMENTS)
     path = tmp_path / "d.idx"
     path.write_bytes(path.read_bytes()[: HEADER + 4 * SEQUENCES])
-    with pytest.raises(FormatError, match="at least one whole document"):
+    with pytest.raises(FormatError, match="at least one complete document"):
         repaired(prefix, tmp_path)
     account = repaired(prefix, tmp_path, one_each=True)
     assert account.num_documents == SEQUENCES
@@ -124,7 +124,7 @@ def test_modes_are_kept(tmp_path: Path) -> None:
 
 
 def test_eod_cuts_documents_across_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dsindex.repair.by_tokens.CHUNK_BYTES", 4)
+    monkeypatch.setattr(by_tokens, "CHUNK_BYTES", 4)
     path = tmp_path / "d.bin"
     path.write_bytes(np.array([1, 2, 3, 0, 0, 4, 0, 5], "<u2").tobytes() + b"x")
     lengths = np.concatenate(list(document_lengths(str(path), dtype=np.dtype("<u2"), eod_id=0)))

@@ -138,8 +138,8 @@ def test_short_writes_and_reads_are_continued(tmp_path: Path, monkeypatch: pytes
 REMEDIES = [
     (errno.ENOSPC, "make room", False),
     (errno.EDQUOT, "make room", False),
-    (errno.EACCES, "give a place that you may write to", False),
-    (errno.EROFS, "give a place that you may write to", False),
+    (errno.EACCES, "choose a folder that you may write to", False),
+    (errno.EROFS, "choose a folder that you may write to", False),
     (errno.EIO, "run the same command again", True),
 ]
 

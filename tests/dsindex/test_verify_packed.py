@@ -79,11 +79,11 @@ DAMAGE: list[tuple[str, bytes, str]] = [
     ("torn-tokens", b"\x17" + WHOLE[1:], "expected whole tokens of 4 bytes, got 23 bytes in its header"),
     ("data-size", b"\x14" + WHOLE[1:], "expected its index at byte 32, where its header says that the tokens end"),
     ("tokens-gone", WHOLE[:12] + WHOLE[16:], "expected its index at byte 36"),
-    ("index-cut", WHOLE[:-3], "got one that breaks off"),
-    ("more", WHOLE + b"x", "left over at its end"),
+    ("index-cut", WHOLE[:-3], "got one that is cut off"),
+    ("more", WHOLE + b"x", "left over at the end"),
     ("calls", with_index([Calls()]), "it was not unpickled"),
-    ("triples", with_index([(0, 24, 1)]), "expected entry 0 to be an (offset, length) of two integers"),
-    ("negative", changed(3, (-20, 4)), "expected entry 3 to be an (offset, length) of two integers from 0"),
+    ("triples", with_index([(0, 24, 1)]), "expected entry 0 to be (offset, length), two integers"),
+    ("negative", changed(3, (-20, 4)), "expected entry 3 to be (offset, length), two integers from 0"),
     ("first-offset", changed(0, (7, 12)), "expected its first document at offset 0, or that of its first token"),
     (
         "overlap",
@@ -92,7 +92,7 @@ DAMAGE: list[tuple[str, bytes, str]] = [
     ),
     ("torn", changed(3, (21, 3)), "expected document 3 to be whole tokens of 4 bytes, got 3 bytes"),
     ("falls", changed(3, (0, 4)), "document 3 at offset 20, where document 2 ends, got 0: the two overlap"),
-    ("gap", changed(2, (16, 4)), "got 16: what lies between belongs to no document"),
+    ("gap", changed(2, (16, 4)), "got 16: the bytes between belong to no document"),
     ("outside", changed(5, (24, 4)), "document 5 within the tokens, from offset 0 to 24, got 4 bytes at offset 24"),
     ("huge", changed(2, (12, 2**63 - 8)), "within the tokens, from offset 0 to 24, got 9223372036854775800 bytes"),
     (
@@ -128,7 +128,7 @@ def test_file_that_was_cut_anywhere_is_found(era: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "sentence"),
-    [(WHOLE[:-3], "got one that breaks off"), (changed(0, (7, 12)), "document 0 at offset 0, where the tokens begin")],
+    [(WHOLE[:-3], "got one that is cut off"), (changed(0, (7, 12)), "document 0 at offset 0, where the tokens begin")],
 )
 def test_header_is_whole_where_only_the_index_is_damaged(data: bytes, sentence: str, tmp_path: Path) -> None:
     """The manifest says the era, so that tokens can be looked at."""
@@ -150,7 +150,7 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_other_era_than_the_manifest_says(tmp_path: Path) -> None:
     [finding] = findings_of(tmp_path / "a.pbin", WHOLE, era_name="spec")
-    assert "expected a .pbin of the era spec as in the manifest, got one of the era current" in finding
+    assert "expected a .pbin of version spec as in the manifest, got version current" in finding
     nothing = pbin_bytes([], era="2024-04")  # the same bytes in two eras
     assert findings_of(tmp_path / "a.pbin", nothing, era_name="2024-04") == []
     header, _ = verify_packed_header(str(tmp_path / "a.pbin"), era_name="2024-04")

@@ -39,8 +39,8 @@ def test_plain_configurations_are_read(text: str, loaded: object) -> None:
     [
         (UNFOLDING, rf"c\.yaml, line 7: expected at most {MAX_NODES:,} values with all aliases unfolded, got more"),
         (MERGING, r"c\.yaml, line \d+: expected at most .* values"),
-        ("b: 1\na: &a [1, *a]\n", r"c\.yaml, line 2: expected a value that ends, got an alias inside what it stands"),
-        ("a: &a {b: *a}\n", r"c\.yaml, line 1: expected a value that ends"),
+        ("b: 1\na: &a [1, *a]\n", r"c\.yaml, line 2: expected a finite value, got an alias inside its own anchor"),
+        ("a: &a {b: *a}\n", r"c\.yaml, line 1: expected a finite value"),
         ("a: *b\n", r"c\.yaml, line 1: expected YAML, got a syntax error \(found undefined alias 'b'\)"),
         ("- " * 101 + "x", r"c\.yaml, line 1: expected at most 100 lists and mappings inside each other"),
         ("[" * 100_000, r"c\.yaml, line 1: expected at most 100 lists and mappings inside each other"),

@@ -50,7 +50,7 @@ def expected(corpus: Path, zygote: Zygote, tmp_path_factory: pytest.TempPathFact
 def assert_clean_stop(ended: Ended, *parts: str) -> None:
     assert ended.code == 1, ended.errors
     assert "Traceback" not in ended.errors
-    assert "a fault of dsindex itself" not in ended.errors
+    assert "internal error" not in ended.errors
     last = ended.errors.strip().splitlines()[-1]
     assert [part for part in parts if part not in last] == [], last
 
@@ -78,7 +78,7 @@ def test_disk_that_refuses_stops_the_build(
     out.mkdir()
     where, at = PLACES[place]
     ended = zygote.run(tmp_path / "run", command(corpus, out), Strike(at=at, what=what, place=where, lasts=True))
-    remedy = "make room" if what in {"ENOSPC", "EDQUOT"} else "give a place that you may write to"
+    remedy = "make room" if what in {"ENOSPC", "EDQUOT"} else "choose a folder that you may write to"
     assert_clean_stop(ended, str(out), "cannot be written", remedy)
     assert not list(out.glob("*.idx"))
     assert_continues(zygote, command(corpus, out), out, tmp_path, expected)

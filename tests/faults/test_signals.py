@@ -59,7 +59,7 @@ def test_signal_stops_cleanly_and_the_same_command_continues(
     assert last.startswith(f"dsindex build: {said}; ")
     assert "run the same command again to continue" in last
     assert "Traceback" not in stopped.errors
-    assert "stopping; once more stops at once" in stopped.errors
+    assert "stopping; a second signal stops it at once" in stopped.errors
     assert not [path.name for path in out.glob("*.idx")]
     assert not (out / "x.build" / "owner.json").exists()
     committed = committed_shards(out / "x.build")
@@ -161,7 +161,7 @@ def test_second_interrupt_stops_at_once(
     driver.send_signal(signal.SIGINT)
     errors = driver.communicate(timeout=PATIENCE_SECONDS)[1]
     assert driver.returncode == 130
-    assert "stopped at once; run the same command again to continue" in errors
+    assert "stopped; run the same command again to continue" in errors
     committed = committed_shards(out / "x.build")
     assert len(committed) == 3
     again = zygote.run(tmp_path / "run", command(corpus, out))

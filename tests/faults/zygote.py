@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import errno
+import importlib
 import io
 import itertools
 import json
@@ -202,9 +203,7 @@ def run_child(folder: Path, arguments: list[str], strike: Strike, waiting: str |
 
 def use_small_ranges() -> None:
     """Cut outputs into ranges of 8 KiB, so that a small build has many; each is then a digest block of its own."""
-    import dsindex.merge
-
-    dsindex.merge.range_bytes = lambda _total: SMALL_RANGE_BYTES
+    importlib.import_module("dsindex.merge").range_bytes = lambda _total: SMALL_RANGE_BYTES
 
 
 def record_tokenizing(path: Path) -> None:

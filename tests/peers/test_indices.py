@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CASES = int(os.environ.get("DSINDEX_PEER_CASES", "600"))
 SPLITS = ("train", "valid", "test")
 IDENTIFIERS = {"class": "tests.Tokenizer", "tokenizer_path": ["größer"], "option": 1.5, "nested": {"b": 1, "a": None}}
-ENDLESS = "(Megatron would loop for ever)"
+ENDLESS = "(Megatron would loop forever)"
 CAPPED = "so the job would run out of data"
 
 

@@ -163,7 +163,7 @@ def test_build_survives_being_stopped_and_losing_a_node(
     for name in ("worker-0", "worker-1"):
         commands.signal_workers(name, signal.SIGCONT)
     assert code == 0
-    assert f"{stopped}: stopped; what it has done is kept in the work folder" in shown
+    assert f"{stopped}: stopped; its work folder keeps finished shards" in shown
     assert commands.run("status", stopped)[0] == 143
     assert not list((tmp_path / "out").glob("*.idx"))
 

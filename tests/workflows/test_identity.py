@@ -118,7 +118,7 @@ def test_edited_input_with_its_time_put_back_is_noticed(now: str, capsys: pytest
     capsys.readouterr()
     assert build(now) == 1
     error = capsys.readouterr().err
-    assert "a.jsonl: expected the bytes that were tokenized before, got others under the same size and time" in error
+    assert "a.jsonl: expected the bytes that were tokenized before, got others of the same size and time" in error
     assert build(now, options=["--fresh"]) == 0
     assert build(now, "other/x") == 0
     assert datasets("out/x") == datasets("other/x")
@@ -173,7 +173,7 @@ def test_interrupted_fresh_build_goes_on_under_fresh(
     assert build("b c") == 1  # the old output of another plan is not replaced without being asked for
     assert datasets("out/x") == was
     assert build("b c", options=["--fresh", "--keep-shards"]) == 0
-    assert "continuing the --fresh job that was cut off" in capsys.readouterr().err
+    assert "continuing the interrupted --fresh job" in capsys.readouterr().err
     assert {path.name: path.stat().st_ino for path in Path("out/x.build/shards").rglob("*.bin")} == shards
     assert build("b c", options=["--fresh", "--keep-shards"]) == 0  # it was finished: this one starts over
     assert not shards.keys() & {path.name for path in Path("out/x.build/shards").rglob("*.bin")}

@@ -259,7 +259,7 @@ def test_file_that_dsindex_did_not_write_is_named_and_the_cache_built_again_with
     sample_index = Path(first.paths[-2])
     sample_index.write_bytes(b"short")
     with pytest.raises(
-        OutputError, match=r"sample_index.npy: expected a file that dsindex wrote or none.*move it away"
+        OutputError, match=r"sample_index.npy: expected no file or one that dsindex wrote.*move it away"
     ):
         index(**options(split="1"))
     assert sample_index.read_bytes() == b"short"
@@ -299,11 +299,11 @@ def test_check_shows_sizes_and_writes_nothing(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"data_path": ["nowhere"]}, InputError, r"/nowhere.idx: no such file; give the prefix of a .bin and .idx"),
+        ({"data_path": ["nowhere"]}, InputError, r"/nowhere.idx: no such file; use the prefix of a .bin and .idx"),
         (
             {"split": "1000000,1,1", "epochs": None, "num_samples": "9,9,9"},
             LimitError,
-            r"web, split valid: 9 samples were asked for, but the part has no tokens",
+            r"web, split valid: 9 samples were requested, but the part has no tokens",
         ),
         ({"data_path": ["0", "web", "1", "books"]}, LimitError, "positive weight for web, got 0"),
         ({"data_path": ["web"] * 32767}, LimitError, "at most 32766 datasets"),
@@ -315,17 +315,17 @@ def test_check_shows_sizes_and_writes_nothing(folder: Path) -> None:
         (
             {"data_path": ["web", "books"], "epochs": None, "num_samples": "99999", "split": "1"},
             LimitError,
-            r"split train: 99999 samples were asked for and the datasets have 6\d\d, each drawn once",
+            r"split train: 99999 samples were requested and the datasets have 6\d\d, each drawn once",
         ),
         (
             {"data_path": ["web", "books"], "epochs": None, "num_samples": "none", "split": "998,1,1"},
             LimitError,
-            "web, split valid: it gives no sample, and Megatron stops",
+            "web, split valid: expected at least one sample, got none, at which Megatron stops",
         ),
         (
             {"epochs": None, "num_samples": str(10**11)},
             LimitError,
-            r"web, split train: the index takes \d+\.\d TiB of memory and .* can be had here; use a machine",
+            r"web, split train: the index takes \d+\.\d TiB of memory and .* are available; use a machine",
         ),
         ({"epochs": None, "num_samples": str(10**15)}, LimitError, "more than the 2147483647 that Megatron can count"),
         ({"split": "no"}, InputError, "--split: expected one to three shares"),
@@ -341,7 +341,7 @@ def test_check_shows_sizes_and_writes_nothing(folder: Path) -> None:
             DsindexError,
             "identifiers.json: expected the description of a GPTDataset or BlendedDataset",
         ),
-        ({"data_path": ["1", "web", "books", "web"]}, InputError, "got 'books' in the place of a weight"),
+        ({"data_path": ["1", "web", "books", "web"]}, InputError, "got 'books' instead of a weight"),
     ],
     ids=[
         "no-file",
@@ -379,7 +379,7 @@ def test_caches_that_do_not_fit_on_the_disk_are_refused(folder: Path, monkeypatc
 def test_blend_that_oversamples_a_dataset_is_refused_before_it_is_written(folder: Path) -> None:
     write_dataset(folder / "tight", [[[1] * 121]])  # just the 4 samples that its weight asks for
     with pytest.raises(
-        LimitError, match="draws 5 samples of tight, which has only 4; raise --mid-level-dataset-surplus"
+        LimitError, match="draws 5 samples from tight, which has only 4; raise --mid-level-dataset-surplus"
     ):
         index(
             **options(

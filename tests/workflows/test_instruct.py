@@ -517,7 +517,7 @@ def test_construction_has_the_same_limits(
         ("message_construction: [role]", ["--seq-length", "1"], 2, "--seq-length: Input should be greater than"),
         ("message_construction: [role]", ["--split", "98"], 2, "expected the shares of train, valid and test"),
         ("message_construction: [role]", ["--split", "0,0,0"], 2, "with a sum above 0"),
-        ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "has to fit into a block"),
+        ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a block"),
         ("{message_construction: [role], job: 5}", [], 1, "expected the section job to be a mapping"),
         ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
         ("{message_construction: [role], packing: 5}", [], 1, "packing: no such option"),

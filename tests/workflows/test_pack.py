@@ -487,8 +487,8 @@ REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {
     ),
     "no jq": ((*INPUT, *TOKENIZER, "--output", "x.pbin", "--jq-pattern", ".a |"), 1, "jq pattern '.a |'"),
     "missing input": (("--input", "none.jsonl", *TOKENIZER, "--output", "x.pbin"), 1, "none.jsonl: cannot be read"),
-    "merge without output": (("--merge", "a.pbin"), 2, "--merge needs the name of a .pbin file to make"),
-    "merge with text": (("--merge", "a.pbin", "--output", "b.pbin", *INPUT), 2, "--input means nothing to it"),
+    "merge without output": (("--merge", "a.pbin"), 2, "--output: expected the name of a new .pbin file"),
+    "merge with text": (("--merge", "a.pbin", "--output", "b.pbin", *INPUT), 2, "--input does not go with --merge"),
     "two files of options": (("a.yaml", "--config", "b.yaml"), 2, "expected one file of options"),
 }
 
@@ -577,7 +577,7 @@ def test_modalities_configuration_is_taken_as_it_is(tmp_path: Path, capsys: pyte
     create_raw_index(str(tmp_path / "docs.jsonl"))
     code, shown = said(capsys, write_config(tmp_path, config), "--executor", "local")
     assert code == 0
-    assert "without effect here: settings.processing_batch_size, settings.raw_samples_queue_size" in shown
+    assert "ignored, since dsindex works in shards: settings.processing_batch_size, settings.raw_samples_queue" in shown
     expected = packed_by_hand(golden_texts(), str(OWN.plain_tokenizer), era="current", token_bytes=2)
     assert (tmp_path / "docs.pbin").read_bytes() == expected
 
@@ -604,13 +604,16 @@ NOT_HONOURED: dict[str, tuple[dict[str, Any], str]] = {
         "tokenizer.config.special_tokens.additional_special_tokens[1]: expected a plain value",
     ),
     "number of CPUs from elsewhere": ({"settings__num_cpus": "${cuda_env:RANK}"}, "settings.num_cpus"),
-    "truncation": ({"tokenizer__config__truncation": True}, "tokenizer.config.truncation: .*cut documents"),
-    "padding": ({"tokenizer__config__padding": "max_length"}, "tokenizer.config.padding: .*padded documents"),
+    "truncation": (
+        {"tokenizer__config__truncation": True},
+        "tokenizer.config.truncation: .*does not truncate documents",
+    ),
+    "padding": ({"tokenizer__config__padding": "max_length"}, "tokenizer.config.padding: .*does not pad documents"),
     "sentencepiece": (
         {"tokenizer__variant_key": "pretrained_sp_tokenizer"},
         "tokenizer.variant_key: .*got 'pretrained_sp_tokenizer'; convert the tokenizer",
     ),
-    "unknown setting": ({"settings__sequence_length": 2048}, "settings.sequence_length: it cannot be honoured"),
+    "unknown setting": ({"settings__sequence_length": 2048}, "settings.sequence_length: unknown, so"),
     "missing": ({"settings": {}}, "settings.src_path is required"),
     "special token": (
         {"tokenizer__config__special_tokens": {"pad_token": "[PAD]"}},
@@ -644,11 +647,11 @@ def test_raw_index_that_leaves_lines_out_is_refused(
     code, shown = said(capsys, write_config(tmp_path, config), "--executor", "local")
     assert code == 1
     assert "settings.index_path: expected an index of every line" in shown
-    assert "what begins at byte 14" in shown
+    assert "the line at byte 14" in shown
     path.write_text('{"text": "a"}\n{' + tail)
     path.with_suffix(".idx").unlink()
     create_raw_index(str(path), drop_faulty_entries=True)
-    assert "what begins at byte 14" in said(capsys, write_config(tmp_path, config))[1]
+    assert "the line at byte 14" in said(capsys, write_config(tmp_path, config))[1]
     path.write_text('{"text": "a"}' + tail)
     path.with_suffix(".idx").unlink()
     create_raw_index(str(path))

@@ -142,9 +142,9 @@ def test_guess_says_that_it_is_one(built: str, capsys: pytest.CaptureFixture[str
     shutil.rmtree(Path(built).parent / "docs.build")
     command = ["repair", built, "--output", f"{built}_new", "--executor", "local"]
     assert main(command) == 1
-    assert "a guess is made only with --guess" in capsys.readouterr().err
+    assert "; --guess allows a guess" in capsys.readouterr().err
     assert main([*command, "--guess"]) == 1
-    assert "give --eod-id and --dtype" in capsys.readouterr().err
+    assert "add --eod-id and --dtype" in capsys.readouterr().err
     assert main([*command, "--guess", "--eod-id", "0", "--dtype", "uint16"]) == 0
     shown = capsys.readouterr().out
     assert "GUESSED from EOD in the .bin" in shown
@@ -170,7 +170,7 @@ def test_index_that_fits_but_is_another_is_not_copied(built: str, quiet: Reporte
     tokens = bytearray(Path(f"{built}.bin").read_bytes())
     tokens[100] ^= 1
     Path(f"{built}.bin").write_bytes(tokens)
-    with pytest.raises(FormatError, match="what is damaged cannot be told from what is whole"):
+    with pytest.raises(FormatError, match="so it is unknown what is damaged"):
         repair(built, quiet)
 
 
@@ -184,7 +184,7 @@ def test_damaged_manifest_is_said_and_not_used(built: str, quiet: Reporter) -> N
 
 def test_existing_output_is_never_overwritten(built: str, quiet: Reporter) -> None:
     Path(f"{built}.idx").unlink()
-    with pytest.raises(OutputError, match=r"\.bin: expected another file than the input .*; give another name"):
+    with pytest.raises(OutputError, match=r"\.bin: expected another file than the input .*; choose another name"):
         repair(built, quiet, output=built)
     Path(f"{built}.linked.bin").symlink_to(f"{built}.bin")
     with pytest.raises(OutputError, match=r"linked\.bin: expected another file than the input .*document\.bin"):

@@ -58,7 +58,7 @@ def test_build_whose_summary_cannot_be_printed_is_done(tmp_path: Path, redirecti
 def test_what_is_only_printed_fails_where_it_cannot_be(tmp_path: Path, command: str) -> None:
     ended = run(f"$ds {command} >/dev/full", tmp_path)
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].endswith(f"what it printed {FULL}")
+    assert ended.stderr.splitlines()[-1].endswith(f"its output {FULL}")
     assert "Traceback" not in ended.stderr
     assert run(f"$ds {command} >&-", tmp_path).returncode in {0, 1}
 

@@ -108,7 +108,7 @@ def test_what_cannot_be_shipped_is_refused_by_name(tmp_path: Path, monkeypatch: 
     with pytest.raises(InputError, match="nowhere: expected a file or folder to ship"):
         submit.plan_submission(["build"], ship=[str(tmp_path / "nowhere")])
     (tmp_path / "dsindex").mkdir()
-    with pytest.raises(InputError, match="dsindex: expected each thing to ship under a name of its own"):
+    with pytest.raises(InputError, match="dsindex: expected different names of what is shipped"):
         submit.plan_submission(["build"], ship=[str(tmp_path / "dsindex")])
     other = tmp_path / os.fsdecode(b"caf\xe9.json")
     other.write_text("{}")
@@ -209,11 +209,11 @@ def test_token_is_sent_where_the_user_said_so(
 
 def test_missing_token_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    with pytest.raises(TokenError, match=r"\.ray/auth_token: expected the cluster's token, it is missing or empty"):
+    with pytest.raises(TokenError, match=r"\.ray/auth_token: expected the cluster's token, got none or an empty one"):
         ray_token.read_token()
 
 
-UNSENDABLE = r"RAY_AUTH_TOKEN: expected the cluster's token, got one with a space, a line break or a letter"
+UNSENDABLE = r"RAY_AUTH_TOKEN: expected the cluster's token, got one with a space, a line break or a character"
 
 
 @pytest.mark.parametrize("token", ["abc\ndefSECRET", "abcéSECRET", "abc日SECRET", "abc SECRET", "abc\udcffSECRET"])
@@ -258,7 +258,7 @@ def test_no_message_holds_a_token(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.setattr(job_server, "_connect", refuse)
     assert main(["status", "j", "--debug"]) == 1
     shown = capsys.readouterr().err
-    assert "to do as asked, got: Invalid header value b'Bearer <token>'" in shown
+    assert "job server failed: Invalid header value b'Bearer <token>'" in shown
     assert "SECRET" not in shown
     monkeypatch.setattr(job_server, "_probe", refuse)  # from where nobody expects it
     monkeypatch.setattr(JobServer, "_told", refuse)
@@ -289,8 +289,8 @@ class JobStatus(str):
         (details("FAILED", 1), 1, "j: failed, exit code 1"),
         (details("FAILED", 130), 130, "j: failed, exit code 130"),
         (details("FAILED", -9), 137, "j: failed, exit code 137"),
-        (details("FAILED", None, "no disk\nTraceback"), 1, "j: failed before or outside its command: no disk"),
-        (details("STOPPED"), 143, "j: stopped; what it has done is kept"),
+        (details("FAILED", None, "no disk\nTraceback"), 1, "j: failed outside its command: no disk"),
+        (details("STOPPED"), 143, "j: stopped; its work folder keeps finished shards"),
     ],
 )
 def test_exit_code_and_message(ended: Any, code: int, says: str) -> None:
@@ -333,7 +333,7 @@ def test_broken_connection_is_taken_up_where_it_broke(
 
 def test_connection_that_does_not_come_back_leaves_the_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
     server = server_of(BreakingClient(*[0] * 100), monkeypatch)
-    with pytest.raises(ClusterError, match=r"the job may go on: dsindex logs --follow --address http://head:8265 j"):
+    with pytest.raises(ClusterError, match=r"may still run: dsindex logs --follow --address http://head:8265 j"):
         server.follow("j")
 
 
@@ -347,7 +347,7 @@ def test_interrupt_ends_the_following_and_not_the_job(
 
     monkeypatch.setattr(JobServer, "follow", interrupted)
     assert submit.run_logs(parse("logs", "--follow", "j")) == 130
-    assert "j: goes on; dsindex status --address http://127.0.0.1:8265 j" in capsys.readouterr().err
+    assert "j: continues; dsindex status --address http://127.0.0.1:8265 j" in capsys.readouterr().err
 
 
 # Places where no job server is.
@@ -373,7 +373,7 @@ def test_server_of_another_kind_is_told() -> None:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            with pytest.raises(ClusterError, match="expected the job server of a Ray cluster to do as asked"):
+            with pytest.raises(ClusterError, match="job server failed: "):
                 JobServer(f"127.0.0.1:{server.server_port}")
         finally:
             server.shutdown()

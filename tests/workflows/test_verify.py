@@ -18,6 +18,7 @@ from dsindex.formats.mmididx import read_index
 from dsindex.instruct.config import check_config
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
+from tests.workflows.test_dispatch import FakeExecutor
 from workflows.cli import main
 from workflows.commands.verify import describe_verification
 from workflows.jobs.build import run_build
@@ -26,7 +27,10 @@ from workflows.jobs.verify import VerifyConfig, run_verify
 from workflows.options.instruct import InstructConfig
 from workflows.state.manifest import manifest_path
 from workflows.verification import source as verify_source
+from workflows.verification.checks import Verdict, run_checks
+from workflows.verification.manifest_checks import read_recorded
 from workflows.verification.report import VerifyReport
+from workflows.verification.tokens import check_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +75,7 @@ def test_build_is_whole_and_equals_its_source(
 ) -> None:
     prefix = build(make_config, quiet, no_provenance=not provenance)
     report = verify(prefix, quiet, against_source=True, engine=engine)
-    assert report.findings == []
+    assert report.findings == ()
     trusted = TRUSTED if engine == "gigatoken" else f"tokenizers {version('tokenizers')}, the reference"
     assert f"against the source: 102 of 102 documents tokenized again with {trusted}" in report.checks
 
@@ -80,9 +84,9 @@ def test_build_is_whole_and_equals_its_source(
 @pytest.mark.usefixtures("ray_instance")
 def test_verify_on_ray(make_config: MakeConfig, quiet: Reporter) -> None:
     prefix = build(make_config, quiet)
-    assert verify(prefix, quiet, against_source=True, executor="ray").findings == []
+    assert verify(prefix, quiet, against_source=True, executor="ray").findings == ()
     change_token(prefix, 1000, 0)
-    assert "is not what its source gives" in verify(prefix, quiet, against_source=True, executor="ray").findings[-1]
+    assert "differs from its source" in verify(prefix, quiet, against_source=True, executor="ray").findings[-1]
 
 
 @pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
@@ -96,7 +100,7 @@ def test_first_document_that_differs_is_named_with_its_line(
     report = verify(prefix, quiet, against_source=True)
     [finding] = [finding for finding in report.findings if "source" in finding]
     document = document_of_token(prefix, 10000)
-    assert f"document {document} is not what its source gives" in finding
+    assert f"document {document} differs from its source" in finding
     line = Path(OWN.docs).read_text().splitlines()[document]
     assert f"{OWN.docs}, line {document + 1}, gives token" in finding
     assert json.loads(line)["text"]
@@ -124,7 +128,7 @@ def test_quarantined_and_blank_lines_are_no_difference(
     source.write_text("\n".join(lines))
     prefix = build(make_config, quiet, input=(str(source), str(OWN.docs)), on_bad_record="quarantine")
     for options in ({}, {"sample": 0.2}):
-        assert verify(prefix, quiet, against_source=True, **options).findings == []
+        assert verify(prefix, quiet, against_source=True, **options).findings == ()
     path = Path(f"{prefix}.quarantine.jsonl.zst")
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
@@ -182,6 +186,7 @@ def test_damaged_files_are_found(make_config: MakeConfig, quiet: Reporter) -> No
     Path(f"{prefix}.idx").unlink()
     report = verify(prefix, quiet)
     assert "digest of the .bin" in report.checks  # what is left is still checked
+    assert not any("structure of the .idx" in check for check in report.checks)
     assert f"dsindex repair {prefix} --output" in report.findings[0]
 
 
@@ -231,10 +236,11 @@ def test_cache_is_checked_against_the_data(quiet: Reporter) -> None:
     case = OWN.index_case("one_epoch")
     prefix = str(case.folder / case.prefixes[0])
     report = verify(prefix, quiet, cache=str(case.cache))
-    assert report.findings == []
+    assert report.findings == ()
     assert "index caches against the data: 1 of a dataset" in report.checks
     report = verify(prefix, quiet, cache=str(OWN.docs.parent / "tokenizers"))
     assert "expected an index cache of eod_text_document, found none" in report.findings[0]
+    assert not any("caches" in check for check in report.checks)
     with pytest.raises(InputError, match="check --cache"):
         verify(prefix, quiet, cache="/nowhere")
 
@@ -302,6 +308,32 @@ def test_source_that_is_a_pipe_is_found(make_config: MakeConfig, quiet: Reporter
     assert any("source.jsonl: " in finding and re.search("a pipe|regular file", finding) for finding in report.findings)
 
 
+@pytest.mark.parametrize("cut_bytes", [0, 2])
+def test_tokens_that_cannot_be_read_to_their_end_are_not_called_checked(
+    cut_bytes: int, make_config: MakeConfig, quiet: Reporter
+) -> None:
+    prefix = build(make_config, quiet)
+    path = Path(f"{prefix}.bin")
+    num_bytes = path.stat().st_size
+    check = check_tokens(
+        read_recorded(prefix, token_suffix="bin"),
+        suffix="bin",
+        dtype="<u2",
+        tokens=(0, num_bytes),
+        judge_num_eod=lambda _content, num_eod: Verdict(checked=(f"{num_eod} EOD",)),
+    )
+    os.truncate(path, num_bytes - cut_bytes)  # while it is being verified
+    [ran] = run_checks([check], executor=FakeExecutor(), reporter=quiet)
+    if not cut_bytes:
+        checked = ("digest of the .bin", "every token id lies in the vocabulary", "105 EOD")
+        assert ran.verdict == Verdict(checked=checked)
+        return
+    [finding] = ran.verdict.findings
+    assert f"{path}: cannot be read at bytes 0 to {num_bytes}" in finding
+    note = f"{path} cannot be read to its end: its digest, vocabulary and EOD could not be checked"
+    assert (ran.verdict.checked, ran.verdict.notes) == ((), (note,))
+
+
 def test_report_for_people_says_all_of_it() -> None:
-    report = VerifyReport("p", checks=["a"], findings=["b"], notes=["c"])
+    report = VerifyReport(prefix="p", checks=("a",), findings=("b",), notes=("c",))
     assert describe_verification(report) == "p: DAMAGED\n  checked: a\n  note: c\n  FOUND: b\n"

@@ -1,7 +1,6 @@
-"""A Ray cluster's job server: start a job, follow its log, ask for it, stop it; every failure in one sentence.
+"""A Ray cluster's job server: start, query, follow and stop jobs, with every failure in one sentence.
 
-Source of the protocol: Ray's Jobs API (`ray.job_submission`). Ray's own command ends with 0 for a stopped job and with
-1 for every failure; `exit_code` tells them apart.
+Source of the protocol: Ray's Jobs API (`ray.job_submission`).
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ if TYPE_CHECKING:
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 STOPPED_EXIT_CODE = 143
-"""Ray ends a stopped job by SIGTERM: 128 + 15, as the driver itself would end."""
+"""128 + 15: Ray ends a stopped job with SIGTERM."""
 
 _RETRIES = 8
-"""Times in a row that a broken connection is tried again while following, waiting up to 30 s each: about 2 minutes."""
+"""Attempts to restore a broken connection, with pauses of up to 30 s: about 2 minutes."""
 _STOP_SECONDS = 60
 _CONNECT_SECONDS = 10
 
 
 class ClusterError(DsindexError):
-    """The cluster's job server cannot be reached, refuses us, or does not know the job."""
+    """The cluster's job server cannot be reached, refuses access, or does not know the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,20 +53,20 @@ class ShippedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What is to run, a shell command, and the files that go with it into the folder where it runs."""
+    """A shell command, and the files to ship to the folder in which it runs."""
 
     entrypoint: str
     files: tuple[ShippedFile, ...] = ()
 
 
 class JobServer:
-    """A cluster's job server; every failure is told in one sentence.
+    """A cluster's job server; every failure is a ClusterError of one sentence.
 
     Args:
-        address: `http://HOST:8265`; None: as `find_address` finds it.
+        address: `http://HOST:8265`; None: see `find_address`.
 
     Raises:
-        ClusterError: If nothing answers there, or it refuses us.
+        ClusterError: If nothing answers there, or it refuses access.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -81,7 +80,7 @@ class JobServer:
         """Start a job.
 
         Returns:
-            Its id, to follow, ask for or stop it from anywhere.
+            The job's id, by which it can be queried, followed and stopped from anywhere.
         """
         with tempfile.TemporaryDirectory(prefix="dsindex-submit-") as folder, self._told():
             for file in submission.files:
@@ -92,17 +91,17 @@ class JobServer:
             return str(self._client.submit_job(entrypoint=submission.entrypoint, runtime_env=runtime_env))
 
     def details(self, job: str) -> Any:  # noqa: ANN401 - Ray's JobDetails; ray is not imported for types
-        """Ask how a job stands."""
+        """Return the details of a job, such as its status."""
         with self._told(job):
             return self._client.get_job_info(job)
 
     def log(self, job: str) -> str:
-        """Return all that a job has written so far."""
+        """Return a job's log so far."""
         with self._told(job):
             return str(self._client.get_job_logs(job))
 
     def follow(self, job: str) -> int:
-        """Write a job's log to standard output until it ends; a broken connection is taken up where it broke.
+        """Write a job's log to standard output until the job ends, resuming after a broken connection.
 
         Returns:
             The job's exit code.
@@ -119,8 +118,8 @@ class JobServer:
             broken = broken + 1 if error is not None and shown == before else 0
             if broken > _RETRIES:
                 msg = (
-                    f"{self.address}: the connection broke ({hide_token(str(error))}) and does not come back; "
-                    f"the job may go on: {come_back('logs --follow', job, self.address)}"
+                    f"{self.address}: the connection was lost ({hide_token(str(error))}) and could not be restored; "
+                    f"the job may still run: {come_back('logs --follow', job, self.address)}"
                 )
                 raise ClusterError(msg) from error
             time.sleep(min(2**broken, 30))
@@ -129,7 +128,7 @@ class JobServer:
         """Write a log from character `shown` on; the server always sends it from its beginning.
 
         Returns:
-            The characters shown by now, and what broke the connection, if it did.
+            The number of characters shown, and the error if the connection broke.
         """
         import aiohttp
 
@@ -145,7 +144,7 @@ class JobServer:
         return shown, None
 
     def stop(self, job: str) -> Any:  # noqa: ANN401 - as `details`
-        """End a job (SIGTERM, and SIGKILL 3 s later) and wait until it has ended; an ended one stays as it is.
+        """Stop a job (SIGTERM, and SIGKILL 3 s later) and wait until it has ended; an ended job stays as it is.
 
         Returns:
             The details of the ended job.
@@ -157,7 +156,7 @@ class JobServer:
         deadline = time.monotonic() + _STOP_SECONDS
         while not details.status.is_terminal():
             if time.monotonic() > deadline:
-                msg = f"{job}: expected it to end within {_STOP_SECONDS} s of being stopped, it is {details.status}"
+                msg = f"{job}: expected it to end within {_STOP_SECONDS} s of being stopped, got {details.status}"
                 raise ClusterError(msg)
             time.sleep(0.5)
             details = self.details(job)
@@ -165,7 +164,7 @@ class JobServer:
 
     @contextlib.contextmanager
     def _told(self, job: str | None = None) -> Iterator[None]:
-        """Turn what Ray, requests and aiohttp raise into one sentence."""
+        """Turn exceptions of Ray, requests and aiohttp into a ClusterError."""
         from ray.exceptions import AuthenticationError
 
         try:
@@ -182,19 +181,19 @@ class JobServer:
             if job is not None and "status code 404" in first_line:
                 msg = f"{self.address}: expected the id of a job of this cluster, got {job!r}; submit prints it"
             else:
-                msg = f"{self.address}: expected the job server of a Ray cluster to do as asked, got: {first_line}"
+                msg = f"{self.address}: the cluster's job server failed: {first_line}"
             raise ClusterError(msg) from error
 
 
 def find_address(address: str | None) -> str:
-    """Choose the job server's address: the given one, else the environment's, else this machine's.
+    """Return the job server's address: the given one, or the environment's, or this machine's.
 
     >>> find_address("head:8265"), find_address("https://ray.example.org/")
     ('http://head:8265', 'https://ray.example.org')
     """
     chosen = address or os.environ.get("RAY_API_SERVER_ADDRESS")
     if not chosen:
-        # RAY_ADDRESS mostly names the cluster's own port (6379), which speaks another language.
+        # RAY_ADDRESS usually has the cluster's own port (6379), which is not the job server's.
         elsewhere = os.environ.get("RAY_ADDRESS", "")
         chosen = elsewhere if elsewhere.startswith(("http://", "https://")) else DEFAULT_ADDRESS
     if "://" not in chosen:
@@ -202,12 +201,10 @@ def find_address(address: str | None) -> str:
     try:
         parts = urlsplit(chosen)
         is_server = parts.scheme in {"http", "https"} and bool(parts.hostname)
-    except ValueError:  # half an IPv6 address
+    except ValueError:  # an incomplete IPv6 address
         is_server = False
     if not is_server:
-        msg = (
-            f"--address: expected a job server such as {DEFAULT_ADDRESS}, got {chosen!r}; it is the dashboard's address"
-        )
+        msg = f"--address: expected a job server such as {DEFAULT_ADDRESS}, got {chosen!r}; use the dashboard's address"
         raise ClusterError(msg)
     return chosen.rstrip("/")
 
@@ -225,34 +222,34 @@ def exit_code(details: Any) -> int:  # noqa: ANN401 - Ray's JobDetails; ray is n
 
 
 def describe(job: str, details: Any) -> str:  # noqa: ANN401 - as `exit_code`
-    """Say in one line how a job stands."""
+    """Return the state of a job in one line."""
     if details.status == "STOPPED":
-        return f"{job}: stopped; what it has done is kept in the work folder, and the same command continues it"
+        return f"{job}: stopped; its work folder keeps finished shards, and the same command continues it"
     if details.status != "FAILED":
         return f"{job}: {details.status.lower()}"
     if details.driver_exit_code is None:
         reason = hide_token((details.message or "no reason given").splitlines()[0])
-        return f"{job}: failed before or outside its command: {reason}"
+        return f"{job}: failed outside its command: {reason}"
     return f"{job}: failed, exit code {exit_code(details)}"
 
 
 def come_back(verb: str, job: str, address: str) -> str:
-    """Say how to get back to a job that goes on."""
+    """Return the command line that queries, follows or stops a job."""
     return f"dsindex {verb} --address {address} {job}"
 
 
 def _probe(address: str) -> None:
-    """Find out within seconds whether anything answers, which Ray's client would wait minutes for."""
+    """Check within seconds whether anything answers; Ray's client would wait for minutes."""
     try:
         with urllib.request.urlopen(f"{address}/api/version", timeout=_CONNECT_SECONDS):
             pass
     except urllib.error.HTTPError as error:
-        error.close()  # An answer, though it may ask for a token.
+        error.close()  # it answers, though it may need a token
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         msg = (
-            f"{address}: expected the job server of a Ray cluster, nothing answers there ({reason}); is it up, "
-            f"and its dashboard's port open or forwarded (ray dashboard, kubectl port-forward, ssh -L)?"
+            f"{address}: expected the job server of a Ray cluster, but nothing answers there ({reason}); check that it "
+            f"runs and that its dashboard's port is open or forwarded (ray dashboard, kubectl port-forward, ssh -L)"
         )
         raise ClusterError(msg) from error
 
@@ -263,7 +260,7 @@ def _connect(address: str, token: str | None) -> Any:  # noqa: ANN401 - Ray's cl
     for name in ("dashboard.modules.job.sdk", "dashboard.modules.dashboard_sdk", "_private.runtime_env.packaging"):
         logging.getLogger(f"ray.{name}").setLevel(logging.WARNING)
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    # Ray lets this variable override the address it is given.
+    # In Ray this variable takes precedence over the argument.
     before = os.environ.get("RAY_API_SERVER_ADDRESS")
     os.environ["RAY_API_SERVER_ADDRESS"] = address
     try:

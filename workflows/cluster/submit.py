@@ -1,12 +1,12 @@
-"""`dsindex submit`, `status`, `logs` and `stop`: hand a job to a Ray cluster, follow it, and end as it ended.
+"""`dsindex submit`, `status`, `logs` and `stop`: run a job on a Ray cluster, follow it, and exit with its exit code.
 
-The job is `python -m workflows …` on the cluster's head; Ray gives it the cluster's address, so it runs on all nodes.
-What is shipped with it: this project's two packages, the file given with `--config`, and what `--ship` names. Paths of
-inputs and outputs are the cluster's: they must be the same shared storage on every node.
+The job is `python -m workflows …` on the cluster's head; Ray sets the cluster's address for it, so its tasks run on all
+nodes. It is shipped with this project's two packages, its `--config` file, and what `--ship` names. Paths of inputs and
+outputs are the cluster's: they must be shared storage under the same path on every node.
 
-Exit codes: 0 succeeded; the driver's own code when it failed (128 + n when signal n ended it; 1 when it never started);
-143 when it was stopped, since Ray ends it by SIGTERM; 130 when Ctrl-C ended the following, and the job goes on.
-(`ray job submit` ends with 0 for a stopped job and with 1 for every failure.)
+Exit codes: 0 if it succeeded; the driver's code if it failed (128 + n if signal n ended it, 1 if it never started); 143
+if it was stopped, since Ray ends it with SIGTERM; 130 if Ctrl-C ended the following, in which case the job continues.
+(`ray job submit` exits with 0 for a stopped job and with 1 for every failure.)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 PACKAGE_LIMIT = 512 << 20
-"""Bytes that Ray accepts as a working_dir."""
+"""Largest working_dir in bytes that Ray accepts."""
 EXCLUDED = (
     ".*",
     "__pycache__",
@@ -55,27 +55,27 @@ EXCLUDED = (
     "*.partial",
     "*.safetensors",
 )
-"""Names left out of shipped folders; a file named by itself is always shipped."""
+"""Names left out of shipped folders; a file that is named itself is always shipped."""
 LOCAL_COMMANDS = frozenset({"submit", "status", "logs", "stop"})
 INTERRUPTED_EXIT_CODE = 130
 DESCRIPTION = """\
-Run a dsindex command on a Ray cluster through its job server, follow its log, and end with its exit code: 0 done,
-1 failed, 143 stopped. Ctrl-C ends the following, not the job. The project's code goes along; inputs and outputs must be
-on storage that every node sees under the same path.
+Run a dsindex command on a Ray cluster through its job server, follow its log, and exit with its exit code: 0 done,
+1 failed, 143 stopped. Ctrl-C stops following, not the job. The project's code is shipped with the job; inputs and
+outputs must be on storage that every node sees under the same path.
 """
 
 
 def plan_submission(command: Sequence[str], *, installed: bool = False, ship: Sequence[str] = ()) -> Submission:
-    """Decide what runs on the cluster and what is shipped, without talking to it.
+    """Return what to run on the cluster and what to ship, without contacting it.
 
     Args:
         command: A dsindex command line without the program's name.
-        installed: The cluster's image has dsindex: its packages are not shipped.
-        ship: Files or folders to ship too; the job finds each under its last name.
+        installed: Whether dsindex is installed on the cluster, so that its packages are not shipped.
+        ship: Other files or folders to ship; the job finds each under its base name.
 
     Raises:
         InputError: If something to ship is missing, or two things have one name.
-        LimitError: If it is more than Ray accepts.
+        LimitError: If they are larger than Ray accepts.
     """
     words = list(command)
     sources = [Path(name) for name in ship]
@@ -87,7 +87,7 @@ def plan_submission(command: Sequence[str], *, installed: bool = False, ship: Se
             continue
         spot = place if equals else place + 1
         config = Path(value if equals else "".join(words[spot : spot + 1]))
-        # A config that is not here is taken for one of the cluster's: the job will say if it is not there either.
+        # A file that does not exist here may exist on the cluster; if not, the job reports it.
         if config.is_file():
             sources.append(config)
             words[spot] = f"{flag}{equals}{config.name}" if equals else config.name
@@ -97,23 +97,23 @@ def plan_submission(command: Sequence[str], *, installed: bool = False, ship: Se
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `dsindex submit`."""
+    """Add the flags of `dsindex submit`."""
     parser.usage = "%(prog)s [options] -- COMMAND …"
     parser.epilog = "example: dsindex submit --address http://head:8265 -- build --config build.yaml"
     _add_address(parser)
     parser.add_argument(
-        "--no-wait", action="store_true", help="print the job's id and end; come back with status, logs"
+        "--no-wait", action="store_true", help="print the job's id and exit; see `dsindex status` and `dsindex logs`"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print what would run and be shipped, and end")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be run and shipped, and exit")
     parser.add_argument(
-        "--installed", action="store_true", help="the cluster's image has dsindex installed: do not ship its code"
+        "--installed", action="store_true", help="dsindex is installed on the cluster: do not ship its code"
     )
     parser.add_argument(
         "--ship",
         action="append",
         default=[],
         metavar="PATH",
-        help="also ship this file or folder, such as a tokenizer; the job finds it under its last name (repeatable)",
+        help="also ship this file or folder, such as a tokenizer; the job finds it under its base name (repeatable)",
     )
     parser.add_argument(
         "command_line",
@@ -125,15 +125,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_job_arguments(parser: argparse.ArgumentParser, *, follow: bool = False) -> None:
-    """Declare the options of `dsindex status`, `stop` and, with `follow`, `logs`."""
+    """Add the flags of `dsindex status`, `stop` and, with `follow`, `logs`."""
     _add_address(parser)
     if follow:
-        parser.add_argument("--follow", action="store_true", help="write the log until the job ends, end with its code")
+        parser.add_argument(
+            "--follow", action="store_true", help="show the log until the job ends, and exit with its exit code"
+        )
     parser.add_argument("job", metavar="JOB", help="the id that submit printed, such as raysubmit_…")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Submit a job and, unless told otherwise, follow it to its end."""
+    """Submit a job and, without --no-wait, follow it until it ends."""
     submission = plan_submission(arguments.command_line, installed=arguments.installed, ship=arguments.ship)
     if arguments.dry_run:
         sys.stdout.write(describe_submission(submission, find_address(arguments.address)))
@@ -142,7 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
     job = server.submit(submission)
     sys.stderr.write(f"{job}: submitted to {server.address}\n")
     if arguments.no_wait:
-        # The id alone on standard output, for scripts.
+        # For scripts, standard output has only the id.
         sys.stdout.write(f"{job}\n")
         sys.stderr.write("".join(f"  {come_back(verb, job, server.address)}\n" for verb in _VERBS))
         return 0
@@ -150,14 +152,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def run_status(arguments: argparse.Namespace) -> int:
-    """Print how a job stands; ends with its exit code once it has ended, with 0 before."""
+    """Print the state of a job; return its exit code if it has ended, otherwise 0."""
     details = JobServer(arguments.address).details(arguments.job)
     sys.stdout.write(describe(arguments.job, details) + "\n")
     return exit_code(details) if details.status.is_terminal() else 0
 
 
 def run_logs(arguments: argparse.Namespace) -> int:
-    """Print a job's log as it is, or follow it to the job's end."""
+    """Print a job's log so far, or follow it until the job ends."""
     server = JobServer(arguments.address)
     if arguments.follow:
         return _follow(server, arguments.job)
@@ -166,14 +168,14 @@ def run_logs(arguments: argparse.Namespace) -> int:
 
 
 def run_stop(arguments: argparse.Namespace) -> int:
-    """Stop a job and wait for its end; ends with 0 when the job is over."""
+    """Stop a job and wait until it has ended; return 0."""
     details = JobServer(arguments.address).stop(arguments.job)
     sys.stdout.write(describe(arguments.job, details) + "\n")
     return 0
 
 
 def describe_submission(submission: Submission, address: str) -> str:
-    """List what would run and be shipped, for --dry-run."""
+    """Return what would be run and shipped, for --dry-run."""
     counts: dict[str, list[int]] = {}
     for file in submission.files:
         counts.setdefault(file.name.split("/")[0], []).append(file.size_bytes)
@@ -191,7 +193,7 @@ _VERBS = ("status", "logs --follow", "stop")
 
 
 class _CommandLine(argparse.Action):
-    """Takes everything after `--` as the command, and refuses what cannot be one with exit code 2."""
+    """Takes everything after `--` as the command, and refuses an invalid one with exit code 2."""
 
     def __call__(
         self,
@@ -210,7 +212,7 @@ class _CommandLine(argparse.Action):
             if command[0] not in COMMANDS:
                 known = ", ".join(name for name in COMMANDS if name not in LOCAL_COMMANDS)
                 parser.error(f"expected a dsindex command after --, got {command[0]!r}; the commands are {known}")
-            make_parser(command[0]).parse_args(command)  # ends the program where the job would end at once
+            make_parser(command[0]).parse_args(command)  # exits if the job would refuse its flags
         setattr(namespace, self.dest, command)
 
 
@@ -218,8 +220,8 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--address",
         metavar="URL",
-        help="the cluster's job server, which is its dashboard (default: $RAY_API_SERVER_ADDRESS, or "
-        f"{DEFAULT_ADDRESS}); where the cluster wants a token, set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to its file",
+        help="the cluster's job server, at its dashboard's address (default: $RAY_API_SERVER_ADDRESS, or "
+        f"{DEFAULT_ADDRESS}); if the cluster needs a token, set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to its file",
     )
 
 
@@ -227,14 +229,14 @@ def _follow(server: JobServer, job: str) -> int:
     try:
         code = server.follow(job)
     except KeyboardInterrupt:
-        sys.stderr.write(f"\n{job}: goes on; " + "; ".join(come_back(v, job, server.address) for v in _VERBS) + "\n")
+        sys.stderr.write(f"\n{job}: continues; " + "; ".join(come_back(v, job, server.address) for v in _VERBS) + "\n")
         return INTERRUPTED_EXIT_CODE
     sys.stderr.write(describe(job, server.details(job)) + "\n")
     return code
 
 
 def _list_files(source: Path) -> Iterator[ShippedFile]:
-    """List one file, or a folder's files in order of name, under the source's own last name."""
+    """Yield one file, or a folder's files sorted by name, with names that begin with the source's base name."""
     if source.is_file():
         yield ShippedFile(source=source, name=source.name, size_bytes=source.stat().st_size)
         return
@@ -259,7 +261,7 @@ def _check_package(files: Sequence[ShippedFile], sources: Sequence[Path]) -> Non
     names = [source.absolute().name for source in sources]
     for name in names:
         if names.count(name) > 1:
-            msg = f"{name}: expected each thing to ship under a name of its own, got two; rename one"
+            msg = f"{name}: expected different names of what is shipped, got this one twice; rename one"
             raise InputError(msg)
     for file in files:
         if not file.name.isprintable():

@@ -1,1 +1,1 @@
-"""One file per command: its flags, and what it writes to the terminal. The jobs themselves lie beside this folder."""
+"""One file per command: its flags and its terminal output. The jobs themselves are in `workflows/jobs`."""

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Tokenize JSONL files in parallel into shards, merge them, and publish one dataset per key:
 PREFIX_KEY_document.bin and .idx, byte for byte what Megatron-LM's preprocess_data.py writes, with a
-manifest (an account of every line, and digests) and the provenance of every document.
+manifest (record counts and digests) and the provenance of every document.
 
-The same command again continues where an interrupted build stopped. Every option can also stand
-in a YAML file (--config), with underscores for dashes."""
+Run the same command again to continue an interrupted build. Every option can also be set in a YAML
+file (--config), with underscores for dashes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,14 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--check",
         action="store_true",
         default=None,
-        help="ask every node whether it sees inputs and folders, has room, equal versions and a sound tokenizer; "
-        "build nothing",
+        help="build nothing: check on every node that inputs and folders are visible, there is enough disk space, "
+        "versions agree and the tokenizer works",
     )
     add_index_arguments(parser, paths=False)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Build, show progress, and close with a summary."""
+    """Build, show progress, and print a summary."""
     config, index = split_options(read_options(options))
     if config.check:
         return _check(config)
@@ -66,10 +66,10 @@ def _check(config: BuildConfig) -> int:
 
 
 def split_options(merged: dict[str, Any]) -> tuple[BuildConfig, dict[str, Any] | None]:
-    """Tell the options of the indices from those of the build; no option of an index means no indices.
+    """Split options into the build's and the indices'; the latter are None if none was given.
 
     Raises:
-        UsageError: If either make no sense.
+        UsageError: If either are invalid.
     """
     index = {
         name: merged.pop(name)
@@ -84,7 +84,7 @@ def split_options(merged: dict[str, Any]) -> tuple[BuildConfig, dict[str, Any] |
 
 
 def describe_build(report: BuildReport) -> str:
-    """Return the closing summary: what was built, at which speed, and the line that two people compare."""
+    """Return the summary: what was built, how fast, and the digests by which two builds are compared."""
     counts = report.counts
     lines = []
     if report.already_complete:

@@ -20,18 +20,17 @@ if TYPE_CHECKING:
     import argparse
 
     from dsindex.convert import Conversion
-    from dsindex.formats.raw_index import RunTasks
 
 OWN_FLAGS = ("source", "destination", "pbin_era", "flatten", "token_type")
 
 DESCRIPTION = """\
 Convert a tokenized dataset without loss: MMIDIDX (Megatron-LM; a prefix, or its .bin or .idx) to
-.pbin (Modalities) or back, or a .pbin to another era. Whatever ends in .pbin is one.
+.pbin (Modalities) or back, or a .pbin to another version. A path that ends in .pbin is a .pbin.
 
-Documents and tokens stay the same, empty documents included. A .pbin knows no sequences within a
-document: --flatten joins them. It knows the size of a token but not its type: 1, 2 and 4 bytes
-come back as uint8, uint16 and int32, unless --token-type names another type. The era of a .pbin is
-told from the file; `spec`, the oldest, has tokens of 4 bytes only."""
+Documents and tokens stay the same, empty documents included. A .pbin has no sequences within a
+document: --flatten joins them. It stores the size of a token but not its type: 1, 2 and 4 bytes
+are read as uint8, uint16 and int32, unless --token-type names another type. The version of a .pbin
+is detected; `spec`, the oldest, has 4-byte tokens only."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,47 +40,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pbin-era",
         choices=list(ERAS),
-        help=f"era of the .pbin that is written (default: {CURRENT_ERA.name}), or read if DST is an MMIDIDX dataset",
+        help=f"version of the .pbin to write (default: {CURRENT_ERA.name}), or to read if DST is an MMIDIDX dataset",
     )
     parser.add_argument("--flatten", action="store_true", help="join the sequences of each document")
     parser.add_argument(
         "--token-type",
         choices=["uint8", "uint16", "int32"],
-        help="type of the tokens in an MMIDIDX dataset that is written (default: by their size)",
+        help="token type of the MMIDIDX dataset to write (default: by the tokens' size)",
     )
     add_executor_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Convert one dataset and say what was written."""
+    """Convert one dataset and print what was written."""
     config = read_config(options, ExecutorConfig, beside=OWN_FLAGS)
-    if not (_is_packed(options.source) or _is_packed(options.destination)):
-        msg = f"expected SRC or DST to end in .pbin, got {options.source} and {options.destination}"
-        raise UsageError(msg)
-    executor = make_executor(config)
-    try:
-        policy = RetryPolicy(deadline_seconds=config.shard_deadline)
-        conversion = _convert(options, ordered_runner(executor, name="convert", policy=policy))
-    finally:
-        executor.close()
-    write_lines(
-        f"{' and '.join(conversion.outputs)}: {conversion.num_documents:,} documents, "
-        f"{conversion.num_tokens:,} tokens of type {conversion.dtype}\n"
-    )
+    own = {name: getattr(options, name) for name in OWN_FLAGS}
+    write_lines(describe_conversion(convert_dataset(config, **own)))
     return 0
 
 
-def _convert(options: argparse.Namespace, run_tasks: RunTasks) -> Conversion:
-    era = ERAS[options.pbin_era] if options.pbin_era else None
-    if not _is_packed(options.source):
-        source = _prefix(options.source)
-        return convert_to_packed(
-            source, options.destination, era=era or CURRENT_ERA, flatten=options.flatten, run_tasks=run_tasks
-        )
-    if _is_packed(options.destination):
-        return convert_era(options.source, options.destination, era=era or CURRENT_ERA, run_tasks=run_tasks)
-    dtype = np.dtype(options.token_type) if options.token_type else None
-    return convert_to_indexed(options.source, _prefix(options.destination), era=era, dtype=dtype, run_tasks=run_tasks)
+def convert_dataset(
+    config: ExecutorConfig,
+    *,
+    source: str,
+    destination: str,
+    pbin_era: str | None = None,
+    flatten: bool = False,
+    token_type: str | None = None,
+) -> Conversion:
+    """Convert one dataset; the formats are told from the names.
+
+    Raises:
+        UsageError: If neither name ends in `.pbin`.
+        DsindexError: For everything else that a user can mend; nothing is then under a final name.
+    """
+    if not (_is_packed(source) or _is_packed(destination)):
+        msg = f"expected SRC or DST to end in .pbin, got {source} and {destination}"
+        raise UsageError(msg)
+    era = ERAS[pbin_era] if pbin_era else None
+    executor = make_executor(config)
+    try:
+        policy = RetryPolicy(deadline_seconds=config.shard_deadline)
+        run_tasks = ordered_runner(executor, name="convert", policy=policy)
+        if not _is_packed(source):
+            return convert_to_packed(
+                _prefix(source), destination, era=era or CURRENT_ERA, flatten=flatten, run_tasks=run_tasks
+            )
+        if _is_packed(destination):
+            return convert_era(source, destination, era=era or CURRENT_ERA, run_tasks=run_tasks)
+        dtype = np.dtype(token_type) if token_type else None
+        return convert_to_indexed(source, _prefix(destination), era=era, dtype=dtype, run_tasks=run_tasks)
+    finally:
+        executor.close()
+
+
+def describe_conversion(conversion: Conversion) -> str:
+    """Return the closing summary."""
+    return (
+        f"{' and '.join(conversion.outputs)}: {conversion.num_documents:,} documents, "
+        f"{conversion.num_tokens:,} tokens of type {conversion.dtype}\n"
+    )
 
 
 def _is_packed(path: str) -> bool:
@@ -89,6 +107,6 @@ def _is_packed(path: str) -> bool:
 
 
 def _prefix(path: str) -> str:
-    """Take `x.bin` or `x.idx` for the prefix `x`: people complete names in a shell."""
+    """Return the prefix `x` of `x.bin` or `x.idx`, which a shell's completion yields."""
     stem, suffix = os.path.splitext(path)
     return stem if suffix in {".bin", ".idx"} else path

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DESCRIPTION = """\
-The main job on a few megabytes of text that the demo writes itself: train a small tokenizer, build
-through Ray in ten shards, merge, index 2.5 epochs, verify, and show a sample with its source."""
+Run the main job on a few megabytes of text that the demo generates: train a small tokenizer, build
+with Ray in ten shards, merge, index 2.5 epochs, verify, and show a sample with its source."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_command(arguments: Sequence[str]) -> int:
-    """Run another command of ours in this process; its errors are this command's."""
+    """Run another dsindex command in this process; its errors propagate."""
     command = arguments[0]
     parsed = make_parser(command).parse_args(arguments)
     code: int = importlib.import_module(COMMANDS[command][1]).run(parsed)

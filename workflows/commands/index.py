@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     import argparse
 
 DESCRIPTION = """\
-Build the index caches that a Megatron training job looks for, under the names it looks for, so that
-it finds them and builds nothing: document, sample and shuffle index of each split, and of blends.
+Build the document, sample and shuffle index of each split of a dataset or blend, as the cache files
+of a Megatron training job and under its names, so that the job finds them and builds nothing.
 
-The hash in a cache's name covers the job's settings letter by letter: give the same --seq-length,
---split, --seed and paths as the job, and the tokenizer's identifiers (--tokenizer-identifiers or
---like). --explain says why a job would not find a cache."""
+The hash in a cache's name covers the job's settings character by character: use the same
+--seq-length, --split, --seed and paths as the job, and the tokenizer's identifiers
+(--tokenizer-identifiers or --like). --explain says why a job would not find a cache."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Build or explain, and close with a summary."""
+    """Build or explain index caches, and print a summary."""
     config = read_config(options, IndexConfig)
     executor = make_executor(config)
     try:

@@ -16,19 +16,20 @@ from workflows.progress.standard_streams import write_lines
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from workflows.jobs.instruct import BuiltSplit, InstructReport
 
 DESCRIPTION = """\
-Turn conversations into instruction-tuning data: P_text_document (tokens) and P_loss_mask (uint8, 1 = learn
-this token), with the same sequences and documents, and P_packing_L, which puts whole conversations into
-blocks of L tokens. With --split each is made per split: P_train_text_document, and so on.
+Turn conversations into instruction-tuning data: P_text_document (tokens) and P_loss_mask (uint8, 1 = trainable),
+with the same sequences and documents, and P_packing_L, which assigns whole conversations to blocks of L tokens.
+With --split each is made per split: P_train_text_document, and so on.
 
 CONFIG says how records become prompts and which of their text is trained on (special_tokens, message_construction,
-loss_masking_jq_patterns, or a chat template). The options below can stand in it too, in a section `job`,
-with underscores for dashes; flags win over it. Work runs in processes, unless --executor says otherwise.
+loss_masking_jq_patterns, or a chat template). The options below can also be set in its section `job`, with
+underscores for dashes; flags override it. Tasks run in processes, unless --executor says otherwise.
 
-The same command again continues where an interrupted job stopped."""
+Run the same command again to continue an interrupted job."""
 
 OWN = frozenset({"instruction", "debug"})
 
@@ -44,19 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seq-length",
         type=int,
         metavar="L",
-        help="pack conversations into blocks of L tokens; it is max_length too where CONFIG has none",
+        help="pack conversations into blocks of L tokens; also sets max_length if CONFIG does not",
     )
     data.add_argument(
-        "--split", metavar="A,B,C", help="shares of train, valid and test, by a hash of what a conversation says"
+        "--split", metavar="A,B,C", help="shares of train, valid and test, by a hash of each conversation's content"
     )
-    data.add_argument("--split-seed", type=int, metavar="N", help="another seed, another split (default: 1234)")
+    data.add_argument("--split-seed", type=int, metavar="N", help="seed of the split (default: 1234)")
     add_record_arguments(parser, shard_size="8MiB")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Build, show progress, and close with a summary."""
+    """Build, show progress, and print a summary."""
     config, instruction = read_job(options)
-    options.log_json = config.log_json  # the command line asks for it when it reports an error
+    options.log_json = config.log_json  # decides how the command line reports an error
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_instruct(config, instruction, reporter=reporter)
     write_lines(describe_instruct(report))
@@ -64,37 +65,55 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_job(options: argparse.Namespace) -> tuple[InstructConfig, InstructionConfig]:
-    """Read CONFIG and join its section `job` with flags, of which flags win.
+    """Read CONFIG and its section `job`, which flags override.
 
     Raises:
         InputError: If the file cannot be read, or is not a configuration.
-        UsageError: If the job's options make no sense.
+        UsageError: If the job's options are invalid.
     """
     path = Path(options.instruction)
-    loaded = option_names(read_yaml(str(path)), source=str(path))
+    flags = {name: value for name, value in vars(options).items() if name not in OWN and value is not None}
+    return join_job(read_yaml(str(path)), flags, source=str(path), folder=path.parent)
+
+
+def join_job(
+    settings: Mapping[str, Any], flags: Mapping[str, Any], *, source: str, folder: Path
+) -> tuple[InstructConfig, InstructionConfig]:
+    """Join the section `job` of a configuration with flags, of which flags win.
+
+    Args:
+        settings: The configuration, as YAML gives it.
+        flags: Options of InstructConfig.
+        source: What messages call the configuration.
+        folder: Where a relative `chat_template_file` is looked for.
+
+    Raises:
+        InputError: If it is not a configuration.
+        UsageError: If the job's options make no sense.
+    """
+    loaded = option_names(dict(settings), source=source)
     job: Any = loaded.pop("job", {})
     if not isinstance(job, dict):
-        msg = f"{path}: expected the section job to be a mapping of options to values, got {type(job).__name__}"
+        msg = f"{source}: expected the section job to be a mapping of options to values, got {type(job).__name__}"
         raise InputError(msg)
-    merged = option_names(job, source=f"{path}: job")
-    merged |= {name: value for name, value in vars(options).items() if name not in OWN and value is not None}
+    merged = option_names(job, source=f"{source}: job") | dict(flags)
     if isinstance(merged.get("input"), str):
         merged["input"] = [merged["input"]]
     config = validated(merged, InstructConfig)
     if config.seq_length is not None and loaded.get("max_length") is None:
         loaded["max_length"] = config.seq_length
-    instruction = check_config(loaded, source=str(path), folder=path.parent)
+    instruction = check_config(loaded, source=source, folder=folder)
     if config.seq_length is not None and (instruction.max_length or 0) > config.seq_length:
         msg = (
             f"expected max_length to be at most --seq-length {config.seq_length}, got {instruction.max_length}: "
-            f"a conversation has to fit into a block"
+            f"a conversation must fit into a block"
         )
         raise UsageError(msg)
     return config, instruction
 
 
 def describe_instruct(report: InstructReport) -> str:
-    """Return the closing summary: what was built, what was set aside and why, and the line that two people compare."""
+    """Return the summary: what was built, what was quarantined and why, and the digests that identify the output."""
     counts = report.counts
     lines = []
     if report.already_complete:

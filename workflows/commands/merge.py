@@ -13,13 +13,15 @@ from workflows.progress.standard_streams import write_lines
 if TYPE_CHECKING:
     import argparse
 
+    from workflows.jobs.merge import MergeReport
+
 DESCRIPTION = """\
-Make one MMIDIDX dataset of many, whoever wrote them, in the order given: the .bin in parallel by
-ranges of the output, the .idx as a stream. Documents, empty ones and modes included, are kept.
+Merge MMIDIDX datasets, whichever program wrote them, in the order given: the .bin in parallel by
+ranges of the output, the .idx as a stream. Modes and all documents are kept, empty ones included.
 Datasets of different token types, or with and without modes, are refused by name.
 
-Give prefixes, paths without .bin and .idx. The order is yours: merge_datasets.py takes the names
-of a folder in lexicographic order (_10 before _2)."""
+Inputs are prefixes: paths without .bin and .idx. They are merged in the order given, whereas
+Megatron's merge_datasets.py takes a folder's names in lexicographic order (_10 before _2)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,16 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Merge, show progress, and close with a summary."""
+    """Merge, show progress, and print a summary."""
     config = read_config(options, MergeConfig)
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_merge(config, reporter=reporter)
-    if report.already_complete:
-        write_lines("already complete: the same datasets were merged before, nothing was done\n")
-    write_lines(
-        f"{report.prefix}: {report.num_documents:,} documents, {report.num_sequences:,} sequences, "
-        f"{report.num_tokens:,} tokens of {report.num_inputs:,} datasets\n"
-    )
-    for suffix in ("bin", "idx"):
-        write_lines(f"  .{suffix:4} {report.files[suffix].digest}\n")
+    write_lines(describe_merge(report))
     return 0
+
+
+def describe_merge(report: MergeReport) -> str:
+    """Return the closing summary: what was merged, and the lines that two people compare."""
+    lines = ["already complete: the same datasets were merged before, nothing was done"] * report.already_complete
+    lines.append(
+        f"{report.prefix}: {report.num_documents:,} documents, {report.num_sequences:,} sequences, "
+        f"{report.num_tokens:,} tokens of {report.num_inputs:,} datasets"
+    )
+    lines += [f"  .{suffix:4} {report.files[suffix].digest}" for suffix in ("bin", "idx")]
+    return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""What the commands share: the options of every job that works in a work folder, and joining flags with a YAML file."""
+"""Flags that several commands share, and options read from flags and a YAML file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Config = TypeVar("Config", bound=Options)
 
 
 class UsageError(Exception):
-    """Options that make no sense together; the command line prints the message and exits with 2."""
+    """Raised for invalid options; the command line prints the message and exits with 2."""
 
 
 def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,14 +32,14 @@ def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
         "--installed",
         action="store_true",
         default=None,
-        help="the cluster's nodes have dsindex installed: do not send them this one's code",
+        help="dsindex is installed on the cluster's nodes: do not send them this node's code",
     )
     where.add_argument("--workers", type=int, metavar="N", help="tasks that run at once (default: all CPUs)")
     where.add_argument(
         "--shard-deadline",
         type=float,
         metavar="SECONDS",
-        help="dispatch a slower task a second time (default: 8 times the median of those that ended, at least 60)",
+        help="dispatch slower tasks a second time (default: 8 times the median of finished tasks, at least 60)",
     )
 
 
@@ -53,7 +53,7 @@ def add_work_arguments(parser: argparse.ArgumentParser) -> None:
         "--fresh",
         action="store_true",
         default=None,
-        help="start over; what is there is replaced when the new output is whole",
+        help="start over; an old output is replaced once the new one is complete",
     )
     work.add_argument(
         "--log-json", action="store_true", default=None, help="write progress and errors as one JSON object per line"
@@ -61,7 +61,7 @@ def add_work_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every job that begins with JSONL text, but for its input and output."""
+    """Add the options of every job that tokenizes JSONL text, except input and output."""
     text = parser.add_argument_group("tokenizer")
     text.add_argument("--tokenizer-model", metavar="PATH", help="a tokenizer.json, or a folder with one")
     text.add_argument("--eod-token", metavar="T", help="the EOD token (default: the tokenizer folder's eos_token)")
@@ -74,48 +74,48 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     text.add_argument(
         "--engine",
         choices=["auto", "gigatoken", "tokenizers"],
-        help="what encodes; auto takes gigatoken where it gives the same tokens (default: auto)",
+        help="the library that encodes; auto is gigatoken where it returns the same tokens (default: auto)",
     )
     add_record_arguments(parser)
 
 
 def add_record_arguments(parser: argparse.ArgumentParser, *, shard_size: str = "64MiB") -> None:
-    """Add the options of every job that begins with JSONL records: what is bad, where it runs, how it is cut."""
+    """Add the options of every job that reads JSONL records: bad records, the work folder, shards."""
     records = parser.add_argument_group("records")
     records.add_argument(
         "--on-bad-record",
         choices=["fail", "quarantine"],
         help="stop at the first bad record, or set bad records aside with file, line and reason (default: fail)",
     )
-    records.add_argument("--max-bad-records", metavar="N|N%", help="give up when more were set aside")
-    records.add_argument("--max-record-size", metavar="SIZE", help="a longer line is a bad record")
+    records.add_argument("--max-bad-records", metavar="N|N%", help="stop when more are set aside")
+    records.add_argument("--max-record-size", metavar="SIZE", help="treat longer lines as bad records")
     add_work_arguments(parser)
     parser.add_argument("--shard-size", metavar="SIZE", help=f"bytes of input per shard (default: {shard_size})")
     parser.add_argument(
-        "--no-provenance", action="store_true", default=None, help="leave out where documents came from"
+        "--no-provenance", action="store_true", default=None, help="do not record where documents came from"
     )
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:
     """Add `--config`."""
-    parser.add_argument("--config", metavar="FILE.yaml", help="read options from this file; flags win over it")
+    parser.add_argument("--config", metavar="FILE.yaml", help="read options from this file; flags override it")
 
 
 NOT_OPTIONS = frozenset({"config", "debug"})
 
 
 def read_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Join a configuration file and flags, of which flags win.
+    """Read a configuration file, if one is named, and override it with flags.
 
     Raises:
-        InputError: If the file cannot be read, or is no such file.
+        InputError: If the file cannot be read, or is not a configuration.
     """
     path = getattr(options, "config", None)
     merged = option_names(read_yaml(path), source=path) if path else {}
     given = {name: value for name, value in vars(options).items() if name not in NOT_OPTIONS and value is not None}
     merged.update(given)
     if "log_json" in merged:
-        options.log_json = merged["log_json"]  # the command line asks for it when it reports an error
+        options.log_json = merged["log_json"]  # decides how the command line reports an error
     for name in ("input", "json_keys"):
         if isinstance(merged.get(name), str):
             merged[name] = [merged[name]]
@@ -123,10 +123,10 @@ def read_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def validated(merged: dict[str, Any], kind: type[Config]) -> Config:
-    """Return the options as their type.
+    """Return options as a validated configuration.
 
     Raises:
-        UsageError: If they make no valid configuration.
+        UsageError: If they are invalid.
     """
     try:
         return kind(**merged)
@@ -135,5 +135,5 @@ def validated(merged: dict[str, Any], kind: type[Config]) -> Config:
 
 
 def read_config(options: argparse.Namespace, kind: type[Config], *, beside: tuple[str, ...] = ()) -> Config:
-    """Read a job's options from a file and flags; `beside` names flags that are the command's own."""
+    """Read a job's options from a file and flags; `beside` names flags that are not options of the job."""
     return validated({name: value for name, value in read_options(options).items() if name not in beside}, kind)

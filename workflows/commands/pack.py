@@ -32,11 +32,11 @@ DESCRIPTION = """\
 Tokenize JSONL into packed data for Modalities, FILE.pbin, byte for byte what its own command
 `data pack_encoded_data` writes, with a manifest and the provenance of every document beside it.
 
-A text without tokens makes no document; it is counted. The same command again continues where an
-interrupted one stopped. CONFIG is a file of options, or Modalities' own configuration file: what of
-it cannot be honoured is refused by name.
+A text without tokens makes no document; it is counted. Run the same command again to continue an
+interrupted job. CONFIG is a file of options, or Modalities' own configuration file: settings that
+cannot be honoured are refused by name.
 
---merge joins .pbin files of any era, in the order given, with right offsets."""
+--merge joins .pbin files of any version, in the order given, with correct offsets."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,18 +48,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--jq-pattern",
         metavar="JQ",
-        help="gives the text of a record (default: .text); a pattern that is more than one key runs per record, slower",
+        help="selects the text of a record (default: .text); anything but a single key is slower, as it runs jq",
     )
     data.add_argument("--output", metavar="FILE.pbin", help="the packed data")
     data.add_argument(
-        "--pbin-era", choices=list(ERAS), help=f"layout, by when Modalities wrote it (default: {CURRENT_ERA.name})"
+        "--pbin-era", choices=list(ERAS), help=f"version of the .pbin to write (default: {CURRENT_ERA.name})"
     )
     data.add_argument("--merge", nargs="+", metavar="FILE.pbin", help="join these files instead of packing text")
     add_text_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Pack or merge, and close with a summary."""
+    """Pack or merge, and print a summary."""
     merged = _read_options(options)
     if "merge" in merged:
         return _merge(merged)
@@ -71,11 +71,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Join flags with a file in our own form or in Modalities'; flags win.
+    """Read a configuration file, dsindex's or Modalities', and override it with flags.
 
     Raises:
-        UsageError: If there are two files.
-        InputError: If the file cannot be read, or asks for what cannot be done.
+        UsageError: If two files are named.
+        InputError: If the file cannot be read, or a setting cannot be honoured.
     """
     if options.config_file and options.config:
         msg = f"expected one file of options, got {options.config_file} and --config {options.config}"
@@ -87,12 +87,10 @@ def _read_options(options: argparse.Namespace) -> dict[str, Any]:
         theirs = {name: merged.pop(name) for name in MODALITIES_PARTS if name in merged}
         translated, ignored = read_modalities_config(path, theirs)
         if ignored:
-            sys.stderr.write(
-                f"{path}: without effect here: {', '.join(ignored)}; shards are read and written instead\n"
-            )
+            sys.stderr.write(f"{path}: ignored, since dsindex works in shards: {', '.join(ignored)}\n")
         merged = {**translated, **merged}
     if "output_prefix" in merged:
-        msg = "there is no option 'output_prefix'; give --output FILE.pbin"
+        msg = "there is no option 'output_prefix'; use --output FILE.pbin"
         raise UsageError(msg)
     return merged
 
@@ -102,14 +100,14 @@ def _merge(merged: dict[str, Any]) -> int:
     paths, output = merged.pop("merge"), merged.pop("output", None)
     era = merged.pop("pbin_era", CURRENT_ERA.name)
     if not isinstance(output, str) or not output.endswith(PACKED_SUFFIX):
-        msg = f"--merge needs the name of a {PACKED_SUFFIX} file to make as --output, got {output!r}"
+        msg = f"--output: expected the name of a new {PACKED_SUFFIX} file for --merge, got {output!r}"
         raise UsageError(msg)
     if era not in ERAS:
         msg = f"--pbin-era: expected one of {', '.join(ERAS)}, got {era!r}"
         raise UsageError(msg)
     foreign = sorted(merged.keys() - ExecutorConfig.model_fields.keys())
     if foreign:
-        msg = f"--merge joins packed files as they are, and --{foreign[0].replace('_', '-')} means nothing to it"
+        msg = f"--{foreign[0].replace('_', '-')} does not go with --merge, which joins packed files as they are"
         raise UsageError(msg)
     config = validated(merged, ExecutorConfig)
     executor = make_executor(config)
@@ -125,7 +123,7 @@ def _merge(merged: dict[str, Any]) -> int:
 
 
 def describe_pack(report: PackReport) -> str:
-    """Return the closing summary: what was packed, at which speed, and the line that two people compare."""
+    """Return the summary: what was packed, how fast, and the digest by which two jobs are compared."""
     counts = report.counts
     if report.already_complete:
         first = "already complete: the same plan was packed before, nothing was done"

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 __all__ = ["DESCRIPTION", "add_arguments", "describe_plan", "run"]
 
 DESCRIPTION = """\
-Say what `dsindex build` with the same options would make, take and cost: shards, sizes, time and
-memory, from up to 64 MiB of the input that are encoded and timed, and which limits it would hit.
-Nothing is written, and no cluster is joined: for one, say its CPUs with --workers."""
+Estimate what `dsindex build` with the same options would need: shards, sizes, time and memory, and
+the limits it would reach. Up to 64 MiB of the input are encoded and timed. Nothing is written, and
+no cluster is joined: for an estimate on a cluster, set --workers to its number of CPUs."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Estimate, and print."""
+    """Estimate a build, and print the estimate."""
     config, _ = split_options(read_options(options))
     write_lines(describe_plan(run_plan(config)))
     return 0
@@ -58,7 +58,7 @@ def describe_plan(estimate: BuildEstimate) -> str:
 
 
 def _size(size_bytes: float) -> str:
-    """Return a size in its own unit.
+    """Return a size in the unit that suits it.
 
     >>> _size(999), _size(1.5e6), _size(2.5e13)
     ('999 B', '1.50 MB', '25.0 TB')

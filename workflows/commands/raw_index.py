@@ -19,24 +19,24 @@ DESCRIPTION = """\
 Write the raw index of a JSONL file: where each line begins and how long it is, as Modalities'
 `create_raw_index` writes it, byte for byte, in parallel ranges of the file.
 
-Every line is checked to be JSON, as Python's json.loads judges it; a blank line is faulty. The first
+Every line must be JSON by the rules of Python's json.loads; a blank line is faulty. The first
 faulty line is an error, unless --drop-faulty-entries leaves such lines out of the index.
 
-An existing file is never replaced; the same command again finds its index there and is content."""
+An existing file is never replaced; if it is the same index already, the command succeeds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex raw-index`."""
     parser.add_argument("file", metavar="FILE.jsonl", help="the file to index")
-    parser.add_argument("--output", metavar="FILE.idx", help="where the index goes (default: beside the file, as .idx)")
+    parser.add_argument("--output", metavar="FILE.idx", help="the index to write (default: beside the file, as .idx)")
     parser.add_argument(
-        "--drop-faulty-entries", action="store_true", help="leave lines out that are no JSON; they are counted"
+        "--drop-faulty-entries", action="store_true", help="leave out lines that are not JSON, and count them"
     )
     add_executor_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Index one file and say what became of its lines."""
+    """Index one file and print its line counts."""
     config = read_config(options, ExecutorConfig, beside=("file", "output", "drop_faulty_entries"))
     executor = make_executor(config)
     try:

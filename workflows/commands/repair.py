@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from dsindex.repair.outputs import RepairAccount
 
 DESCRIPTION = """\
-Make a whole dataset of a damaged one, always in new files: NEW.bin and NEW.idx, and NEW.repair.json
-with an account of what could not be saved.
+Restore a damaged dataset in new files: NEW.bin and NEW.idx, and NEW.repair.json, which reports what
+could not be saved.
 
-In this order, as far as each is certain: from the shards of the work folder; from what is left of
-the .idx; from the .bin alone, where the manifest says that every document ends with EOD and no text
-holds one; from the source, tokenized again; and last the documents that are whole in what a crash
-left, of dsindex or of Megatron-LM. What is proven by the manifest's digests says so.
+The first of these that is certain is used: the shards of the work folder; what is left of the .idx;
+the .bin alone, if by the manifest every document ends with EOD and no text contains one; the source,
+tokenized again; and last the complete documents in what a crash of dsindex or Megatron-LM left. A
+result that matches the manifest's digests is reported as proven.
 
---guess goes on where nothing is certain: each sequence one document, or a document up to each EOD.
+--guess continues where nothing is certain: each sequence is a document, or each EOD ends one.
 
-A FILE.pbin that Modalities joined with low offsets is mended as well."""
+A FILE.pbin that Modalities joined with low offsets is repaired as well."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,32 +39,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="way",
         choices=["auto", "shards", "index", "bin", "source"],
-        help="what to make it of (default: auto, the first that is certain)",
+        help="what to restore it from (default: auto, the first that is certain)",
     )
     parser.add_argument(
-        "--index-only", action="store_true", default=None, help="write NEW.idx alone; the .bin is whole and stays"
+        "--index-only", action="store_true", default=None, help="write only NEW.idx; the .bin is intact and stays"
     )
     parser.add_argument("--work-dir", metavar="D", help="the build's work folder (default: beside PREFIX)")
     add_source_arguments(parser)
     guess = parser.add_argument_group("where nothing is certain")
-    guess.add_argument("--guess", action="store_true", default=None, help="guess, and say so")
-    guess.add_argument("--eod-id", type=int, metavar="N", help="the id of EOD, where no manifest says it")
+    guess.add_argument("--guess", action="store_true", default=None, help="guess, and mark the result as guessed")
+    guess.add_argument("--eod-id", type=int, metavar="N", help="the id of EOD, if there is no manifest")
     guess.add_argument(
-        "--dtype", choices=["uint8", "uint16", "int32", "int64"], help="the type of the tokens, where nothing says it"
+        "--dtype", choices=["uint8", "uint16", "int32", "int64"], help="the token type, if nothing else tells it"
     )
-    parser.add_argument("--json", action="store_true", help="write the account as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     add_executor_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Repair one dataset and say what was saved."""
+    """Repair one dataset and print what was saved."""
     config = read_config(options, RepairConfig, beside=("prefix", "json"))
+    config = with_fitting_output(options.prefix, config)
     if options.prefix.endswith(".pbin"):
-        return _run_packed(options.prefix, config)
-    if config.output.endswith(".pbin"):
-        msg = f"expected a prefix as --output for the prefix {options.prefix}, got {config.output}"
-        raise UsageError(msg)
-    config = config.model_copy(update={"output": as_prefix(config.output)})
+        joints = run_packed_repair(options.prefix, config)
+        write_lines(describe_packed_repair(options.prefix, config.output, joints))
+        return 0
     with make_reporter() as reporter:
         account = run_repair(as_prefix(options.prefix), config, reporter=reporter)
     if options.json:
@@ -74,18 +73,31 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _run_packed(path: str, config: RepairConfig) -> int:
-    if not config.output.endswith(".pbin"):
-        msg = f"expected a .pbin as --output for {path}, got {config.output}"
+def with_fitting_output(prefix: str, config: RepairConfig) -> RepairConfig:
+    """Return the options with the output as a prefix, or a `.pbin` for packed data.
+
+    Raises:
+        UsageError: If it is the other.
+    """
+    if prefix.endswith(".pbin"):
+        if not config.output.endswith(".pbin"):
+            msg = f"expected a .pbin as --output for {prefix}, got {config.output}"
+            raise UsageError(msg)
+        return config
+    if config.output.endswith(".pbin"):
+        msg = f"expected a prefix as --output for the prefix {prefix}, got {config.output}"
         raise UsageError(msg)
-    joints = run_packed_repair(path, config)
-    said = f"{joints} joints with low offsets mended, written to {config.output}" if joints else "whole, nothing done"
-    write_lines(f"{path}: {said}\n")
-    return 0
+    return config.model_copy(update={"output": as_prefix(config.output)})
+
+
+def describe_packed_repair(path: str, output: str, num_joints: int) -> str:
+    """Return what was mended of a `.pbin`, for people."""
+    said = f"{num_joints} joints with low offsets mended, written to {output}" if num_joints else "whole, nothing done"
+    return f"{path}: {said}\n"
 
 
 def describe_repair(prefix: str, account: RepairAccount) -> str:
-    """Return the account for people."""
+    """Return the result as text."""
     if not account.outputs:
         return f"{prefix}: whole, nothing to repair and nothing written\n"
     how = "GUESSED" if not account.is_certain else "restored IN PART" if account.lost else "restored"

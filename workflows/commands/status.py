@@ -5,7 +5,7 @@ from __future__ import annotations
 from workflows.cluster.submit import add_job_arguments, run_status
 
 DESCRIPTION = """\
-How a submitted job goes: its state, and, once it ended, its exit code as this command's own."""
+Show the state of a submitted job; once the job has ended, exit with its exit code."""
 
 add_arguments = add_job_arguments
 run = run_status

@@ -16,19 +16,21 @@ from workflows.progress.standard_streams import write_json, write_lines
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
+    from workflows.progress.reporter import Reporter
     from workflows.verification.report import VerifyReport
 
 DESCRIPTION = """\
-Prove that a dataset is whole: the structure of its .idx, or of a .pbin of any era, and every entry
-of it, sizes, and, where a manifest lies beside it, digests, token ids, EOD at every document's end,
-the account of lines, and where the documents came from. Whatever ends in .pbin is packed data.
+Prove that a dataset is intact: sizes, and the structure and every entry of its .idx, or of a .pbin
+of any version. If it has a manifest, also digests, token ids, EOD at the end of every document,
+record counts and provenance. A path that ends in .pbin is a .pbin.
 
 --cache checks index caches against the data: that descriptions, names and arrays agree, and that
-every sample leads to the tokens that it must. --against-source reads the inputs again, tokenizes
-them and names the first document that differs with its file and line.
+every sample has the right tokens. --against-source reads and tokenizes the inputs again, and names
+the first document that differs with its file and line.
 
-Exit code 0: whole. 1: something was found; each finding is one line."""
+Exit code 0: intact. 1: damaged; each finding is one line."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,34 +49,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of every job that tokenizes again what a manifest describes."""
-    parser.add_argument(
-        "--tokenizer-model", metavar="PATH", help="where the tokenizer is that the dataset was made with"
-    )
+    """Add the flags of every job that tokenizes a dataset's inputs again."""
+    parser.add_argument("--tokenizer-model", metavar="PATH", help="the tokenizer that the dataset was made with")
     parser.add_argument(
         "--engine",
         choices=["auto", "gigatoken", "tokenizers"],
-        help="what tokenizes again; tokenizers is slow, and the reference (default: auto)",
+        help="the library that tokenizes again; tokenizers, the reference, is slow (default: auto)",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Verify every dataset and say what was found."""
+    """Verify every dataset and print what was found."""
     config = read_config(options, VerifyConfig, beside=("prefix", "json"))
-    if options.sample is not None and not config.against_source:
-        msg = "--sample says how much of the source is compared; give --against-source as well"
-        raise UsageError(msg)
-    packed = [given for given in options.prefix if given.endswith(PACKED_SUFFIX)]
-    if packed and config.cache is not None:
-        msg = f"--cache has index caches of Megatron, and {packed[0]} can have none; leave one of them out"
-        raise UsageError(msg)
+    check_options(options.prefix, config)
     whole = True
     for given in options.prefix:
         with make_reporter() as reporter:
-            if given in packed:
-                report = run_packed_verify(given, config, reporter=reporter)
-            else:
-                report = run_verify(as_prefix(given), config, reporter=reporter)
+            report = verify_dataset(given, config, reporter=reporter)
         if options.json:
             write_json(sys.stdout, {"is_whole": report.is_whole, **asdict(report)})
         else:
@@ -83,14 +74,36 @@ def run(options: argparse.Namespace) -> int:
     return 0 if whole else 1
 
 
+def check_options(prefixes: Sequence[str], config: VerifyConfig) -> None:
+    """Refuse options that make no sense together, or for one of the datasets.
+
+    Raises:
+        UsageError: Naming them.
+    """
+    if "sample" in config.model_fields_set and not config.against_source:
+        msg = "--sample needs --against-source: it says how much of the source is compared"
+        raise UsageError(msg)
+    packed = [prefix for prefix in prefixes if prefix.endswith(PACKED_SUFFIX)]
+    if packed and config.cache is not None:
+        msg = f"--cache checks Megatron's index caches, and {packed[0]} can have none; leave one of them out"
+        raise UsageError(msg)
+
+
+def verify_dataset(given: str, config: VerifyConfig, *, reporter: Reporter) -> VerifyReport:
+    """Verify one dataset: a `.pbin`, or an MMIDIDX pair by its prefix or one of its files."""
+    if given.endswith(PACKED_SUFFIX):
+        return run_packed_verify(given, config, reporter=reporter)
+    return run_verify(as_prefix(given), config, reporter=reporter)
+
+
 def as_prefix(path: str) -> str:
-    """Take `x.bin` or `x.idx` for the prefix `x`: people complete names in a shell."""
+    """Return the prefix `x` of `x.bin` or `x.idx`, which a shell's completion yields."""
     stem, suffix = os.path.splitext(path)
     return stem if suffix in {".bin", ".idx"} else path
 
 
 def describe_verification(report: VerifyReport) -> str:
-    """Return a report for people."""
+    """Return a report as text."""
     if not report.is_there:
         return "".join(f"{report.prefix}: {finding}\n" for finding in report.findings)
     lines = [f"{report.prefix}: {'whole' if report.is_whole else 'DAMAGED'}"]
@@ -102,7 +115,7 @@ def describe_verification(report: VerifyReport) -> str:
             f"{sequences}{counts.num_tokens:,} tokens of type {counts.token_dtype}"
         )
     if report.era is not None:
-        lines.append(f"  era of the .pbin: {report.era}")
+        lines.append(f"  version of the .pbin: {report.era}")
     lines += [f"  checked: {check}" for check in report.checks]
     lines += [f"  note: {note}" for note in report.notes]
     lines += [f"  FOUND: {finding}" for finding in report.findings]

@@ -1,1 +1,1 @@
-"""The demo: text made on the spot in many scripts, a tokenizer trained on it, and the whole job on top."""
+"""The demo: generated text in many scripts, a tokenizer trained on it, and the main job on both."""

@@ -1,4 +1,4 @@
-"""Conversations for the demo and the tests, in the shape of the spec: made of the demo's documents, some turns each."""
+"""Conversations for the demo and the tests, made from the demo's documents, a few turns each."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MOST_EXCHANGES = 6
 
 
 def write_demo_conversations(path: Path, *, num_conversations: int, seed: int = 2026) -> None:
-    """Write conversations as JSONL; the same seed gives the same bytes."""
+    """Write conversations as JSONL; the same seed yields the same bytes."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for record in demo_conversations(num_conversations, seed=seed):
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
 def demo_conversations(num_conversations: int, *, seed: int = 2026) -> Iterator[dict[str, Any]]:
-    """Make records with `id`, `conversations` (`from`, `value`), `instruction` and `role`."""
+    """Yield records with `id`, `conversations` (`from`, `value`), `instruction` and `role`."""
     rng = random.Random(seed)
     for document in demo_documents(num_conversations, seed=seed):
         turns = [document.title, *(line[:_LONGEST_TURN] for line in document.text.splitlines() if line.strip())]

@@ -1,4 +1,4 @@
-"""Folders that a command fills with files of its own names: marked when new, and written to again only then."""
+"""Folders that a command fills with files of fixed names: marked when new, and used again only with the marker."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _MARKS = {DEMO_MARKER: "`dsindex demo`", BENCHMARKS_MARKER: "dsindex's benchmark
 
 
 def own_folder(path: str, marker: str) -> Path:
-    """Make a folder or an empty one ours, or recognise one that is.
+    """Create a folder, mark a new or empty one, and accept one that is marked already.
 
     Args:
-        path: The folder; made if missing.
-        marker: DEMO_MARKER or BENCHMARKS_MARKER, the file that says so.
+        path: The folder; created if missing.
+        marker: Name of the marker file, DEMO_MARKER or BENCHMARKS_MARKER.
 
     Raises:
-        OutputError: If it holds files and no marker, or cannot be written.
+        OutputError: If it has files but no marker, or cannot be written.
     """
     make_folder(path)
     text = f"This folder was made by {_MARKS[marker]}, which replaces its files: keep others elsewhere.\n".encode()
@@ -44,10 +44,10 @@ def own_folder(path: str, marker: str) -> Path:
 
 
 def clear_names(folder: Path, names: tuple[str, ...]) -> None:
-    """Remove files of a folder that is ours by their names, and make the folder if it is missing.
+    """Remove files by name from a folder below a marked one, and create the folder if it is missing.
 
     Raises:
-        OutputError: If it is a link to another folder, or something else than a file has one of the names.
+        OutputError: If it is a symbolic link, or one of the names is not a file.
     """
     if folder.is_symlink():
         msg = f"{folder}: expected a folder, got a symbolic link; remove it, or choose another --output"

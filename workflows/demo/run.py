@@ -1,4 +1,4 @@
-"""The demo: the main job on text that it writes itself, with the commands that a person would type."""
+"""The demo: the main job on generated text, with the commands that a user would type."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SHOWN_SAMPLE = 3
 
 
 def run_demo(folder: str, *, num_documents: int, run_command: Callable[[Sequence[str]], int]) -> int:
-    """Write text, train a tokenizer, build through Ray, index 2.5 epochs, verify, and show a sample.
+    """Generate text, train a tokenizer, build with Ray, index 2.5 epochs, verify, and show a sample.
 
     Args:
-        folder: Everything is written below it; new, empty, or that of an earlier demo, which is replaced.
-        num_documents: How much text.
-        run_command: Runs one dsindex command in this process.
+        folder: The folder for all files; new, empty, or an earlier demo's, which is replaced.
+        num_documents: Number of documents to generate.
+        run_command: Runs one dsindex command in this process and returns its exit code.
 
     Returns:
         The exit code of the first command that failed, or 0.
@@ -67,7 +67,7 @@ def run_demo(folder: str, *, num_documents: int, run_command: Callable[[Sequence
 
 
 def _show_sample(base: Path, tokenizer_folder: Path, inputs: list[Path]) -> None:
-    """Decode one sample of the train split and trace its parts to their lines."""
+    """Print one decoded sample of the train split and the input lines of its parts."""
     [description] = glob.glob(os.path.join(base, "cache", "*-GPTDataset-train-description.txt"))
     dataset = GPTDataset.open_cache(description)
     tokenizer = load_tokenizer(str(tokenizer_folder))

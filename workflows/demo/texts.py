@@ -1,7 +1,7 @@
 """The text of the demo: readable documents in many scripts, made from the word lists in lexicon.toml.
 
-A document is a function of the seed and its place alone: the same bytes on every machine, hence no function of the
-system's mathematics library (logarithms differ in the last bit) and no order that depends on hashing.
+A document depends only on the seed and its position, so it has the same bytes on every machine. Therefore no function
+of the system's mathematics library is used (logarithms differ in the last bit), and no order that depends on hashing.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def write_demo_jsonl(
     Every eighth record is written in ASCII with escapes, as many real dumps are.
 
     Args:
-        folder: Made if missing; files of the same names in it are replaced.
-        num_documents: In all files together.
-        num_files: Names are `demo-0.jsonl`, `demo-1.jsonl`, …
-        seed: The same seed gives the same bytes.
+        folder: The folder, created if missing; files of the same names in it are replaced.
+        num_documents: Number of documents in all files together.
+        num_files: Number of files, named `demo-0.jsonl`, `demo-1.jsonl`, …
+        seed: Seed of the text; the same seed yields the same bytes.
 
     Returns:
         The files' paths, in the order of the documents.
@@ -82,7 +82,7 @@ def write_demo_jsonl(
 
 
 def demo_documents(num_documents: int, *, seed: int = 2026) -> Iterator[DemoDocument]:
-    """Make documents, no two of which have the same text: prose, chats, tables and code in turn at random."""
+    """Yield documents with different texts, at random prose, chats, tables or code."""
     rng = random.Random(seed)
     lexicon = tomllib.loads(LEXICON.read_text(encoding="utf-8"))
     emoji = _draw_by_rank(rng, lexicon.pop("emoji"))
@@ -100,7 +100,7 @@ def demo_documents(num_documents: int, *, seed: int = 2026) -> Iterator[DemoDocu
         else:
             language = rng.choice(languages)
             title, text = rng.choice(kinds)(rng, language, emoji)
-        if text not in seen:  # short documents do repeat
+        if text not in seen:  # short texts can repeat
             yield DemoDocument(id=len(seen), title=title, text=text, lang=language.name)
             seen.add(text)
 
@@ -132,20 +132,20 @@ class _Language:
 
 
 def _draw_by_rank(rng: random.Random, items: list[_Item]) -> Iterator[_Item]:
-    """Draw for ever, the nth item with weight 1/(n + 1): the law of Zipf, shifted, as natural words follow it."""
+    """Draw forever, the nth item with weight 1/(n + 1): a shifted Zipf's law, as natural words follow it."""
     cumulative = list(itertools.accumulate(1 / (rank + 2) for rank in range(len(items))))
     while True:
         yield from rng.choices(items, cum_weights=cumulative, k=64)
 
 
 def _invent_names(rng: random.Random, syllables: list[str]) -> list[str]:
-    """Put 400 names together from two or three syllables: the long tail of rare words."""
+    """Return up to 400 names of two or three syllables: the long tail of rare words."""
     names = ["".join(rng.choices(syllables, k=rng.choice((2, 2, 3)))) for _ in range(400)]
     return [name[:1].upper() + name[1:] for name in dict.fromkeys(names)]
 
 
 def _draw_length(rng: random.Random) -> int:
-    """Draw a number of sentences from 1 on: a product of uniform draws, hence about log-normal."""
+    """Draw a number of sentences of at least 1: a product of uniform draws, hence about log-normal."""
     length = 1.9
     for _ in range(6):
         length *= 0.25 + 2.2 * rng.random()

@@ -15,16 +15,15 @@ _TRAINING_BYTES = 3 << 20
 
 
 def train_demo_tokenizer(jsonl_paths: Iterable[Path], folder: Path, *, vocabulary_size: int = 8000) -> Path:
-    """Train a byte-level BPE and write it as `tokenizers` and transformers read it.
+    """Train a byte-level BPE and write it in the format of `tokenizers` and transformers.
 
     Args:
-        jsonl_paths: Files of records with a `text`; every nth record is used, so that all scripts take part and
-            about 3 MiB of text remain.
-        folder: Made if missing; gets tokenizer.json and tokenizer_config.json.
-        vocabulary_size: At most this many tokens, `<|endoftext|>` and the 256 bytes included.
+        jsonl_paths: Files of records with a `text`; every nth record is used, about 3 MiB of text in all scripts.
+        folder: The folder for tokenizer.json and tokenizer_config.json, created if missing.
+        vocabulary_size: Largest number of tokens, including `<|endoftext|>` and the 256 bytes.
 
     Returns:
-        The folder, which is what `--tokenizer-model` takes.
+        The folder, as a value of `--tokenizer-model`.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 

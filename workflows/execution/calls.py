@@ -1,6 +1,7 @@
-"""Calls, how they end, and the executors that run them.
+"""Calls, their outcomes, and the executors that run them.
 
-An executor starts calls and reports which have ended; retries, stragglers and lost workers are the dispatch's business.
+An executor starts calls and reports which have ended; workflows.execution.dispatch handles retries, stragglers and lost
+workers.
 """
 
 from __future__ import annotations
@@ -17,34 +18,34 @@ THIS_MACHINE = "this machine"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One function to run somewhere, on arguments that can be pickled."""
+    """A function to run on some worker, with arguments that can be pickled."""
 
     name: str
-    """What people see: `tokenize[00042]`."""
+    """The name shown to users, such as `tokenize[00042]`."""
     place: str
-    """What it works on, for messages."""
+    """The file or folder that it works on, for messages."""
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
-    """May hold values that `Executor.share` gave."""
+    """Arguments; may contain values that `Executor.share` returned."""
     memory_bytes: int = 0
-    """What the task needs at its peak, where the scheduler can reserve memory."""
+    """Peak memory of the task, for schedulers that can reserve memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How one attempt at a call ended."""
+    """The end of one attempt at a call."""
 
     attempt_id: int
     value: Any = None
     error: BaseException | None = None
-    """What the function raised, or why its worker was lost."""
+    """The function's exception, or the reason why its worker was lost."""
     worker_lost: bool = False
-    """The worker died or could not be reached: the call itself may be innocent."""
+    """Whether the worker died or could not be reached, perhaps not because of the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
-    """What a function said on one machine."""
+    """A function's value or error on one machine."""
 
     value: Any = None
     error: BaseException | None = None
@@ -55,11 +56,11 @@ class Executor(Protocol):
 
     kind: str
     slots: int
-    """Calls that run at once."""
+    """Number of calls that run at once."""
     backlog: int
-    """Calls worth having started beyond `slots`, so that no slot waits for the driver."""
+    """Number of calls to start beyond `slots`, so that no slot waits for the driver."""
     is_cluster: bool
-    """Tasks may run on other machines than the driver's."""
+    """Whether tasks may run on other machines than the driver's."""
 
     def share(self, value: object) -> object:
         """Make a large argument available to all workers once; pass what this returns in `Call.arguments`."""
@@ -69,8 +70,8 @@ class Executor(Protocol):
         """Begin one attempt and return its id.
 
         Args:
-            call: What to run.
-            beyond_slots: Do not wait for a slot, where that is possible: those that are taken may hang.
+            call: The call to run.
+            beyond_slots: Whether to run it at once if possible, since calls in the occupied slots may hang.
         """
         ...
 
@@ -79,11 +80,11 @@ class Executor(Protocol):
         ...
 
     def abandon(self, attempt_id: int) -> None:
-        """Stop an attempt where that is possible; its outcome will not be reported."""
+        """Stop an attempt if possible; its outcome will not be reported."""
         ...
 
     def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:
-        """Run a call once on each machine that runs tasks, and give the answers by the machines' names."""
+        """Run a call once on each machine that runs tasks; return the answers by machine name."""
         ...
 
     def close(self) -> None:
@@ -92,15 +93,15 @@ class Executor(Protocol):
 
 
 def run_guarded(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, Exception | None]:
-    """Run a function and give its value, or its error with the traceback as a note: tracebacks cannot be pickled."""
+    """Return a function's value, or its error with the traceback as a note, since tracebacks cannot be pickled."""
     try:
         return function(*arguments), None
-    except Exception as error:  # noqa: BLE001 - whatever it is, the driver decides what follows
+    except Exception as error:  # noqa: BLE001 - the driver handles every error
         error.add_note(traceback.format_exc())
         return None, error
 
 
 def answer(call: Call) -> NodeAnswer:
-    """Run a call and give what it says, or its error."""
+    """Run a call and return its value or error."""
     value, error = run_guarded(call.function, call.arguments)
     return NodeAnswer(value=value, error=error)

@@ -1,4 +1,4 @@
-"""Which executor the options ask for: threads of this process, spawned processes, or a Ray cluster."""
+"""Choose the executor: threads of this process, spawned processes, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def _address(config: ExecutorConfig) -> str | None:
 def make_executor(config: ExecutorConfig, *, holds_gil: bool = False) -> Executor:
     """Start the executor that the options ask for.
 
-    `auto` is Ray if and only if a cluster was named, else threads of this process, or processes for work that holds
-    the GIL.
+    `auto` is Ray if and only if a cluster was named; otherwise it is threads, or processes for work that holds the GIL.
 
     Raises:
         TaskError: If Ray cannot be started or reached.

@@ -1,4 +1,4 @@
-"""How many CPUs this process may use."""
+"""The number of CPUs that this process may use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def available_cpus() -> int:
-    """Count the CPUs that this process may use: its affinity, and the quota of its control group."""
+    """Return the number of CPUs that this process may use, by its affinity and the quota of its control group."""
     count = len(os.sched_getaffinity(0))
     try:
         with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
@@ -14,5 +14,5 @@ def available_cpus() -> int:
         if quota != "max":
             count = min(count, max(1, int(quota) // int(period)))
     except (OSError, ValueError):
-        pass  # no control group: the affinity says it all
+        pass  # no control group
     return count

@@ -1,16 +1,17 @@
-"""Run many calls on an executor: bounded in flight, retried where the machine failed, never where the data did.
+"""Run many calls on an executor, with a limited number in flight; retry machine faults, never data faults.
 
-Two budgets are kept apart. A data fault (dsindex's own errors) is final at once. A machine fault (a lost worker, an I/O
-error) is tried again, a few times per call, with a pause that grows. A call past its deadline is dispatched a second
-time and whichever attempt ends first counts: attempts write under names of their own, so the other one does no harm.
+A data fault (dsindex's own errors) is final at once. After a machine fault (a lost worker, an I/O error) the call is
+retried a few times, after growing pauses. A call past its deadline is dispatched a second time, and the attempt that
+ends first counts: attempts write under unique names, so the other one does no harm.
 
-Storage that answers with I/O errors gets fewer calls at once: half as many after each error, and one more after every
-so many that went well. Storage that is merely slow slows the calls themselves, which sync what they write: never more
-of them are started than there are slots, and they then count as slow for all, not as stragglers.
+I/O errors halve the number of calls in flight; it then grows by one after as many successes as calls are in flight.
+Slow storage needs no such limit: it slows all calls, since they sync what they write, so their median and with it the
+deadline grow too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import math
 import time
@@ -23,38 +24,39 @@ from dsindex.errors import DsindexError, TaskError
 from dsindex.storage import FULL_DISK_ERRORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from workflows.execution.calls import Call, Executor, Outcome
 
 K = TypeVar("K")
-"""What the driver knows a call by: a number, a shard, a range of the output."""
+"""The driver's key of a call: a number, a shard, a range of the output."""
 
 POLL_SECONDS = 0.5
 
 DEFAULT_DEADLINE_SECONDS = 3600.0
-"""Until enough calls have ended to know how long they take."""
+"""The deadline until STRAGGLER_CALLS calls of a function have ended."""
 STRAGGLER_FACTOR = 8
-"""A call is overdue after so many medians of those of its function that ended last,"""
+"""The deadline as a multiple of the median duration of a function's recent calls."""
 STRAGGLER_MIN_SECONDS = 60.0
-"""and at least so many seconds,"""
+"""The shortest deadline that is derived from the median."""
 STRAGGLER_CALLS = 10
-"""as soon as so many have ended."""
+"""Number of a function's calls that must have ended before their median is used."""
 REMEMBERED_CALLS = 200
+"""Number of recent calls of a function from which the median is computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How machine faults are answered."""
+    """Budgets for machine faults."""
 
     attempts: int = 4
-    """Attempts at one call that may end in an I/O error."""
+    """Attempts at one call that may end in an I/O error before it fails."""
     lost_workers: int = 3
-    """Workers that one call may lose before it is named as their killer."""
+    """Workers that one call may lose before it fails."""
     first_pause_seconds: float = 0.5
-    """Before the first retry of a call; doubles with each."""
+    """Pause before the first retry of a call; it doubles with each retry."""
     deadline_seconds: float | None = None
-    """After this long in an attempt, a second one is started; None: after STRAGGLER_FACTOR medians."""
+    """Duration of an attempt after which a second one is started; None: STRAGGLER_FACTOR medians."""
 
 
 @dataclass(slots=True)
@@ -68,17 +70,17 @@ class DispatchStatistics:
 
 @dataclass(slots=True)
 class _Progress(Generic[K]):
-    """One call on its way."""
+    """One call in flight."""
 
     key: K
     call: Call
     turn: tuple[bool, int]
-    """Orders calls as they were begun, those that followed a result after all others."""
+    """Sort key: whether the call followed a result, then its number in the order of starting."""
     failures: int = 0
     lost: int = 0
     overdue: int = 0
     attempts: dict[int, float] = field(default_factory=dict)
-    """Attempts that run: attempt id to the time when it was started."""
+    """Running attempts: attempt id → start time."""
 
 
 def run_calls(
@@ -93,63 +95,87 @@ def run_calls(
     """Run every call and hand each result to the driver once, in order of arrival.
 
     Args:
-        executor: Where to run.
-        calls: Each with what the driver knows it by; consumed as slots get free: a million of them are never held at
-            once.
-        on_result: Gets a call's key and what its function returned; returns the calls, if any, that can be begun now
-            that this result is there. They are begun before the rest of `calls`.
+        executor: The executor to run them on.
+        calls: Keys and calls, consumed only as slots become free, so a million of them are never held at once.
+        on_result: Called with a call's key and its function's value; may return further calls that this result makes
+            possible, which are started before the rest of `calls`.
         policy: Budgets and deadline.
-        statistics: Counted up.
+        statistics: Counters to increase.
         on_idle: Called at least every half second, for progress displays.
 
     Raises:
-        DsindexError: The data fault of the call that comes first in `calls`: those before it are allowed to end, so
-            that the error does not depend on timing. Calls that followed a result come last.
+        DsindexError: The data fault of the first such call in `calls`; earlier calls are allowed to end, so that the
+            error does not depend on timing. Calls that followed a result come last.
         TaskError: If a call used up a budget.
     """
-    _Dispatch(executor, calls, on_result, policy or RetryPolicy(), statistics or DispatchStatistics(), on_idle).run()
+    dispatch = Dispatch(executor, calls, policy=policy, statistics=statistics, on_idle=on_idle)
+    with contextlib.closing(dispatch.run()) as results:
+        for key, value in results:
+            dispatch.release(on_result(key, value) or ())
 
 
-class _Dispatch(Generic[K]):
+class Dispatch(Generic[K]):
+    """Runs calls as `run_calls` does, for a caller that takes the results at its own pace.
+
+    Args:
+        executor: Where to run.
+        calls: Each with what the driver knows it by; consumed as slots get free.
+        policy: Budgets and deadline.
+        statistics: Counted up.
+        on_idle: Called at least every half second while a result is awaited.
+    """
+
     def __init__(
         self,
         executor: Executor,
         calls: Iterable[tuple[K, Call]],
-        on_result: Callable[[K, Any], Iterable[tuple[K, Call]] | None],
-        policy: RetryPolicy,
-        statistics: DispatchStatistics,
-        on_idle: Callable[[], None] | None,
+        *,
+        policy: RetryPolicy | None = None,
+        statistics: DispatchStatistics | None = None,
+        on_idle: Callable[[], None] | None = None,
     ) -> None:
         self._executor = executor
         self._calls = iter(calls)
         self._released: deque[tuple[K, Call]] = deque()
-        """Calls that followed a result, to be begun next."""
+        """Calls that followed a result, to be started next."""
         self._num_begun = 0
-        self._on_result = on_result
-        self._policy = policy
-        self._statistics = statistics
+        self._policy = policy or RetryPolicy()
+        self._statistics = statistics or DispatchStatistics()
         self._on_idle = on_idle
         self._by_attempt: dict[int, _Progress[K]] = {}
         self._paused: list[tuple[float, tuple[bool, int], _Progress[K]]] = []
         self._in_flight: dict[tuple[bool, int], _Progress[K]] = {}
-        """By turn."""
+        """Turn → call in flight."""
         self._fault: tuple[tuple[bool, int], BaseException] | None = None
         self._next_overdue_check = 0.0
         self._durations: defaultdict[Callable[..., Any], deque[float]] = defaultdict(
             lambda: deque(maxlen=REMEMBERED_CALLS)
         )
-        """By function: calls of one kind say nothing of how long those of another take."""
+        """Function → seconds that its recent calls took."""
         self._most_in_flight: float = math.inf
         """Lowered by I/O errors; see the module's docstring."""
 
-    def run(self) -> None:
+    def release(self, calls: Iterable[tuple[K, Call]]) -> None:
+        """Add calls that follow a result; they are begun before the rest."""
+        self._released.extend(calls)
+
+    def run(self) -> Generator[tuple[K, Any]]:
+        """Yield the key and the result of each call, in order of arrival.
+
+        No call is started while the caller holds a result. Closing the generator abandons the calls that run.
+
+        Raises:
+            DsindexError, TaskError: As `run_calls`.
+        """
         try:
             while True:
                 self._start_calls()
                 if not self._in_flight:
                     break
                 for outcome in self._executor.wait(min(POLL_SECONDS, self._pause_left())):
-                    self._take(outcome)
+                    finished = self._take(outcome)
+                    if finished is not None:
+                        yield finished.key, outcome.value
                 self._redispatch_overdue()
                 if self._on_idle is not None:
                     self._on_idle()
@@ -172,7 +198,7 @@ class _Dispatch(Generic[K]):
                 self._start(progress)
 
     def _next_calls(self) -> Iterator[_Progress[K]]:
-        """Yield the next calls while there is room for them."""
+        """Yield the next calls while more may be in flight."""
         while len(self._in_flight) < self._room():
             follows = bool(self._released)
             following = self._released.popleft() if follows else next(self._calls, None)
@@ -182,7 +208,7 @@ class _Dispatch(Generic[K]):
             yield _Progress(*following, turn=(follows, self._num_begun))
 
     def _room(self) -> float:
-        """How many calls may be in flight; executors grow and shrink with their cluster."""
+        """Return how many calls may be in flight; executors grow and shrink with their cluster."""
         return min(self._most_in_flight, self._executor.slots + self._executor.backlog)
 
     def _start(self, progress: _Progress[K], *, beyond_slots: bool = False) -> None:
@@ -190,17 +216,18 @@ class _Dispatch(Generic[K]):
         progress.attempts[attempt] = time.monotonic()
         self._by_attempt[attempt] = progress
 
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: Outcome) -> _Progress[K] | None:
+        """Take note of how an attempt ended; return its call if that has succeeded by it."""
         progress = self._by_attempt.pop(outcome.attempt_id, None)
         if progress is None:
-            return  # another attempt at the same call came first
+            return None  # another attempt at the same call was faster
         started = progress.attempts.pop(outcome.attempt_id)
         if outcome.error is None:
             self._durations[progress.call.function].append(time.monotonic() - started)
             self._most_in_flight += 1 / self._most_in_flight
             self._finish(progress)
-            self._released.extend(self._on_result(progress.key, outcome.value) or ())
-        elif outcome.worker_lost:
+            return progress
+        if outcome.worker_lost:
             progress.lost += 1
             self._statistics.lost_workers += 1
             self._retry(progress, outcome.error, progress.lost, self._policy.lost_workers)
@@ -211,6 +238,7 @@ class _Dispatch(Generic[K]):
         else:
             self._finish(progress)
             self._blame(progress.turn, outcome.error)
+        return None
 
     def _retry(self, progress: _Progress[K], error: BaseException, used: int, budget: int) -> None:
         if progress.attempts:
@@ -228,7 +256,7 @@ class _Dispatch(Generic[K]):
         heapq.heappush(self._paused, (time.monotonic() + pause, progress.turn, progress))
 
     def _blame(self, turn: tuple[bool, int], error: BaseException) -> None:
-        """Remember the fault of the first call; the results of those behind it are of no use any more."""
+        """Keep the fault of the first call, and abandon later calls, whose results are not needed any more."""
         if self._fault is None or turn < self._fault[0]:
             self._fault = (turn, error)
         self._abandon([progress for progress in self._in_flight.values() if progress.turn > self._fault[0]])
@@ -254,7 +282,7 @@ class _Dispatch(Generic[K]):
         self._next_overdue_check = now + POLL_SECONDS
         functions = {progress.call.function for progress in self._in_flight.values()}
         deadlines = {function: self._deadline(function) for function in functions}
-        # Where most calls are overdue at once, the storage is slow and second attempts would make it slower.
+        # If most calls are overdue at once, the storage is slow, and more second attempts would make it slower.
         twice = sum(len(progress.attempts) > 1 for progress in self._in_flight.values())
         for progress in list(self._in_flight.values()):
             if twice >= max(1, self._executor.slots // 4):
@@ -273,14 +301,15 @@ class _Dispatch(Generic[K]):
         self._start(progress, beyond_slots=True)
 
     def _replace_hanging(self, progress: _Progress[K], now: float, deadline: float) -> None:
-        """Where two attempts hang, give the older one up for a third; each gets twice the time of the one before."""
+        """If both attempts at a call hang, replace the older one; each attempt gets twice the previous one's time."""
         if len(progress.attempts) < 2 or now - max(progress.attempts.values()) < deadline * 2**progress.overdue:
             return
         if self._policy.deadline_seconds is not None and progress.overdue + 1 >= self._policy.lost_workers:
             call = progress.call
             msg = (
-                f"{call.name} ({call.place}): did not end within {self._policy.deadline_seconds:g} s and more, tried "
-                f"{progress.overdue + 1} times; look at what it reads, or raise --shard-deadline if it is only slow"
+                f"{call.name} ({call.place}): did not end in {progress.overdue + 1} attempts of at least "
+                f"{self._policy.deadline_seconds:g} s; check what it reads, or raise --shard-deadline if that is "
+                f"only slow"
             )
             self._finish(progress)
             self._blame(progress.turn, TaskError(msg))
@@ -291,7 +320,7 @@ class _Dispatch(Generic[K]):
         self._start_beside(progress)
 
     def _deadline(self, function: Callable[..., Any]) -> float:
-        """Return the seconds after which an attempt is overdue; a second thread would only take time from the first."""
+        """Return the seconds after which an attempt is overdue; for threads it is long, as they share the CPUs."""
         if self._policy.deadline_seconds is not None:
             return self._policy.deadline_seconds
         durations = self._durations[function]
@@ -301,7 +330,7 @@ class _Dispatch(Generic[K]):
 
 
 def is_machine_fault(error: BaseException) -> bool:
-    """Tell whether trying again may help: an I/O error that is neither a full disk nor dsindex's own verdict."""
+    """Tell whether a retry may help: for I/O errors except a full disk, and dsindex's errors that are transient."""
     if isinstance(error, DsindexError):
         return error.transient
     return isinstance(error, OSError) and error.errno not in FULL_DISK_ERRORS

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM: the first stops a command in order, the second at once.
+"""Ctrl-C and SIGTERM: the first stops a command cleanly, the second at once.
 
-In order means: no new work is begun, what runs is abandoned (threads end the shard they are at), the lock is given
-back, and it is said what is kept. At once is as safe: nothing of a job depends on how its driver ends.
+A clean stop starts no new work, abandons running calls (threads finish their current shard), releases the lock and
+prints what is kept. A stop at once is equally safe: no result depends on how a driver ends.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ def stop_on_signals(command: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_held_back() -> Iterator[None]:
-    """Let a Ctrl-C wait for the end of the block, which it would leave with processes that nobody ends.
+    """Delay a Ctrl-C until the block ends, since it would leave the block's processes running.
 
-    It is answered at once in words, and the second one stops at once as ever. In the main thread only.
+    Its message is printed at once, and a second Ctrl-C stops at once as always. For the main thread only.
 
     Raises:
-        KeyboardInterrupt: At the end of the block, if that was asked for.
+        KeyboardInterrupt: At the end of the block, if Ctrl-C was pressed.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not isinstance(handler, _Handler):
-        yield  # whoever called this has other ideas of what a signal means
+        yield  # the caller has handlers of its own
         return
     held: list[KeyboardInterrupt] = []
 
@@ -77,16 +77,16 @@ class _Handler:
     def __call__(self, number: int, _frame: FrameType | None) -> NoReturn:
         interrupted = number == signal.SIGINT
         if self._is_stopping:
-            _say("stopped at once; run the same command again to continue")
+            _say("stopped; run the same command again to continue")
             os._exit(EXIT_INTERRUPTED if interrupted else EXIT_TERMINATED)
         self._is_stopping = True
-        _say(f"{self._command}: stopping; once more stops at once, which is as safe")
+        _say(f"{self._command}: stopping; a second signal stops it at once, which is safe too")
         if interrupted:
             raise KeyboardInterrupt
         raise TerminatedError
 
 
 def _say(sentence: str) -> None:
-    # Not through sys.stderr: the signal may have come in the middle of a write there.
+    # Not through sys.stderr: the signal may have interrupted a write to it.
     with contextlib.suppress(OSError):
         os.write(2, f"\n{sentence}\n".encode())

@@ -7,16 +7,19 @@ import multiprocessing
 import os
 import queue
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait as wait_for_connections
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dsindex.errors import TaskError
 from workflows.execution.calls import THIS_MACHINE, Call, NodeAnswer, Outcome, answer, run_guarded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnContext, SpawnProcess
 
@@ -39,7 +42,7 @@ class ThreadExecutor:
         """Return the value itself: threads share memory."""
         return value
 
-    def start(self, call: Call, *, beyond_slots: bool = False) -> int:  # noqa: ARG002 - threads are what they are
+    def start(self, call: Call, *, beyond_slots: bool = False) -> int:  # noqa: ARG002 - more threads would not help
         """Queue a call for the next free thread."""
         self._num_attempts += 1
         self._pool.submit(self._run, self._num_attempts, call)
@@ -48,7 +51,7 @@ class ThreadExecutor:
     def _run(self, attempt_id: int, call: Call) -> None:
         try:
             outcome = Outcome(attempt_id=attempt_id, value=call.function(*call.arguments))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the driver decides what follows
+        except Exception as error:  # noqa: BLE001 - the driver handles every error
             outcome = Outcome(attempt_id=attempt_id, error=error)
         self._ended.put(outcome)
 
@@ -63,7 +66,7 @@ class ThreadExecutor:
         return [outcome for outcome in ended if outcome.attempt_id not in self._abandoned]
 
     def abandon(self, attempt_id: int) -> None:
-        """Forget an attempt; a thread cannot be stopped, it ends by itself."""
+        """Ignore an attempt's outcome; a thread cannot be stopped and ends by itself."""
         self._abandoned.add(attempt_id)
 
     def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:  # noqa: ARG002
@@ -71,12 +74,12 @@ class ThreadExecutor:
         return {THIS_MACHINE: answer(call)}
 
     def close(self) -> None:
-        """Drop what is queued and wait for what runs."""
+        """Drop queued calls and wait for running ones."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 class ProcessExecutor:
-    """Spawned processes: for work that holds the GIL, and where a worker's death must not be the driver's."""
+    """Spawned processes: for work that holds the GIL, or that may kill its process."""
 
     kind = "processes"
     is_cluster = False
@@ -95,7 +98,7 @@ class ProcessExecutor:
         return value
 
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:
-        """Hand a call to an idle worker, or to a new one while there are fewer than `slots`."""
+        """Send a call to an idle worker, or to a new one while there are fewer than `slots`."""
         self._num_attempts += 1
         if beyond_slots:
             self._give(self._num_attempts, call)
@@ -110,14 +113,14 @@ class ProcessExecutor:
 
     def _give(self, attempt_id: int, call: Call) -> None:
         worker = self._idle.pop() if self._idle else _Worker(self._context)
-        if not worker.is_alive():  # died idle: no call's fault
+        if not worker.is_alive():  # died while idle, so no call is to blame
             worker.kill()
             worker = _Worker(self._context)
         worker.send(call)
         self._busy[attempt_id] = worker
 
     def wait(self, timeout: float) -> list[Outcome]:
-        """Return the calls that ended, those whose worker died included."""
+        """Return the calls that ended, including those whose worker died."""
         ready = set(wait_for_connections([worker.pipe for worker in self._busy.values()], timeout))
         ended = []
         for attempt_id, worker in list(self._busy.items()):
@@ -161,12 +164,13 @@ class _Worker:
     def __init__(self, context: SpawnContext) -> None:
         self.pipe, theirs = context.Pipe()
         self._process: SpawnProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
-        # A terminal sends Ctrl-C to workers too. They inherit that it is blocked, and leave it to the driver. The first
-        # process to be spawned would start the tracker, and that unblocks it.
+        # A terminal sends Ctrl-C to workers too, so they inherit a mask that blocks it and leave it to the driver.
+        # Spawning the first process would start the resource tracker, which unblocks the signal again.
         resource_tracker.ensure_running()
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            self._process.start()
+            with _main_module_hidden():
+                self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()
@@ -175,12 +179,12 @@ class _Worker:
         return self._process.is_alive()
 
     def send(self, call: Call) -> None:
-        # A worker that died idle is found by `wait`, which sees the closed pipe.
+        # If the worker died while idle, `wait` notices the closed pipe.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.pipe.send((call.function, call.arguments))
 
     def wait(self) -> int | None:
-        """Return the exit code of a process whose end of the pipe is closed."""
+        """Return the exit code of a process that has closed its end of the pipe."""
         self._process.join(5.0)
         code = self._process.exitcode
         self.kill()
@@ -191,6 +195,17 @@ class _Worker:
         self._process.kill()
         self._process.join()
         self._process.close()
+
+
+@contextlib.contextmanager
+def _main_module_hidden() -> Iterator[None]:
+    """Keep a spawned process from running the script that called us once more, as Python would to have its names."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _serve(pipe: Connection) -> None:
@@ -206,7 +221,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _die_with_driver() -> None:
-    """End this process when the driver is killed, in the middle of a shard too."""
+    """End this process when the driver is killed, even in the middle of a shard."""
     driver = multiprocessing.parent_process()
     if driver is not None:
         driver.join()

@@ -1,27 +1,63 @@
-"""Results in the order of the tasks, on any executor: what the library's own jobs take as `run_tasks`."""
+"""The ordered map: results in the order of their calls, on any executor, whichever ended first."""
 
 from __future__ import annotations
 
+import contextlib
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from workflows.execution.calls import Call
-from workflows.execution.dispatch import run_calls
+from workflows.execution.dispatch import Dispatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from workflows.execution.calls import Executor
-    from workflows.execution.dispatch import RetryPolicy
+    from workflows.execution.dispatch import DispatchStatistics, RetryPolicy
 
-GROUP = 8
-"""Tasks per slot that are dispatched before their results are handed on: this many results wait at most."""
+WINDOW = 8
+"""Calls per slot that are started beyond the first one whose result is still missing: so many results wait at most."""
+
+
+def run_in_order(
+    executor: Executor,
+    calls: Iterable[Call],
+    *,
+    policy: RetryPolicy | None = None,
+    statistics: DispatchStatistics | None = None,
+    on_idle: Callable[[], None] | None = None,
+) -> Generator[Any]:
+    """Run calls and yield their results in the order of the calls.
+
+    Args:
+        executor: Where to run.
+        calls: Consumed as slots get free, and never more than WINDOW per slot ahead of the results.
+        policy: Budgets and deadline.
+        statistics: Counted up.
+        on_idle: Called at least every half second while a result is waited for.
+
+    Raises:
+        DsindexError: The data fault of the first call that has one, after the results of those before it.
+        TaskError: If a call used up a budget.
+    """
+    numbered = enumerate(calls)
+    first = islice(numbered, WINDOW * executor.slots)
+    dispatch = Dispatch(executor, first, policy=policy, statistics=statistics, on_idle=on_idle)
+    ended: dict[int, Any] = {}
+    upcoming = 0
+    with contextlib.closing(dispatch.run()) as results:
+        for number, value in results:
+            ended[number] = value
+            while upcoming in ended:
+                upcoming += 1
+                dispatch.release(islice(numbered, 1))
+                yield ended.pop(upcoming - 1)
 
 
 def ordered_runner(
     executor: Executor, *, name: str, policy: RetryPolicy | None = None
 ) -> Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]:
-    """Yield a function that runs another one on every task and yields the results in the order of the tasks.
+    """Return what the library's own jobs take as `run_tasks`: a function that maps another one over tasks, in order.
 
     Args:
         executor: Where to run.
@@ -30,15 +66,10 @@ def ordered_runner(
     """
 
     def run_tasks(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
-        numbered = enumerate(tasks)
-        while group := list(islice(numbered, GROUP * executor.slots)):
-            results: dict[int, Any] = {}
-            calls = [
-                (number, Call(name=f"{name}[{number}]", place=f"range {number}", function=function, arguments=(task,)))
-                for number, task in group
-            ]
-            run_calls(executor, calls, on_result=results.__setitem__, policy=policy)
-            for number, _ in group:
-                yield results.pop(number)
+        calls = (
+            Call(name=f"{name}[{number}]", place=f"range {number}", function=function, arguments=(task,))
+            for number, task in enumerate(tasks)
+        )
+        return run_in_order(executor, calls, policy=policy)
 
     return run_tasks

@@ -1,6 +1,6 @@
 """Tasks on a Ray cluster: one stateless task per call, one CPU each, retried by the driver and not by Ray.
 
-Ray is imported here only. A cluster is joined only when the user named one; else a private one is started and stopped.
+A cluster is joined only if the user named one; otherwise a private one is started, and stopped at the end.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SINGLE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-"""One thread per task slot. Set for all workers: variables per task would force new ones."""
+"""Environment of all workers: one thread per task. Variables per task would make Ray start new workers."""
 
 LOOK_SECONDS = 5.0
-"""How often the cluster's size is asked for."""
+"""Interval at which the cluster's size is queried."""
 
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Ray's job server sets it for the drivers that it starts."""
+"""The variable that Ray's job server sets for the drivers that it starts."""
 
 
 class RayExecutor:
@@ -48,19 +49,21 @@ class RayExecutor:
 
         Args:
             address: The cluster to join; None starts a private one.
-            workers: Calls that run at once; None: all CPUs of the cluster.
-            ship_code: Send this process's code to the nodes of a cluster that was named; a job that Ray's own job
-                server started has been sent with its code already.
+            workers: Number of calls that run at once; None: all CPUs of the cluster.
+            ship_code: Whether to send this process's code to the nodes of a named cluster, unless Ray's job server
+                started this process and has sent the code already.
 
         Raises:
             TaskError: If the cluster cannot be started or reached.
             TokenError: If its token cannot be sent.
         """
         self._is_guest = ray.is_initialized()
+        self._variables_before = {name: os.environ.get(name) for name in SINGLE_THREAD}
         if not self._is_guest:
             on_sigterm = signal.getsignal(signal.SIGTERM)
             self._connect(address, workers, ship_code=ship_code)
-            signal.signal(signal.SIGTERM, on_sigterm)  # ray.init() put its own in place, which ends the process
+            if threading.current_thread() is threading.main_thread():  # no other one may set handlers
+                signal.signal(signal.SIGTERM, on_sigterm)  # ray.init() replaces it with one that ends the process
         self.is_cluster = address is not None
         self._workers = workers
         self._look_at_cluster()
@@ -69,7 +72,7 @@ class RayExecutor:
         self._num_attempts = 0
 
     def _look_at_cluster(self) -> None:
-        """Follow the cluster's size: nodes are lost, and an autoscaler adds nodes where tasks wait."""
+        """Update the cluster's size: nodes are lost, and an autoscaler adds nodes while tasks wait."""
         self._looked = time.monotonic()
         self.slots = self.backlog = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._largest_memory = max((node["Resources"].get("memory", 0) for node in living_nodes()), default=0)
@@ -82,9 +85,9 @@ class RayExecutor:
             "logging_level": logging.ERROR,
         }
         if address is None:
-            # Inherited: with a runtime_env the workers that Ray starts at once would be of no use (1.5 s).
+            # By inheritance: a runtime_env would waste the workers that Ray starts in advance (1.5 s).
             os.environ.update(SINGLE_THREAD)
-            # The address must be said: a plain init() joins whatever cluster an earlier one left behind.
+            # The address is needed: a plain init() joins any cluster that still runs on this machine.
             options |= {
                 "address": "local",
                 "num_cpus": workers or available_cpus(),
@@ -104,13 +107,13 @@ class RayExecutor:
             ray.shutdown()
             raise
         except SystemExit as stop:
-            if stop.code == signal.SIGTERM:  # from Ray's own handler, which is in place by now
+            if stop.code == signal.SIGTERM:  # raised by Ray's handler
                 raise TerminatedError from stop
             raise
         except UnicodeEncodeError as error:
             msg = (
-                "expected a command line and a working folder in UTF-8, which Ray needs, got a name that is not; put "
-                "such names into a --config file, as \\udcXX within double quotes, or use --executor local"
+                "expected a command line and a working folder in UTF-8, which Ray needs, got a name that is not; write "
+                "such names in a --config file, as \\udcXX within double quotes, or use --executor local"
             )
             raise TaskError(msg) from error
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
@@ -124,7 +127,7 @@ class RayExecutor:
         return ray.put(value)
 
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:
-        """Submit one attempt; beyond the slots it needs no free CPU."""
+        """Submit one attempt; beyond the slots it does not wait for a free CPU."""
         self._num_attempts += 1
         remote = self._remote(call, num_cpus=0 if beyond_slots else 1)
         reference = remote.remote(call.function, *call.arguments)
@@ -138,12 +141,12 @@ class RayExecutor:
             num_cpus=num_cpus,
             max_retries=0,
             scheduling_strategy="SPREAD",
-            # A task that no node can ever hold, or that must not wait for one, would otherwise wait for ever.
+            # A task that needs more memory than any node has would wait forever.
             memory=call.memory_bytes if num_cpus and 0 < call.memory_bytes <= self._largest_memory else None,
         )
 
     def wait(self, timeout: float) -> list[Outcome]:
-        """Return the calls that ended, those whose worker or node was lost included."""
+        """Return the calls that ended, including those whose worker or node was lost."""
         if not self._running:
             time.sleep(timeout)
             return []
@@ -173,9 +176,9 @@ class RayExecutor:
             ray.cancel(reference, force=True)
 
     def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:
-        """Run the call on every living node that has CPUs, whether they are busy or not.
+        """Run the call on every living node that has CPUs, busy or not.
 
-        A node that has not answered after a quarter of the time is asked again, by a second worker.
+        If a node has not answered after a quarter of the time, a second worker of that node runs the call too.
         """
         nodes = {
             f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, {node['NodeID'][:6]})": node["NodeID"]
@@ -193,11 +196,20 @@ class RayExecutor:
         return {name: answers[name] for name in nodes}
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here is stopped, a connection found open stays open."""
+        """Disconnect, and stop a cluster that was started here; a connection that was already open stays open."""
         for attempt_id in list(self._references):
             self.abandon(attempt_id)
         if not self._is_guest:
             ray.shutdown()
+            self._restore_variables()
+
+    def _restore_variables(self) -> None:
+        """Give the process that called us its own number of threads again."""
+        for name, value in self._variables_before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _first_line(error: BaseException) -> str:
@@ -206,7 +218,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def living_nodes() -> list[dict[str, Any]]:
-    """List the nodes that can run tasks, as Ray describes them."""
+    """Return the nodes that can run tasks, as Ray describes them."""
     return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
 
 
@@ -217,7 +229,7 @@ def _start_on_node(call: Call, node: str) -> Any:  # noqa: ANN401 - Ray's own ty
 
 
 def _collect_answers(tasks: dict[str, list[Any]], deadline: float) -> dict[str, NodeAnswer]:
-    """Wait for the first answer of each node, and take those that have answered out of `tasks`."""
+    """Wait for the first answer of each node, and remove nodes that have answered from `tasks`."""
     answers: dict[str, NodeAnswer] = {}
     while tasks and (left := deadline - time.monotonic()) > 0:
         ready, _ = ray.wait([task for attempts in tasks.values() for task in attempts], timeout=left)

@@ -1,4 +1,4 @@
-"""The token of a Ray cluster: found where Ray looks for it, fit to be sent, and never part of a message."""
+"""The token of a Ray cluster: read from where Ray reads it, checked before it is sent, and hidden in messages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from dsindex.errors import DsindexError
 
 _SENDABLE = re.compile(r"[\x21-\x7e]+")
-"""What a header of HTTP or gRPC carries as it is."""
+"""Characters that a header of HTTP or gRPC can carry."""
 _SHORTEST_HIDDEN = 4
-"""A shorter one would be found in half of all words."""
+"""The shortest token that is hidden; shorter ones occur in ordinary words."""
 
 
 _seen: set[str] = set()
-"""Every token that this process found, to be kept out of messages."""
+"""Every token that this process has read, to be hidden in messages."""
 
 
 class TokenError(DsindexError):
@@ -24,13 +24,13 @@ class TokenError(DsindexError):
 
 
 def read_token() -> str | None:
-    """Find the cluster's token where Ray looks for it, without Ray's habit of keeping it from being sent.
+    """Return the cluster's token from where Ray reads it, or None.
 
     Ray sends a token only under RAY_AUTH_MODE=token; here a token in the environment is enough. The one in the home
-    folder is sent only under that mode, since it may belong to another cluster.
+    folder is read only under that mode, since it may belong to another cluster.
 
     Raises:
-        TokenError: If there is none where the environment says there is one, or if it cannot be sent.
+        TokenError: If the environment announces a token that is missing, or that cannot be sent.
     """
     found = _find_token()
     if found is None:
@@ -38,24 +38,24 @@ def read_token() -> str | None:
     token, place = found
     if not token:
         msg = (
-            f"{place}: expected the cluster's token, it is missing or empty; set RAY_AUTH_TOKEN or "
+            f"{place}: expected the cluster's token, got none or an empty one; set RAY_AUTH_TOKEN or "
             f"RAY_AUTH_TOKEN_PATH=FILE"
         )
         raise TokenError(msg)
     if not _SENDABLE.fullmatch(token):
         msg = (
-            f"{place}: expected the cluster's token, got one with a space, a line break or a letter outside ASCII, "
-            f"which no request can carry; set it to what the cluster's head was started with"
+            f"{place}: expected the cluster's token, got one with a space, a line break or a character outside ASCII, "
+            f"which no request can carry; set it to the token that the cluster's head was started with"
         )
         raise TokenError(msg)
     return token
 
 
 def check_token() -> None:
-    """Refuse a token that Ray itself would send and cannot: its library then aborts the whole process.
+    """Refuse a token that Ray would try to send but cannot, since its library would abort the whole process.
 
     Raises:
-        TokenError: If there is such a token; where there is none, Ray says so, or makes one.
+        TokenError: If there is such a token. A missing one is left to Ray, which reports or creates it.
     """
     found = _find_token()
     if found is not None and found[0] and _mode() == "token":
@@ -63,7 +63,7 @@ def check_token() -> None:
 
 
 def hide_token(text: str) -> str:
-    """Return a text without the cluster's token, however it got there."""
+    """Return a text with the cluster's token replaced by `<token>`."""
     tokens = _seen | {os.environ.get("RAY_AUTH_TOKEN", "").strip()}
     spellings = {spelling for token in tokens for spelling in (token, repr(token)[1:-1], ascii(token)[1:-1])}
     for spelling in sorted(spellings, key=len, reverse=True):
@@ -73,7 +73,7 @@ def hide_token(text: str) -> str:
 
 
 def _find_token() -> tuple[str, str] | None:
-    """Return the token, empty where it is missing, and the name of the place where it should be."""
+    """Return the token, empty if it is missing, and the name of its variable or file."""
     mode = _mode()
     if mode not in {"", "token"}:
         return None

@@ -1,4 +1,4 @@
-"""The driver of `dsindex build`: plan, tokenize, merge, publish, index. It can be stopped and started at any point."""
+"""The driver of `dsindex build`: plan, tokenize, merge, publish, index. It can be resumed at any point."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class BuiltDataset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildReport:
-    """How a build ended."""
+    """The result of a build."""
 
     datasets: tuple[BuiltDataset, ...]
     already_complete: bool
@@ -64,32 +64,32 @@ class BuildReport:
     seconds: float
     run: Run
     engine: str
-    """What encoded."""
+    """Name of the engine."""
     indices: tuple[IndexReport, ...]
-    """One per dataset, where index options were given."""
+    """One per dataset if index options were given; otherwise empty."""
 
 
 def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, Any] | None = None) -> BuildReport:
-    """Build one dataset per key, continuing what an earlier run of the same command left.
+    """Build one dataset per key, continuing an interrupted run of the same plan.
 
     Args:
         config: The options of the build.
-        reporter: Is told how it goes.
-        index: Options of IndexConfig other than paths; given, the indices of every dataset are built last.
+        reporter: Shows progress.
+        index: Options of IndexConfig other than paths, to build each dataset's indices last; None: build none.
 
     Raises:
-        DsindexError: For everything that a user can mend; nothing is then under a final name.
+        DsindexError: For every error that a user can cause; nothing is then under a final name.
     """
     return _Build(config, reporter, index).run()
 
 
 def output_prefix(config: BuildConfig, key: str) -> str:
-    """Return a key's dataset path without suffix, as preprocess_data.py names it."""
+    """Return the prefix of a key's dataset, as preprocess_data.py names it."""
     return f"{config.output_prefix}_{key}_document"
 
 
 class _Build:
-    """What a build does beyond what every job does."""
+    """The parts of a build that other kinds of job do not have."""
 
     def __init__(self, config: BuildConfig, reporter: Reporter, index: Mapping[str, Any] | None) -> None:
         self._config = config
@@ -129,7 +129,7 @@ class _Build:
         return self._report(run_job(job, reporter=self._reporter))
 
     def _examine(self) -> None:
-        """Find out what would fail before anything is done."""
+        """Check a sample of the input, and the disk space."""
         source = self._source
         estimate = examine_sample(source.inputs, self._config.json_keys, source.tokenizer, source.engine)
         check_room(
@@ -177,7 +177,7 @@ class _Build:
         return list(zip(tasks, results, strict=True))
 
     def _token_sources(self) -> list[TokenSource]:
-        """Return every key's dataset, and where its parts come from."""
+        """Return each key's dataset, with how to find its parts."""
         return [
             TokenSource(
                 target=Target(
@@ -208,7 +208,7 @@ class _Build:
         files: dict[str, StoredFile],
         results: Sequence[tuple[ShardTask, ShardResult]],
     ) -> Content:
-        """Return the manifest's part that is under the one law."""
+        """Return the content of a key's manifest."""
         parts = [part for _, result in results for part in result.keys if part.key == key]
         empty = sum(part.num_empty_documents for part in parts)
         header = dataset.header
@@ -244,7 +244,7 @@ class _Build:
         )
 
     def _build_indices(self, executor: Executor) -> None:
-        from workflows.jobs.index import run_index  # numba loads when it is used
+        from workflows.jobs.index import run_index  # imported late, since it loads numba
 
         self._reporter.stage("index", total=len(self._index_configs), unit="datasets")
         for config in self._index_configs:
@@ -263,7 +263,7 @@ def _built(prefix: str, content: Content) -> BuiltDataset:
 
 
 def _index_configs(config: BuildConfig, index: Mapping[str, Any] | None) -> list[IndexConfig]:
-    """Return the index options of every dataset, checked before anything is built."""
+    """Return the index options of each dataset, which are thereby validated before anything is built."""
     if index is None:
         return []
     from workflows.options.index import IndexConfig

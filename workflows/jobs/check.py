@@ -1,4 +1,4 @@
-"""`dsindex build --check`: everything that a build needs, looked at on every node, and nothing built."""
+"""`dsindex build --check`: checks everything that a build needs, on every node, and builds nothing."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What `dsindex build --check` found."""
+    """The findings of `dsindex build --check`."""
 
     source: TextSource
     estimate: Estimate
     nodes: tuple[NodeReport, ...]
     faults: tuple[str, ...]
-    """Sentences; none, and the build may begin."""
+    """Sentences; if there are none, the build can begin."""
 
 
 def run_check(config: BuildConfig) -> CheckReport:
-    """Look at everything that a build needs, on every node, and build nothing.
+    """Check everything that a build needs, on every node, and build nothing.
 
     Raises:
-        DsindexError: If the driver's own node lacks what is needed to ask the others.
+        DsindexError: If the driver's node itself lacks something, so that the others cannot be checked.
     """
     source = open_source(config, append_eod=config.append_eod)
     estimate = examine_sample(source.inputs, config.json_keys, source.tokenizer, source.engine)
@@ -55,12 +55,12 @@ def run_check(config: BuildConfig) -> CheckReport:
         executor.close()
     faults = [fault for node in nodes for fault in node.faults]
     if not nodes:
-        faults.append("the cluster has no node with CPUs; add one, and check again")
+        faults.append("the cluster has no node with CPUs; add one and check again")
     return CheckReport(source=source, estimate=estimate, nodes=tuple(nodes), faults=tuple(faults))
 
 
 def describe_check(report: CheckReport) -> str:
-    """Return the table for people, without the faults."""
+    """Return the table of nodes and a summary as text, without the faults."""
     source = report.source
     rows = [["node", "inputs", "free for shards and output", "versions", "tokenizer"]]
     rows += [_row(node, len(source.inputs)) for node in report.nodes]

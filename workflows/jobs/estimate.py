@@ -12,13 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.merge import range_bytes
 from dsindex.storage import free_bytes
 from workflows.execution.cpus import available_cpus
 from workflows.stages.nodes import nearest_folder
+from workflows.stages.sample import Piece, PieceCounts, encode_piece, spread_pieces
 from workflows.stages.source import open_source
 from workflows.state.inputs import MAX_SHARDS
 
@@ -155,11 +154,16 @@ def run_plan(config: BuildConfig) -> BuildEstimate:
 
 def run_sample(source: TextSource, keys: Sequence[str], *, workers: int) -> SampledRun:
     """Encode pieces spread over the input, and time the second half of them."""
-    pieces = sample_pieces([file.size_bytes for file in source.inputs])
+    from dsindex.text.encoders import make_encoder
+
+    sizes = [file.size_bytes for file in source.inputs]
+    pieces = spread_pieces(sizes, num_pieces=NUM_PIECES, piece_bytes=PIECE_BYTES)
     threads = max(1, min(workers, available_cpus(), len(pieces)))
 
-    def encode(piece: tuple[int, int, int]) -> tuple[int, int, int, int]:
-        return _encode_piece(source, keys, piece)
+    def encode(piece: Piece) -> PieceCounts:
+        encoder = make_encoder(source.tokenizer, source.engine)
+        limit = source.config.max_record_size
+        return encode_piece(piece, source.inputs, keys, encoder, max_record_bytes=limit)
 
     first, second = pieces[::2], pieces[1::2] or pieces
     with ThreadPoolExecutor(threads) as pool:
@@ -169,62 +173,17 @@ def run_sample(source: TextSource, keys: Sequence[str], *, workers: int) -> Samp
         seconds = time.perf_counter() - began
     if second is not pieces:
         counts += timed
+    documents = sum(count.documents for count in counts)
+    num_eod = documents * len(keys) if source.eod_id is not None else 0
     return SampledRun(
-        sampled_bytes=sum(end - begin for _, begin, end in pieces),
-        bytes_per_second=sum(end - begin for _, begin, end in second) / max(seconds, 1e-9),
+        sampled_bytes=sum(piece.end - piece.begin for piece in pieces),
+        bytes_per_second=sum(piece.end - piece.begin for piece in second) / max(seconds, 1e-9),
         threads=threads,
-        documents=sum(count[0] for count in counts),
-        tokens=sum(count[1] for count in counts),
-        longest_document=max(count[2] for count in counts),
-        bad_records=sum(count[3] for count in counts),
+        documents=documents,
+        tokens=sum(count.tokens for count in counts) + num_eod,
+        longest_document=max(count.longest_text for count in counts),
+        bad_records=sum(count.bad_records for count in counts),
     )
-
-
-def sample_pieces(sizes: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Choose byte ranges (input number, begin, end) spread over all inputs; all of them where they are small.
-
-    >>> sample_pieces([10, 20])
-    [(0, 0, 10), (1, 0, 20)]
-    >>> len(sample_pieces([1 << 40])), sample_pieces([1 << 40])[1]
-    (16, (0, 68719476736, 68723671040))
-    """
-    total = sum(sizes)
-    if total <= PIECE_BYTES * NUM_PIECES:
-        return [
-            (number, begin, min(begin + PIECE_BYTES, size))
-            for number, size in enumerate(sizes)
-            for begin in range(0, size, PIECE_BYTES)
-        ]
-    ends = np.cumsum(np.array(sizes, np.int64))
-    pieces = []
-    for piece in range(NUM_PIECES):
-        position = total * piece // NUM_PIECES
-        number = int(np.searchsorted(ends, position, side="right"))
-        begin = position - int(ends[number]) + sizes[number]
-        pieces.append((number, begin, min(begin + PIECE_BYTES, sizes[number])))
-    return pieces
-
-
-def _encode_piece(source: TextSource, keys: Sequence[str], piece: tuple[int, int, int]) -> tuple[int, int, int, int]:
-    """Return documents, tokens, tokens of the longest document, and bad records."""
-    from dsindex.text.encoders import make_encoder
-    from dsindex.text.records import read_records
-
-    number, begin, end = piece
-    encoder = make_encoder(source.tokenizer, source.engine)
-    documents = tokens = longest = bad = 0
-    limit = source.config.max_record_size
-    path = source.inputs[number].absolute_path
-    for block in read_records(path, begin, end, keys=keys, max_record_bytes=limit):
-        documents += len(block.offsets)
-        bad += len(block.bad)
-        for column in block.columns.values():
-            lengths = encoder.encode(column.texts).lengths
-            longest = max(longest, int(lengths.max(initial=0)))
-            tokens += int(lengths.sum(dtype=np.int64))
-            if source.eod_id is not None:
-                tokens += len(block.offsets)
-    return documents, tokens, longest, bad
 
 
 def find_limits(

@@ -1,8 +1,8 @@
-"""The frame of every job that publishes datasets; a kind of job says only what differs.
+"""The frame of every job that publishes datasets; a kind of job defines only what differs.
 
-A run looks at what stands under its outputs' names, owns its work folder and outputs, finds out what would fail, makes
-the parts, assembles them under partial names, publishes them, and tidies up. Whatever can be refused is refused before
-anything is changed, and nothing under a final name is touched before everything that replaces it is whole.
+A run looks for existing outputs, takes ownership of its work folder and outputs, examines the job for problems, makes
+the parts, assembles them under partial names, publishes them, and cleans up. Whatever can be refused is refused before
+anything changes, and files under final names are left alone until everything that replaces them is complete.
 """
 
 from __future__ import annotations
@@ -50,49 +50,49 @@ LOCK_SUFFIX = "dsindex-lock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What a job has made, ready to be assembled."""
+    """The datasets of a job, ready to be assembled."""
 
     groups: tuple[tuple[Dataset, ...], ...]
-    """Datasets that belong together; where the first one's last file stands, the others of its group are whole."""
+    """Datasets that belong together; if the first one's last file exists, the others of its group are complete."""
     num_shards: int
-    """Parts that the work had."""
+    """Number of shards."""
     num_reference_texts: int = 0
-    """Texts that the reference encoded although a faster engine encoded the others."""
+    """Texts that the reference encoded while a faster engine encoded the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One kind of job on one set of options: what differs from all others."""
+    """One job: what distinguishes its kind and its options from all others."""
 
     config: WorkConfig
-    """Where it runs, and what becomes of the work folder."""
+    """Options of the executor and the work folder."""
     plan: Plan
     outputs: tuple[Output, ...]
-    """All that it publishes, in the order of the datasets of all groups."""
+    """All outputs, in the order of the datasets of all groups."""
     make: Callable[[Work], Made]
-    """Make all parts of all datasets; raises DsindexError for everything that a user can mend."""
+    """Makes all parts of all datasets; raises DsindexError for every error that a user can cause."""
     describe: Callable[[Made, Sequence[dict[str, StoredFile]]], list[Content]]
-    """Return the content of every manifest, in the order of the outputs; the files of each are by suffix."""
+    """Returns the content of each manifest, in the order of the outputs, given each dataset's files by suffix."""
     examine: Callable[[], None]
-    """Find out what would fail, before anything is done; raises DsindexError."""
+    """Checks for problems before any work is done; raises DsindexError."""
     may_grow: bool = True
-    """Added inputs continue what is there; otherwise they are another plan."""
+    """Whether added inputs continue the existing output; otherwise they make another plan."""
     input_bytes: int = 0
-    """Size of what is tokenized; 0 where nothing is."""
+    """Size of the inputs to tokenize; 0 if the job does not tokenize."""
     holds_gil: bool = False
-    """Tasks run Python code, so that threads would not help."""
+    """Whether tasks run Python code, so that threads would not help."""
     engine: Engine | None = None
-    """What encodes, in jobs that encode."""
+    """The engine, if the job encodes."""
     require_same_inputs: Callable[[Sequence[Manifest]], None] | None = None
-    """Given the manifests of a finished output, raise PlanError if the inputs' bytes are no longer the same."""
+    """Raises PlanError if the inputs' content differs from what the given manifests of a finished output describe."""
     check_nodes: Callable[[Executor, Sequence[str]], None] | None = None
-    """Ask the nodes of a cluster whether they see what is seen here, the files given among it; raises InputError."""
+    """Checks that every node of a cluster sees the driver's files, including those given; raises InputError."""
     describe_kept: Callable[[Ledger], str] | None = None
-    """Say what an interrupted run keeps."""
+    """Returns a message about what an interrupted run keeps."""
     conclude: Callable[[Executor], None] | None = None
-    """Do what follows once everything is published, by this run or an earlier one."""
+    """Called once everything is published, by this run or an earlier one."""
     obsolete: tuple[Output, ...] = ()
-    """What an earlier plan published beside the outputs, and does not fit what this one will put there."""
+    """Outputs of an earlier plan that do not fit this job's, removed if they are of the run that it replaces."""
 
     @property
     def work_dir(self) -> str:
@@ -107,22 +107,22 @@ def work_folder_path(config: WorkConfig) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """How a job ended."""
+    """The result of a job."""
 
     contents: tuple[Content, ...]
-    """Of the manifests, in the order of the outputs."""
+    """Contents of the manifests, in the order of the outputs."""
     run: Run
-    """Of the first manifest."""
+    """The `run` part of the first manifest."""
     already_complete: bool
     seconds: float
 
 
 def run_job(job: Job, *, reporter: Reporter) -> JobOutcome:
-    """Do a job, continuing what an earlier run of the same command left.
+    """Run a job, continuing an interrupted run of the same plan.
 
     Raises:
-        DsindexError: For everything that a user can mend; final names are then as they were.
-        BaseException: What interrupts the job, with a note that says what is kept.
+        DsindexError: For every error that a user can cause; files under final names are then unchanged.
+        BaseException: Whatever interrupts the job, with a note that says what is kept.
     """
     began = time.time()
     refuse_inputs(job.outputs, [file.path for file in job.plan.inputs])
@@ -135,7 +135,7 @@ def run_job(job: Job, *, reporter: Reporter) -> JobOutcome:
             for output in sorted(job.outputs, key=lambda output: output.prefix):
                 make_folder(os.path.dirname(os.path.abspath(output.prefix)))
                 owned.enter_context(hold_lock(_lock_path(output), what=f"the output {output.prefix}"))
-            finished = _find_finished(job)  # another driver may have ended meanwhile
+            finished = _find_finished(job)  # another driver may have finished meanwhile
             if finished is None:
                 return _run(job, folder, reporter, began)
     else:
@@ -170,7 +170,7 @@ def _lock_path(output: Output) -> str:
 
 
 def _tidy_up(job: Job) -> None:
-    """Remove what a run left that published everything and was killed before it ended."""
+    """Remove the work folder and locks of a run that published everything and was killed before it ended."""
     remove_finished_folder(job.work_dir, job.plan)
     for output in job.outputs:
         if os.path.exists(_lock_path(output)):
@@ -210,18 +210,20 @@ def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobO
 
 
 def _begin_again(job: Job, folder: WorkFolder) -> list[str]:
-    """Empty the work folder where --fresh asks for it; return what people should know of what is there.
+    """Empty the work folder if --fresh asks for it; return notes for the user.
 
-    The same --fresh job that was cut off is continued: its shards are as good as new ones.
+    An interrupted --fresh job of the same plan is continued, since its shards are new.
     """
     history = folder.history
     if job.config.fresh:
         same_plan = history.plan == decode_json(encode_json(job.plan.to_json()))
         if same_plan and history.fresh and not history.finished:
-            return [f"{folder.path}: continuing the --fresh job that was cut off"] if history.has_work else []
+            return [f"{folder.path}: continuing the interrupted --fresh job"] if history.has_work else []
         folder.start_over()
     elif folder.was_damaged:
-        return [f"{folder.path}: plan.json was damaged and is written again; the ledger has the plan, shards are kept"]
+        return [
+            f"{folder.path}: plan.json was damaged and is written again; the ledger has the plan, so shards are kept"
+        ]
     return []
 
 
@@ -251,7 +253,7 @@ def _make_and_publish(job: Job, work: Work, standings: Sequence[Standing], began
 
 
 def _record_publishing(job: Job, standings: Sequence[Standing], datasets: Sequence[Dataset], ledger: Ledger) -> None:
-    """Commit what is about to be published and replaced, while the manifests that prove it ours still stand."""
+    """Record the files to be published and replaced, while the manifests that prove dsindex wrote them still exist."""
     obsolete = [
         os.path.abspath(output.prefix)
         for output in job.obsolete
@@ -263,7 +265,7 @@ def _record_publishing(job: Job, standings: Sequence[Standing], datasets: Sequen
 
 
 def _publish_group(datasets: Sequence[Dataset], manifests: Sequence[bytes]) -> None:
-    """Publish datasets that belong together, the first one last: where its last file stands, the others are whole."""
+    """Publish datasets that belong together, the first one last: if its last file exists, the others are complete."""
     try:
         withdraw(datasets[0].target)
     except OSError as error:
@@ -273,7 +275,7 @@ def _publish_group(datasets: Sequence[Dataset], manifests: Sequence[bytes]) -> N
 
 
 def _remove_obsolete(job: Job, ledger: Ledger) -> None:
-    """Remove what an earlier plan published beside the outputs, as far as its manifest says that it is ours."""
+    """Remove obsolete outputs of an earlier plan, as far as their manifests prove that dsindex wrote them."""
     own = {os.path.abspath(output.prefix) for output in job.outputs}
     for prefix in ledger.history.obsolete:
         manifest = read_manifest(prefix) if prefix not in own else None

@@ -31,7 +31,7 @@ from dsindex.indices.task import (
 from dsindex.storage import free_bytes
 from workflows.execution.calls import Call
 from workflows.execution.cpus import available_cpus
-from workflows.execution.dispatch import run_calls
+from workflows.execution.ordered import run_in_order
 from workflows.jobs.index_plan import NO_IDENTIFIERS, Counts, plan_indices, plan_settings, sources
 
 if TYPE_CHECKING:
@@ -146,23 +146,18 @@ def _explain(task: IndexTask) -> Finding:
 
 
 def _run(executor: Executor, function: Callable[[Task], Any], tasks: Sequence[Task]) -> list[Any]:
-    """Run tasks side by side and give their results in order."""
-    results: dict[int, Any] = {}
+    """Run tasks side by side and return their results in order."""
     calls = (
-        (
-            number,
-            Call(
-                name=f"{function.__name__}[{number:05}]",
-                place=task.prefix if isinstance(task, PartTask) else task.name,
-                function=function,
-                arguments=(task,),
-                memory_bytes=0 if isinstance(task, PartTask) else task.memory_bytes,
-            ),
+        Call(
+            name=f"{function.__name__}[{number:05}]",
+            place=task.prefix if isinstance(task, PartTask) else task.name,
+            function=function,
+            arguments=(task,),
+            memory_bytes=0 if isinstance(task, PartTask) else task.memory_bytes,
         )
         for number, task in enumerate(tasks)
     )
-    run_calls(executor, calls, on_result=results.__setitem__)
-    return [results[number] for number in range(len(tasks))]
+    return list(run_in_order(executor, calls))
 
 
 def describe_index(report: IndexReport) -> str:

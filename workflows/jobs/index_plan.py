@@ -1,4 +1,4 @@
-"""What an index job builds, as a pure function of its options and of counts: settings, caches, tasks, file names."""
+"""Plan an index job as a pure function of its options and of counts: settings, caches, tasks, file names."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from workflows.options.index import IndexConfig
 
 Counts = dict[str, list[PartCounts | None]]
-"""The parts of each prefix in train, valid and test."""
+"""Prefix → its parts in train, valid and test."""
 
 NO_IDENTIFIERS = "the tokenizer's identifiers are not known (--tokenizer-identifiers or --like)"
 
 
 def sources(config: IndexConfig) -> list[Blend | None]:
-    """Give the datasets of train, valid and test.
+    """Return the datasets of train, valid and test.
 
     Raises:
         LimitError: At a weight that is not positive, or too many datasets.
@@ -56,11 +56,11 @@ def sources(config: IndexConfig) -> list[Blend | None]:
 
 
 def plan_settings(config: IndexConfig) -> CacheSettings:
-    """Join the options with the description that `--like` names; options win.
+    """Return the settings of the description that `--like` names, overridden by options.
 
     Raises:
-        FormatError: If that is no description.
-        InputError: If the tokenizer's identifiers cannot be read, or the split not be understood.
+        FormatError: If that file is not a description.
+        InputError: If the tokenizer's identifiers cannot be read, or the split is not valid.
     """
     like: Mapping[str, Any] = {}
     if config.like is not None:
@@ -114,15 +114,15 @@ def plan_indices(
 
     Args:
         config: The options.
-        settings: As `plan_settings` joined them.
-        counts: As `count_all` gives them.
-        threads: For each task.
+        settings: The result of `plan_settings`.
+        counts: The result of `count_all`.
+        threads: Threads per task.
 
     Returns:
-        Tasks, each of its own cache, and what the user should know.
+        Tasks, one per cache, and notes for the user.
 
     Raises:
-        LimitError: Where Megatron would loop for ever, stop, or overflow.
+        LimitError: Where Megatron would loop forever, stop, or overflow.
     """
     blends = sources(config)
     if config.layout == "bigscience":
@@ -147,13 +147,13 @@ def plan_indices(
 def _sizes(
     config: IndexConfig, settings: CacheSettings, blends: Sequence[Blend | None], counts: Counts
 ) -> tuple[int | None, int | None, int | None]:
-    """Give the samples wanted of train, valid and test."""
+    """Return the numbers of samples wanted of train, valid and test; None for one epoch."""
     if config.num_samples is not None:
         return config.num_samples
     if config.epochs is not None:
         train = blends[0]
         if train is None:
-            msg = "--epochs counts the epochs of train, which has no data here; give --num-samples"
+            msg = "--epochs counts epochs of train, which has no data; use --num-samples"
             raise InputError(msg)
         parts = [counts[prefix][0] for prefix in dict.fromkeys(train.prefixes)]
         tokens = sum(part.tokens for part in parts if part is not None)
@@ -171,7 +171,7 @@ def _sizes(
 
 
 def _job_paths(config: IndexConfig, prefixes: list[str]) -> Callable[[str], str]:
-    """Read `--dataset-path-as`: one path for each prefix, or HERE=THERE for beginnings of paths.
+    """Return the function of `--dataset-path-as`: one path for each prefix, or HERE=THERE for beginnings of paths.
 
     Raises:
         InputError: If the number of paths is not the number of prefixes.
@@ -188,7 +188,7 @@ def _job_paths(config: IndexConfig, prefixes: list[str]) -> Callable[[str], str]
         return dict(zip(prefixes, given, strict=True)).__getitem__
 
     def job_path(prefix: str) -> str:
-        # The longest beginning wins, so that /data=/a and /data/web=/b may stand together.
+        # The longest beginning wins, so that /data=/a and /data/web=/b can be combined.
         for here, _, there in sorted(replaced, key=lambda pair: -len(pair[0])):
             if prefix.startswith(here):
                 return there + prefix.removeprefix(here)
@@ -200,7 +200,7 @@ def _job_paths(config: IndexConfig, prefixes: list[str]) -> Callable[[str], str]
 def _name_tasks(
     config: IndexConfig, settings: CacheSettings, plan: CachePlan, threads: int
 ) -> tuple[list[IndexTask], list[str]]:
-    """Give every planned cache its files."""
+    """Return a task for each planned cache, with its file names, and notes for the user."""
     notes = list(plan.notes)
     plain = settings.tokenizer is None
     if plain:
@@ -261,7 +261,7 @@ def _dataset_task(settings: CacheSettings, cache: GPTCache, files: CacheFiles, t
 
 
 def _unhashed(rule: SampleRule) -> dict[str, Any]:
-    """Return the settings that a cache's name does not tell."""
+    """Return the settings that are not part of a cache's name."""
     return {"extra_token": rule.extra_token, "keep_partial": rule.keep_partial, "threshold": rule.threshold}
 
 
@@ -283,8 +283,8 @@ def _plan_bigscience(
         for prefix, wanted in zip(blend.prefixes, asked, strict=True):
             part = counts[prefix][split]
             if part is None or part.end == part.begin:
-                continue  # no dataset is made there of an empty part
-            # These names need a number: `none` is what one epoch gives.
+                continue  # Megatron-DeepSpeed makes no dataset of an empty part
+            # These names need a number: `none` means the samples of one epoch.
             count = wanted if wanted is not None else (part.tokens - 1) // rule.sequence_length
             place = f"{prefix}, split {SPLIT_NAMES[split]}"
             documents, samples, shuffle = (

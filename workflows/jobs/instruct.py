@@ -1,8 +1,8 @@
-"""The driver of `dsindex instruct`: plan, encode, pack, merge, publish. It can be stopped and started at any point.
+"""The driver of `dsindex instruct`: plan, encode, pack, merge, publish. It can be interrupted and resumed at any point.
 
 Per split (or once, without a split) it makes `<prefix>_text_document` (tokens), `<prefix>_loss_mask` (uint8) and, with
-a sequence length, `<prefix>_packing_<L>`; each is an MMIDIDX pair with a manifest. The tokens are published last: where
-their `.idx` stands, the others are whole.
+a sequence length, `<prefix>_packing_<L>`; each is an MMIDIDX pair with a manifest. The tokens are published last: if
+their `.idx` exists, the others are complete.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dsindex.instruct.shards import (
 )
 from dsindex.instruct.statistics import InstructionStatistics
 from workflows.execution.calls import Call
-from workflows.execution.dispatch import run_calls
+from workflows.execution.ordered import run_in_order
 from workflows.jobs.frame import Job, JobOutcome, Made, run_job, work_folder_path
 from workflows.jobs.instruct_outputs import SplitOutputs
 from workflows.options.instruct import as_text_config
@@ -59,44 +59,44 @@ class BuiltSplit:
     """The published datasets of one split."""
 
     prefix: str
-    """What PackedInstructionDataset takes."""
+    """The prefix to open with PackedInstructionDataset."""
     statistics: InstructionStatistics
     packing: RecordedPacking | None
     files: dict[str, dict[str, StoredFile]]
-    """For each dataset, by what follows the prefix, its files by suffix."""
+    """Dataset's name after `prefix` → its files by suffix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructReport:
-    """How a job ended."""
+    """The result of a job."""
 
     splits: tuple[BuiltSplit, ...]
     already_complete: bool
     counts: RecordCounts
-    """Of all splits together."""
+    """Record counts of all splits together."""
     bad_records: dict[str, int]
-    """Set aside, by kind of problem."""
+    """Numbers of quarantined records by kind of problem."""
     input_bytes: int
     seconds: float
     run: Run
 
 
 def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, reporter: Reporter) -> InstructReport:
-    """Build instruction data, continuing what an earlier run of the same command left.
+    """Build instruction data, continuing an interrupted run of the same plan.
 
     Args:
         config: The options of the job.
-        instruction: What records are and which of their text is trained on.
-        reporter: Is told how it goes.
+        instruction: The configuration of records and of the text that is trained on.
+        reporter: Shows progress.
 
     Raises:
-        DsindexError: For everything that a user can mend; nothing is then under a final name.
+        DsindexError: For every error that a user can cause; nothing is then under a final name.
     """
     return _Instruct(config, instruction, reporter).run()
 
 
 class _Instruct:
-    """What instruction data takes beyond what every job does."""
+    """The parts of an instruction job that other kinds of job do not have."""
 
     def __init__(self, config: InstructConfig, instruction: InstructionConfig, reporter: Reporter) -> None:
         self._config = config
@@ -113,9 +113,7 @@ class _Instruct:
             Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES) for split in self._splits for prefix in split.prefixes
         ]
         self._recipe = make_recipe(instruction, tokenizer, config.tokenizer_model)
-        make_instruction_encoder(
-            self._recipe
-        )  # what is wrong with tokens, patterns and templates is said before work begins
+        make_instruction_encoder(self._recipe)  # reports wrong tokens, patterns and templates before work begins
         self._instruction = orjson.loads(self._recipe.config)
         self._chat_files = xxhash.xxh3_64_hexdigest(
             orjson.dumps([self._recipe.special_tokens, self._recipe.chat_templates])
@@ -161,10 +159,10 @@ class _Instruct:
         return self._report(run_job(job, reporter=self._reporter))
 
     def _examine(self) -> None:
-        """Find out what would fail before anything is done."""
+        """Check the disk space."""
         total = self._source.total_bytes
         check_room(
-            # A sample would have to be rendered: a token of 3 bytes and a conversation of 500 are assumed.
+            # No sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed.
             Estimate(tokens=total / 3, documents=total / 500),
             itemsize=self._dtype.itemsize + MASK_DTYPE.itemsize,
             num_keys=2,
@@ -215,19 +213,14 @@ class _Instruct:
         return list(zip(tasks, results, strict=True))
 
     def _pack(self, work: Work, results: Sequence[ShardResult]) -> list[PackingResult | None]:
-        """Plan the blocks of every split from all its lengths in order; done again after a crash, it is the same."""
+        """Pack each split's conversations into blocks; the result depends only on their lengths and order."""
         length = self._config.seq_length
         if length is None:
             return [None for _ in self._splits]
-        packings: list[PackingResult | None] = [None for _ in self._splits]
         self._reporter.stage("pack", total=len(self._splits), unit="datasets")
 
-        def on_result(number: int, result: PackingResult) -> None:
-            packings[number] = result
-            self._reporter.advance(1)
-
-        def calls() -> Iterator[tuple[int, Call]]:
-            for number, outputs in enumerate(self._splits):
+        def calls() -> Iterator[Call]:
+            for outputs in self._splits:
                 name, key = split_prefix("blocks", outputs.split), text_key(outputs.split)
                 parts = [part for result in results for part in result.keys if part.key == key]
                 task = PackingTask(
@@ -236,19 +229,14 @@ class _Instruct:
                     sequence_length=length,
                     work_dir=self._work_dir,
                 )
-                yield (
-                    number,
-                    Call(name=f"pack[{name}]", place=self._work_dir, function=write_packing, arguments=(task,)),
-                )
+                yield Call(name=f"pack[{name}]", place=self._work_dir, function=write_packing, arguments=(task,))
 
-        run_calls(
-            work.executor,
-            calls(),
-            on_result=on_result,
-            policy=work.policy,
-            statistics=work.statistics,
-            on_idle=self._reporter.tick,
-        )
+        packings: list[PackingResult | None] = []
+        for packing in run_in_order(
+            work.executor, calls(), policy=work.policy, statistics=work.statistics, on_idle=self._reporter.tick
+        ):
+            packings.append(packing)
+            self._reporter.advance(1)
         return packings
 
     def _report(self, outcome: JobOutcome) -> InstructReport:

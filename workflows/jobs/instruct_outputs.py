@@ -1,7 +1,7 @@
-"""What `dsindex instruct` publishes, as data: the datasets of each split, what they are made of, their manifests.
+"""The outputs of `dsindex instruct` as data: the datasets of each split, their parts and their manifests.
 
-A split is three datasets: `<prefix>_text_document` (tokens), `<prefix>_loss_mask` (uint8) and, where blocks were
-packed, `<prefix>_packing_<L>`. `<prefix>` ends in `_train`, `_valid` or `_test` where there is a split.
+A split has two or three datasets: `<prefix>_text_document` (tokens), `<prefix>_loss_mask` (uint8) and, if blocks were
+packed, `<prefix>_packing_<L>`. With --split, `<prefix>` ends in `_train`, `_valid` or `_test`.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitOutputs:
-    """The datasets of one split, on their way."""
+    """The datasets of one split."""
 
     split: str | None
     config: InstructConfig
     work_dir: str
     dtype: np.dtype[Any]
-    """Of tokens on disk."""
+    """Type of tokens on disk."""
 
     @property
     def prefix(self) -> str:
-        """What PackedInstructionDataset takes."""
+        """The prefix to open with PackedInstructionDataset."""
         return os.path.abspath(split_prefix(self.config.output_prefix, self.split))
 
     @property
     def prefixes(self) -> list[str]:
-        """The datasets' paths without suffix: tokens, masks, packing."""
+        """The prefixes of the datasets: tokens, masks, packing."""
         length = self.config.seq_length
         names = ["text_document", "loss_mask", *([] if length is None else [f"packing_{length}"])]
         return [f"{self.prefix}_{name}" for name in names]
 
     def former_packings(self) -> list[str]:
-        """Return the packing plan that the published tokens' manifest speaks of, if its L is another one.
+        """Return the prefix of the packing in the published tokens' manifest, if its L differs from this job's.
 
-        It does not fit other tokens. Plans that no manifest names are not looked for.
+        That packing does not fit new tokens. Packings that the manifest does not name are not searched.
         """
         try:
             manifest = read_manifest(self.prefixes[0])
@@ -80,7 +80,7 @@ class SplitOutputs:
         return [f"{self.prefix}_packing_{length}"]
 
     def token_sources(self, plan_id: str, input_bytes: int) -> list[TokenSource]:
-        """Return what is made of shards alone, tokens and masks, and where its parts come from."""
+        """Return tokens and masks, which are made of shards alone, with how to find their parts."""
         text, mask = self.prefixes[:2]
         return [
             TokenSource(
@@ -103,13 +103,13 @@ class SplitOutputs:
         packing: PackingResult | None,
         inputs: Sequence[str],
     ) -> list[Dataset]:
-        """Return what is to be made, in the order of `prefixes`.
+        """Return the datasets to assemble, in the order of `prefixes`.
 
         Args:
             sources: Tokens and masks.
-            results: Of all shards, in plan order.
-            packing: The plan of blocks, where one was made.
-            inputs: Their paths as they were given.
+            results: All shards with their results, in plan order.
+            packing: The packing, if there is one.
+            inputs: Paths of the inputs as given.
         """
         text, mask = sources
         key = text_key(self.split)
@@ -118,7 +118,7 @@ class SplitOutputs:
                 target=text.target,
                 parts=tuple(text.part_of(result) for _, result in results),
                 provenance=None if self.config.no_provenance else shard_provenance(results, self.work_dir, key=key),
-                # What was set aside belongs to no split: it stands beside the tokens of each.
+                # Bad records belong to no split, so each split's tokens get all of them.
                 quarantine=shard_quarantine(results, self.work_dir, inputs),
             ),
             Dataset(target=mask.target, parts=tuple(mask.part_of(result) for _, result in results), provenance=None),
@@ -132,7 +132,7 @@ class SplitOutputs:
         return Part(
             bin_path=os.path.join(self.work_dir, packing.bin.name),
             idx_path=os.path.join(self.work_dir, packing.idx.name),
-            identity=f"{packing.bin.digest} {packing.idx.digest}",  # every run makes it again, and the same
+            identity=f"{packing.bin.digest} {packing.idx.digest}",  # every run makes it again with the same content
             bin_bytes=packing.bin.size_bytes,
             header=IndexHeader(
                 dtype=PLAN_DTYPE,
@@ -150,13 +150,13 @@ class SplitOutputs:
         packing: PackingResult | None,
         made: Sequence[tuple[Dataset, dict[str, StoredFile]]],
     ) -> list[Content]:
-        """Return the contents of the manifests, which are under the one law, in the order of `prefixes`.
+        """Return the contents of the manifests, in the order of `prefixes`.
 
         Args:
-            source: Of the job.
+            source: The job's inputs and tokenizer.
             instruction: The instruction configuration, in plain JSON types.
-            results: Of all shards, in plan order.
-            packing: The plan of blocks, where one was made.
+            results: All shards with their results, in plan order.
+            packing: The packing, if there is one.
             made: Each dataset with its files.
         """
         shards = [result for _, result in results]
@@ -191,7 +191,7 @@ class SplitOutputs:
         return [contents[0].model_copy(update=of_tokens), *contents[1:]]
 
     def _count_records(self, shards: Sequence[ShardResult]) -> dict[str, int]:
-        """Count lines; `kept` is what this split has, `elsewhere` what others have."""
+        """Return record counts; `kept` are the records of this split, `elsewhere` those of other splits."""
         lines = count_records(shards)
         key = text_key(self.split)
         kept = sum(part.num_documents for shard in shards for part in shard.keys if part.key == key)
@@ -208,7 +208,7 @@ class SplitOutputs:
 
 
 def describe_packing(packing: PackingResult, sequence_length: int) -> RecordedPacking:
-    """Say how full the blocks are; the fill is a share, to six digits."""
+    """Return how full the blocks are; the fill is a share, to six digits."""
     places = packing.num_blocks * sequence_length
     return RecordedPacking(
         sequence_length=sequence_length,

@@ -1,4 +1,4 @@
-"""The driver of `dsindex merge`: many datasets to one, through the same ranges, ledger and publishing as a build."""
+"""The driver of `dsindex merge`: many datasets to one, with the same ranges, ledger and publishing as a build."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeReport:
-    """How a merge ended."""
+    """The result of a merge."""
 
     prefix: str
     num_inputs: int
@@ -39,11 +39,11 @@ class MergeReport:
 
 
 def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeReport:
-    """Merge datasets in the order given, continuing what an earlier run of the same command left.
+    """Merge datasets in the order given, continuing an interrupted run of the same plan.
 
     Raises:
         FormatError: If an input is damaged, or differs from the first in token type or in having modes.
-        DsindexError: For everything else that a user can mend; nothing is then under a final name.
+        DsindexError: For every other error that a user can cause; nothing is then under a final name.
     """
     prefixes = [_without_suffix(path) for path in config.input]
     parts = tuple(_open(prefix) for prefix in prefixes)
@@ -83,7 +83,7 @@ def _require_unchanged(inputs: Sequence[InputFile]) -> None:
 
 
 def _content(config: MergeConfig, dataset: Dataset, files: dict[str, StoredFile]) -> Content:
-    """Return the manifest's part that is under the one law."""
+    """Return the content of the manifest."""
     header = dataset.header
     return Content(
         inputs=[
@@ -112,7 +112,7 @@ def _report(config: MergeConfig, content: Content, *, already_complete: bool) ->
 
 
 def _without_suffix(path: str) -> str:
-    """Take `x.bin` or `x.idx` for the prefix `x`: people complete names in a shell."""
+    """Return the prefix `x` of `x.bin` or `x.idx`, which a shell's completion yields."""
     stem, suffix = os.path.splitext(path)
     return stem if suffix in {".bin", ".idx"} else path
 

@@ -1,4 +1,4 @@
-"""The driver of `dsindex pack`: from JSONL to a `.pbin`, through the shards, executors and work folder of a build."""
+"""The driver of `dsindex pack`: from JSONL to a `.pbin`, with the same shards, executors and work folder as a build."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ Results = list[tuple["ShardTask", "ShardResult"]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackReport:
-    """How a packing ended."""
+    """The result of packing."""
 
     path: str
     num_documents: int
     num_tokens: int
     num_empty: int
-    """Records whose text gives no tokens; they are no documents."""
+    """Number of records whose text has no tokens; they make no documents."""
     token_dtype: str
     counts: RecordCounts
     files: dict[str, StoredFile]
@@ -64,25 +64,25 @@ class PackReport:
     seconds: float
     run: Run
     engine: str
-    """What encoded."""
+    """Name of the engine."""
 
 
 def run_pack(config: PackConfig, *, reporter: Reporter) -> PackReport:
-    """Pack JSONL into a `.pbin`, continuing what an earlier run of the same command left.
+    """Pack JSONL into a `.pbin`, continuing an interrupted run of the same plan.
 
     Raises:
-        DsindexError: For everything that a user can mend; nothing is then under a final name.
+        DsindexError: For every error that a user can cause; nothing is then under a final name.
     """
     return _Pack(config, reporter).run()
 
 
 class _Pack:
-    """What packing does beyond what every job does."""
+    """The parts of packing that other kinds of job do not have."""
 
     def __init__(self, config: PackConfig, reporter: Reporter) -> None:
         self._pattern = parse_text_pattern(config.jq_pattern)
         if self._pattern.key is None and config.executor == "auto" and not wants_ray(config):
-            # Whether a line is a record is then asked in Python, which holds its global lock.
+            # A jq pattern runs Python code for every record, which holds the interpreter's lock.
             config = config.model_copy(update={"executor": "processes"})
         self._config = config
         self._reporter = reporter
@@ -127,7 +127,7 @@ class _Pack:
         return self._report(run_job(job, reporter=self._reporter))
 
     def _examine(self) -> None:
-        """Find out what would fail before anything is done."""
+        """Check a sample of the input, and the disk space."""
         source = self._source
         estimate = examine_sample(
             source.inputs, (self._pattern.column,), source.tokenizer, source.engine, pattern=self._pattern
@@ -190,7 +190,7 @@ class _Pack:
         return shard_part(result.keys[0], self._work_dir, TYPE_OF_SIZE[self._token_bytes])
 
     def _content(self, results: Results, files: dict[str, StoredFile]) -> Content:
-        """Return the manifest's part that is under the one law."""
+        """Return the content of the manifest."""
         shards = [result.keys[0] for _, result in results]
         num_documents = sum(shard.num_documents for shard in shards)
         return Content(

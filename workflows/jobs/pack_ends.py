@@ -1,6 +1,6 @@
-"""What a `.pbin` has beside its tokens: the size of one, the header before the first, the pickled index after the last.
+"""The parts of a `.pbin` besides its tokens: the token size, the header before them, the pickled index after them.
 
-Header and index are written into the work folder, as files of which the output is then assembled by ranges.
+Header and index are written to files in the work folder, from which the output is then assembled by ranges.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedIndexTask:
-    """The index of a `.pbin` that is to be written, from the lengths that the shards' own indices hold."""
+    """Writing the index of a `.pbin` from the lengths in the shards' `.idx` files."""
 
     idx_paths: tuple[str, ...]
-    """In output order."""
+    """The shards' `.idx` files, in output order."""
     header: PackedHeader
     path: str
 
@@ -50,8 +50,8 @@ def choose_token_bytes(tokenizer: Tokenizer, era: Era) -> int:
     token, largest = max(loaded.get_vocab(with_added_tokens=True).items(), key=lambda item: (item[1], item[0]))
     if largest >= 1 << 8 * token_bytes:
         msg = (
-            f"{tokenizer.name}: expected ids that fit {token_bytes} bytes, which is what Modalities gives a token "
-            f"where the vocabulary without added tokens has {vocabulary_size} entries, got {largest} for {token!r}; "
+            f"{tokenizer.name}: expected ids that fit {token_bytes} bytes, the size of a token in Modalities for a "
+            f"vocabulary of {vocabulary_size} entries without added tokens, got {largest} for {token!r}; "
             f"`dsindex build` and then `dsindex convert` make a .pbin with larger tokens"
         )
         raise TokenizerError(msg)
@@ -61,13 +61,13 @@ def choose_token_bytes(tokenizer: Tokenizer, era: Era) -> int:
 def make_ends(
     header: PackedHeader, parts: Sequence[Part], *, stem: str, identity: str, run_tasks: RunTasks
 ) -> PackedEnds:
-    """Write what goes before and after the tokens.
+    """Write the header and the index of a `.pbin` to files of their own.
 
     Args:
-        header: Of the `.pbin`.
-        parts: The shards, in output order: one sequence per document.
+        header: The header of the `.pbin`.
+        parts: The shards, in output order, with one sequence per document.
         stem: Path of both files, without suffix.
-        identity: Stands for the parts: what was merged of other ones does not count.
+        identity: Id of the parts, so that ranges merged from other parts are not reused.
         run_tasks: Runs `write_packed_index`.
     """
     head = header.to_bytes()
@@ -81,7 +81,7 @@ def make_ends(
 
 
 def write_packed_index(task: PackedIndexTask) -> int:
-    """Write the index of a `.pbin` into a file of its own, whole or not at all; give its size in bytes."""
+    """Write the index of a `.pbin` to a file atomically; return its size in bytes."""
     with atomic_writer(task.path) as file:
         writer = PackedIndexWriter(file.write, task.header)
         for idx_path in task.idx_paths:

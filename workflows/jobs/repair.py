@@ -1,7 +1,7 @@
-"""The driver of `dsindex repair`: which ways can restore a dataset with certainty, tried in a fixed order.
+"""The driver of `dsindex repair`, which tries the ways to restore a dataset in a fixed order.
 
-Certain is what a manifest's digests prove, what shards with their own digests give, or what an index says that fits its
-`.bin` entry by entry. Anything else is a guess, and is made only when asked for.
+A result is certain if a manifest's digests prove it, if it comes from shards with right digests, or from an index that
+fits its `.bin` entry by entry. Anything else is a guess, which is made only with --guess.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ ACCOUNT_SUFFIX = "repair.json"
 
 
 class RepairConfig(SourceConfig):
-    """`dsindex repair`."""
+    """`dsindex repair`: from a damaged dataset to a new one."""
 
     output: str
-    """New prefix, or new .pbin."""
+    """The new prefix, or the new .pbin."""
     way: Way = "auto"
     work_dir: str | None = None
     index_only: bool = False
@@ -55,7 +55,7 @@ def run_repair(prefix: str, config: RepairConfig, *, reporter: Reporter) -> Repa
     """Restore one dataset into new files.
 
     Raises:
-        FormatError: If no way is certain, saying of each why not.
+        FormatError: If no way is certain, with the reason for each.
         OutputError: If an output exists or cannot be written.
     """
     executor = make_executor(config)
@@ -66,7 +66,7 @@ def run_repair(prefix: str, config: RepairConfig, *, reporter: Reporter) -> Repa
 
 
 def run_packed_repair(path: str, config: RepairConfig) -> int:
-    """Mend a `.pbin` that was joined with low offsets; give the joints that were mended, 0 for a file that is whole.
+    """Repair a `.pbin` that was joined with low offsets; return the number of repaired joints, 0 for an intact file.
 
     Raises:
         FormatError: If it is damaged in another way.
@@ -121,13 +121,13 @@ class _Repair:
             with NewFiles([account_path]) as [new]:
                 new.file.write(described)
         except OutputError as error:
-            msg = f"{error} of the account; {' and '.join(account.outputs)} are written and whole"
+            msg = f"{error}; only this report is missing: {' and '.join(account.outputs)} are written and whole"
             raise OutputError(msg) from error
         self._reporter.advance(1)
         return account
 
     def _recognise_whole(self) -> RepairAccount | None:
-        """Do nothing for a dataset whose index fits its tokens, and is the manifest's where there is one."""
+        """Return the result for an intact dataset: its index fits its tokens and its manifest, if there is one."""
         counts, _ = verify_index(self._prefix)
         if counts is None:
             return None
@@ -145,10 +145,10 @@ class _Repair:
         )
 
     def _try_ways(self) -> RepairAccount:
-        """Try the ways that are wanted, the most certain first.
+        """Try the wanted ways, the most certain first.
 
         Raises:
-            FormatError: If none can be gone, with the reason of each.
+            FormatError: If none works, with the reason for each.
         """
         ways: dict[str, Callable[[], RepairAccount]] = {
             "shards": self._by_shards,
@@ -170,27 +170,27 @@ class _Repair:
                 return attempt()
             except (FormatError, InputError, TokenizerError) as error:
                 reasons[f"from {way}: {error}"] = None
-        hint = "" if self._config.guess else "; a guess is made only with --guess"
+        hint = "" if self._config.guess else "; --guess allows a guess"
         msg = f"{self._prefix}: cannot be repaired with certainty{hint}:" + "".join(f"\n  {why}" for why in reasons)
         raise FormatError(msg)
 
     def _by_shards(self) -> RepairAccount:
         work_dir = self._config.work_dir or find_work_folder(self._prefix)
         if work_dir is None:
-            msg = f"there is no work folder beside {self._prefix}; if there is one elsewhere, give --work-dir"
+            msg = f"there is no work folder beside {self._prefix}; if it is elsewhere, name it with --work-dir"
             raise FormatError(msg)
         found = find_shards(work_dir, self._prefix, executor=self._executor, reporter=self._reporter)
-        # Shards of which some are missing cannot give what the manifest describes.
+        # If shards are missing, the result cannot have the manifest's digests.
         target = self._target if not found.lost else replace(self._target, digests={})
         if self._config.index_only:
             self._require_tokens(sum(part.bin_bytes for part in found.parts))
         return repair_by_shards(found.parts, target, lost=found.lost)
 
     def _require_tokens(self, size_bytes: int) -> None:
-        """See that an index alone will fit the `.bin` that is there.
+        """Check that the existing `.bin` has the tokens of the shards, so that an index alone fits it.
 
         Raises:
-            FormatError: If it will not.
+            FormatError: If it has not.
         """
         path = f"{self._prefix}.bin"
         got = os.path.getsize(path) if os.path.isfile(path) else 0
@@ -201,7 +201,7 @@ class _Repair:
             require_digest(path, self._digests["bin"])
 
     def _by_index(self) -> RepairAccount:
-        """Restore an index all of which is there but its pointers, and prove it by the manifest where there is one."""
+        """Restore an index that lacks only its pointers, and prove it by the manifest if there is one."""
         found = examine_index(self._prefix, dtype=self._dtype())
         one_each = self._one_sequence_per_document()
         if not found.is_complete and not (one_each and found.lengths_end == found.bin_bytes):
@@ -213,13 +213,13 @@ class _Repair:
         return repair_by_index(found, self._target, one_sequence_per_document=not found.is_complete, is_certain=True)
 
     def _by_part_of_index(self) -> RepairAccount:
-        """Save the documents that are whole, where a manifest cannot be met any more or there is none."""
+        """Save the intact documents, if there is no manifest or its digests cannot be reached any more."""
         found = examine_index(self._prefix, dtype=self._dtype())
         one_each = self._one_sequence_per_document()
         if found.is_complete and self._digests:
             msg = (
-                f"{self._prefix}: the .idx fits the .bin, and together they are not what the manifest describes: what "
-                f"is damaged cannot be told from what is whole; restore them, or remove the manifest if it is another's"
+                f"{self._prefix}: the .idx fits the .bin, but their digests are not the manifest's, so it is unknown "
+                f"what is damaged; restore the files, or remove the manifest if it is another dataset's"
             )
             raise FormatError(msg)
         return repair_by_index(
@@ -253,12 +253,12 @@ class _Repair:
     def _by_tokens(self) -> RepairAccount:
         content, path = self._content, f"{self._prefix}.bin"
         if content is None:
-            msg = "there is no manifest, so it is not known whether every document ends with EOD"
+            msg = "there is no manifest, so it is unknown whether every document ends with EOD"
             raise FormatError(msg)
         if content.eod_id is None or content.eod_in_text != 0 or not self._one_sequence_per_document():
             empty = content.account.empty_documents if content.account is not None else "an unknown number of"
             msg = (
-                f"the .bin alone does not tell the documents: the manifest has append_eod "
+                f"the .bin alone does not determine the documents: the manifest has append_eod "
                 f"{content.options.append_eod}, {content.eod_in_text} EOD from text, {empty} empty documents, "
                 f"{content.sequences} sequences of {content.documents} documents"
             )
@@ -279,7 +279,7 @@ class _Repair:
         require_digest(f"{self._prefix}.bin", self._digests["bin"])
 
     def _by_source(self) -> RepairAccount:
-        """Tokenize the inputs again, for the lengths alone; the `.bin` itself must be whole."""
+        """Tokenize the inputs again for their lengths; the `.bin` itself must be intact."""
         self._require_digest_of_tokens()
         source = open_recorded_source(self._prefix, self._manifest, self._config)
         if source.findings:
@@ -302,7 +302,7 @@ class _Repair:
             except FormatError:
                 dtype = None
         if eod_id is None or dtype is None:
-            msg = "a guess needs the id of EOD and the type of the tokens; give --eod-id and --dtype"
+            msg = "a guess needs the id of EOD and the token type; add --eod-id and --dtype"
             raise FormatError(msg)
         return repair_by_eod(
             f"{self._prefix}.bin", replace(self._target, digests={}), dtype=dtype, eod_id=eod_id, num_documents=None

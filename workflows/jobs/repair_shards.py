@@ -1,4 +1,4 @@
-"""The shards of a build's work folder, found again without a driver: which are whole, and which are not there."""
+"""Find the shards in a build's work folder without a driver: which are intact, and which are lost."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundShards:
-    """What a work folder has of one dataset."""
+    """The shards of one dataset in a work folder."""
 
     parts: tuple[Part, ...]
-    """The whole ones, in plan order."""
+    """Intact shards, in plan order."""
     lost: tuple[str, ...]
-    """What is said of the others."""
+    """Sentences about the others."""
 
 
 def find_work_folder(prefix: str) -> str | None:
-    """Find `<output-prefix>.build` for a dataset that is named `<output-prefix>_<key>_document`."""
+    """Return the folder `<output-prefix>.build` of a dataset `<output-prefix>_<key>_document`, or None."""
     folder, name = os.path.split(prefix)
     stems = [name] + [name[:at] for at in range(len(name) - 1, 0, -1) if name[at] == "_"]
     candidates = [os.path.join(folder, f"{stem}.build") for stem in stems]
@@ -45,7 +45,7 @@ def find_shards(work_dir: str, prefix: str, *, executor: Executor, reporter: Rep
     """Find the shards of a dataset and compare each with the ledger's digests.
 
     Raises:
-        FormatError: If the folder has no plan of a build with this dataset, or no whole shard.
+        FormatError: If the folder has no plan of a build with this dataset, or no intact shard.
     """
     plan = read_plan(work_dir)
     if plan is None:
@@ -57,7 +57,7 @@ def find_shards(work_dir: str, prefix: str, *, executor: Executor, reporter: Rep
         for path, size_bytes, version in plan["inputs"]
     ]
     num_shards = sum(-(-file.size_bytes // shard_size) for file in inputs)
-    if num_shards > MAX_SHARDS + len(inputs):  # no build has more: see choose_shard_size
+    if num_shards > MAX_SHARDS + len(inputs):  # the limit of choose_shard_size
         msg = f"{work_dir}: expected a plan of at most {MAX_SHARDS + len(inputs)} shards, got {num_shards}"
         raise FormatError(msg)
     committed = read_committed_shards(os.path.join(work_dir, LEDGER_FILE))
@@ -72,13 +72,13 @@ def find_shards(work_dir: str, prefix: str, *, executor: Executor, reporter: Rep
         else:
             lost.append((task, number in known))
     if not parts:
-        msg = f"{work_dir}: expected at least one whole shard, got none of {len(tasks)}"
+        msg = f"{work_dir}: expected at least one intact shard, got none of {len(tasks)}"
         raise FormatError(msg)
     return FoundShards(parts=tuple(parts), lost=tuple(_describe_lost(lost, len(tasks))))
 
 
 def _read_settings(work_dir: str, settings: dict[str, Any], prefix: str) -> tuple[str, int]:
-    """Return the key that a dataset was built from, and the size of shards."""
+    """Return the key that a dataset was built from, and the shard size in bytes."""
     keys, output, shard_size = settings.get("json-keys"), settings.get("output-prefix"), settings.get("shard-size")
     if not isinstance(keys, list) or not isinstance(output, str) or not isinstance(shard_size, int) or shard_size < 1:
         msg = f"{work_dir}: expected the plan of a build, with json-keys, output-prefix and shard-size"
@@ -106,5 +106,5 @@ def _describe_lost(lost: Sequence[tuple[ShardTask, bool]], num_shards: int) -> l
     if len(lost) > _SHOWN:
         sentences.append(f"and {len(lost) - _SHOWN} more of {num_shards} shards")
     if lost:
-        sentences.append("the same build command again makes the missing shards, where the inputs are still there")
+        sentences.append("the same build command makes the missing shards again, if the inputs still exist")
     return sentences

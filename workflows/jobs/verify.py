@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator, Field
@@ -13,19 +14,19 @@ from dsindex.verify.structure import DOCUMENTS_PER_PIECE, DocumentPiece, IndexCo
 from workflows.execution.calls import Call
 from workflows.execution.choice import make_executor
 from workflows.state.manifest import manifest_path
-from workflows.verification.checks import Check, Checks
-from workflows.verification.comparison import open_for_comparison, report_comparison
+from workflows.verification.checks import Check, Step, Verdict
+from workflows.verification.comparison import open_for_comparison, run_and_compare
 from workflows.verification.manifest_checks import (
     check_account,
-    compare_counts,
-    plan_files,
-    plan_quarantine,
+    check_counts,
+    check_files,
+    check_quarantine,
     read_recorded,
 )
-from workflows.verification.provenance import plan_provenance
-from workflows.verification.report import VerifyReport, report_absence
+from workflows.verification.provenance import check_provenance
+from workflows.verification.report import VerifyReport, make_report, report_absence
 from workflows.verification.source import SourceConfig
-from workflows.verification.tokens import plan_tokens
+from workflows.verification.tokens import check_tokens
 
 if TYPE_CHECKING:
     from workflows.execution.calls import Executor
@@ -77,107 +78,89 @@ def run_verify(prefix: str, config: VerifyConfig, *, reporter: Reporter) -> Veri
 
 
 def _verify(prefix: str, config: VerifyConfig, *, executor: Executor, reporter: Reporter) -> VerifyReport:
-    report, checks = VerifyReport(prefix), Checks(executor, reporter)
-    recorded = read_recorded(report, prefix, token_suffix="bin")
+    recorded = read_recorded(prefix, token_suffix="bin")
     content = recorded.content
-    source = open_for_comparison(report, recorded, config) if config.against_source else None
-    report.counts, findings = verify_index(prefix)
-    report.findings += findings
-    if os.path.isfile(f"{prefix}.bin"):
-        report.checks.append("structure of the .idx, and every entry against the .bin")
-    counts = report.counts
+    source, opened = open_for_comparison(recorded, config) if config.against_source else (None, Check())
+    counts, findings = verify_index(prefix)
+    structure = "structure of the .idx, and every entry against the .bin" if counts is not None else None
+    checks = [recorded.check, opened, Check(name=structure, findings=tuple(findings))]
     if content is not None and counts is not None:
-        compare_counts(report, content, counts)
-        check_account(report, content, counts, keeps_empty=True)
-        plan_quarantine(checks, report, recorded)
-    _plan_tokens(checks, report, recorded)
+        checks += [
+            check_counts(prefix, content, counts),
+            check_account(prefix, content, counts, keeps_empty=True),
+            check_quarantine(recorded),
+        ]
+    checks.append(_check_tokens(recorded, counts))
     if content is not None and counts is not None:
-        _plan_ends(checks, report, content, counts)
-    plan_files(checks, report, recorded, token_suffix="bin", structural=("bin", "idx"))
-    verdict = None
+        checks.append(_check_ends(prefix, content, counts))
+    checks += check_files(recorded, token_suffix="bin", structural=("bin", "idx"))
+    provenance = Check()
     if counts is not None:
-        verdict = plan_provenance(checks, report, recorded, num_documents=counts.num_documents, num_without_row=0)
-        _plan_caches(checks, report, config.cache)
-    checks.run()
-    if source is not None:
-        is_sound = verdict is not None and verdict.is_sound
-        source = source if is_sound else source.without_provenance()
-        report_comparison(report, source, share=config.sample, executor=executor, reporter=reporter)
-    return report
-
-
-def _plan_tokens(checks: Checks, report: VerifyReport, recorded: Recorded) -> None:
-    """Look at every token of the `.bin`, which may be whole where the `.idx` is not."""
-    path = f"{report.prefix}.bin"
-    content = recorded.content
-    dtype = report.counts.token_dtype if report.counts is not None else content.token_dtype if content else None
-    if dtype is None or not os.path.isfile(path):
-        return
-
-    def take_num_eod(num_eod: int) -> None:
-        if content is None or content.eod_id is None or content.account is None or content.eod_in_text is None:
-            return
-        expected = content.account.documents_with_tokens + content.eod_in_text
-        if num_eod != expected:
-            report.findings.append(
-                f"{path}: expected {expected} EOD tokens (one per document with tokens, and "
-                f"{content.eod_in_text} from text), got {num_eod}; its content changed, restore it or build it again"
-            )
-        report.checks.append("the number of EOD tokens")
-
-    plan_tokens(
+        provenance = check_provenance(recorded, num_documents=counts.num_documents, num_without_row=0)
+        checks += [provenance, _check_caches(prefix, config.cache)]
+    ran = run_and_compare(
         checks,
-        report,
-        recorded,
-        suffix="bin",
-        dtype=dtype,
-        tokens=(0, os.path.getsize(path)),
-        take_num_eod=take_num_eod,
+        source,
+        provenance=provenance,
+        counts=counts,
+        share=config.sample,
+        executor=executor,
+        reporter=reporter,
+    )
+    return make_report(prefix, ran, counts=counts, has_manifest=recorded.is_there)
+
+
+def _check_tokens(recorded: Recorded, counts: IndexCounts | None) -> Check:
+    """Look at every token of the `.bin`, which may be whole where the `.idx` is not."""
+    path = f"{recorded.prefix}.bin"
+    content = recorded.content
+    dtype = counts.token_dtype if counts is not None else content.token_dtype if content else None
+    if dtype is None or not os.path.isfile(path):
+        return Check()
+    return check_tokens(
+        recorded, suffix="bin", dtype=dtype, tokens=(0, os.path.getsize(path)), judge_num_eod=partial(_judge_eod, path)
     )
 
 
-def _plan_ends(checks: Checks, report: VerifyReport, content: Content, counts: IndexCounts) -> None:
+def _judge_eod(path: str, content: Content, num_eod: int) -> Verdict:
+    if content.eod_id is None or content.account is None or content.eod_in_text is None:
+        return Verdict()
+    expected = content.account.documents_with_tokens + content.eod_in_text
+    finding = (
+        f"{path}: expected {expected} EOD tokens (one per document with tokens, and "
+        f"{content.eod_in_text} from text), got {num_eod}; its content changed, restore it or build it again"
+    )
+    return Verdict(checked=("the number of EOD tokens",), findings=() if num_eod == expected else (finding,))
+
+
+def _check_ends(prefix: str, content: Content, counts: IndexCounts) -> Check:
     if content.eod_id is None:
-        return
-    pieces = [
+        return Check()
+    pieces = (
         DocumentPiece(
-            prefix=report.prefix,
+            prefix=prefix,
             begin=begin,
             end=min(begin + DOCUMENTS_PER_PIECE, counts.num_documents),
             eod_id=content.eod_id,
         )
         for begin in range(0, counts.num_documents, DOCUMENTS_PER_PIECE)
-    ]
-    checks.plan(
-        [
-            Check(
-                call=Call(name=f"ends[{piece.begin}]", place=report.prefix, function=verify_ends, arguments=(piece,)),
-                take=report.findings.extend,
-            )
-            for piece in pieces
-        ]
     )
-    report.checks.append("every document with tokens ends with EOD")
+    call = partial(Call, place=prefix, function=verify_ends)
+    return Check(
+        name="every document with tokens ends with EOD",
+        steps=(Step(call=call(name=f"ends[{piece.begin}]", arguments=(piece,))) for piece in pieces),
+    )
 
 
-def _plan_caches(checks: Checks, report: VerifyReport, folder: str | None) -> None:
+def _check_caches(prefix: str, folder: str | None) -> Check:
     if folder is None:
-        return
-    tasks = find_caches(folder, report.prefix)
+        return Check()
+    tasks = find_caches(folder, prefix)
     if not tasks:
-        name = os.path.basename(report.prefix)
-        report.findings.append(
-            f"{folder}: expected an index cache of {name}, found none; check --cache, or build one: dsindex index"
-        )
-    checks.plan(
-        [
-            Check(
-                call=Call(name="cache", place=task.description, function=verify_cache, arguments=(task,)),
-                take=report.findings.extend,
-            )
-            for task in tasks
-        ]
-    )
+        name = os.path.basename(prefix)
+        finding = f"{folder}: expected an index cache of {name}, found none; check --cache, or build one: dsindex index"
+        return Check(findings=(finding,))
     kinds = Counter("blend" if "-BlendedDataset-" in task.description else "dataset" for task in tasks)
     said = " and ".join(f"{count} of a {kind}" for kind, count in sorted(kinds.items(), reverse=True))
-    report.checks.append(f"index caches against the data: {said or 'none'}")
+    calls = (Call(name="cache", place=task.description, function=verify_cache, arguments=(task,)) for task in tasks)
+    return Check(name=f"index caches against the data: {said}", steps=(Step(call=call) for call in calls))

@@ -1,4 +1,4 @@
-"""The options of every job, typed and validated once: YAML keys and command-line flags are two spellings of them."""
+"""The options of every job, typed and validated in one place for both YAML keys and command-line flags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, 
 
 
 def parse_size(value: object) -> object:
-    """Read a size with its unit as people write it.
+    """Read a size with its unit, in bytes.
 
     >>> parse_size("64MiB"), parse_size("1.5 GB"), parse_size(4096)
     (67108864, 1500000000, 4096)
@@ -30,14 +30,14 @@ Size = Annotated[int, BeforeValidator(parse_size)]
 
 
 class Options(BaseModel):
-    """Base of all options: unknown keys are errors, values never change."""
+    """Base of all options: frozen, and unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @field_validator("*", mode="before")
     @classmethod
     def _can_name_a_file(cls, value: object) -> object:
-        """A YAML file can spell what no command line can hold: a NUL, and letters that no name on disk has."""
+        """YAML can contain text that no command line can: NUL, and characters that no file name can have."""
         for text in value if isinstance(value, list | tuple) else (value,):
             if isinstance(text, str):
                 _check_text(text)
@@ -50,15 +50,15 @@ class ExecutorConfig(Options):
     executor: Literal["auto", "local", "processes", "ray"] = "auto"
     address: str | None = None
     installed: bool = False
-    """The cluster's nodes have dsindex: do not send them this one's code."""
+    """dsindex is installed on the cluster's nodes, so this node's code is not sent."""
     workers: int | None = Field(default=None, ge=1)
-    """Shards processed at once; None: all CPUs this process may use, on Ray all CPUs of the cluster."""
+    """Tasks that run at once; None: all CPUs this process may use, on Ray all CPUs of the cluster."""
     shard_deadline: float | None = Field(default=None, gt=0)
-    """Seconds after which a shard that does not end is dispatched a second time; None: 8 times the median."""
+    """Seconds after which an unfinished task is dispatched a second time; None: 8 times the median."""
 
 
 class WorkConfig(ExecutorConfig):
-    """How a job that works in a work folder goes about it."""
+    """Options of a job that has a work folder."""
 
     output_prefix: str
     work_dir: str | None = None
@@ -69,7 +69,7 @@ class WorkConfig(ExecutorConfig):
 
 
 class RecordsConfig(WorkConfig):
-    """What every job says that begins with JSONL records."""
+    """Options of a job that reads JSONL records."""
 
     input: tuple[str, ...] = Field(min_length=1)
     tokenizer_model: str
@@ -77,7 +77,7 @@ class RecordsConfig(WorkConfig):
     no_provenance: bool = False
     on_bad_record: Literal["fail", "quarantine"] = "fail"
     max_bad_records: str | None = None
-    """A number or a share such as `1%`; None: any number."""
+    """A number or a share such as `1%`; None: no limit."""
     max_record_size: Size | None = Field(default=None, ge=1)
 
     @field_validator("max_bad_records", mode="before")
@@ -95,7 +95,7 @@ class RecordsConfig(WorkConfig):
 
 
 class TextConfig(RecordsConfig):
-    """What every job says that tokenizes texts as they are."""
+    """Options of a job that tokenizes texts as they are."""
 
     eod_token: str | None = None
     tokenizer_hf_no_include_special_tokens: bool = False
@@ -108,12 +108,12 @@ class BuildConfig(TextConfig):
     json_keys: tuple[str, ...] = Field(default=("text",), min_length=1)
     append_eod: bool = False
     check: bool = False
-    """Look at everything that a build needs, on every node, and build nothing."""
+    """Check on every node what a build needs, and build nothing."""
 
     @field_validator("json_keys")
     @classmethod
     def _keys_name_files(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
-        """Keys become parts of file names, so they must not lead anywhere else."""
+        """Keys become parts of file names, so they must not lead out of the folder."""
         for key in keys:
             if not key or "/" in key or len(os.fsencode(key)) > 200:
                 msg = f"expected keys that can be part of a file name, got {key!r}"
@@ -125,13 +125,13 @@ class BuildConfig(TextConfig):
 
 
 class MergeConfig(WorkConfig):
-    """`dsindex merge`: one dataset of many."""
+    """`dsindex merge`: many datasets to one."""
 
     input: tuple[str, ...] = Field(min_length=1)
 
 
 def validation_message(error: ValidationError) -> str:
-    """Say in one sentence what is wrong with options, in the user's own spelling."""
+    """Describe invalid options in one sentence, spelled as flags."""
     sentences = []
     for problem in error.errors():
         name = "--" + "-".join(str(part) for part in problem["loc"][:1]).replace("_", "-")

@@ -1,4 +1,4 @@
-"""The options of `dsindex index`, and its flags: Megatron's names where Megatron has them."""
+"""The options and flags of `dsindex index`, under Megatron's names where Megatron has them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     import argparse
 
 DEFAULT_SPLIT = "969, 30, 1"
-"""Megatron's own, with its spaces, which the hash knows."""
+"""Megatron's default. Its spaces matter: they are part of the hash."""
 
 
 def _words(value: object) -> object:
-    """YAML gives weights as numbers and a single path as a string."""
+    """Accept weights as numbers and a single path as a string, as YAML has them."""
     if isinstance(value, list | tuple):
         return tuple(repr(word) if isinstance(word, float) else str(word) for word in value)
     return tuple(value.split()) if isinstance(value, str) else value
 
 
 def _counts(value: object) -> object:
-    """Read `N`, `N,N,N` or a list; `none` is one epoch, and so is what is not said."""
+    """Read `N`, `N,N,N` or a list; `none` or a missing number means one epoch."""
     if value is None:
         return None
     words = [str(word) for word in value] if isinstance(value, list | tuple) else str(value).split(",")
@@ -54,14 +54,14 @@ Epochs = Annotated[Fraction, BeforeValidator(_fraction)]
 
 
 class IndexConfig(ExecutorConfig):
-    """`dsindex index`: the index caches that a training job will look for."""
+    """`dsindex index`: the index caches that a training job looks for."""
 
     data_path: Words | None = None
     train_data_path: Words | None = None
     valid_data_path: Words | None = None
     test_data_path: Words | None = None
     data_cache_path: str | None = None
-    """None: Megatron's own default beside each dataset."""
+    """None: Megatron's default, beside each dataset."""
     seq_length: int | None = Field(default=None, ge=2)
     epochs: Epochs | None = None
     num_samples: Counts | None = None
@@ -86,7 +86,7 @@ class IndexConfig(ExecutorConfig):
 
     @property
     def paths_per_split(self) -> tuple[Words | None, Words | None, Words | None]:
-        """The paths of train, valid and test where each has its own."""
+        """The paths of train, valid and test, if given for each split."""
         return self.train_data_path, self.valid_data_path, self.test_data_path
 
     @model_validator(mode="after")
@@ -117,7 +117,7 @@ class IndexConfig(ExecutorConfig):
             "--layout bigscience has one --data-path for all splits": self.layout == "bigscience" and per_split,
             "--layout bigscience always has the extra token and drops partial samples": self.layout == "bigscience"
             and (self.no_extra_token or self.keep_partial_validation),
-            "--explain reads Megatron's caches; the names of --layout bigscience say everything": self.layout
+            "--explain needs Megatron's caches; in --layout bigscience the file names hold all settings": self.layout
             == "bigscience"
             and self.explain,
         }
@@ -131,29 +131,29 @@ def add_index_arguments(parser: argparse.ArgumentParser, *, paths: bool = True) 
     """Add the flags that say which indices to build.
 
     Args:
-        parser: Of `dsindex index`, or of a job that indexes what it made.
-        paths: Whether the datasets are named too.
+        parser: The parser of `dsindex index`, or of a job that indexes its own output.
+        paths: Whether to add the flags that name datasets.
     """
     if paths:
         _add_path_arguments(parser)
-    length = parser.add_argument_group("samples", "say how long the job trains in one of four ways")
-    length.add_argument("--seq-length", type=int, metavar="L", help="tokens of a sample, as the job's --seq-length")
+    length = parser.add_argument_group("samples", "how long the job trains, in one of four ways")
+    length.add_argument("--seq-length", type=int, metavar="L", help="the job's --seq-length: tokens per sample")
     length.add_argument(
         "--epochs",
         metavar="E",
-        help="train on E epochs, fractions allowed; the samples in E x tokens stand in the description; "
-        "valid and test get one epoch",
+        help="train on E epochs, fractions allowed, and valid and test on one; the number of samples is in the "
+        "description",
     )
     length.add_argument(
         "--num-samples",
         metavar="N[,N,N]",
-        help="samples of train, valid and test, as the job asks for; `none` (and what is not said) is one epoch",
+        help="samples of train, valid and test, as the job requests them; `none` or a missing number means one epoch",
     )
-    length.add_argument("--train-iters", type=int, metavar="N", help="iterations, from which Megatron counts samples")
-    length.add_argument("--train-samples", type=int, metavar="N", help="the same for a job that counts samples")
-    length.add_argument("--global-batch-size", type=int, metavar="N", help="samples of an iteration")
+    length.add_argument("--train-iters", type=int, metavar="N", help="the job's training iterations")
+    length.add_argument("--train-samples", type=int, metavar="N", help="the job's training samples")
+    length.add_argument("--global-batch-size", type=int, metavar="N", help="samples per iteration")
     length.add_argument("--eval-interval", type=int, metavar="N", help="iterations between validations")
-    length.add_argument("--eval-iters", type=int, metavar="N", help="iterations of a validation (default: 100)")
+    length.add_argument("--eval-iters", type=int, metavar="N", help="iterations per validation (default: 100)")
     length.add_argument(
         "--full-validation", action="store_true", default=None, help="each validation is one epoch of valid"
     )
@@ -161,7 +161,7 @@ def add_index_arguments(parser: argparse.ArgumentParser, *, paths: bool = True) 
     order.add_argument(
         "--split",
         metavar="S",
-        help=f"shares of train, valid and test; the hash takes it letter by letter (default: '{DEFAULT_SPLIT}')",
+        help=f"shares of train, valid and test, spelled as in the job (default: '{DEFAULT_SPLIT}')",
     )
     order.add_argument("--seed", type=int, metavar="N", help="the job's --seed (default: 1234)")
     order.add_argument(
@@ -182,7 +182,7 @@ def _add_path_arguments(parser: argparse.ArgumentParser) -> None:
         "--data-path",
         nargs="+",
         metavar="P",
-        help="P, or a blend: W1 P1 W2 P2 … with weights, P1 P2 … in proportion to the datasets' lengths",
+        help="a prefix, or a blend: W1 P1 W2 P2 … with weights, P1 P2 … in proportion to the datasets' lengths",
     )
     for split in ("train", "valid", "test"):
         data.add_argument(f"--{split}-data-path", nargs="+", metavar="P", help=f"the same, for {split} alone")
@@ -190,7 +190,7 @@ def _add_path_arguments(parser: argparse.ArgumentParser) -> None:
         "--explain",
         action="store_true",
         default=None,
-        help="build nothing: say for each cache whether the job would find it, and if not, which settings differ",
+        help="build nothing: show for each cache whether the job would find it, and if not, which settings differ",
     )
     parser.add_argument(
         "--check", action="store_true", default=None, help="build nothing: show what would be built, and its size"
@@ -199,7 +199,7 @@ def _add_path_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_name_arguments(parser: argparse.ArgumentParser) -> None:
     names = parser.add_argument_group(
-        "names", "Megatron finds a cache by a hash of its settings, so they must be the job's, letter by letter"
+        "names", "Megatron finds a cache by a hash of its settings, so they must be spelled as in the job"
     )
     names.add_argument(
         "--data-cache-path", metavar="D", help="the job's cache folder (default: P/cache/GPTDataset_indices)"
@@ -212,13 +212,13 @@ def _add_name_arguments(parser: argparse.ArgumentParser) -> None:
     names.add_argument(
         "--like",
         metavar="DESCRIPTION.txt",
-        help="take tokenizer, seed, sequence length and split from a description that such a job wrote; flags win",
+        help="take tokenizer, seed, sequence length and split from a description that the job wrote; flags override it",
     )
     names.add_argument(
         "--dataset-path-as",
         nargs="+",
         metavar="P",
-        help="what the job types for each prefix, in their order, or HERE=THERE to replace the beginning of all",
+        help="each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of all",
     )
     names.add_argument(
         "--layout",
@@ -230,6 +230,6 @@ def _add_name_arguments(parser: argparse.ArgumentParser) -> None:
         "--final-epoch-threshold",
         type=float,
         metavar="X",
-        help="shuffle the final epoch by itself if it gives less than this share of an epoch: 0.80 in Megatron and "
+        help="shuffle the final epoch separately if less than this share of it is used: 0.80 in Megatron and "
         "BigScience, 0.95 in OpenGPT-X (default: 0.80)",
     )

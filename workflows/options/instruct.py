@@ -1,4 +1,4 @@
-"""The options of `dsindex instruct`, apart from what stands in the YAML of `dsindex.instruct.config`."""
+"""The options of `dsindex instruct`, apart from the YAML configuration of `dsindex.instruct.config`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workflows.options.config import RecordsConfig, Size, TextConfig
 
 
 def parse_shares(value: object) -> object:
-    """Read shares as people write them.
+    """Read comma-separated shares.
 
     >>> parse_shares("98, 1, 1"), parse_shares([0.9, 0.1, 0])
     ((98.0, 1.0, 1.0), [0.9, 0.1, 0])
@@ -28,11 +28,11 @@ class InstructConfig(RecordsConfig):
     """`dsindex instruct`: from conversations to tokens, masks and packed blocks."""
 
     shard_size: Size = Field(default=8 << 20, ge=1)
-    """A worker encodes about 1 MB/s, so 64 MiB would leave others without work, and lose a minute in a crash."""
+    """Smaller than a build's: a worker encodes about 1 MB/s, so a shard of 64 MiB would take a minute."""
     seq_length: int | None = Field(default=None, ge=2, le=2**27)
-    """L: pack conversations into blocks of so many tokens; None: no packing plan is written."""
+    """Pack conversations into blocks of this many tokens; None: write no packing."""
     split: Annotated[tuple[float, float, float] | None, BeforeValidator(parse_shares)] = None
-    """Shares of train, valid and test; None: everything is one dataset."""
+    """Shares of train, valid and test; None: one dataset."""
     split_seed: int = Field(default=1234, ge=0, lt=2**64)
 
     @field_validator("split")
@@ -45,9 +45,9 @@ class InstructConfig(RecordsConfig):
 
 
 def as_text_config(config: InstructConfig) -> TextConfig:
-    """Return the options of a job that tokenizes by the reference, and adds no token of its own.
+    """Return the options of a job that tokenizes with the reference, without the post-processor.
 
-    The offsets of tokens, which masks need, are the `tokenizers` engine's; nothing runs the post-processor.
+    Masks need the offsets of tokens, which only the `tokenizers` engine returns.
     """
     shared: dict[str, Any] = {name: getattr(config, name) for name in RecordsConfig.model_fields}
     return TextConfig(**shared, engine="tokenizers", tokenizer_hf_no_include_special_tokens=True)

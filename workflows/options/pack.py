@@ -1,7 +1,7 @@
 """The options of `dsindex pack`, and Modalities' own configuration files read as such options.
 
-Modalities' `data pack_encoded_data` takes a file with two parts, `settings` and `tokenizer`. What changes its output is
-honoured, or refused by name; what only says how Modalities goes about its work is left out and named.
+Modalities' `data pack_encoded_data` takes a file with two parts, `settings` and `tokenizer`. Settings that change its
+output are honoured, or refused by name; those that change only how Modalities works are ignored, and listed.
 
 Source: Modalities 0.5.0, PackedDatasetComponentsInstantiationModel and PreTrainedHFTokenizerConfig.
 """
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 PACKED_SUFFIX = ".pbin"
 MODALITIES_PARTS = ("settings", "tokenizer")
 NUM_CPUS = "${node_env:num_cpus}"
-"""The one interpolation that is understood: all CPUs, which is our default."""
+"""The only interpolation that is accepted: all CPUs, which is the default of dsindex."""
 WITHOUT_EFFECT = ("processing_batch_size", "raw_samples_queue_size", "processed_samples_queue_size")
-"""Settings that change how Modalities works and not what it writes."""
+"""Settings that change how Modalities works but not what it writes."""
 
 
 class PackConfig(TextConfig):
@@ -41,8 +41,8 @@ class PackConfig(TextConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _derive_prefix(cls, values: Any) -> Any:  # noqa: ANN401 - whatever was given, pydantic judges it
-        """Name what lies beside the `.pbin` after it."""
+    def _derive_prefix(cls, values: Any) -> Any:  # noqa: ANN401 - not validated yet
+        """Name the files beside the `.pbin` after it."""
         return {**values, "output_prefix": str(values.get("output", "")).removesuffix(PACKED_SUFFIX)}
 
     @field_validator("output")
@@ -73,7 +73,7 @@ class _Settings(_Part):
 class _TokenizerConfig(_Part):
     pretrained_model_name_or_path: str
     max_length: int | None = None
-    """Without truncation and padding it does nothing."""
+    """Without effect, since truncation and padding are refused."""
     truncation: Literal[False] | None = None
     padding: Literal[False, "do_not_pad"] | None = None
     special_tokens: dict[str, str | list[str]] | None = None
@@ -91,7 +91,7 @@ class _Modalities(_Part):
 
 
 def is_modalities_config(loaded: Mapping[str, Any]) -> bool:
-    """Tell Modalities' form of a configuration file from our own, whose keys are options."""
+    """Return whether a configuration file has Modalities' form; in dsindex's form the keys are options."""
     return any(part in loaded for part in MODALITIES_PARTS)
 
 
@@ -100,13 +100,13 @@ def read_modalities_config(path: str, loaded: Mapping[str, Any]) -> tuple[dict[s
 
     Args:
         path: The file, for messages.
-        loaded: What YAML made of it.
+        loaded: The file's content.
 
     Returns:
-        The options, and the names of settings that have no effect here.
+        The options, and the names of settings that are ignored.
 
     Raises:
-        InputError: Naming the first thing that cannot be honoured.
+        InputError: Naming the first setting that cannot be honoured.
         TokenizerError: If the tokenizer cannot be loaded.
     """
     _refuse_interpolations(path, dict(loaded), "")
@@ -143,8 +143,8 @@ def _refuse_interpolations(path: str, value: object, name: str) -> None:
 
 _ADVICE = {
     "variant_key": "convert the tokenizer to a folder with a tokenizer.json, and name it with pretrained_hf_tokenizer",
-    "truncation": "cut documents are not written; set it to false",
-    "padding": "padded documents are not written; set it to false",
+    "truncation": "dsindex does not truncate documents; set it to false",
+    "padding": "dsindex does not pad documents; set it to false",
 }
 
 
@@ -154,14 +154,14 @@ def _describe(error: ValidationError) -> str:
     if problem["type"] == "missing":
         return f"{name} is required"
     if problem["type"] == "extra_forbidden":
-        return f"{name}: it cannot be honoured, nothing of this name is known; leave it out"
+        return f"{name}: unknown, so it cannot be honoured; leave it out"
     leaf = next((part for part in problem["loc"] if part in _ADVICE), None)
     advice = f"; {_ADVICE[str(leaf)]}" if leaf is not None else ""
     return f"{name}: {problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r}{advice}"
 
 
 def _check_special_tokens(path: str, config: _TokenizerConfig) -> None:
-    """See that `special_tokens` names only what is special anyway: then adding it changes no token."""
+    """Check that `special_tokens` names only existing special tokens: adding those changes no token."""
     if not config.special_tokens:
         return
     known = load_tokenizer(config.pretrained_model_name_or_path).special_tokens
@@ -170,20 +170,20 @@ def _check_special_tokens(path: str, config: _TokenizerConfig) -> None:
             if token not in known:
                 msg = (
                     f"{path}: tokenizer.config.special_tokens.{name}: expected a special token of the tokenizer, got "
-                    f"{token!r}; add it to the tokenizer and save that, then name the new folder"
+                    f"{token!r}; add it to the tokenizer, save the tokenizer, and name the new folder"
                 )
                 raise InputError(msg)
 
 
 def _check_index(path: str, settings: _Settings) -> None:
-    """See that the raw index leaves no line out: lines are found in the JSONL itself, not through the index."""
+    """Check that the raw index has every line, because dsindex finds lines in the JSONL and not through the index."""
     index_path = settings.index_path or os.path.splitext(settings.src_path)[0] + ".idx"
     try:
         with open_file(index_path) as file:
             is_raw_index = file.read(1) == PICKLE_START
         size_bytes = os.path.getsize(settings.src_path)
     except OSError:
-        return  # no index is needed, and a missing input is named where it is opened
+        return  # an index is optional, and a missing input is reported where it is opened
     if not is_raw_index and settings.index_path is None:
         return  # an MMIDIDX index has the same suffix
     end = 0
@@ -200,7 +200,7 @@ def _check_index(path: str, settings: _Settings) -> None:
             return
     msg = (
         f"{path}: settings.index_path: expected an index of every line of {settings.src_path}, got one that leaves out "
-        f"what begins at byte {end} ({index_path}); the whole file is packed: take the lines out of it, or leave "
-        f"the index out and set bad lines aside with --on-bad-record quarantine"
+        f"the line at byte {end} ({index_path}); dsindex packs every line: remove lines from the file, or leave "
+        f"the index out and set bad records aside with --on-bad-record quarantine"
     )
     raise InputError(msg)

@@ -1,6 +1,6 @@
-"""The command line's grammar: every command, and what it means to give a flag twice.
+"""The command-line parser: the list of commands, and how repeated flags are treated.
 
-A command's own module is imported when the command is used, so that `dsindex --help` comes at once.
+A command's module is imported only when that command is used, so that `dsindex --help` is fast.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "build": ("tokenize JSONL and merge it into one dataset per key", "workflows.commands.build"),
-    "plan": ("say what a build would make, take and cost, from a sample", "workflows.commands.plan"),
-    "merge": ("make one dataset of many", "workflows.commands.merge"),
+    "plan": ("estimate the size, time and memory of a build from a sample", "workflows.commands.plan"),
+    "merge": ("merge datasets into one", "workflows.commands.merge"),
     "index": ("build the document, sample and shuffle indices of a training job", "workflows.commands.index"),
-    "verify": ("prove that a dataset is whole", "workflows.commands.verify"),
-    "repair": ("make a whole dataset of a damaged one, in new files", "workflows.commands.repair"),
-    "raw-index": ("find the lines of a JSONL file, as Modalities does", "workflows.commands.raw_index"),
-    "convert": ("turn an MMIDIDX dataset into a .pbin of Modalities, or back", "workflows.commands.convert"),
+    "verify": ("prove that a dataset is intact", "workflows.commands.verify"),
+    "repair": ("restore a damaged dataset, in new files", "workflows.commands.repair"),
+    "raw-index": ("write Modalities' index of the lines of a JSONL file", "workflows.commands.raw_index"),
+    "convert": ("convert an MMIDIDX dataset to a .pbin of Modalities, or back", "workflows.commands.convert"),
     "pack": ("tokenize JSONL into a .pbin of Modalities, or join .pbin files", "workflows.commands.pack"),
     "instruct": ("turn conversations into tokens, loss masks and packed blocks", "workflows.commands.instruct"),
     "submit": ("run a command on a cluster, through its job server", "workflows.cluster.submit"),
-    "status": ("say how a submitted job goes", "workflows.commands.status"),
+    "status": ("show the state of a submitted job", "workflows.commands.status"),
     "logs": ("show or follow the log of a submitted job", "workflows.commands.logs"),
     "stop": ("stop a submitted job", "workflows.commands.stop"),
-    "demo": ("see all of it at work on text that it writes itself", "workflows.commands.demo"),
+    "demo": ("run the main job on generated text", "workflows.commands.demo"),
 }
-"""Name to summary and module; a module has DESCRIPTION, add_arguments(parser) and run(options) -> exit code."""
+"""Name → (summary, module); a module has DESCRIPTION, add_arguments(parser) and run(options) -> exit code."""
 
 EPILOG = """\
 start here:
@@ -42,10 +42,10 @@ start here:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser in which no flag silently replaces what an earlier one said.
+    """An argument parser in which no flag silently overrides an earlier one.
 
-    A list flag that is given again adds to the list: `--input a --input b` is `--input a b`. A flag of a single value,
-    or of none, is refused the second time. Groups and subparsers inherit this, so that no command can forget it.
+    A repeated list flag adds to the list: `--input a --input b` is `--input a b`. A repeated flag with one value or
+    none is refused. Groups and subparsers inherit this.
     """
 
     def __init__(self, **named: Any) -> None:  # noqa: ANN401 - as argparse has them
@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser(command: str | None) -> Parser:
-    """Return the parser, with the flags of one command."""
+    """Return the parser of the command line, with the flags of one command only."""
     parser = Parser(
         prog="dsindex",
         description="Training data for language models: from JSONL to a merged, indexed Megatron dataset.",
@@ -75,10 +75,10 @@ def make_parser(command: str | None) -> Parser:
 
 
 class _Value(argparse.Action):
-    """Takes the place of argparse's `store`."""
+    """Replaces argparse's `store`."""
 
     _before: tuple[argparse.Namespace, Any] | None = None
-    """What an earlier flag said, and in which reading of a command line."""
+    """The namespace that identifies the parser run, and the value of an earlier flag in it."""
 
     def __call__(
         self,
@@ -98,7 +98,7 @@ class _Value(argparse.Action):
 
 
 class _Switch(argparse.Action):
-    """Takes the place of argparse's `store_true`."""
+    """Replaces argparse's `store_true`."""
 
     _before: argparse.Namespace | None = None
 

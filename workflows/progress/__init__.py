@@ -1,1 +1,1 @@
-"""How a job shows what it does: snapshots, displays, the progress file and metrics."""
+"""Progress of a job: snapshots, displays, the progress file and metrics."""

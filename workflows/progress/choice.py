@@ -1,4 +1,4 @@
-"""Which displays a job has: a terminal's bar or a log, a file, and Ray's metrics."""
+"""Choose the displays of a job: a bar in a terminal or a log, a file, and Ray's metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def displays_of_job(work_dir: str, executor: Executor) -> list[Display]:
-    """Return what a job with a work folder shows itself on, beside standard error: a file, and Ray's metrics."""
+    """Return the displays of a job with a work folder besides standard error: a file, and Ray's metrics."""
     from workflows.progress.progress_file import ProgressFile
 
     displays: list[Display] = [ProgressFile(work_dir)]
@@ -26,7 +26,7 @@ def displays_of_job(work_dir: str, executor: Executor) -> list[Display]:
 
 
 def make_reporter(*, log_json: bool = False) -> Reporter:
-    """Choose what people see: JSON lines on request, a bar in a terminal, else plain lines; all on standard error."""
+    """Return a reporter on standard error: JSON lines on request, a bar in a terminal, otherwise plain lines."""
     if log_json:
         return Reporter(JsonDisplay())
     return Reporter(BarDisplay() if sys.stderr.isatty() else PlainDisplay())

@@ -29,7 +29,7 @@ class PlainDisplay:
         self.say(f"{snapshot.stage}: {snapshot.share:.0%}, {describe(snapshot)}")
 
     def end(self, snapshot: Snapshot) -> None:
-        """Write how the stage ended."""
+        """Write the stage's summary."""
         self.say(f"{snapshot.stage}: {describe_end(snapshot)}")
 
     def say(self, text: str) -> None:
@@ -38,7 +38,7 @@ class PlainDisplay:
         sys.stderr.flush()
 
     def close(self, error: BaseException | None) -> None:
-        """Nothing to do: the command line says what went wrong."""
+        """Do nothing: the command line reports errors."""
 
 
 class JsonDisplay:
@@ -60,7 +60,7 @@ class JsonDisplay:
         write_json_line("message", {"message": text})
 
     def close(self, error: BaseException | None) -> None:
-        """Nothing to do: the command line says what went wrong."""
+        """Do nothing: the command line reports errors."""
 
 
 def write_json_line(event: str, fields: dict[str, Any]) -> None:
@@ -92,18 +92,18 @@ class BarDisplay:
         self._task: TaskID | None = None
 
     def show(self, snapshot: Snapshot) -> None:
-        """Move the bar on."""
+        """Update the bar."""
         self._update(snapshot, describe(snapshot, most_important_first=True))
 
     def end(self, snapshot: Snapshot) -> None:
-        """Leave the bar full, with what the stage was in all."""
+        """Leave a full bar with the stage's summary."""
         self._update(snapshot, describe_end(snapshot))
         self._task = None
 
     def _update(self, snapshot: Snapshot, detail: str) -> None:
         if self._task is None:
             self._task = self._progress.add_task(snapshot.stage, detail="")
-        # A stage without anything to do is full, too.
+        # The bar of an empty stage is full.
         total, done = (snapshot.total, snapshot.done) if snapshot.total else (1, 1)
         self._progress.update(self._task, total=total, completed=done, detail=detail)
 
@@ -111,13 +111,13 @@ class BarDisplay:
         """Write a line above the bars."""
         self._progress.console.print(show_lines(text), highlight=False, markup=False)
 
-    def close(self, error: BaseException | None) -> None:  # noqa: ARG002 - the command line says what went wrong
-        """Leave the bars as they are."""
+    def close(self, error: BaseException | None) -> None:  # noqa: ARG002 - the command line reports errors
+        """Stop updating the bars and leave them visible."""
         self._progress.stop()
 
 
 def describe(snapshot: Snapshot, *, most_important_first: bool = False) -> str:
-    """Say how a stage goes, as far as it is known."""
+    """Return a stage's counts, speeds, remaining time and troubles, as far as they are known."""
     eta = [] if snapshot.eta_seconds is None else [f"ETA {format_duration(snapshot.eta_seconds)}"]
     speeds = _speeds(snapshot, snapshot.speed)
     counts = _counts(snapshot)
@@ -127,7 +127,7 @@ def describe(snapshot: Snapshot, *, most_important_first: bool = False) -> str:
 
 
 def describe_end(snapshot: Snapshot) -> str:
-    """Say how a stage ended."""
+    """Return the summary of a stage that ended."""
     parts = [*_counts(snapshot), *_speeds(snapshot, snapshot.average_speed), *_troubles(snapshot)]
     return ", ".join([f"done in {format_duration(snapshot.seconds)}", *parts])
 
@@ -167,7 +167,7 @@ def _troubles(snapshot: Snapshot) -> list[str]:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time as people say it.
+    """Return a duration in seconds, minutes or hours.
 
     >>> format_duration(3.21), format_duration(192), format_duration(11532)
     ('3.2 s', '3:12 min', '3:12:12 h')
@@ -180,5 +180,5 @@ def format_duration(seconds: float) -> str:
 
 
 def utc_now() -> str:
-    """Return the time as logs and files have it."""
+    """Return the current time in UTC, as in `2026-08-01T12:00:00Z`."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

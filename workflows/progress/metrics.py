@@ -13,25 +13,25 @@ if TYPE_CHECKING:
     from workflows.progress.snapshot import Snapshot
 
 GAUGES = {
-    "done": "units of the stage that are done: bytes, or tasks",
+    "done": "finished units of the stage: bytes, or tasks",
     "total": "units of the stage",
-    "tasks_done": "tasks of the stage that are done",
+    "tasks_done": "finished tasks of the stage",
     "tasks_total": "tasks of the stage",
-    "speed": "units per second of late",
-    "tokens_per_second": "tokens per second of late",
-    "eta_seconds": "seconds that the stage will take from now",
+    "speed": "recent units per second",
+    "tokens_per_second": "recent tokens per second",
+    "eta_seconds": "estimated seconds until the stage ends",
 }
 COUNTERS = {
-    "documents": "documents tokenized or found done",
-    "tokens": "tokens made or found done",
-    "retries": "attempts that were made again",
+    "documents": "documents tokenized, or kept from an earlier run",
+    "tokens": "tokens made, or kept from an earlier run",
+    "retries": "attempts that were retried",
     "lost_workers": "workers lost while they ran a task",
-    "stragglers": "tasks that took so long that a second attempt was started",
+    "stragglers": "tasks so slow that a second attempt was started",
 }
 
 
 class RayMetrics:
-    """A display that is Ray's metrics agent."""
+    """A display that sends figures to Ray's metrics agent."""
 
     seconds = 2.0
 
@@ -39,10 +39,10 @@ class RayMetrics:
         self._gauges = {name: Gauge(f"dsindex_{name}", text, ("stage",)) for name, text in GAUGES.items()}
         self._counters = {name: Counter(f"dsindex_{name}", text, ("stage",)) for name, text in COUNTERS.items()}
         self._counted: dict[str, int] = {}
-        """What the counters have already of the running stage."""
+        """Counts of the running stage that the counters already include."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """Set the gauges and count up."""
+        """Set the gauges and increase the counters."""
         tags = {"stage": snapshot.stage}
         for name, gauge in self._gauges.items():
             gauge.set(getattr(snapshot, name) or 0, tags)
@@ -54,12 +54,12 @@ class RayMetrics:
                 counter.inc(more, tags)
 
     def end(self, snapshot: Snapshot) -> None:
-        """Show the end, after which counts begin again at 0."""
+        """Show the last figures, and start the next stage's counts at 0."""
         self.show(snapshot)
         self._counted.clear()
 
     def say(self, text: str) -> None:
-        """Nothing to do: metrics are figures."""
+        """Do nothing: metrics are figures."""
 
     def close(self, error: BaseException | None) -> None:
-        """Nothing to do: Ray keeps the last figures until the driver ends."""
+        """Do nothing: Ray keeps the last figures until the driver ends."""

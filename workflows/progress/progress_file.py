@@ -1,10 +1,10 @@
-"""`progress.json` in the work folder: how a job goes, for other tools. Replaced whole about once a second.
+"""`progress.json` in the work folder: a job's progress for other tools, replaced atomically about once a second.
 
     {"format": "dsindex progress 1", "state": "running", "updated": "2026-08-01T12:00:00Z", "started": …,
      "host": …, "pid": …, "error": null, "stage": {…}, "finished_stages": [{…}]}
 
-`state` is running, done or failed; a stage's fields are those of workflows.progress.snapshot.Snapshot. A file that says
-running and has not been updated for minutes belongs to a driver that was killed.
+`state` is running, done or failed; a stage's fields are those of workflows.progress.snapshot.Snapshot. If a file is in
+state running and has not been updated for minutes, its driver was killed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SECONDS = 1.0
 
 
 class ProgressFile:
-    """A display that is a file."""
+    """A display that writes a file."""
 
     seconds = SECONDS
 
@@ -46,16 +46,16 @@ class ProgressFile:
         self._write("running")
 
     def end(self, snapshot: Snapshot) -> None:
-        """Write the stage among those that ended."""
+        """Add the stage to the finished ones."""
         self._stage = None
         self._finished.append(asdict(snapshot))
         self._write("running")
 
     def say(self, text: str) -> None:
-        """Nothing to do: the file has figures only."""
+        """Do nothing: the file has figures only."""
 
     def close(self, error: BaseException | None) -> None:
-        """Write how the job ended."""
+        """Write the final state."""
         self._write("done" if error is None else "failed", error)
 
     def _write(self, state: str, error: BaseException | None = None) -> None:
@@ -70,7 +70,7 @@ class ProgressFile:
             "stage": self._stage,
             "finished_stages": self._finished,
         }
-        # Not synced, and errors are passed over: a full disk is for the job itself to report.
+        # Neither synced nor required: the job itself reports a full disk.
         with contextlib.suppress(OSError):
             with open(self._temporary, "wb") as file:
                 file.write(encode_json(entry, indent=True, newline=True))

@@ -1,6 +1,6 @@
-"""How a job goes: what it tells of itself is counted here, and shown by displays that know nothing of jobs.
+"""Counts the progress of a job and passes it to displays, which know nothing about jobs.
 
-Speeds are of fresh work only: what an earlier run did takes no time now, and would make the end look near.
+Speeds count only fresh work: work kept from an earlier run takes no time now and would make the ETA too short.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from workflows.progress.snapshot import Display
 
 WINDOW_SECONDS = 30.0
-"""The speed shown is that of so many last seconds,"""
+"""The shortest window over which the recent speed is computed."""
 WINDOW_SHARE = 0.1
-"""or of this part of the stage, if that is longer: a long job's remaining time should not jump about."""
+"""The window as a share of the stage's duration, if that is longer, so that a long job's ETA is steady."""
 WINDOW_SAMPLES = 60
+"""Number of samples kept of a window."""
 
 
 class Reporter:
-    """What a job tells of itself, handed on to any number of displays."""
+    """Passes the progress of a job to any number of displays."""
 
     def __init__(self, *displays: Display) -> None:
         self._displays = list(displays)
@@ -48,7 +49,7 @@ class Reporter:
 
     @contextlib.contextmanager
     def showing(self, *displays: Display) -> Iterator[None]:
-        """Show on more displays for the time of the block, at whose end the running stage has ended."""
+        """Show on more displays while the block runs; the running stage ends with it."""
         self._displays += displays
         self._due |= dict.fromkeys(displays, 0.0)
         error: BaseException | None = None
@@ -65,7 +66,7 @@ class Reporter:
                 display.close(error)
 
     def watch(self, statistics: DispatchStatistics) -> None:
-        """Show retries, lost workers and stragglers as these statistics count them from now on, stage by stage."""
+        """Show the retries, lost workers and stragglers that these statistics count from now on, for each stage."""
         self._statistics, self._before = statistics, replace(statistics)
 
     def stage(self, name: str, *, total: int, unit: str, tasks: int = 0, task_name: str = "shards") -> None:
@@ -77,13 +78,13 @@ class Reporter:
         self._due = {display: now + display.seconds for display in self._due}
 
     def advance(self, amount: int, *, tasks: int = 1, documents: int = 0, tokens: int = 0, fresh: bool = True) -> None:
-        """Count something done; `fresh` is False for what an earlier run did, which says nothing about speed."""
+        """Count finished work; `fresh` is False for an earlier run's, which does not count for speeds."""
         if self._stage is not None:
             self._stage.add(amount, tasks, documents, tokens, fresh=fresh)
         self.tick()
 
     def tick(self) -> None:
-        """Show that time passes, on the displays that want to know by now."""
+        """Show a snapshot on every display whose interval has passed."""
         if self._stage is None:
             return
         now = time.monotonic()
@@ -95,7 +96,7 @@ class Reporter:
                 self._due[display] = now + display.seconds
 
     def say(self, text: str) -> None:
-        """Tell one thing once."""
+        """Show a message."""
         for display in self._displays:
             display.say(text)
 
@@ -164,7 +165,7 @@ class _Stage:
         )
 
     def _recent(self, now: float) -> tuple[float, int, int]:
-        """Return the counts of about one window ago, and remember today's."""
+        """Return the counts of about one window ago, and store the current ones."""
         window = max(WINDOW_SECONDS, WINDOW_SHARE * (now - self._began))
         while len(self._samples) > 1 and self._samples[1][0] <= now - window:
             self._samples.popleft()

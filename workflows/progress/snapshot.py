@@ -1,4 +1,4 @@
-"""A stage of a job at one moment, and what shows it to somebody."""
+"""A stage of a job at one moment, and the protocol of the displays that show it."""
 
 from __future__ import annotations
 
@@ -8,60 +8,62 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A stage at one moment: all that any display shows."""
+    """A stage at one moment, with everything that displays show."""
 
     stage: str
     unit: str
-    """Of `done` and `total`: bytes, or things such as datasets."""
+    """Unit of `done` and `total`: bytes, or things such as datasets."""
     done: int
-    """What an earlier run did included."""
+    """Finished units, including an earlier run's."""
     total: int
     tasks: str
-    """What the tasks of this stage are called: shards, ranges."""
+    """Name of the stage's tasks: shards, ranges."""
     tasks_done: int
     tasks_total: int
-    """0 where the stage counts nothing but its units."""
+    """Number of tasks; 0 if the stage counts only units."""
     documents: int
     tokens: int
     seconds: float
-    """Since the stage began."""
+    """Seconds since the stage began."""
     speed: float
-    """Units per second, of fresh work of late."""
+    """Recent units per second of fresh work."""
     average_speed: float
-    """Units per second, of fresh work since the stage began."""
+    """Units per second of fresh work since the stage began."""
     tokens_per_second: float
-    """Of fresh work, as `speed`; in a stage that ended, as `average_speed`."""
+    """Recent tokens per second of fresh work; of a stage that ended, the average."""
     eta_seconds: float | None
-    """None where nothing fresh was done yet, or nothing is left."""
+    """Estimated seconds until the stage ends; None if no fresh work is done yet, or none is left."""
     retries: int
-    """Of this stage, as the next two."""
+    """Retries in this stage."""
     lost_workers: int
+    """Workers lost in this stage."""
     stragglers: int
+    """Second attempts at slow tasks in this stage."""
 
     @property
     def share(self) -> float:
-        """Part that is done, 0 to 1."""
+        """Share that is done, from 0 to 1."""
         return self.done / self.total if self.total else 1.0
 
 
 class Display(Protocol):
-    """Shows snapshots to somebody."""
+    """Shows snapshots and messages."""
 
     seconds: float
-    """How often it wants one."""
+    """Interval between two snapshots."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show how a stage goes."""
+        """Show a running stage."""
         ...
 
     def end(self, snapshot: Snapshot) -> None:
-        """Show how a stage ended."""
+        """Show a stage that ended."""
         ...
 
     def say(self, text: str) -> None:
-        """Tell one thing once."""
+        """Show a message."""
         ...
 
     def close(self, error: BaseException | None) -> None:
-        """Show nothing more; `error` is what ended the job."""
+        """Stop showing; `error` is the exception that ended the job, if any."""
         ...

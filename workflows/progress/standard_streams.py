@@ -1,7 +1,7 @@
-"""Standard output and standard error as a command may find them: closed, full, or unable to show every letter.
+"""Standard output and standard error, which may be closed, full, or unable to encode every character.
 
-What a job has to say never decides how it ends. Letters that the encoding lacks, and names that are not UTF-8, are
-shown as escapes. What cannot be written is dropped, and `flush_output` tells why.
+Failing output never makes a job fail. Characters that the encoding lacks, and names that are not UTF-8, are shown
+escaped. Text that cannot be written is dropped, and `flush_output` raises the reason.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ _FIRST_DESCRIPTORS = (0, 1, 2)
 
 
 class StandardOutputError(Exception):
-    """What was printed to standard output could not be written.
+    """Raised if text could not be written to standard output.
 
     Args:
-        reason: What the system said.
+        reason: The system's error.
     """
 
     def __init__(self, reason: OSError) -> None:
         super().__init__(str(reason.strerror))
         self.nobody_reads = isinstance(reason, BrokenPipeError)
-        """The other end of a pipe was closed, as `head` does when it has seen enough."""
+        """Whether the reader closed the pipe, as `head` does when it has seen enough."""
 
 
 class StandardStream(io.TextIOWrapper):
-    """A text stream that can be written to whatever became of its file."""
+    """A text stream whose writes never raise an OSError."""
 
     failure: OSError | None = None
-    """Why the first text was dropped; all later ones are."""
+    """The first error of a write; all text from then on is dropped."""
 
     def write(self, text: str) -> int:
-        """Write a text, or drop it."""
+        """Write a text, or drop it after a failure."""
         if self.failure is None:
             try:
                 super().write(text)
@@ -48,7 +48,7 @@ class StandardStream(io.TextIOWrapper):
         return len(text)
 
     def flush(self) -> None:
-        """Write what is pending, or drop it."""
+        """Write buffered text, or drop it after a failure."""
         if self.failure is None:
             try:
                 super().flush()
@@ -57,12 +57,12 @@ class StandardStream(io.TextIOWrapper):
 
 
 def write_lines(text: str) -> None:
-    """Write lines for people to standard output, with what a terminal would not show as a letter escaped."""
+    """Write lines of text to standard output, with unprintable characters escaped."""
     sys.stdout.write(show_lines(text))
 
 
 def write_json(stream: TextIO, value: object) -> None:
-    """Write a value as JSON on one line, which stays JSON whatever letters the stream knows."""
+    """Write a value as JSON on one line, in ASCII if the stream cannot encode it otherwise."""
     line = encode_json(value, newline=True)
     try:
         line.decode().encode(stream.encoding or "utf-8")
@@ -72,12 +72,12 @@ def write_json(stream: TextIO, value: object) -> None:
 
 
 def show_lines(text: str) -> str:
-    """Return lines for people with each name in them as `show_name` has it."""
+    """Return lines of text, each escaped by `show_name`."""
     return "\n".join(show_name(line) for line in text.split("\n"))
 
 
 def flush_output() -> None:
-    """Write out what was printed to standard output.
+    """Flush standard output.
 
     Raises:
         StandardOutputError: If any of it could not be written, now or earlier.
@@ -88,10 +88,10 @@ def flush_output() -> None:
 
 
 def prepare_standard_streams() -> None:
-    """Make this process's standard streams such streams.
+    """Make this process's standard streams StandardStreams.
 
-    A descriptor that was closed is opened on the null device first. Otherwise the first file that the job opens would
-    get it, and whatever writes to "standard output" would write into that file.
+    A closed descriptor is first opened on the null device. Otherwise the first file that the job opens would get it,
+    and everything printed to standard output would be written into that file.
     """
     for descriptor in _FIRST_DESCRIPTORS:
         try:
@@ -107,6 +107,6 @@ def prepare_standard_streams() -> None:
 def _prepared(stream: object) -> StandardStream:
     if isinstance(stream, io.TextIOWrapper):
         buffer, encoding, is_terminal = stream.buffer, stream.encoding, stream.line_buffering
-    else:  # Python has none for a descriptor that was closed
+    else:  # Python has no stream for a closed descriptor
         buffer, encoding, is_terminal = io.BufferedWriter(io.FileIO(os.devnull, "w")), "utf-8", False
     return StandardStream(buffer, encoding=encoding, errors="backslashreplace", line_buffering=is_terminal)

@@ -1,1 +1,1 @@
-"""What jobs are made of: sources, checks, tokenizing, early merging, assembling."""
+"""The stages of jobs: sources, checks, tokenizing, early merging, assembling."""

@@ -1,7 +1,7 @@
 """Assemble the files of datasets from their parts, under partial names.
 
-Ranges of the tokens may have been merged while shards were still being made (workflows.stages.early_merge); here the
-rest is done. Packed data is one file, the `.pbin`, made of the same parts between two ends that lie in the work folder.
+Some ranges of the tokens may already be merged (workflows.stages.early_merge); the others are merged here. A `.pbin`
+consists of the same parts between a header and an index, which are files in the work folder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def assemble(datasets: Sequence[Dataset], work: Work) -> list[dict[str, StoredFile]]:
-    """Make all files of all datasets under their partial names, keeping what an earlier run finished.
+    """Write all files of all datasets under their partial names, keeping those that an earlier run finished.
 
     Returns:
         For each dataset, its files by suffix.
@@ -67,7 +67,7 @@ def assemble(datasets: Sequence[Dataset], work: Work) -> list[dict[str, StoredFi
 
 
 class _Assembly:
-    """One dataset on its way."""
+    """One dataset that is being assembled."""
 
     def __init__(self, dataset: Dataset, ledger: Ledger) -> None:
         self._dataset = dataset
@@ -86,7 +86,7 @@ class _Assembly:
         make_folder(os.path.dirname(path))
         record_partials(dataset, ledger)
         begin_token_file(self._target, ledger)
-        resize(path, dataset.bin_bytes)  # until now it was as large as the ranges that were written
+        resize(path, dataset.bin_bytes)  # so far it has the size of the ranges that were written
         self.ranges = plan_merge(dataset.pieces, path, bound_bytes=self._target.bound_bytes)
         for task in self.ranges:
             result = ledger.range(task)
@@ -96,7 +96,7 @@ class _Assembly:
         self.bytes_done = sum(task.end - task.begin for task in self.ranges if task.number in self._results)
 
     def _resume_complete(self) -> bool:
-        """Recognise a dataset whose files an earlier run made whole, some of them published already."""
+        """Tell whether an earlier run completed all files; some of them may be published already."""
         recorded = self._ledger.assembled(self._target.token_file, self._merge_id)
         if recorded is None:
             return False
@@ -111,7 +111,7 @@ class _Assembly:
         return True
 
     def calls(self) -> Iterator[tuple[MergeRange | str, Call]]:
-        """Yield what is still to be made, by range or suffix."""
+        """Yield the calls that are still to be made, by range or suffix."""
         if self._complete:
             return
         dataset, target = self._dataset, self._target
@@ -151,7 +151,7 @@ class _Assembly:
                 yield task, range_call(task, target)
 
     def take(self, what: MergeRange | str, value: Any) -> int:  # noqa: ANN401 - a RangeResult or a StoredFile
-        """Take one call's result; return how many bytes of tokens it stands for."""
+        """Take one call's result; return the number of bytes that it merged."""
         if isinstance(what, str):
             self._files[what] = value
             return 0
@@ -176,21 +176,21 @@ class _Assembly:
 
 
 def make_index(parts: Sequence[Part], path: str) -> StoredFile:
-    """Write the merged `.idx`, whole or not at all."""
+    """Write the merged `.idx` atomically."""
     with atomic_writer(path) as file:
         write_merged_index(file, parts)
     return file.as_stored("idx")
 
 
 def make_provenance(shards: Sequence[ShardProvenance], path: str) -> StoredFile:
-    """Write the merged provenance, whole or not at all."""
+    """Write the merged provenance atomically."""
     with atomic_writer(path) as file:
         write_provenance(file, shards)
     return file.as_stored(PROVENANCE_SUFFIX)
 
 
 def make_quarantine(shards: Sequence[ShardQuarantine], path: str) -> StoredFile:
-    """Write what was set aside, whole or not at all."""
+    """Write the merged quarantine atomically."""
     with atomic_writer(path) as file:
         write_quarantine(file, shards)
     return file.as_stored(QUARANTINE_SUFFIX)

@@ -26,7 +26,7 @@ class BadRecordBudget:
         self._bad = 0
 
     def count(self, result: ShardResult) -> None:
-        """Count a shard's bad records. A number is enforced at once; a share in the end, when the whole is known.
+        """Count a shard's bad records. A number is enforced at once, a share by `check_share` at the end.
 
         Raises:
             InputError: If there are more than the limit.
@@ -48,6 +48,6 @@ class BadRecordBudget:
     def _refuse(self) -> None:
         msg = (
             f"{self._bad} bad records were set aside, more than the {self._limit} of --max-bad-records; "
-            f"look at the *.quarantine files below the work folder, then mend the input or raise the limit"
+            f"look at the *.quarantine files in the work folder, then fix the input or raise the limit"
         )
         raise InputError(msg)

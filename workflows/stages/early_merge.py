@@ -1,8 +1,8 @@
 """Merge ranges of the output while shards are still being made.
 
-A range can be merged as soon as the shards that it is made of, and all shards before them, are committed: its place is
-then known. workflows.stages.assemble plans the same ranges again and finds in the ledger which are done. A recorded
-range counts only for exactly the pieces that it was made of; a shard that had to be made again is another piece.
+A range can be merged as soon as its shards and all shards before them are committed, because its offset is then known.
+workflows.stages.assemble plans the same ranges again and skips those in the ledger. A recorded range is valid only for
+exactly the pieces that it was merged from; a shard that was made again is another piece.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 def begin_token_file(target: Target, ledger: Ledger) -> None:
-    """See to it that there is a file to write ranges into, which has all that the ledger says of it.
+    """Ensure that the token file exists with all its recorded ranges, or start an empty one.
 
-    Partial files that the job's former plans began go first: nothing will continue them.
+    Before a new one, the partial files of the job's former plans are removed: nothing will continue them.
 
     Raises:
-        OutputError: If it cannot be made.
+        OutputError: If it cannot be created.
     """
     path = target.token_file
     size_bytes = _size_on_server(path)
@@ -45,10 +45,10 @@ def begin_token_file(target: Target, ledger: Ledger) -> None:
 
 
 def resize(path: str, size_bytes: int) -> None:
-    """Resize a file, creating it if need be; new parts are empty and take no room.
+    """Resize a file, creating it if necessary; added bytes are a hole and take no disk space.
 
     Raises:
-        OutputError: If that cannot be done.
+        OutputError: If it cannot be created or resized.
     """
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o666)
@@ -61,7 +61,7 @@ def resize(path: str, size_bytes: int) -> None:
 
 
 def range_call(task: MergeRange, target: Target) -> Call:
-    """Return a range as a call that returns a RangeResult."""
+    """Return the call that merges a range and returns a RangeResult."""
     return Call(
         name=f"merge[{os.path.basename(target.prefix)}:{task.number:05d}]",
         place=f"{target.final(target.token_suffix)}, bytes {task.begin} to {task.end}",
@@ -72,7 +72,7 @@ def range_call(task: MergeRange, target: Target) -> Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSource:
-    """Where the tokens of a dataset come from."""
+    """A dataset that is made of shards, and how to find a shard's part of it."""
 
     target: Target
     part_of: Callable[[ShardResult], Part]
@@ -80,12 +80,12 @@ class TokenSource:
 
 
 class EarlyRanges:
-    """The ranges of all datasets of a job that can be merged before the job's last shard is there.
+    """The ranges of a job's datasets that can be merged before the job's last shard is committed.
 
     Args:
-        sources: Of each dataset that is made of shards alone.
-        ledger: Of the job.
-        num_shards: How many the job has.
+        sources: The datasets that are made of shards alone.
+        ledger: The job's ledger.
+        num_shards: Number of the job's shards.
     """
 
     def __init__(self, sources: Sequence[TokenSource], ledger: Ledger, *, num_shards: int) -> None:
@@ -93,14 +93,14 @@ class EarlyRanges:
         self._ledger = ledger
         self._num_shards = num_shards
         self._num_in_order = 0
-        """Shards that are there, with all before them."""
+        """Number of leading shards that are committed."""
         self._waiting: dict[int, ShardResult] = {}
-        """Shards that are there while one before them is not, by number in the plan."""
+        """Committed shards that wait for one before them, by number in the plan."""
 
     def take_shard(self, number: int, result: ShardResult) -> list[MergeRange]:
-        """Take a shard by its number in the plan; return the ranges that can now be merged, and are not yet.
+        """Add a shard by its number in the plan; return the ranges that can now be merged and are not yet.
 
-        The job's last shard gives none: what is left is for workflows.stages.assemble.
+        For the job's last shard none is returned: workflows.stages.assemble merges the rest.
         """
         self._waiting[number] = result
         ready: list[MergeRange] = []
@@ -111,23 +111,23 @@ class EarlyRanges:
         return ready if self._num_in_order < self._num_shards else []
 
     def call(self, task: MergeRange) -> Call:
-        """Return a range as a call that returns a RangeResult."""
+        """Return the call that merges a range and returns a RangeResult."""
         return range_call(task, self._files[task.output].target)
 
 
 class _GrowingFile:
-    """A file of tokens whose first shards are known."""
+    """A token file whose first shards are known."""
 
     def __init__(self, source: TokenSource) -> None:
         self.target = source.target
         self._part_of = source.part_of
         self._has_begun = False
         self._planner = RangePlanner(self.target.token_file, bound_bytes=self.target.bound_bytes)
-        # What a header says is known at the end, so the range that has it waits for that.
+        # A header is known only at the end, so the range that contains it is left to `assemble`.
         self._planner.add(Piece(path="", identity="", offset=0, size_bytes=self.target.header_bytes))
 
     def add(self, result: ShardResult, ledger: Ledger) -> list[MergeRange]:
-        """Take the next shard in plan order; return the ranges that are full by now and not merged yet."""
+        """Add the next shard in plan order; return the ranges that are now full and not merged yet."""
         full = self._planner.add(self.target.piece(self._part_of(result)))
         ready = [task for task in full if task.begin >= self.target.header_bytes]
         if ready and not self._has_begun:
@@ -137,7 +137,7 @@ class _GrowingFile:
 
 
 def _size_on_server(path: str) -> int | None:
-    """Return a file's size as other nodes see it: NFS asks its server when a file is opened, not always before."""
+    """Return a file's size as other nodes see it: NFS is certain to ask its server only when a file is opened."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:

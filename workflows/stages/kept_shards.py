@@ -1,4 +1,4 @@
-"""The shards that an earlier run committed: those that are still what the ledger says are kept, the rest made again."""
+"""The shards that an earlier run committed: intact ones are kept, the others are made again."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def find_kept_shards(work: Work, tasks: Sequence[ShardTask], work_dir: str) -> dict[int, ShardResult]:
-    """Verify the shards that the ledger knows; return those whose files are what it says, by number in the plan.
+    """Return the intact shards of the ledger, by number in the plan.
 
     Raises:
-        PlanError: If the bytes of an input have changed although its size and time have not.
+        PlanError: If an input's content changed while its size and time did not.
         InputError: If an input cannot be read.
     """
     known = {number: result for number, task in enumerate(tasks) if (result := work.ledger.shard(task)) is not None}
@@ -45,7 +45,7 @@ def find_whole_shards(
     reporter: Reporter,
     policy: RetryPolicy | None = None,
 ) -> set[int]:
-    """Compare the files of shards with what the ledger says of them; return the numbers of those that are whole."""
+    """Return the numbers of the shards whose files have the recorded sizes and digests."""
     reporter.stage("check", total=len(known), unit="shards")
     whole: set[int] = set()
 
@@ -64,7 +64,7 @@ def find_whole_shards(
 
 
 def shard_is_whole(work_dir: str, result: ShardResult) -> bool:
-    """Compare the files of a committed shard with what the ledger says of them."""
+    """Tell whether a committed shard's files have the recorded sizes and digests."""
     for file in stored_files(result):
         path = os.path.join(work_dir, file.name)
         try:
@@ -76,7 +76,7 @@ def shard_is_whole(work_dir: str, result: ShardResult) -> bool:
 
 
 def _require_same_inputs(tasks: Sequence[ShardTask], known: dict[int, ShardResult]) -> None:
-    """Refuse shards of inputs whose bytes have changed although their sizes and times have not."""
+    """Refuse shards of inputs whose content changed while their sizes and times did not."""
     by_input: dict[str, list[ShardResult]] = {}
     for number, result in known.items():
         by_input.setdefault(tasks[number].path, []).append(result)
@@ -84,13 +84,13 @@ def _require_same_inputs(tasks: Sequence[ShardTask], known: dict[int, ShardResul
 
 
 def _require_one_input(path: str, results: Iterable[ShardResult]) -> str | None:
-    """Return the fingerprint of the input that all these shards were made of; None where none was recorded.
+    """Return the fingerprint of the input that all these shards were made from; None if none was recorded.
 
     Raises:
-        PlanError: If they were made of different ones.
+        PlanError: If they were made from different content.
     """
     fingerprints = {result.input_fingerprint for result in results} - {None}
     if len(fingerprints) > 1:
-        msg = f"{path}: expected all shards to be made of the same bytes, got shards of others; start over with --fresh"
+        msg = f"{path}: expected all shards to be made from the same content, got shards of another; use --fresh"
         raise PlanError(msg)
     return next(iter(fingerprints), None)

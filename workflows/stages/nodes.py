@@ -1,7 +1,7 @@
-"""Does every node see what the driver sees? Inputs, folders, versions and the tokenizer, asked before hours are spent.
+"""The cluster check: whether every node sees the driver's inputs and folders and has the same versions.
 
-A node whose storage is mounted elsewhere, or whose Python is another one, would fail its first task, or worse: write
-where nobody looks. So each is asked by a task of its own, and what is wrong is said with the node's name and the path.
+A node with storage mounted elsewhere or another Python would fail its first task or, worse, write to another folder.
+So a task on each node checks this before the work begins, and faults are reported with the node's name and the path.
 """
 
 from __future__ import annotations
@@ -30,52 +30,52 @@ if TYPE_CHECKING:
     from workflows.state.inputs import InputFile
 
 NODE_SECONDS = 120.0
-"""A node that starts its first worker gets the code first; one that does not answer by then is named."""
+"""Time for a node to receive the code, start its first worker and answer; slower nodes are reported."""
 QUICK_INPUTS = 1000
-"""Inputs looked at on every node before a build: all, or so many spread over the list."""
+"""Maximum number of inputs checked on every node before a build, spread evenly over the list."""
 SHOWN_FAULTS = 5
 SAME_VERSIONS = ("ray", "gigatoken", "tokenizers", "pyarrow", "numpy")
-"""Packages whose versions must be equal, beside Python and dsindex: what they write, or send, may differ."""
+"""Packages whose versions must be equal, as must Python's and dsindex's: others may write or send other data."""
 SHARE_IT = "mount the same storage under the same path on every node"
 AUDITED_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What every node is asked."""
+    """What to check on every node."""
 
     inputs: tuple[tuple[str, int], ...]
     """Path and size in bytes, as the driver saw them."""
     markers: tuple[str, ...]
-    """Files that the driver has just made in the folders that it will write to."""
+    """Files that the driver has just created in the folders that it will write to."""
     tokenizer: Tokenizer
     engine: Engine
     keys: tuple[str, ...]
     audits: bool
-    """Load the tokenizer and audit it on text that the node reads itself."""
+    """Whether to load the tokenizer and audit it on text that the node reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What one node answered."""
+    """The answer of one node."""
 
     versions: dict[str, str]
     num_readable: int
     faults: tuple[str, ...]
     """Sentences about inputs, folders and the tokenizer, without the node's name."""
     free_bytes: tuple[int | None, ...]
-    """In the folder of each marker; None where the node does not have the folder."""
+    """Free bytes in the folder of each marker; None if the node does not have the folder."""
     tokenizer: str
     """`audited`, `not asked`, or `fails`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """One node's row of the table, and what is wrong with it."""
+    """One node's row of the table, and its faults."""
 
     node: str
     facts: NodeFacts | None
-    """None where it did not answer."""
+    """None if it did not answer."""
     faults: tuple[str, ...]
     """Sentences that begin with the node's name."""
 
@@ -83,14 +83,14 @@ class NodeReport:
 def check_nodes(
     executor: Executor, source: TextSource, folders: Sequence[str], *, keys: Sequence[str], thorough: bool
 ) -> list[NodeReport]:
-    """Ask every node whether it sees the inputs and the folders, and runs the same versions as the driver.
+    """Check on every node that it sees the inputs and the folders and has the driver's versions.
 
     Args:
-        executor: Its nodes are asked; local ones are this process.
+        executor: The executor whose nodes are checked; a local one has this process alone.
         source: Inputs, tokenizer and engine as the driver has them.
-        folders: Where shards and output will go; where one does not exist yet, its nearest parent is looked at.
-        keys: Whose texts are tokenized.
-        thorough: Look at every input and run the tokenizer; otherwise at a spread sample of QUICK_INPUTS inputs.
+        folders: Folders for shards and output; of a folder that does not exist yet, the nearest parent is checked.
+        keys: Keys whose texts are tokenized.
+        thorough: Whether to check every input and run the tokenizer; otherwise QUICK_INPUTS inputs are checked.
     """
     with _marked(folders) as markers:
         return _ask_nodes(executor, source, markers, keys=keys, thorough=thorough)
@@ -115,45 +115,45 @@ def _ask_nodes(
 
 
 def require_sound_nodes(source: TextSource, executor: Executor, markers: Sequence[str], *, keys: Sequence[str]) -> None:
-    """Ask every node of a cluster, and refuse to work with those that would fail.
+    """Check every node of a cluster quickly, and refuse nodes that would fail.
 
     Args:
-        source: What the job tokenizes.
-        executor: Its nodes are asked.
+        source: Inputs, tokenizer and engine of the job.
+        executor: The executor whose nodes are checked.
         markers: Files in the folders that the job writes to, which every node must see.
-        keys: Whose texts a node tries to read.
+        keys: Keys whose texts are tokenized.
 
     Raises:
-        InputError: Naming nodes and files.
+        InputError: If there are faults, naming nodes and files.
     """
     require_sound(_ask_nodes(executor, source, markers, keys=keys, thorough=False))
 
 
 def require_sound(reports: Sequence[NodeReport]) -> None:
-    """Refuse to work with nodes that would fail.
+    """Refuse nodes that would fail.
 
     Raises:
-        InputError: Naming nodes and files.
+        InputError: If there are faults, naming nodes and files.
     """
     faults = [fault for report in reports for fault in report.faults]
     if not reports:
         faults = ["the cluster has no node with CPUs; add one, or wait for it, and run the same command again"]
     if faults:
-        more = f"\nand {len(faults) - SHOWN_FAULTS:,} more; all with --check" if len(faults) > SHOWN_FAULTS else ""
+        more = f"\nand {len(faults) - SHOWN_FAULTS:,} more; --check shows all" if len(faults) > SHOWN_FAULTS else ""
         msg = "\n".join(faults[:SHOWN_FAULTS]) + more
         raise InputError(msg)
 
 
 def probe_node(probe: Probe) -> NodeFacts:
-    """Look around on this node."""
+    """Check this node."""
     readable, faults = _look_at_inputs(probe.inputs)
     free: list[int | None] = []
     for marker in probe.markers:
         folder = os.path.dirname(marker)
         free.append(free_bytes(folder) if os.path.isdir(folder) else None)
         if not os.path.exists(marker):
-            what = "another folder than the driver's is there" if os.path.isdir(folder) else "there is no such folder"
-            faults.append(f"{folder}: expected the folder that the driver writes to, {what}; {SHARE_IT}")
+            what = "another folder of this name" if os.path.isdir(folder) else "no folder"
+            faults.append(f"{folder}: expected the folder that the driver writes to, got {what}; {SHARE_IT}")
         elif not os.access(folder, os.W_OK):
             faults.append(f"{folder}: cannot be written (Permission denied); {SHARE_IT}")
     tokenizer = "not asked"
@@ -219,7 +219,7 @@ def _judge(node: str, answer: NodeAnswer, own: dict[str, str]) -> NodeReport:
     facts: NodeFacts = answer.value
     faults = [f"{node}: {fault}" for fault in facts.faults]
     faults += [
-        f"{node}: expected {name} {version} as where the driver runs, got {facts.versions.get(name)}; install the same"
+        f"{node}: expected {name} {version} as on the driver's node, got {facts.versions.get(name)}; install the same"
         for name, version in own.items()
         if facts.versions.get(name) != version
     ]
@@ -228,7 +228,7 @@ def _judge(node: str, answer: NodeAnswer, own: dict[str, str]) -> NodeReport:
 
 @contextlib.contextmanager
 def _marked(folders: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Put an empty file into each folder, or its nearest parent that exists, for the time of the block.
+    """Keep an empty file in each folder, or in its nearest existing parent, while the block runs.
 
     Raises:
         OutputError: If a folder cannot be written.
@@ -247,7 +247,7 @@ def _marked(folders: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def nearest_folder(path: str) -> str:
-    """Return a folder, or the nearest of its parents that exists."""
+    """Return a folder, or its nearest existing parent."""
     path = os.path.abspath(path)
     while not os.path.isdir(path):
         path = os.path.dirname(path)
@@ -255,5 +255,5 @@ def nearest_folder(path: str) -> str:
 
 
 def _spread(inputs: Sequence[InputFile], limit: int) -> list[InputFile]:
-    """Choose at most so many, evenly, the first among them."""
+    """Return at most `limit` inputs, evenly spread, beginning with the first."""
     return [inputs[number] for number in range(0, len(inputs), -(-len(inputs) // limit))]

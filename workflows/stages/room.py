@@ -1,4 +1,4 @@
-"""Room on disk: what shards and output will take, by an estimate, against what is free."""
+"""Disk space: the estimated need of shards and output, compared with what is free."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a sample says of the whole."""
+    """The size of a job, extrapolated from a sample."""
 
     tokens: float
-    """Over all keys, EOD included."""
+    """Tokens of all keys, EOD included."""
     documents: float
-    """Over all inputs."""
+    """Documents of all inputs."""
 
 
 def check_room(
@@ -32,18 +32,18 @@ def check_room(
     work_dir: str,
     unfinished: Sequence[str] = (),
 ) -> None:
-    """Refuse a job whose shards and output would not fit.
+    """Refuse a job whose shards and output would not fit on disk.
 
     Args:
-        estimate: From a sample.
-        itemsize: Bytes of a token on disk.
-        num_keys: Datasets that are made of each document.
-        output_folder: Where the output goes; it exists.
-        work_dir: Where the shards go; it need not exist.
-        unfinished: Files that an earlier run has written of the output.
+        estimate: The estimated size of the job.
+        itemsize: Bytes per token on disk.
+        num_keys: Number of keys, each of which makes a dataset.
+        output_folder: Folder of the output; it exists.
+        work_dir: Folder of the shards; it need not exist.
+        unfinished: Files of the output that an earlier run has written.
 
     Raises:
-        OutputError: Naming the folder, what is needed and what is free.
+        OutputError: If space is short, naming the folder and the needed and free space.
     """
     output = int(estimate.tokens * itemsize + estimate.documents * num_keys * 24)
     shards = output + int(estimate.documents * 16)
@@ -65,11 +65,11 @@ def check_room(
 
 
 def _allocated_bytes(path: str) -> int:
-    """Tell what a file takes on disk; an output that is not whole has holes."""
+    """Return the disk space that a file takes, which is less than its size if it has holes."""
     try:
         return os.stat(path).st_blocks * 512
     except OSError:
-        return 0  # another attempt's, and gone by now
+        return 0  # removed meanwhile
 
 
 def _gigabytes(size_bytes: int) -> str:

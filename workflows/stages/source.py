@@ -1,4 +1,4 @@
-"""What a job tokenizes and how: inputs, tokenizer, engine, shards. Shared by every job that begins with JSONL text."""
+"""The source of every job that reads JSONL text: inputs, tokenizer, engine and shards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSource:
-    """The inputs of a job, looked at, and the tokenizer, loaded."""
+    """The inputs of a job, as found on disk, and the loaded tokenizer."""
 
     config: TextConfig
     inputs: tuple[InputFile, ...]
@@ -45,7 +45,7 @@ class TextSource:
         return list(plan_shards(self.inputs, self.shard_size))
 
     def settings(self) -> dict[str, Any]:
-        """Return what a plan must say of the source, by the names of the options."""
+        """Return the source's part of a plan's settings, named after the options."""
         config = self.config
         return {
             "tokenizer": self.tokenizer.sha256,
@@ -59,7 +59,7 @@ class TextSource:
         }
 
     def describe_inputs(self, results: Sequence[tuple[ShardTask, ShardResult]]) -> list[RecordedInput]:
-        """Return the manifest's `inputs`: what each was, and the account of its lines."""
+        """Return the manifest's `inputs`, with fingerprints and record counts."""
         own: list[list[ShardResult]] = [[] for _ in self.inputs]
         for task, result in results:
             own[task.input].append(result)
@@ -86,7 +86,7 @@ class TextSource:
         """Return the options that the output depends on, for the manifest.
 
         Args:
-            own: Those that only this kind of job has.
+            own: Options that only this kind of job has.
         """
         config = self.config
         return RecordedOptions(
@@ -99,7 +99,7 @@ class TextSource:
 
 
 def open_source(config: TextConfig, *, append_eod: bool) -> TextSource:
-    """Look at the inputs and load the tokenizer.
+    """Find the inputs and load the tokenizer.
 
     Raises:
         InputError: If an input is missing, empty or not readable.
@@ -124,14 +124,14 @@ def open_source(config: TextConfig, *, append_eod: bool) -> TextSource:
 
 
 def require_recorded_inputs(inputs: Sequence[InputFile], manifests: Sequence[Manifest]) -> None:
-    """Refuse inputs whose bytes are no longer those that a finished output was made of.
+    """Check that the inputs' content is still what a finished output was made from.
 
     Args:
-        inputs: As the plan has them.
-        manifests: Of the output; the first one's inputs are compared.
+        inputs: The plan's inputs.
+        manifests: The output's manifests; the inputs in the first are compared.
 
     Raises:
-        PlanError: Naming the first one that differs.
+        PlanError: If an input differs, naming the first.
         InputError: If one cannot be read.
     """
     described = manifests[0].content.inputs
@@ -139,13 +139,13 @@ def require_recorded_inputs(inputs: Sequence[InputFile], manifests: Sequence[Man
 
 
 def require_same_inputs(recorded: Mapping[str, str | None]) -> None:
-    """Refuse inputs whose bytes are no longer those that were tokenized, though size and time are the same.
+    """Check that inputs of the same size and time still have the content that was tokenized.
 
     Args:
-        recorded: Fingerprint by path; None where nothing was recorded.
+        recorded: Path → fingerprint; None if none was recorded.
 
     Raises:
-        PlanError: Naming the first one that differs.
+        PlanError: If an input differs, naming the first.
         InputError: If one cannot be read.
     """
     paths = [path for path, fingerprint in recorded.items() if fingerprint is not None]
@@ -153,7 +153,7 @@ def require_same_inputs(recorded: Mapping[str, str | None]) -> None:
         for path, now in zip(paths, pool.map(fingerprint_input, paths), strict=True):
             if now != recorded[path]:
                 msg = (
-                    f"{path}: expected the bytes that were tokenized before, got others under the same size and time; "
+                    f"{path}: expected the bytes that were tokenized before, got others of the same size and time; "
                     f"put the former file back, or start over with --fresh"
                 )
                 raise PlanError(msg)
@@ -163,12 +163,12 @@ _FINGERPRINTS_AT_ONCE = 8
 
 
 def count_reference_texts(results: Sequence[tuple[ShardTask, ShardResult]]) -> int:
-    """Count the texts that the reference encoded although a faster engine encoded the others."""
+    """Count the texts that the reference encoded while a faster engine encoded the others."""
     return sum(key.num_reference_texts for _, result in results for key in result.keys)
 
 
 def describe_kept(source: TextSource, work_dir: str, ledger: Ledger) -> str:
-    """Say what an interrupted job keeps."""
+    """Return a message about what an interrupted job keeps."""
     tasks = source.tasks()
     kept = sum(ledger.shard(task) is not None for task in tasks)
     return (
@@ -177,7 +177,7 @@ def describe_kept(source: TextSource, work_dir: str, ledger: Ledger) -> str:
 
 
 def count_records(results: Sequence[ShardResult]) -> dict[str, int]:
-    """Return where every line went: lines = records + blank; records = kept + quarantined."""
+    """Return record counts: lines = records + blank; records = kept + quarantined."""
     return {
         "lines": sum(result.num_lines for result in results),
         "blank": sum(result.num_blank for result in results),

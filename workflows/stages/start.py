@@ -1,4 +1,4 @@
-"""Start a job's executor while the job is examined: what would fail is found before anything is done."""
+"""Start a job's executor while the job is examined for problems, before any work is done."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def start_and_examine(
     config: WorkConfig, examine: Callable[[], None], *, num_bytes: int, holds_gil: bool = False
 ) -> Executor:
-    """Start the executor that the options ask for, and find out meanwhile what would fail.
+    """Start the executor that the options ask for, and examine the job for problems meanwhile.
 
-    Ray takes seconds to start, and wants the main thread for that: the examination is then in another one. For a large
-    input the compiled loops are loaded meanwhile.
+    Ray takes seconds to start and needs the main thread for it, so the examination then runs in another thread. For a
+    large input, the kernels are loaded in the background.
 
     Raises:
-        DsindexError: What the examination finds, whether or not the executor can be started; nothing is left running.
+        DsindexError: A problem that the examination found, even if the executor failed too; nothing is left running.
         TaskError: If Ray cannot be started or reached.
     """
     if wants_threads(config, holds_gil=holds_gil):
@@ -40,7 +40,7 @@ def start_and_examine(
             try:
                 executor = make_executor(config, holds_gil=holds_gil)
             except TaskError:
-                examination.result()  # a fault that it finds is the one that is told, however fast Ray fails
+                examination.result()  # its error takes precedence, however fast Ray fails
                 raise
             examination.result()
     except BaseException:

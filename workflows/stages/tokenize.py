@@ -1,6 +1,6 @@
-"""Make the shards of a plan: keep those that are committed and whole, tokenize the rest, count bad records.
+"""Make the shards of a plan: keep committed, intact ones, tokenize the others, count bad records.
 
-Ranges of the output that finished shards fill are merged along the way (workflows.stages.early_merge).
+Ranges of the output that finished shards fill are merged meanwhile (workflows.stages.early_merge).
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ if TYPE_CHECKING:
 
 
 WORKER_MEMORY_BYTES = 460 << 20
-"""What a worker process needs at its peak: 451 MB were measured on Ray after 600 MB of text. A very long document costs
-its own size on top."""
+"""A worker process's peak memory, measured on Ray after 600 MB of text. A very long document adds its own size."""
 
 
 class StageSettings(Protocol):
-    """What shards of one kind have in common; sent to every worker once."""
+    """What all shards of a job have in common; sent to every worker once."""
 
     @property
     def work_dir(self) -> str:
-        """The folder that attempts are written below."""
+        """The work folder, in which attempts are written."""
         ...
 
 
@@ -46,19 +45,19 @@ def make_shards(
     max_bad_records: str | None = None,
     function: Callable[[ShardTask, Any], ShardResult] | None = None,
 ) -> list[ShardResult]:
-    """Make every shard of a plan that the ledger does not have; return the results of all, in plan order.
+    """Make the shards of a plan that the ledger does not have; return the results of all, in plan order.
 
     Args:
-        work: Of the job.
+        work: The job's executor, ledger and reporter.
         tasks: All shards of the plan.
         settings: What they have in common.
-        sources: Of datasets, ranges of which may be merged already while shards are made.
-        max_bad_records: A number of bad records, or a share of all such as `0.1%`, that is not to be exceeded.
-        function: Makes a shard; None: `tokenize_shard`.
+        sources: Datasets whose ranges may be merged while shards are made.
+        max_bad_records: Largest allowed number of bad records, or share of all such as `0.1%`.
+        function: The function that makes a shard; None: `tokenize_shard`.
 
     Raises:
-        RecordError: The first bad record of the smallest input and offset, with its line number; or the first
-            that takes a template or pattern too long.
+        RecordError: The bad record at the smallest input and offset, with its line number; or the first record for
+            which a template or pattern takes too long.
         InputError: If there are more bad records than allowed, or no records at all.
     """
     kept = find_kept_shards(work, tasks, settings.work_dir)
@@ -77,7 +76,7 @@ def make_shards(
 
 
 class _Stage:
-    """The shards of a plan on their way."""
+    """The shards of a plan, as they are being made."""
 
     def __init__(
         self, work: Work, tasks: Sequence[ShardTask], sources: Sequence[TokenSource], *, max_bad_records: str | None
@@ -87,15 +86,15 @@ class _Stage:
         self._results: dict[int, ShardResult] = {}
         self._early = EarlyRanges(sources, work.ledger, num_shards=len(tasks))
         self._ready: list[MergeRange] = []
-        """Ranges that the kept shards fill."""
+        """Ranges that kept shards fill."""
         self._budget = BadRecordBudget(max_bad_records)
 
     def keep(self, number: int, result: ShardResult) -> None:
-        """Take a shard that an earlier run committed."""
+        """Add a shard that an earlier run committed."""
         self._ready += self._take(number, result, fresh=False)
 
     def make_rest(self, function: Callable[[ShardTask, Any], ShardResult], settings: object) -> None:
-        """Make the shards that are missing, and on the way the ranges that they fill."""
+        """Make the missing shards, and merge the ranges that they fill."""
 
         def calls() -> Iterator[tuple[int | MergeRange, Call]]:
             for merge in self._ready:
@@ -158,7 +157,7 @@ def _shard_call(task: ShardTask, function: Callable[[ShardTask, Any], ShardResul
 
 
 def _with_line_number(error: RecordError) -> RecordError:
-    """Count lines up to the record: ranges do not know where in the file they begin."""
+    """Return the error with its line number; ranges do not know the number of their first line."""
     from dsindex.text.lines import count_lines
 
     return error.with_line(count_lines(error.path, error.offset))

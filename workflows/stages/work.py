@@ -1,4 +1,4 @@
-"""What a job works with while it owns its work folder."""
+"""The objects that a job's stages share while it owns its work folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a job works with while it owns its work folder."""
+    """The objects that a job's stages share while it owns its work folder."""
 
     executor: Executor
     ledger: Ledger
@@ -22,4 +22,4 @@ class Work:
     policy: RetryPolicy
     """Budgets and deadlines of tasks."""
     statistics: DispatchStatistics
-    """Retries and lost workers, counted up."""
+    """Counts of retries, lost workers and stragglers."""

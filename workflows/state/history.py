@@ -1,6 +1,6 @@
-"""What a ledger says of the runs that wrote it: plans, partial files, what was about to be published.
+"""A ledger's record of the runs that wrote it: plans, partial files, and datasets about to be published.
 
-Of the shards and ranges it is only known that there are some, so that a ledger of a million of them is read quickly.
+Shards and ranges are only noted as present and not decoded, so that a ledger with a million of them is read quickly.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, ValidationError)
-"""What an entry raises that has its checksum and is none of ours."""
+"""What an entry raises that has a right checksum but a wrong form."""
 
 
 def read_entry(line: bytes) -> dict[str, Any] | None:
-    """Return what a line says, if its checksum is right."""
+    """Return a line's entry; None if its checksum is wrong or it is not a JSON object."""
     checksum, _, body = line.rstrip(b"\n").partition(b" ")
     if checksum.decode("ascii", "replace") != xxhash.xxh3_64_hexdigest(body):
         return None
@@ -38,14 +38,14 @@ def read_entry(line: bytes) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What a ledger says of the runs that wrote it, without what each shard and range is."""
+    """A ledger's record of the runs that wrote it, without its shards and ranges."""
 
     plan: dict[str, Any] | None = None
-    """Of the last run, as `Plan.to_json` wrote it; None where there is none that can be read."""
+    """The last run's plan, as `Plan.to_json` wrote it; None if no readable one is recorded."""
     keep: bool = False
-    """The last run was to keep its work folder."""
+    """The last run had --keep-shards."""
     fresh: bool = False
-    """The last run was to replace the output of another plan."""
+    """The last run had --fresh."""
     finished: bool = False
     """The last run published everything."""
     has_work: bool = False
@@ -53,16 +53,16 @@ class History:
     partials: tuple[str, ...] = ()
     """Paths of partial files that runs began beside their outputs."""
     publishing: Mapping[str, frozenset[FileIdentity]] = field(default_factory=dict)
-    """For each prefix whose files were about to get their final names: these files, and those that stood there."""
+    """Prefix → the files that were about to get its final names, and the files that they were to replace."""
     obsolete: tuple[str, ...] = ()
-    """Prefixes of datasets of an earlier plan that go when its successor is published."""
+    """Prefixes of datasets of an earlier plan, which are removed when the new ones are published."""
 
 
 _WORK_BODIES = (b'{"kind":"shard"', b'{"kind":"range"')
 
 
 def read_history(path: str) -> History:
-    """Read what a ledger says of its runs, without touching it; nothing is an empty history.
+    """Read a ledger's history of its runs without changing it; a missing ledger has an empty history.
 
     Raises:
         FormatError: If it cannot be read.
@@ -75,7 +75,7 @@ def read_history(path: str) -> History:
     except FileNotFoundError:
         pass
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror}); mend that, or choose another --work-dir"
+        msg = f"{path}: cannot be read ({error.strerror}); fix that, or choose another --work-dir"
         raise FormatError(msg) from error
     return reader.history()
 
@@ -91,7 +91,7 @@ class HistoryReader:
         self._obsolete: dict[str, None] = {}
 
     def add(self, line: bytes) -> None:
-        """Take the next line; a damaged one says nothing."""
+        """Add the next line; a damaged one is skipped."""
         if line.partition(b" ")[2].startswith(_WORK_BODIES):
             self._has_work = True
             return
@@ -118,7 +118,7 @@ class HistoryReader:
             self._obsolete |= dict.fromkeys(map(_text, entry["obsolete"]))
 
     def history(self) -> History:
-        """Return what the lines so far say."""
+        """Return the history of the lines added so far."""
         run = self._run
         return History(
             plan=run.get("plan"),
@@ -133,11 +133,11 @@ class HistoryReader:
 
 
 FileIdentity = tuple[int, int, int, int]
-"""Device, inode, size in bytes and modification time in ns: a rename keeps them."""
+"""Device, inode, size in bytes and modification time in ns, which a rename keeps."""
 
 
 def identify_file(status: os.stat_result) -> FileIdentity:
-    """Return what a file is recognised by after it was renamed."""
+    """Return the identity by which a file is recognised after a rename."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 

@@ -1,7 +1,7 @@
-"""A job's identity, its settings and the ordered list of its inputs, and what differs between two jobs.
+"""A job's identity, which is its settings and the ordered list of its inputs, and the differences between two jobs.
 
 Two runs belong to the same plan if and only if nothing that their output depends on differs. Inputs may be added to a
-plan: the output then grows, and what was made of the former inputs is kept.
+plan: the output then grows, and the shards of the earlier inputs are kept.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ EMPTY_PLAN: dict[str, Any] = {"settings": {}, "inputs": []}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything that a job's output, or its shards, depend on."""
+    """Everything that a job's output or its shards depend on."""
 
     settings: Mapping[str, Any]
-    """Option or fact to value, in plain JSON types."""
+    """Name → value, in plain JSON types: options, and facts such as the tokenizer's hash."""
     inputs: tuple[InputFile, ...]
-    """In the order of the output; an input may stand in it more than once."""
+    """In the order of the output; an input may occur more than once."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as it is stored."""
@@ -46,16 +46,16 @@ class Plan:
 
 
 _HARMLESS_BEFORE = (("on-bad-record", "fail"),)
-"""Settings that may change from this value: what was made while bad records failed has none to set aside."""
+"""Settings that may change from this value: shards made under `fail` have no bad records."""
 
 
 def describe_changes(old: Mapping[str, Any], plan: Plan, *, may_grow: bool) -> list[str]:
-    """Name what a plan changes against a stored one.
+    """Return the differences between a plan and a stored one, a phrase for each.
 
     Args:
-        old: As `Plan.to_json` wrote it.
-        plan: The new one.
-        may_grow: Added inputs are no change, as long as the former ones keep their order.
+        old: The stored plan, as `Plan.to_json` wrote it.
+        plan: The new plan.
+        may_grow: Whether inputs may be added, as long as the earlier ones keep their order.
     """
     new = decode_json(encode_json(plan.to_json()))
     old_settings, new_settings = old.get("settings", {}), new["settings"]
@@ -69,7 +69,7 @@ def describe_changes(old: Mapping[str, Any], plan: Plan, *, may_grow: bool) -> l
 
 
 def has_added_inputs(old: Mapping[str, Any], plan: Plan) -> bool:
-    """Tell whether a plan that only adds inputs to a stored one adds any."""
+    """Tell whether a plan adds inputs to a stored one, from which it does not differ otherwise."""
     return len(plan.inputs) > len(old.get("inputs", []))
 
 
@@ -118,7 +118,7 @@ class _StoredPlan(BaseModel):
 
 
 def is_plan(stored: object) -> bool:
-    """Tell whether what a file says has the form of a plan, so that it can be compared with one."""
+    """Tell whether a decoded value has the form of a stored plan."""
     try:
         inputs = _StoredPlan.model_validate(stored).inputs
     except ValidationError:

@@ -1,4 +1,4 @@
-"""From inputs to shards: which files, in which order, cut where. Pure but for looking at the files' sizes."""
+"""From inputs to shards: which files, in which order, cut where. Pure except for the calls that stat the files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MAX_SHARDS = 100_000
-"""About as many shards as a build may have; larger inputs get larger shards."""
+"""The approximate limit on the shards of a build; larger inputs get larger shards."""
 
 COMPRESSED = {".gz": "gzip -dk", ".zst": "zstd -dk", ".xz": "xz -dk", ".bz2": "bzip2 -dk", ".parquet": None}
 
@@ -56,8 +56,8 @@ def _look_at(path: str) -> InputFile:
     kind = what_is_no_file(path)
     if kind is not None:
         msg = (
-            f"{path}: expected a file, got {kind}; write what it gives to a file and name that: an input is read in "
-            f"parts, side by side and more than once"
+            f"{path}: expected a file, got {kind}; save its data to a file and name that: an input is read in "
+            f"parts, in parallel and more than once"
         )
         raise InputError(msg)
     try:
@@ -89,7 +89,7 @@ def _look_at(path: str) -> InputFile:
 
 
 def choose_shard_size(total_bytes: int, wanted: int) -> int:
-    """Enlarge shards where there would be too many of them.
+    """Return the wanted shard size, or a larger one if there would be too many shards.
 
     >>> choose_shard_size(10 << 40, 64 << 20) >> 20
     104

@@ -1,8 +1,8 @@
-"""What is done: the work folder's ledger, appended by the driver alone.
+"""The work folder's ledger of finished work, to which only the driver appends.
 
-One line per committed shard or merged range, with a checksum in front. A line that a crash cut off, or that anything
-else damaged, is as if it had never been written: its work is done again. A line is with the system when the call that
-records it returns, so that a killed driver loses nothing; for a power cut, lines are synced in batches.
+One line per committed shard or merged range, after a checksum. A line that a crash cut off or that is damaged otherwise
+is ignored, and its work is done again. A line is handed to the system before the call that records it returns, so a
+killed driver loses nothing; against power cuts, lines are synced in batches.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _RANGE = TypeAdapter(RangeResult)
 
 
 def task_key(task: ShardTask) -> str:
-    """Name a shard by what it reads, so that it is found again when inputs were added around it."""
+    """Return a shard's key, made of what it reads: it stays the same when inputs are added."""
     return f"{task.path}\0{task.input_size_bytes}\0{task.input_version}\0{task.begin}\0{task.end}"
 
 
 def output_key(path: str) -> str:
-    """Name a partial file of tokens, which has the plan's id in its name; its folder may be moved."""
+    """Return the key of a partial file of tokens: its name, which contains the plan's id. Its folder may be moved."""
     return os.path.basename(path)
 
 
 def stored_files(result: ShardResult) -> list[StoredFile]:
-    """Return every file that a shard's result names."""
+    """Return all files that a shard's result names."""
     files = [result.provenance, result.quarantine]
     for key in result.keys:
         files += [key.bin, key.idx, key.provenance]
@@ -54,10 +54,10 @@ def stored_files(result: ShardResult) -> list[StoredFile]:
 
 
 def _inside(result: ShardResult) -> ShardResult:
-    """Refuse a result whose files lie outside of the work folder's shards, or whose counts make no sense.
+    """Return a result whose files are below the work folder's `shards/` and whose counts are not negative.
 
     Raises:
-        ValueError: If that is so.
+        ValueError: If it is another one.
     """
     counts = [result.num_lines, result.num_blank, result.num_records, result.num_quarantined]
     counts += [count for _, count in result.counts]
@@ -77,15 +77,15 @@ def _inside(result: ShardResult) -> ShardResult:
 
 def _digested(result: RangeResult) -> RangeResult:
     for digest in result.block_digests:
-        bytes.fromhex(digest)  # raises ValueError, as every damaged entry does
+        bytes.fromhex(digest)  # raises ValueError if it is damaged
     return result
 
 
 def _described(files: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Refuse files of a dataset that are not a plain suffix with a size and a digest.
+    """Return a dataset's files, each of which is a plain suffix with a size and a digest.
 
     Raises:
-        ValueError: If that is so.
+        ValueError: If one is not.
     """
     for suffix, file in files.items():
         size_bytes, digest = file["size_bytes"], file["digest"]
@@ -96,7 +96,7 @@ def _described(files: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def read_committed_shards(path: str) -> dict[str, ShardResult]:
-    """Read the committed shards of a ledger, by `task_key`, without touching it.
+    """Read the committed shards of a ledger, by `task_key`, without changing it.
 
     Raises:
         FormatError: If it cannot be read.
@@ -119,11 +119,11 @@ class Ledger:
     """The committed shards and ranges of one work folder."""
 
     def __init__(self, path: str) -> None:
-        """Read what is there; nothing is an empty ledger."""
+        """Read the ledger, or create an empty one."""
         self._path = path
         self._shards: dict[str, ShardResult] = {}
         self._ranges: dict[str, dict[str, RangeResult]] = {}
-        """By output and the range's identity."""
+        """By the output's key and the range's identity."""
         self._written: dict[str, int] = {}
         self._assembled: dict[str, tuple[str, dict[str, Any]]] = {}
         self._history = HistoryReader()
@@ -138,7 +138,7 @@ class Ledger:
             self._write(b"\n")
 
     def _read(self) -> bool:
-        """Read all lines; False if the last one was cut off."""
+        """Read all lines; return False if the last one was cut off."""
         line = b"\n"
         try:
             with open(self._path, "rb") as file:
@@ -148,7 +148,7 @@ class Ledger:
         except FileNotFoundError:
             pass
         except OSError as error:
-            msg = f"{self._path}: cannot be read ({error.strerror}); mend that, or start over with --fresh"
+            msg = f"{self._path}: cannot be read ({error.strerror}); fix that, or start over with --fresh"
             raise FormatError(msg) from error
         return line.endswith(b"\n")
 
@@ -171,11 +171,11 @@ class Ledger:
 
     @property
     def history(self) -> History:
-        """What the ledger says of its runs, this one included."""
+        """The history of the ledger's runs, this one included."""
         return self._history.history()
 
     def record_run(self, plan: dict[str, Any], *, keep: bool, fresh: bool) -> None:
-        """Commit that a run of a plan begins."""
+        """Record that a run of a plan begins."""
         before = self.history
         if (before.plan, before.keep, before.fresh, before.finished) != (
             decode_json(encode_json(plan)),
@@ -187,12 +187,12 @@ class Ledger:
             self.sync()
 
     def record_finished(self) -> None:
-        """Commit that everything is published."""
+        """Record that everything is published."""
         self._record({"kind": "finished"})
         self.sync()
 
     def record_partials(self, paths: Iterable[str]) -> None:
-        """Commit that partial files are about to be made beside an output, so that they are known as ours."""
+        """Record partial files before they are created, so that a later run knows that dsindex wrote them."""
         known = self.history.partials
         for path in paths:
             if path not in known:
@@ -200,12 +200,12 @@ class Ledger:
         self.sync()
 
     def record_publishing(self, prefix: str, files: Iterable[FileIdentity], *, obsolete: Sequence[str] = ()) -> None:
-        """Commit that a dataset's files are about to get their final names, in the place of what stands there.
+        """Record that a dataset's files are about to get their final names and replace the files that have them.
 
         Args:
-            prefix: Of the dataset.
-            files: Those that get the names, and those that have them now.
-            obsolete: Prefixes of datasets of an earlier plan that go with what is replaced.
+            prefix: The dataset's prefix.
+            files: The new files, and those that they replace.
+            obsolete: Prefixes of datasets of an earlier plan that are removed with the replaced files.
         """
         self._record({"kind": "publishing", "prefix": prefix, "files": sorted(files), "obsolete": list(obsolete)})
         self.sync()
@@ -225,7 +225,7 @@ class Ledger:
         self.sync_if_due()
 
     def range(self, task: MergeRange) -> RangeResult | None:
-        """Return the committed result of an output range, if it was made of exactly these pieces."""
+        """Return the committed result of an output range, if it was merged from exactly these pieces."""
         return self._ranges.get(output_key(task.output), {}).get(task.identity)
 
     def record_range(self, task: MergeRange, result: RangeResult) -> None:
@@ -240,22 +240,22 @@ class Ledger:
         self._written[output] = max(end, self.written_bytes(output))
 
     def written_bytes(self, output: str) -> int:
-        """Tell where the last committed range of an output ends: the file must be as large."""
+        """Return where the last committed range of an output ends: the file must have at least this size."""
         return self._written.get(output_key(output), 0)
 
     def assembled(self, output: str, merge_id: str) -> dict[str, Any] | None:
-        """Return the digests of the files that were assembled of these parts and may be published."""
+        """Return sizes and digests of the files that were assembled from these parts; None if they were not."""
         recorded, files = self._assembled.get(output_key(output), (None, None))
         return files if recorded == merge_id else None
 
     def record_assembled(self, output: str, merge_id: str, files: dict[str, Any]) -> None:
-        """Commit that all files of a dataset are whole under their partial names; `output` is that of the tokens."""
+        """Record that all files of a dataset are complete under their partial names; `output` is its token file."""
         self._append({"kind": "assembled", "output": output_key(output), "merge": merge_id, "files": files})
         self._assembled[output_key(output)] = merge_id, files
         self.sync()
 
     def record_merge_again(self, output: str) -> None:
-        """Take back what was recorded of a partial file, which is about to be made anew and is empty."""
+        """Revoke what was recorded of a partial file, before it is recreated empty."""
         if self._forget_merge(output_key(output)):
             self._append({"kind": "merge again", "output": output_key(output)})
             self.sync()
@@ -266,7 +266,7 @@ class Ledger:
         return self._assembled.pop(output, None) is not None or had_ranges
 
     def _append(self, entry: dict[str, Any]) -> bytes:
-        """Write a line. Before it is written nothing is taken for done: whoever is stopped meanwhile tells what is."""
+        """Write a line. Callers update their state only afterwards, so it never exceeds what is on file."""
         body = encode_json(entry)
         line = xxhash.xxh3_64_hexdigest(body).encode() + b" " + body + b"\n"
         self._write(line)
@@ -282,12 +282,12 @@ class Ledger:
             raise output_error(self._path, error) from error
 
     def sync_if_due(self) -> None:
-        """Sync when the last time is long enough ago."""
+        """Sync if the last sync is more than SYNC_SECONDS ago."""
         if time.monotonic() - self._synced > SYNC_SECONDS:
             self.sync()
 
     def sync(self) -> None:
-        """Make everything recorded survive a power cut."""
+        """Sync the file, so that everything recorded survives a power cut."""
         self._synced = time.monotonic()
         if self._is_synced:
             return

@@ -1,10 +1,10 @@
 """One driver per work folder and per output: a lock file that names its owner.
 
 The owner is recorded by host, boot, process-id namespace, process id and process start time. Within the same boot and
-namespace the process table says whether the owner lives; a dead owner's lock is taken over at once. From anywhere else
-(another host, another container on this host) a process id means nothing, and only the owner's heartbeat counts: the
-lock lapses LEASE_SECONDS after the last one. A file under the lock's name that is not such a lock is never removed.
-Correctness never depends on the lock (attempts have names of their own); it keeps people from running a job twice.
+namespace the process table tells whether the owner is alive; a dead owner's lock is taken over at once. From anywhere
+else (another host, another container on this host) a process id means nothing, and only the owner's heartbeat counts:
+the lock lapses LEASE_SECONDS after the last one. A file of the lock's name that is not a lock is never removed.
+Correctness never depends on the lock, since attempts have unique names; it keeps people from running a job twice.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 10.0
 MAX_LOCK_BYTES = 4096
-"""A longer file is not a lock."""
+"""The limit on the size of a lock; a longer file is not a lock."""
 
 
 @contextlib.contextmanager
 def hold_lock(path: str, *, what: str) -> Iterator[None]:
-    """Hold the lock file for the time of the block.
+    """Hold the lock file while the block runs.
 
     Args:
         path: The lock file; its folder exists.
-        what: What the lock protects, as the message to a second driver names it.
+        what: What the lock protects, for the message to a second driver.
 
     Raises:
-        PlanError: If a driver that may be alive holds it, naming its host and process, or if something else has its
-            name.
+        PlanError: If a driver that may be alive holds it, naming its host and process, or if a file of its name is not
+            a lock.
         OutputError: If the lock file cannot be written.
     """
     with contextlib.ExitStack() as opened:
@@ -86,13 +86,13 @@ class _Lock:
         self._beat = threading.Thread(target=self._heartbeat, daemon=True, name="dsindex-lease")
 
     def acquire(self) -> None:
-        """Create the lock file, in the place of a dead owner's if need be, and begin the heartbeat."""
+        """Create the lock file, replacing a dead owner's if necessary, and start the heartbeat."""
         while not self._create():
             self._clear_the_way()
         self._beat.start()
 
     def release(self) -> None:
-        """Remove the lock file, unless another driver took it over or somebody wrote something else into it."""
+        """Remove the lock file, unless another driver took it over or its content was changed."""
         self._stop.set()
         self._beat.join()
         try:
@@ -104,7 +104,7 @@ class _Lock:
             os.close(self._file)
 
     def _create(self) -> bool:
-        """Create the lock file; of several drivers one succeeds."""
+        """Try to create the lock file; of several drivers only one succeeds."""
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY
         try:
             self._file = os.open(self._name, flags, 0o644, dir_fd=self._folder)
@@ -121,7 +121,7 @@ class _Lock:
         return True
 
     def _clear_the_way(self) -> None:
-        """Remove the lock that is there if its owner is dead; return as well if it went by itself.
+        """Remove the existing lock if its owner is dead; return also if it has disappeared.
 
         Raises:
             PlanError: If its owner may be alive, or if it is not a lock.
@@ -130,12 +130,12 @@ class _Lock:
             if found is None:
                 return
             self._refuse_unless_dead(found)
-            # Several drivers may find the same dead lock: one of them removes it, the others see that they no longer
-            # have the file of that name. Where a file system has no flock they would have to meet within a millisecond.
+            # Several drivers may find the same dead lock: one removes it, the others notice that the name now belongs
+            # to another file. Without flock this fails only if they meet within a millisecond.
             try:
                 fcntl.flock(found.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                msg = f"{self._path}: another driver began to work on {self._what} at the same moment; wait for it"
+                msg = f"{self._path}: another driver started to work on {self._what} at the same time; wait for it"
                 raise PlanError(msg) from None
             except OSError:
                 pass
@@ -170,17 +170,17 @@ class _Lock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """The regular file that has the lock's name."""
+    """An existing regular file of the lock's name."""
 
     descriptor: int
     status: os.stat_result
     content: bytes
-    """At most one byte more than a lock may have."""
+    """Up to MAX_LOCK_BYTES + 1 bytes."""
 
 
 @contextlib.contextmanager
 def _open_found(folder: int, path: str) -> Iterator[_Found | None]:
-    """Open what has the lock's name, without following a link; None where nothing has.
+    """Open the file of the lock's name without following links; yield None if there is none.
 
     Raises:
         PlanError: If it is not a regular file.
@@ -206,13 +206,13 @@ def _open_found(folder: int, path: str) -> Iterator[_Found | None]:
 def _open_nonblocking(folder: int, name: str) -> int:
     flags = os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        return os.open(name, os.O_RDWR | flags, dir_fd=folder)  # NFS gives flock only on files that are open to write
+        return os.open(name, os.O_RDWR | flags, dir_fd=folder)  # flock on NFS needs a file opened for writing
     except PermissionError:
         return os.open(name, os.O_RDONLY | flags, dir_fd=folder)  # another user's
 
 
 def _kind(mode: int) -> str | None:
-    """Name what is not a regular file."""
+    """Return what a file is if it is not a regular file."""
     if stat.S_ISREG(mode):
         return None
     if stat.S_ISLNK(mode):
@@ -221,7 +221,7 @@ def _kind(mode: int) -> str | None:
 
 
 def _parse_owner(content: bytes) -> dict[str, Any] | None:
-    """Parse a lock file; None where it is not one.
+    """Return the owner that a lock file names; None if it is not a lock.
 
     >>> _parse_owner(b'{"host": "a", "pid": 7, "token": "x"}')
     {'host': 'a', 'pid': 7, 'token': 'x'}
@@ -252,7 +252,7 @@ def _describe_self() -> dict[str, Any]:
 
 
 def _is_alive(owner: dict[str, Any]) -> bool | None:
-    """Tell by the process table whether an owner lives; None where it cannot tell."""
+    """Tell by the process table whether an owner is alive; None if that cannot be known."""
     boot, namespace = _boot_id(), _pid_namespace()
     if None in (boot, namespace) or (owner.get("boot"), owner.get("pid_namespace")) != (boot, namespace):
         return None
@@ -273,7 +273,7 @@ def _boot_id() -> str | None:
 
 
 def _pid_namespace() -> str | None:
-    """Return the namespace that process ids belong to; None where /proc shows another one's processes, or none."""
+    """Return the process-id namespace; None if /proc is missing or shows another namespace's processes."""
     try:
         if os.readlink("/proc/self") != str(os.getpid()):
             return None
@@ -283,9 +283,9 @@ def _pid_namespace() -> str | None:
 
 
 def _start_time(pid: int) -> str | None:
-    """Return a process's start time in clock ticks since boot; None where no such process is to be seen.
+    """Return a process's start time in clock ticks since boot; None if no such process is visible.
 
-    That of a process which has ended and whose parent has not noticed yet equals no owner's.
+    For a zombie it returns `ended`, which is no owner's start time.
     """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
@@ -297,7 +297,7 @@ def _start_time(pid: int) -> str | None:
 
 
 def _has_process(pid: int) -> bool:
-    """Tell whether a process may exist that /proc does not show (its option hidepid)."""
+    """Tell whether a process may exist that /proc hides (mount option hidepid)."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -308,7 +308,7 @@ def _has_process(pid: int) -> bool:
 
 
 def _now_there(folder: int) -> float:
-    """Return the time by the clock that stamps files in this folder: a file server's may differ from this host's."""
+    """Return the time of the clock that stamps files in this folder, which may be a file server's."""
     try:
         os.utime(folder)
         return os.fstat(folder).st_mtime

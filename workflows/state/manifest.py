@@ -1,8 +1,8 @@
-"""The manifest beside every dataset: what it was made of, where every line went, and digests that prove the files.
+"""The manifest beside every dataset: what it was made from, record counts, and digests of its files.
 
-`content` is a function of inputs, tokenizer and options. `run` is what happened: times, hosts, executor, retries. The
-same models write and read it: what is read is a file from outside, and every field is checked before anything uses it.
-A field that a kind of job does not have is absent from its manifests.
+`content` is a function of inputs, tokenizer and options. `run` describes the run: times, hosts, executor, retries. The
+same models write and read it, so every field of a manifest from outside is checked before it is used. Fields that do
+not apply to a kind of job are absent from its manifests.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from workflows.state.identity import EMPTY_PLAN, is_plan
 MANIFEST_SUFFIX = "manifest.json"
 MANIFEST_FORMAT = "dsindex manifest 1"
 LARGEST_MANIFEST_BYTES = 256 << 20
-"""A manifest of 100,000 inputs has some 30 MiB."""
+"""The limit on a manifest's size; one of 100,000 inputs has about 30 MiB."""
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Suffix = Annotated[str, Field(pattern=r"^[a-z0-9]+(\.[a-z0-9]+)*$")]
-"""What follows the prefix in a file's name: it must not lead into another folder."""
+"""What follows the prefix and a dot in a file's name; it cannot lead into another folder."""
 
 
 class _Part(BaseModel):
@@ -42,7 +42,7 @@ class _Part(BaseModel):
 
 
 class _Digest(_Part):
-    """A file as the manifest's `digests` describe it."""
+    """A file in the manifest's `digests`."""
 
     size_bytes: Count
     xxh3_128: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -52,7 +52,7 @@ _DIGESTS = TypeAdapter(dict[Suffix, _Digest])
 
 
 def _read_files(value: object) -> object:
-    """Return files by suffix, from their digests in JSON; files themselves are passed on."""
+    """Return files by suffix from the JSON of `digests`; a dictionary of StoredFile is returned as it is."""
     if isinstance(value, dict) and all(isinstance(file, StoredFile) for file in value.values()):
         return value
     try:
@@ -81,7 +81,7 @@ def _require_plan(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 class RecordedInput(_Part):
-    """An input of a build: its size, the fingerprint of its content, where its lines went; or one of a merge."""
+    """An input: of a build with size, fingerprint and record counts, of a merge with its documents and sequences."""
 
     path: str
     documents: Count | None = None
@@ -97,7 +97,7 @@ class RecordedInput(_Part):
 
 
 class RecordCounts(_Part):
-    """Where every line of the inputs went: lines = records + blank, records = kept + quarantined + elsewhere."""
+    """Record counts: lines = records + blank, records = kept + quarantined + elsewhere."""
 
     lines: Count
     blank: Count
@@ -105,7 +105,7 @@ class RecordCounts(_Part):
     kept: Count
     quarantined: Count
     elsewhere: Count = 0
-    """Records that another split has."""
+    """Records that belong to another split."""
     documents_with_tokens: Count
     empty_documents: Count
 
@@ -144,11 +144,11 @@ class RecordedPacking(_Part):
     blocks: Count
     padding: Count
     fill: float
-    """Share of the places that hold tokens, to six digits."""
+    """Share of the positions that hold tokens, to six digits."""
 
 
 class Content(_Part):
-    """What a manifest says of a dataset, which is under the one law."""
+    """The part of a manifest that depends on inputs, tokenizer and options alone."""
 
     inputs: list[RecordedInput]
     account: RecordCounts | None = None
@@ -160,48 +160,48 @@ class Content(_Part):
     tokenizer: RecordedTokenizer | None = None
     options: RecordedOptions = RecordedOptions()
     statistics: dict[str, Count] | None = None
-    """Of instruction data: messages and tokens by role."""
+    """For instruction data: messages and tokens by role."""
     bad_records: dict[str, Count] | None = None
-    """Of instruction data: how many records were set aside, by kind of problem."""
+    """For instruction data: numbers of quarantined records by kind of problem."""
     packing: RecordedPacking | None = None
     digests: Annotated[dict[str, StoredFile], BeforeValidator(_read_files), PlainSerializer(_describe_files)]
-    """The dataset's files by suffix, which is also the name of each."""
+    """The dataset's files by suffix; each file's `name` is its suffix."""
 
     @property
     def record_counts(self) -> RecordCounts:
-        """Where every line of the inputs went.
+        """The dataset's record counts.
 
         Raises:
-            ValueError: If the dataset was not made of records.
+            ValueError: If the dataset was not made from records.
         """
         if self.account is None:
-            msg = "expected a dataset that was made of records"
+            msg = "expected a dataset that was made from records"
             raise ValueError(msg)
         return self.account
 
     @property
     def eod_id(self) -> int | None:
-        """The id that ends every document with tokens; None where none was appended, or it is not known."""
+        """The id that ends every document with tokens; None if none was appended or it is unknown."""
         return self.tokenizer.eod_id if self.tokenizer is not None and self.options.append_eod else None
 
 
 class RecordedEngine(_Part):
-    """What encoded the texts."""
+    """The engine that encoded the texts."""
 
     name: str
     version: str
     reason: str
     reference_texts: Count
-    """Texts that the reference encoded although a faster engine encoded the others."""
+    """Texts that the reference encoded while a faster engine encoded the others."""
 
 
 class Run(_Part):
-    """What happened, which may differ between two runs of the same plan."""
+    """The part of a manifest that may differ between two runs of the same plan."""
 
     plan: Annotated[dict[str, Any], AfterValidator(_require_plan)] = EMPTY_PLAN
     """As `Plan.to_json` wrote it."""
     started: str = ""
-    """In UTC."""
+    """Time in UTC."""
     seconds: float = 0.0
     host: str = ""
     executor: str = ""
@@ -211,33 +211,33 @@ class Run(_Part):
     lost_workers: Count = 0
     stragglers: Count = 0
     dsindex: str = ""
-    """The version."""
+    """Version of dsindex."""
     python: str = ""
     engine: RecordedEngine | None = None
 
 
 class Manifest(_Part):
-    """A manifest, to be written or as it was read."""
+    """A manifest."""
 
     content: Content
     run: Run
 
     def encode(self) -> bytes:
-        """Return the manifest's bytes: JSON that people can read, without the fields that were not given."""
+        """Return the manifest as indented JSON, without the fields that were not given."""
         dumped = self.model_dump(exclude_unset=True)
         return encode_json({"format": MANIFEST_FORMAT, **dumped}, indent=True, newline=True)
 
 
 def manifest_path(prefix: str) -> str:
-    """Return the manifest's name for a dataset's path without suffix."""
+    """Return the path of a dataset's manifest."""
     return f"{prefix}.{MANIFEST_SUFFIX}"
 
 
 def read_manifest(prefix: str) -> Manifest | None:
-    """Read a dataset's manifest; None where there is none.
+    """Read a dataset's manifest; return None if there is none.
 
     Raises:
-        FormatError: If there is one that cannot be read, at the first field that is missing or not of its type.
+        FormatError: If it cannot be read, naming the first field that is missing or has a wrong type.
     """
     path = manifest_path(prefix)
     remedy = "restore the file, or rebuild with --fresh"
@@ -269,7 +269,7 @@ def read_manifest(prefix: str) -> Manifest | None:
 
 
 def files_have_recorded_sizes(prefix: str, manifest: Manifest) -> bool:
-    """Tell quickly whether the published files are still there in full; `dsindex verify` looks inside."""
+    """Tell whether the published files exist with their recorded sizes; only `dsindex verify` reads their content."""
     try:
         return all(
             os.path.getsize(f"{prefix}.{suffix}") == file.size_bytes

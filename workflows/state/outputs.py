@@ -1,7 +1,7 @@
-"""What stands under a job's final names: output of the same plan, of another one, someone else's files, or nothing.
+"""Existing files under a job's final names: output of the same plan, of another plan, or of another program.
 
-Only what a manifest or the ledger proves to be ours is ever replaced, unless --fresh asks for it; and only what stood
-there when the job began: a file that appears meanwhile is someone else's.
+Without --fresh, a job replaces only files that dsindex wrote by proof of a manifest or the ledger. In any case it
+replaces only files that existed when the job began: a file that appears meanwhile is someone else's.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Output:
     prefix: str
     """Path without suffix."""
     suffixes: tuple[str, ...]
-    """Of its files, but for the manifest."""
+    """Suffixes of its files, except the manifest's."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Final names of all its files, the manifest's last."""
+        """Final paths of all its files, the manifest's last."""
         return (*(f"{self.prefix}.{suffix}" for suffix in self.suffixes), manifest_path(self.prefix))
 
 
@@ -52,15 +52,15 @@ PACKED_SUFFIXES = tuple(reversed(PACKED_PUBLISHING_ORDER))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What stands under the final names of one output."""
+    """The existing files under the final names of one output."""
 
     output: Output
     files: Mapping[str, FileIdentity]
-    """By path; names under which nothing stands are absent."""
+    """Path → identity, of existing files only."""
 
 
 def look_at_output(output: Output) -> Standing:
-    """Return what stands under an output's final names now, symbolic links followed."""
+    """Return the existing files under an output's final names, following symbolic links."""
     files = {}
     for path in output.paths:
         try:
@@ -74,17 +74,17 @@ def look_at_output(output: Output) -> Standing:
 
 
 def require_unchanged(standing: Standing) -> None:
-    """Refuse to replace files that were put under final names while the job ran.
+    """Check that no file under a final name changed while the job ran.
 
     Raises:
-        OutputError: Naming the first one.
+        OutputError: If one did, naming the first.
     """
     now = look_at_output(standing.output)
     for path in standing.output.paths:
         if now.files.get(path) != standing.files.get(path):
             msg = (
-                f"{path}: expected what stood there when this job began, got a file that was written, replaced or "
-                f"removed meanwhile; nothing was published: see who writes there, then run the same command again"
+                f"{path}: expected no change since this job began, got a file that was written, replaced or "
+                f"removed meanwhile; nothing was published: find out what writes there, then run the same command again"
             )
             raise OutputError(msg)
 
@@ -92,21 +92,21 @@ def require_unchanged(standing: Standing) -> None:
 def find_finished(
     standings: Sequence[Standing], plan: Plan, *, may_grow: bool, read_unfinished: Callable[[], History]
 ) -> list[Manifest] | None:
-    """Judge what is there already.
+    """Return the manifests of existing output if the same plan made all of it; refuse output that must not be replaced.
 
     Args:
-        standings: Of all that the job publishes.
-        plan: What it would do.
-        may_grow: Whether added inputs continue what is there; otherwise they are another plan.
-        read_unfinished: Returns what the ledger says of a run that was cut off, while it published perhaps.
+        standings: The existing files of every output of the job.
+        plan: The job's plan.
+        may_grow: Whether added inputs continue the existing output; otherwise they make another plan.
+        read_unfinished: Returns the ledger's history of a run that was interrupted, perhaps while it published.
 
     Returns:
-        The manifests of finished output of the same plan; None where there is work to do.
+        The manifests of finished output of the same plan; None if there is work to do.
 
     Raises:
-        PlanError: If the output was made by another plan, naming what differs.
+        PlanError: If another plan made the output, naming what differs.
         FormatError: If a manifest cannot be read.
-        OutputError: If files stand under final names that are not proven to be ours.
+        OutputError: If nothing proves that dsindex wrote the files under final names.
     """
     finished: list[Manifest] = []
     for standing in standings:
@@ -132,14 +132,14 @@ def find_finished(
 
 
 def refuse_inputs(outputs: Sequence[Output], inputs: Sequence[str]) -> None:
-    """Refuse outputs that are inputs of the same job, under whatever name or link.
+    """Refuse outputs that are inputs of the same job, under any name or link.
 
     Args:
-        outputs: All that the job publishes.
+        outputs: Every output of the job.
         inputs: Paths of the files that it reads.
 
     Raises:
-        OutputError: Naming the output and the input.
+        OutputError: If an output is an input, naming both.
     """
     own = {identity[:2]: path for output in outputs for path, identity in look_at_output(output).files.items()}
     if not own:
@@ -148,18 +148,18 @@ def refuse_inputs(outputs: Sequence[Output], inputs: Sequence[str]) -> None:
         try:
             status = os.stat(path)
         except OSError:
-            continue  # whoever reads it says so
+            continue  # reported when it is read
         output_path = own.get((status.st_dev, status.st_ino))
         if output_path is not None:
             msg = (
-                f"{output_path}: expected an output that is none of the inputs, and it is the input "
+                f"{output_path}: expected an output that is none of the inputs, got the input "
                 f"{show_name(path)}; choose another --output-prefix"
             )
             raise OutputError(msg)
 
 
 def _refuse_foreign(standing: Standing, published: frozenset[FileIdentity]) -> None:
-    """Refuse to replace files but for those that a run put there, or was about to replace, when it was cut off."""
+    """Refuse to replace files, except those that an interrupted run published or was about to replace."""
     for path, identity in standing.files.items():
         if identity in published:
             continue
@@ -171,10 +171,10 @@ def _refuse_foreign(standing: Standing, published: frozenset[FileIdentity]) -> N
 
 
 def _refuse_modified(standing: Standing, manifest: Manifest) -> None:
-    """Refuse to replace files that are not what the manifest says: someone else wrote them since.
+    """Refuse to replace files that differ from the manifest: another program wrote them since.
 
-    A file of the recorded size that is not newer than the manifest is taken for ours; a newer one, as copies are, is
-    digested.
+    A file of the recorded size that is not newer than the manifest is accepted; a newer one, such as a copy, must have
+    the recorded digest.
     """
     prefix = standing.output.prefix
     published = standing.files.get(manifest_path(prefix))
@@ -201,7 +201,7 @@ def _digest(path: str) -> str | None:
 
 
 def is_of_same_run(output: Output, successor: Output) -> bool:
-    """Tell whether two published datasets are proven to be of one run: their manifests hold the same plan."""
+    """Tell whether two published datasets provably come from one run: their manifests hold the same plan."""
     try:
         manifests = [read_manifest(output.prefix), read_manifest(successor.prefix)]
     except FormatError:

@@ -1,4 +1,4 @@
-"""Files of an output that are not whole yet: `<final>.<plan id>.partial`, recorded before they are made."""
+"""Files of an output that are not complete yet: `<final>.<plan id>.partial`, recorded before they are created."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
-"""What dsindex.storage.atomic_writer adds to a name while the file is written."""
+"""The ending that dsindex.storage.atomic_writer adds to a name while it writes the file."""
 
 
 def partial_path(final: str, plan_id: str) -> str:
-    """Return the name of a file until it is published."""
+    """Return the path of a file until it is published."""
     return f"{final}.{plan_id}.partial"
 
 
 def remove_partials(paths: Iterable[str]) -> None:
-    """Remove recorded partial files, and what crashes while one was written left under its name; links stay.
+    """Remove recorded partial files, and the temporary files that crashes left of them, but no links.
 
-    What cannot be removed is left: it is no output, and a later run finds it recorded.
+    A file that cannot be removed is left: it is not an output, and a later run finds it recorded.
     """
     for path in paths:
         folder, name = os.path.split(path)

@@ -1,8 +1,8 @@
-"""A dataset's files and their names: partial until all are whole, then published; and what a job leaves of them.
+"""A dataset's files and their names: partial until all are complete, then published.
 
-Files are assembled beside the output (a rename cannot cross file systems) as `<final>.<plan id>.partial`: a zombie of a
-build of another plan cannot write there, and one of the same plan would write the same bytes. The ledger knows each of
-them before it is made.
+Files are assembled beside the output (a rename cannot cross file systems) as `<final>.<plan id>.partial`: a leftover
+process of another plan cannot write there, and one of the same plan would write the same bytes. Each is recorded in the
+ledger before it is created.
 """
 
 from __future__ import annotations
@@ -51,49 +51,49 @@ PACKED_PUBLISHING_ORDER = (PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, "pbin")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A dataset that a job is going to make: what is known of it before there are parts."""
+    """A dataset that a job is going to make, as far as it is known before its parts exist."""
 
     prefix: str
     """Final path without suffix."""
     plan_id: str
-    """Of the job."""
+    """Id of the job's plan."""
     bound_bytes: int
-    """What the file of tokens will hardly be larger than, by the plan alone; its ranges follow from it."""
+    """Approximate upper bound on the token file's size by the plan alone; the ranges are derived from it."""
     header_bytes: int = 0
-    """What a `.pbin` has before its tokens; 0: a `.bin` and an `.idx` are made."""
+    """Size of a `.pbin`'s header; 0 for a `.bin` and an `.idx`."""
     swapped_bytes: int = 1
-    """Size of a token where its bytes are turned round; 1: it stays as it is in the parts."""
+    """Size of a token if its byte order is reversed; 1 if tokens are copied as they are."""
 
     @property
     def publishing_order(self) -> tuple[str, ...]:
-        """All files that it may have; the last one's presence says that the others are whole."""
+        """Suffixes of all files that it may have; if the last one exists, the others are complete."""
         return PACKED_PUBLISHING_ORDER if self.header_bytes else PUBLISHING_ORDER
 
     @property
     def token_suffix(self) -> str:
-        """The file that is assembled by ranges."""
+        """The suffix of the file that is assembled by ranges."""
         return "pbin" if self.header_bytes else "bin"
 
     @property
     def token_file(self) -> str:
-        """The file that is assembled by ranges, until it is published."""
+        """The partial path of the file that is assembled by ranges."""
         return self.partial(self.token_suffix)
 
     def final(self, suffix: str) -> str:
-        """Return a file's published name."""
+        """Return a file's published path."""
         return f"{self.prefix}.{suffix}"
 
     def partial(self, suffix: str) -> str:
-        """Return a file's name until it is published."""
+        """Return a file's path until it is published."""
         return partial_path(self.final(suffix), self.plan_id)
 
     @property
     def partials(self) -> list[str]:
-        """Names of all files that it may have, until they are published."""
+        """Partial paths of all files that it may have."""
         return list(map(self.partial, self.publishing_order))
 
     def identify_partials(self) -> list[FileIdentity]:
-        """Return what its partial files, as far as there are any, will be recognised by under their final names."""
+        """Return the identities of its existing partial files, which they keep under their final names."""
         found = []
         for path in self.partials:
             with contextlib.suppress(OSError):
@@ -101,13 +101,13 @@ class Target:
         return found
 
     def piece(self, part: Part) -> Piece:
-        """Return what a part adds to the file of tokens."""
+        """Return the piece that a part adds to the token file."""
         return replace(part.piece, swapped_bytes=self.swapped_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedEnds:
-    """What stands before and after the tokens of a `.pbin`."""
+    """The header and the index of a `.pbin`, before and after its tokens."""
 
     head: Piece
     index: Piece
@@ -115,38 +115,38 @@ class PackedEnds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """A dataset that is to be made, all parts of which are there."""
+    """A dataset that is ready to be assembled: all its parts exist."""
 
     target: Target
     parts: tuple[Part, ...]
     """In output order."""
     provenance: tuple[ShardProvenance, ...] | None
     quarantine: tuple[ShardQuarantine, ...] = ()
-    """What was set aside; none, and no file is published."""
+    """Shards' bad records; if empty, no quarantine file is published."""
     packed: PackedEnds | None = None
-    """Of a `.pbin`."""
+    """Header and index of a `.pbin`; None for a `.bin` and an `.idx`."""
 
     @property
     def header(self) -> IndexHeader:
-        """Counts of the merged dataset."""
+        """The header of the merged dataset's `.idx`, with its counts."""
         return merged_header(self.parts)
 
     @property
     def suffixes(self) -> frozenset[str]:
-        """Which files the dataset has."""
+        """Suffixes of the files that the dataset has."""
         absent = set() if self.provenance is not None else {PROVENANCE_SUFFIX}
         absent |= set() if self.quarantine else {QUARANTINE_SUFFIX}
         return frozenset(self.target.publishing_order) - absent
 
     @property
     def pieces(self) -> list[Piece]:
-        """What the file of tokens is made of, in order."""
+        """The pieces of the token file, in order."""
         tokens = [self.target.piece(part) for part in self.parts]
         return tokens if self.packed is None else [self.packed.head, *tokens, self.packed.index]
 
     @property
     def bin_bytes(self) -> int:
-        """Size of the merged file of tokens."""
+        """Size of the merged token file."""
         return sum(piece.size_bytes for piece in self.pieces)
 
 
@@ -156,11 +156,11 @@ def identify_parts(parts: Sequence[Part]) -> str:
 
 
 def shard_part(shard: KeyResult, work_dir: str, dtype: np.dtype[Any]) -> Part:
-    """Return one key's part of a shard as what is merged."""
+    """Return one key's part of a shard, for merging."""
     return Part(
         bin_path=os.path.join(work_dir, shard.bin.name),
         idx_path=os.path.join(work_dir, shard.idx.name),
-        identity=shard.bin.name,  # the attempt's own: the shard made again has another one
+        identity=shard.bin.name,  # unique per attempt, so a shard that was made again has another one
         bin_bytes=shard.bin.size_bytes,
         header=IndexHeader(
             dtype=dtype,
@@ -172,24 +172,24 @@ def shard_part(shard: KeyResult, work_dir: str, dtype: np.dtype[Any]) -> Part:
 
 
 def record_partials(dataset: Dataset, ledger: Ledger) -> None:
-    """Commit that the files of a dataset are about to be made, so that they are known as ours."""
+    """Record a dataset's partial files before they are created, so that a later run knows that dsindex wrote them."""
     ledger.record_partials(map(dataset.target.partial, sorted({*dataset.suffixes, MANIFEST_SUFFIX})))
 
 
 def publish(dataset: Dataset, manifest: bytes) -> None:
-    """Rename a dataset's files to their final names, the manifest last; done again after a crash, it finishes.
+    """Rename a dataset's files to their final names, the manifest last. Called again after a crash, it finishes.
 
-    A reader takes an `.idx` for the sign that the `.bin` is whole and its own. So what an earlier build published
-    under these names goes first, its manifest and `.idx` (or `.pbin`) before all else.
+    To a reader, an `.idx` means that its `.bin` is complete. So an earlier dataset of these names is removed first,
+    beginning with its manifest and its `.idx` or `.pbin`.
 
     Raises:
-        OutputError: If the folder or the disk refuses.
+        OutputError: If a file cannot be renamed or written.
     """
     target = dataset.target
     folder = os.path.dirname(target.prefix)
     try:
         *others, last = target.publishing_order
-        if os.path.exists(target.partial(last)):  # else it is published, and so is all that goes before it
+        if os.path.exists(target.partial(last)):  # otherwise it is published, as are all before it
             withdraw(target)
             for suffix in others:
                 if suffix in dataset.suffixes:
@@ -205,10 +205,10 @@ def publish(dataset: Dataset, manifest: bytes) -> None:
 
 
 def withdraw(target: Target) -> None:
-    """Take back what an earlier build published under a dataset's names, if another one is about to be published.
+    """Remove an earlier dataset's manifest and `.idx` or `.pbin`, if a new one is about to be published.
 
     Raises:
-        OSError: If that cannot be done.
+        OSError: If they cannot be removed.
     """
     last = target.publishing_order[-1]
     if os.path.exists(target.partial(last)):
@@ -224,7 +224,7 @@ def _rename(target: Target, suffix: str) -> None:
 def shard_provenance(
     results: Sequence[tuple[ShardTask, ShardResult]], work_dir: str, *, key: str | None = None
 ) -> tuple[ShardProvenance, ...]:
-    """Return every shard's provenance, or one key's own, with the number of the shard's first line in its input."""
+    """Return each shard's provenance, or one key's, with the number of the shard's first line in its input."""
     stored = [
         result.provenance if key is None else next(part.provenance for part in result.keys if part.key == key)
         for _, result in results
@@ -239,7 +239,7 @@ def shard_provenance(
 def shard_quarantine(
     results: Sequence[tuple[ShardTask, ShardResult]], work_dir: str, inputs: Sequence[str]
 ) -> tuple[ShardQuarantine, ...]:
-    """Return what every shard set aside, with its first line's number; `inputs` are the paths as given."""
+    """Return each shard's bad records, with the number of its first line; `inputs` are the paths as given."""
     return tuple(
         ShardQuarantine(
             path=os.path.join(work_dir, result.quarantine.name), file=inputs[task.input], first_line=first_line
@@ -250,7 +250,7 @@ def shard_quarantine(
 
 
 def _first_lines(results: Sequence[tuple[ShardTask, ShardResult]]) -> list[int]:
-    """Return the 1-based number of each shard's first line in its input, which the shards before it decide."""
+    """Return the 1-based number of each shard's first line in its input."""
     first_lines: list[int] = []
     for _, group in groupby(results, key=lambda pair: pair[0].input):
         counts = [result.num_lines for _, result in group]

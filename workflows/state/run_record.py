@@ -1,4 +1,4 @@
-"""The manifest's `run` part: what happened, which may differ between two runs of the same plan."""
+"""The manifest's `run` part, which may differ between two runs of the same plan."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def describe_run(
     engine: Engine | None = None,
     num_reference_texts: int = 0,
 ) -> Run:
-    """Say when, where and with what a plan was carried out.
+    """Return when, where and with what a plan was carried out.
 
     Args:
-        plan: The plan itself stands in it, so that a changed one is told from it.
-        began: Seconds since the epoch.
-        executor: Where the tasks ran.
-        statistics: What it took.
-        shards: How many parts the work had.
-        engine: What encoded, in jobs that encode.
+        plan: The job's plan, which is stored to recognise another one later.
+        began: Start of the run, in seconds since the Unix epoch.
+        executor: The executor of its tasks.
+        statistics: Its counts of retries, lost workers and stragglers.
+        shards: Number of shards.
+        engine: The engine, if the job encodes.
         num_reference_texts: Texts that the reference encoded although the engine is a faster one.
     """
     encoded = {} if engine is None else {"engine": _describe_engine(engine, num_reference_texts)}

@@ -1,10 +1,10 @@
-"""A job's work folder: its marker, lock, plan and ledger; what may be resumed, and what is refused by name.
+"""A job's work folder: its marker, lock, plan and ledger, and the rules by which a job is resumed or refused.
 
-dsindex-work-folder.json   the marker (dsindex.shards.ownership): without it a folder that is not empty is refused
+dsindex-work-folder.json   the marker (dsindex.shards.ownership); a folder without it must be empty
 owner.json                 the lock of the driver that works here
-plan.json                  what the job does, for people; the ledger holds it too, with a checksum
-ledger.jsonl               what is done
-progress.json              how it goes
+plan.json                  the job's plan, for people; the ledger has it too, with a checksum
+ledger.jsonl               finished work
+progress.json              current progress
 shards/                    files of attempts
 """
 
@@ -52,21 +52,21 @@ class WorkFolder:
     path: str
     folder_id: str
     history: History
-    """What earlier runs recorded."""
+    """The ledger's history of earlier runs."""
     keep: bool = False
-    """It stays when its job is done."""
+    """Whether the folder stays when its job is done."""
     was_damaged: bool
-    """The ledger has work, and plan.json, which should explain it, cannot be read."""
+    """Whether the ledger has work but its plan.json cannot be read."""
 
     @property
     def shards_folder(self) -> str:
-        """Where attempts write."""
+        """Path of the folder that attempts write to."""
         return os.path.join(self.path, SHARDS_FOLDER)
 
     def start_over(self) -> None:
-        """Remove what earlier runs left, here and beside their outputs, but for marker and lock.
+        """Remove the files of earlier runs, here and beside their outputs, except marker and lock.
 
-        The ledger goes last of what is removed: it names the rest.
+        The ledger is removed last, since it names the other files.
         """
         remove_partials(self.history.partials)
         remove_owned_shards(self.path, self.folder_id)
@@ -77,11 +77,11 @@ class WorkFolder:
         """Begin or continue a plan.
 
         Args:
-            plan: What the job does.
-            fresh: The output of another plan is replaced.
+            plan: The job's plan.
+            fresh: Whether the output of another plan is replaced.
 
         Raises:
-            FormatError: If what an earlier run recorded cannot be read.
+            FormatError: If the ledger cannot be read.
             OutputError: If the folder cannot be written.
         """
         path = os.path.join(self.path, PLAN_FILE)
@@ -96,14 +96,14 @@ class WorkFolder:
 
 @contextlib.contextmanager
 def own_work_folder(path: str, plan: Plan, *, fresh: bool, keep: bool) -> Iterator[WorkFolder]:
-    """Own a work folder for the time of the block, and remove it when the block succeeds, unless it is to be kept.
+    """Own a work folder while the block runs, and remove it when the block succeeds, unless it is to be kept.
 
-    Nothing in the folder is changed before the block does so; one that was new is removed if nothing was begun in it.
+    Only the block itself changes the folder's work; a new folder in which no work began is removed.
 
     Raises:
-        PlanError: If the folder is not ours, another driver works there, or it holds work of another plan, naming what
-            differs.
-        OutputError: If it cannot be made.
+        PlanError: If the folder has no marker and is not empty, another driver works there, or it has work of another
+            plan, naming what differs.
+        OutputError: If it cannot be created.
     """
     make_folder(path)
     _mark(path)
@@ -123,14 +123,14 @@ def own_work_folder(path: str, plan: Plan, *, fresh: bool, keep: bool) -> Iterat
                 _remove_all(path)
     finally:
         with contextlib.suppress(OSError):
-            os.rmdir(path)  # succeeds only if nothing is left in it
+            os.rmdir(path)  # succeeds only if it is empty
 
 
 def remove_finished_folder(path: str, plan: Plan) -> None:
-    """Remove the work folder of a run that published everything and was killed before it had tidied up.
+    """Remove the work folder of a run that published everything and was killed before it removed the folder.
 
-    A folder that was to be kept, is another job's or not ours, or in which a driver works, stays as it is. An empty one
-    goes: a kill just before the last call leaves that, and it holds nothing.
+    A folder stays as it is if it was to be kept, belongs to another job, has no marker, or a driver works there. An
+    empty folder is removed, as a kill just before the final `rmdir` leaves one.
     """
     lock = os.path.join(path, LOCK_FILE)
     if read_folder_id(path) is not None:
@@ -138,7 +138,7 @@ def remove_finished_folder(path: str, plan: Plan) -> None:
         is_own = history.plan == decode_json(encode_json(plan.to_json()))
         if history.keep or not (is_own or (history.plan is None and not history.has_work)):
             return
-    elif not is_lock(lock):  # else it was killed after the marker was removed
+    elif not is_lock(lock):  # a lock without a marker: killed after the marker was removed
         lock = ""
     if lock:
         with contextlib.suppress(PlanError), hold_lock(lock, what=f"the work folder {path}"):
@@ -149,12 +149,12 @@ def remove_finished_folder(path: str, plan: Plan) -> None:
 
 
 def read_unfinished(path: str) -> History:
-    """Return what a work folder's ledger says, without touching it; an empty history where it is not ours."""
+    """Return the history of a work folder's ledger without changing it; it is empty if the folder has no marker."""
     return read_history(os.path.join(path, LEDGER_FILE)) if read_folder_id(path) is not None else History()
 
 
 def read_plan(path: str) -> dict[str, Any] | None:
-    """Return the plan of a work folder as its plan.json has it; None where there is none that can be read."""
+    """Return the plan in a work folder's plan.json; None if it is missing or cannot be read."""
     try:
         with open(os.path.join(path, PLAN_FILE), "rb") as file:
             stored = decode_json(file.read())
@@ -164,7 +164,7 @@ def read_plan(path: str) -> dict[str, Any] | None:
 
 
 def _mark(path: str) -> str:
-    """Make a new or empty folder a work folder; a lock in it is what a driver left that was killed at its very end."""
+    """Mark a new or empty folder as a work folder and return its id; it may have a killed driver's lock."""
     lock = os.path.join(path, LOCK_FILE)
     return mark_folder(path, beside=frozenset({LOCK_FILE} if is_lock(lock) else ()))
 
@@ -181,7 +181,7 @@ def _look_at(path: str, *, keep: bool = False) -> WorkFolder:
 
 
 def _refuse_other_output(folder: WorkFolder, plan: Plan) -> None:
-    """Refuse a folder with work on another output: --fresh starts one output over, it gives up no other's work."""
+    """Refuse a folder with work on another output: --fresh must not discard that."""
     stored = folder.history.plan
     if stored is None or not folder.history.has_work:
         return
@@ -189,7 +189,7 @@ def _refuse_other_output(folder: WorkFolder, plan: Plan) -> None:
         before, now = stored["settings"].get(name), plan.settings.get(name)
         if before != now:
             msg = (
-                f"{folder.path}: expected no work on another output, got that on {before or 'one of another kind'}; "
+                f"{folder.path}: expected no work on another output, got work on {before or 'one of another kind'}; "
                 f"choose another --work-dir, or remove this folder if nobody needs it"
             )
             raise PlanError(msg)
@@ -201,8 +201,8 @@ def _refuse_other_plan(folder: WorkFolder, plan: Plan) -> None:
         return
     if history.plan is None:
         msg = (
-            f"{folder.path}: expected the plan that the ledger's shards belong to, and neither plan.json nor the "
-            f"ledger has one that can be read; restore one of them, or give --fresh to make all shards again"
+            f"{folder.path}: expected the plan of the ledger's shards, but neither plan.json nor the ledger has one "
+            f"that can be read; restore one of them, or make all shards again with --fresh"
         )
         raise PlanError(msg)
     changes = describe_changes(history.plan, plan, may_grow=True)
@@ -213,25 +213,23 @@ def _refuse_other_plan(folder: WorkFolder, plan: Plan) -> None:
             else "an unfinished build of another plan is here"
         )
         msg = (
-            f"{folder.path}: {what}: {'; '.join(changes)}; give the former options and inputs to continue it, "
+            f"{folder.path}: {what}: {'; '.join(changes)}; use the former options and inputs to continue it, "
             f"--fresh to start over, or another --work-dir"
         )
         raise PlanError(msg)
 
 
 def _remove_if_unused(path: str) -> None:
-    """Remove the marker of a folder in which nothing was begun; the caller's lock is all that remains."""
+    """Remove the marker of a folder that has nothing else but the caller's lock."""
     with contextlib.suppress(OSError):
         if set(os.listdir(path)) == {MARKER_FILE, LOCK_FILE}:
             remove_named(path, (MARKER_FILE,))
 
 
 def _remove_all(path: str) -> None:
-    """Remove what jobs left in their work folder, but for the lock that is held.
+    """Remove the files of jobs in their work folder, except the held lock; with files of others, the marker stays too.
 
-    Files of others stay, and then the marker too.
-
-    The partial files beside the outputs go first and the ledger, which names them, last.
+    Partial files beside the outputs are removed first and the ledger, which names them, last.
     """
     _look_at(path).start_over()
     _remove_if_unused(path)

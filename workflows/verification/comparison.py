@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 from dsindex.verify.source import (
-    Difference,
     DocumentSlice,
-    RecordCounts,
     SourceRange,
     SourceResult,
     SourceSettings,
@@ -20,121 +19,152 @@ from dsindex.verify.source import (
 )
 from dsindex.verify.stored import read_runs
 from workflows.execution.calls import Call
-from workflows.execution.dispatch import run_calls
+from workflows.execution.ordered import run_in_order
+from workflows.verification.checks import Check, RanCheck, Step, Verdict, run_checks
 from workflows.verification.source import open_recorded_source, plan_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.formats.pbin import PackedHeader
+    from dsindex.verify.structure import IndexCounts
     from workflows.execution.calls import Executor
     from workflows.progress.reporter import Reporter
     from workflows.verification.manifest_checks import Recorded
-    from workflows.verification.report import VerifyReport
     from workflows.verification.source import RecordedSource, SourceConfig
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceComparison:
-    """How a comparison ended."""
-
-    documents: int
-    """Compared."""
-    findings: tuple[str, ...]
-
-
 def open_for_comparison(
-    report: VerifyReport, recorded: Recorded, config: SourceConfig, *, packed: PackedHeader | None = None
-) -> RecordedSource | None:
-    """Find what a dataset was made of, before anything long begins; None where it cannot be compared.
+    recorded: Recorded, config: SourceConfig, *, packed: PackedHeader | None = None
+) -> tuple[RecordedSource | None, Check]:
+    """Find what a dataset was made of, before anything long begins.
 
     Args:
-        report: Is told why it cannot be compared, and what changed.
         recorded: The manifest.
         config: Where things are.
         packed: Header of the `.pbin`; None: the dataset is an MMIDIDX pair.
+
+    Returns:
+        The source, None where the dataset cannot be compared; and why not, or what changed.
 
     Raises:
         InputError: If there is no manifest, or the dataset was not made from text.
         TokenizerError: If the tokenizer is not there, or is another one.
     """
-    if recorded.content is None and report.has_manifest:
-        report.notes.append("the manifest is damaged, so the dataset could not be compared with its source")
-        return None
+    if recorded.content is None and recorded.is_there:
+        note = "the manifest is damaged, so the dataset could not be compared with its source"
+        return None, Check(notes=(note,))
     source = open_recorded_source(recorded.prefix, recorded.manifest, config, packed=packed)
-    report.findings += source.findings
-    return None if source.findings else source
+    return (None if source.findings else source), Check(findings=source.findings)
 
 
-def report_comparison(
-    report: VerifyReport,
-    source: RecordedSource,
+def run_and_compare(
+    checks: Sequence[Check],
+    source: RecordedSource | None,
     *,
+    provenance: Check,
+    counts: IndexCounts | None,
     share: float,
     executor: Executor,
     reporter: Reporter,
-) -> None:
-    """Compare a dataset with its source, if its index is whole.
+) -> list[RanCheck]:
+    """Run all checks of a dataset, then compare it with its source where there is one to compare with.
 
     Args:
-        report: Is told what was found.
+        checks: In the order of the report.
         source: What `open_for_comparison` found.
+        provenance: The one of the checks without whose success the documents are not looked up by provenance.
+        counts: Of the index; None: it is damaged.
         share: Of the documents to compare, in (0, 1].
         executor: Where to run.
         reporter: Is told how it goes.
     """
-    if report.counts is None:
-        report.notes.append("the index is damaged, so the dataset could not be compared with its source")
-        return
-    num_documents = report.counts.num_documents
-    comparison = compare_with_source(
-        source, num_documents=num_documents, share=share, executor=executor, reporter=reporter
-    )
-    report.findings += comparison.findings
-    report.checks.append(
-        f"against the source: {comparison.documents:,} of {num_documents:,} documents tokenized again"
-        f" with {source.settings.engine.describe()}"
-    )
+    ran = run_checks(checks, executor=executor, reporter=reporter)
+    if source is None:
+        return ran
+    if not any(each.check is provenance and each.is_sound for each in ran):
+        source = source.without_provenance()
+    return [*ran, compare_with_source(source, counts, share=share, executor=executor, reporter=reporter)]
 
 
 def compare_with_source(
-    source: RecordedSource,
-    *,
-    num_documents: int,
-    share: float,
-    executor: Executor,
-    reporter: Reporter,
-) -> SourceComparison:
-    """Tokenize again and find the first document that differs.
+    source: RecordedSource, counts: IndexCounts | None, *, share: float, executor: Executor, reporter: Reporter
+) -> RanCheck:
+    """Tokenize again and find the first document that differs, if the index of the dataset is whole.
 
     Args:
-        source: What `open_recorded_source` found, without findings.
-        num_documents: Of the dataset.
+        source: What `open_for_comparison` found.
+        counts: Of the index; None: it is damaged.
         share: Of the documents to compare, in (0, 1], chosen by a hash of their numbers.
         executor: Where to run.
         reporter: Is told how it goes.
     """
-    settings = source.settings
-    shared = executor.share(settings)
-    missing: list[str] = []
-    if settings.provenance is not None:
-        slices = plan_slices(num_documents, share)
-        pieces = _with_slices_of_index(settings, slices)
-        results = _run(executor, reporter, "compare", compare_slice, pieces, len(slices), shared)
+    if counts is None:
+        note = "the index is damaged, so the dataset could not be compared with its source"
+        return RanCheck(check=Check(notes=(note,)), verdict=Verdict())
+    if source.settings.provenance is not None:
+        check = _compare_slices(source.settings, counts.num_documents, share)
     else:
-        ranges, wanted = number_ranges(settings, executor=executor, reporter=reporter)
-        chosen = choose_ranges(ranges, share)
-        results = _run(
-            executor, reporter, "compare", compare_range, _with_ranges_of_index(settings, chosen), len(chosen), shared
-        )
-        if wanted != num_documents:
-            missing.append(
-                f"{settings.dataset}: expected the {wanted} documents that the inputs give, got {num_documents}; "
-                f"make it again with --fresh"
-            )
-    return SourceComparison(
-        documents=sum(result.documents for result in results), findings=(*_first_difference(results), *missing)
+        ranges, wanted = number_ranges(source.settings, executor=executor, reporter=reporter)
+        check = _compare_ranges(source.settings, counts.num_documents, ranges, wanted=wanted, share=share)
+    [ran] = run_checks([check], executor=executor, reporter=reporter, stage="compare", unit="pieces")
+    return ran
+
+
+def _compare_slices(settings: SourceSettings, num_documents: int, share: float) -> Check:
+    """Compare documents that the provenance finds in the inputs."""
+    slices = plan_slices(num_documents, share)
+    return Check(
+        steps=_steps(compare_slice, _with_slices_of_index(settings, slices)),
+        size=len(slices),
+        shared=settings,
+        judge=partial(_judge_comparison, settings, num_documents, ()),
     )
+
+
+def _compare_ranges(
+    settings: SourceSettings, num_documents: int, ranges: Sequence[SourceRange], *, wanted: int, share: float
+) -> Check:
+    """Compare ranges of the inputs, which together give `wanted` documents."""
+    missing = (
+        f"{settings.dataset}: expected the {wanted} documents that the inputs give, got {num_documents}; "
+        f"make it again with --fresh"
+    )
+    chosen = choose_ranges(ranges, share)
+    return Check(
+        steps=_steps(compare_range, _with_ranges_of_index(settings, chosen)),
+        size=len(chosen),
+        shared=settings,
+        judge=partial(_judge_comparison, settings, num_documents, () if wanted == num_documents else (missing,)),
+    )
+
+
+def _steps(function: Callable[..., SourceResult], pieces: Iterable[DocumentSlice | SourceRange]) -> Iterator[Step]:
+    for number, piece in enumerate(pieces):
+        call = Call(name=f"compare[{number}]", place=f"piece {number}", function=function, arguments=(piece,))
+        yield Step(call=call, size=1)
+
+
+def _judge_comparison(
+    settings: SourceSettings, num_documents: int, others: tuple[str, ...], results: Iterable[SourceResult]
+) -> Verdict:
+    """Name the first document that differs, and say in how many pieces others do; `others` are findings that follow."""
+    compared = 0
+    differences = []
+    for result in results:
+        compared += result.documents
+        if result.difference is not None:
+            differences.append(result.difference)
+    findings = list(others)
+    if differences:
+        first = min(differences, key=lambda difference: difference.document)
+        more = f" (and {len(differences) - 1} other pieces differ as well)" if len(differences) > 1 else ""
+        findings.insert(0, first.sentence + more)
+    checked = (
+        f"against the source: {compared:,} of {num_documents:,} documents tokenized again"
+        f" with {settings.engine.describe()}"
+    )
+    return Verdict(checked=(checked,), findings=tuple(findings))
 
 
 def _with_slices_of_index(settings: SourceSettings, slices: Sequence[DocumentSlice]) -> Iterable[DocumentSlice]:
@@ -154,51 +184,20 @@ def _with_ranges_of_index(settings: SourceSettings, ranges: Sequence[SourceRange
     return (replace(piece, run=run) for piece, run in zip(ranges, runs, strict=True))
 
 
-def _first_difference(results: Sequence[SourceResult]) -> list[str]:
-    """Name the first document that differs, and say in how many pieces others do."""
-    differences: list[Difference] = [result.difference for result in results if result.difference is not None]
-    if not differences:
-        return []
-    first = min(differences, key=lambda difference: difference.document)
-    others = len(differences) - 1
-    return [first.sentence + (f" (and {others} other pieces differ as well)" if others else "")]
-
-
 def number_ranges(settings: SourceSettings, *, executor: Executor, reporter: Reporter) -> tuple[list[SourceRange], int]:
-    """Count the documents of all ranges; give the ranges with where they begin in the dataset, and all documents."""
+    """Count the documents of all ranges; return the ranges with where they begin in the dataset, and all documents."""
     ranges = plan_ranges(settings)
     shared = executor.share(settings)
-    counts: list[RecordCounts] = _run(executor, reporter, "count", count_records, ranges, len(ranges), shared)
+    reporter.stage("count", total=len(ranges), unit="pieces")
+    calls = (
+        Call(name=f"count[{number}]", place=f"piece {number}", function=count_records, arguments=(piece, shared))
+        for number, piece in enumerate(ranges)
+    )
     numbered = []
     document, line, before = 0, 1, 0
-    for piece, count in zip(ranges, counts, strict=True):
+    for piece, count in zip(ranges, run_in_order(executor, calls, on_idle=reporter.tick), strict=True):
+        reporter.advance(1)
         line = line if piece.input == before else 1
         numbered.append(replace(piece, first_document=document, num_documents=count.documents, first_line=line))
         document, line, before = document + count.documents, line + count.lines, piece.input
     return numbered, document
-
-
-def _run(
-    executor: Executor,
-    reporter: Reporter,
-    name: str,
-    function: Callable[..., Any],
-    pieces: Iterable[Any],
-    num_pieces: int,
-    shared: object,
-) -> list[Any]:
-    """Run a function on every piece and give the results in order."""
-    reporter.stage(name, total=num_pieces, unit="pieces")
-    results: dict[int, Any] = {}
-
-    def on_result(number: int, value: Any) -> None:  # noqa: ANN401 - what the function gives
-        results[number] = value
-        reporter.advance(1)
-
-    def calls() -> Iterator[tuple[int, Call]]:
-        for number, piece in enumerate(pieces):
-            place = f"piece {number}"
-            yield number, Call(name=f"{name}[{number}]", place=place, function=function, arguments=(piece, shared))
-
-    run_calls(executor, calls(), on_result=on_result, on_idle=reporter.tick)
-    return [results[number] for number in range(num_pieces)]

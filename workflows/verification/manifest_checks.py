@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dsindex.errors import FormatError
@@ -11,14 +11,15 @@ from dsindex.verify.structure import verify_digest, verify_quarantine
 from workflows.execution.calls import Call
 from workflows.state.manifest import Content, Manifest, manifest_path, read_manifest
 from workflows.state.publishing import QUARANTINE_SUFFIX
-from workflows.verification.checks import Check
+from workflows.verification.checks import Check, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from dsindex.verify.structure import IndexCounts
-    from workflows.verification.checks import Checks
-    from workflows.verification.report import VerifyReport
+
+
+_UNCHECKED = "digests, vocabulary and EOD could not be checked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,10 @@ class Recorded:
     """None: there is none that can be read."""
     is_foreign: bool = False
     """What lies beside the dataset is of another one under the same name."""
+    is_there: bool = False
+    """A manifest of this dataset lies beside it, whether or not it can be read."""
+    check: Check = field(default_factory=Check)
+    """What is said of the manifest itself."""
 
     @property
     def content(self) -> Content | None:
@@ -38,11 +43,10 @@ class Recorded:
         return self.manifest.content if self.manifest is not None else None
 
 
-def read_recorded(report: VerifyReport, prefix: str, *, token_suffix: str) -> Recorded:
+def read_recorded(prefix: str, *, token_suffix: str) -> Recorded:
     """Read the manifest of a dataset; one of other files under the same name is none of its own.
 
     Args:
-        report: Is told what is wrong with the manifest.
         prefix: Path without suffix.
         token_suffix: Of the file that the manifest must know.
     """
@@ -50,21 +54,16 @@ def read_recorded(report: VerifyReport, prefix: str, *, token_suffix: str) -> Re
         refuse_irregular(manifest_path(prefix))
         manifest = read_manifest(prefix)
     except FormatError as error:
-        report.findings.append(str(error))
-        report.has_manifest = True
-        return Recorded(prefix=prefix)
-    unchecked = "digests, vocabulary and EOD could not be checked"
+        return Recorded(prefix=prefix, is_there=True, check=Check(findings=(str(error),)))
     if manifest is None:
-        report.notes.append(f"no manifest lies beside it: {unchecked}")
-        return Recorded(prefix=prefix)
+        return Recorded(prefix=prefix, check=Check(notes=(f"no manifest lies beside it: {_UNCHECKED}",)))
     content = manifest.content
     others = content.digests.keys() & {"bin", "idx", "pbin"} - {token_suffix}
     if token_suffix not in content.digests and others:
         known = " and ".join(f".{suffix}" for suffix in sorted(others))
-        report.notes.append(f"{manifest_path(prefix)} is of the {known} beside it: {unchecked}")
-        return Recorded(prefix=prefix, is_foreign=True)
-    report.has_manifest = True
-    return Recorded(prefix=prefix, manifest=manifest)
+        note = f"{manifest_path(prefix)} is of the {known} beside it: {_UNCHECKED}"
+        return Recorded(prefix=prefix, is_foreign=True, check=Check(notes=(note,)))
+    return Recorded(prefix=prefix, manifest=manifest, is_there=True)
 
 
 def refuse_irregular(path: str) -> None:
@@ -78,34 +77,42 @@ def refuse_irregular(path: str) -> None:
         raise FormatError(msg)
 
 
-def compare_counts(report: VerifyReport, content: Content, counts: IndexCounts) -> None:
-    """Compare what the index says with what the manifest says."""
+def check_counts(given: str, content: Content, counts: IndexCounts) -> Check:
+    """Compare what the index says with what the manifest says.
+
+    Args:
+        given: The dataset, for messages.
+        content: Of the manifest.
+        counts: Of the index.
+    """
     pairs = {
         "sequences": (content.sequences, counts.num_sequences),
         "documents": (content.documents, counts.num_documents),
         "tokens": (content.tokens, counts.num_tokens),
         "token_dtype": (content.token_dtype, counts.token_dtype),
     }
-    report.findings += [
-        f"{report.prefix}: expected {name} {expected} as in the manifest, got {got}; "
-        f"the files are not those that the manifest was written for"
-        for name, (expected, got) in pairs.items()
-        if expected != got
-    ]
+    return Check(
+        findings=tuple(
+            f"{given}: expected {name} {expected} as in the manifest, got {got}; "
+            f"the files are not those that the manifest was written for"
+            for name, (expected, got) in pairs.items()
+            if expected != got
+        )
+    )
 
 
-def check_account(report: VerifyReport, content: Content, counts: IndexCounts, *, keeps_empty: bool) -> None:
+def check_account(given: str, content: Content, counts: IndexCounts, *, keeps_empty: bool) -> Check:
     """Add up the account of lines, if there is one.
 
     Args:
-        report: Is told what does not add up.
+        given: The dataset, for messages.
         content: Of the manifest.
         counts: Of the index.
         keeps_empty: Whether a record without tokens is a document.
     """
     account = content.account
     if account is None:
-        return
+        return Check()
     with_tokens = counts.num_documents - counts.num_empty_documents
     sums = [
         ("lines = records + blank", account.lines, account.records + account.blank),
@@ -120,35 +127,32 @@ def check_account(report: VerifyReport, content: Content, counts: IndexCounts, *
         ("lines of all inputs", account.lines, sum(file.lines or 0 for file in content.inputs)),
         ("records kept of all inputs", account.kept, sum(file.kept or 0 for file in content.inputs)),
     ]
-    report.findings += [
-        f"{report.prefix}: the account does not add up: {what}, but {left} and {right}; "
-        f"the manifest was changed, or belongs to other files"
-        for what, left, right in sums
-        if left != right
-    ]
     empty = "empty" if keeps_empty else "without tokens"
-    report.checks.append(f"the account: every line of the input is a document, {empty}, blank or quarantined")
+    return Check(
+        name=f"the account: every line of the input is a document, {empty}, blank or quarantined",
+        findings=tuple(
+            f"{given}: the account does not add up: {what}, but {left} and {right}; "
+            f"the manifest was changed, or belongs to other files"
+            for what, left, right in sums
+            if left != right
+        ),
+    )
 
 
-def plan_quarantine(checks: Checks, report: VerifyReport, recorded: Recorded) -> None:
-    """Plan to count what was set aside."""
+def check_quarantine(recorded: Recorded) -> Check:
+    """Count what was set aside."""
     account = recorded.content.account if recorded.content is not None else None
     path = f"{recorded.prefix}.{QUARANTINE_SUFFIX}"
     if account is None or not (account.quarantined or os.path.exists(path)):
-        return
+        return Check()
     call = Call(name="quarantine", place=path, function=verify_quarantine, arguments=(path, account.quarantined))
-    checks.plan([Check(call=call, take=report.findings.extend)])
-    report.checks.append("the quarantine: as many records as the account says")
+    return Check(name="the quarantine: as many records as the account says", steps=[Step(call=call)])
 
 
-def plan_files(
-    checks: Checks, report: VerifyReport, recorded: Recorded, *, token_suffix: str, structural: Collection[str]
-) -> None:
-    """Plan to compare sizes and digests of the files that the manifest has.
+def check_files(recorded: Recorded, *, token_suffix: str, structural: Collection[str]) -> Iterator[Check]:
+    """Compare sizes and digests of the files that the manifest has.
 
     Args:
-        checks: What is to be run.
-        report: Is told what was found.
         recorded: The manifest.
         token_suffix: The file that is digested with its tokens.
         structural: Suffixes of files whose absence is found elsewhere.
@@ -158,14 +162,14 @@ def plan_files(
         if not os.path.isfile(path):
             if suffix not in structural:
                 what = "expected a regular file, got something else" if os.path.exists(path) else "is missing"
-                report.findings.append(f"{path}: {what}, and the manifest has it; restore it")
+                yield Check(findings=(f"{path}: {what}, and the manifest has it; restore it",))
             continue
         size_bytes = os.path.getsize(path)
         if size_bytes != file.size_bytes:
-            report.findings.append(
+            finding = (
                 f"{path}: expected {file.size_bytes} bytes as in the manifest, got {size_bytes}; restore or repair it"
             )
+            yield Check(findings=(finding,))
         elif suffix != token_suffix:
             call = Call(name=f"digest[{suffix}]", place=path, function=verify_digest, arguments=(path, file.digest))
-            checks.plan([Check(call=call, take=report.findings.extend, size_bytes=size_bytes)], size_bytes=size_bytes)
-            report.checks.append(f"digest of the .{suffix}")
+            yield Check(name=f"digest of the .{suffix}", steps=[Step(call=call, size=size_bytes)], size=size_bytes)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsindex.verify.structure import IndexCounts
+    from workflows.verification.checks import Check, RanCheck, Verdict
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
     """What was looked at and what was found."""
 
     prefix: str
     """The dataset as it was given; of packed data the path of the `.pbin`."""
-    checks: list[str] = field(default_factory=list)
-    findings: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    checks: tuple[str, ...] = ()
+    """What was checked to its end, whether or not something was found."""
+    findings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """What could not be checked, and why."""
     counts: IndexCounts | None = None
     era: str | None = None
@@ -33,6 +35,39 @@ class VerifyReport:
     def is_whole(self) -> bool:
         """True when nothing was found."""
         return not self.findings
+
+
+def make_report(
+    prefix: str,
+    ran: Sequence[RanCheck],
+    *,
+    counts: IndexCounts | None = None,
+    era: str | None = None,
+    has_manifest: bool = False,
+) -> VerifyReport:
+    """Fold checks that ran into a report: first what was known without a call, then what the calls say.
+
+    Args:
+        prefix: The dataset as it was given.
+        ran: In the order of the plan.
+        counts: What its index says, if that is whole.
+        era: Of a `.pbin`.
+        has_manifest: Whether a manifest of its own lies beside it.
+    """
+    checks, verdicts = [each.check for each in ran], [each.verdict for each in ran]
+    said: list[Check | Verdict] = [*checks, *verdicts]
+    return VerifyReport(
+        prefix=prefix,
+        checks=(
+            *(check.name for check in checks if check.name is not None),
+            *(name for verdict in verdicts for name in verdict.checked),
+        ),
+        findings=tuple(finding for each in said for finding in each.findings),
+        notes=tuple(note for each in said for note in each.notes),
+        counts=counts,
+        era=era,
+        has_manifest=has_manifest,
+    )
 
 
 def report_absence(given: str, paths: Sequence[str]) -> VerifyReport | None:
@@ -48,4 +83,4 @@ def report_absence(given: str, paths: Sequence[str]) -> VerifyReport | None:
     finding = f"there is no dataset: looked for {sought}; check the path"
     if os.path.isdir(given):
         finding += ", which is that of a folder: add the name of a dataset in it, without .bin and .idx"
-    return VerifyReport(given, findings=[finding], is_there=False)
+    return VerifyReport(prefix=given, findings=(finding,), is_there=False)

@@ -12,7 +12,7 @@ from dsindex.text.patterns import parse_text_pattern
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.verify.source import SourceInput, SourceRange, SourceSettings, lay_out_range
 from workflows.execution.calls import Call
-from workflows.execution.dispatch import run_calls
+from workflows.execution.ordered import run_in_order
 from workflows.options.config import ExecutorConfig
 from workflows.options.pack import PACKED_SUFFIX
 from workflows.state.publishing import PROVENANCE_SUFFIX
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 RANGE_BYTES = 16 << 20
 """Of an input, where there is no provenance to find documents by."""
-RANGES_PER_SLOT = 8
-"""Ranges that are dispatched before their results are taken in order."""
 
 
 class SourceConfig(ExecutorConfig):
@@ -207,22 +205,8 @@ def lay_out_source(
         Tokens of each sequence, and sequences of each document, a range at a time.
     """
     shared = executor.share(settings)
-    ranges = plan_ranges(settings)
-    group = RANGES_PER_SLOT * executor.slots
-    for begin in range(0, len(ranges), group):
-        results: dict[int, Any] = {}
-        calls = [
-            (
-                number,
-                Call(
-                    name=f"tokenize[{number}]",
-                    place=settings.dataset,
-                    function=lay_out_range,
-                    arguments=(piece, shared),
-                ),
-            )
-            for number, piece in enumerate(ranges[begin : begin + group], begin)
-        ]
-        run_calls(executor, calls, on_result=results.__setitem__)
-        for number, _ in calls:
-            yield results.pop(number)
+    calls = (
+        Call(name=f"tokenize[{number}]", place=settings.dataset, function=lay_out_range, arguments=(piece, shared))
+        for number, piece in enumerate(plan_ranges(settings))
+    )
+    return run_in_order(executor, calls)

@@ -8,37 +8,31 @@ from typing import TYPE_CHECKING
 from dsindex.storage import combine_digests
 from dsindex.verify.tokens import TokenPieceResult, plan_token_pieces, verify_tokens
 from workflows.execution.calls import Call
-from workflows.verification.checks import Check
+from workflows.verification.checks import Check, Step, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from workflows.state.manifest import Content
-    from workflows.verification.checks import Checks
     from workflows.verification.manifest_checks import Recorded
-    from workflows.verification.report import VerifyReport
 
 
-def plan_tokens(
-    checks: Checks,
-    report: VerifyReport,
+def check_tokens(
     recorded: Recorded,
     *,
     suffix: str,
     dtype: str,
     tokens: tuple[int, int],
-    take_num_eod: Callable[[int], None],
-) -> None:
-    """Plan to digest a file of tokens by blocks, and to look at every token on the way.
+    judge_num_eod: Callable[[Content, int], Verdict],
+) -> Check:
+    """Digest a file of tokens by blocks, and look at every token on the way.
 
     Args:
-        checks: What is to be run.
-        report: Is told what was found.
         recorded: The manifest.
         suffix: Of the file, which is there.
         dtype: How a token lies in it.
         tokens: First byte of the tokens, and the one after the last.
-        take_num_eod: Is told how many EOD tokens there are.
+        judge_num_eod: Judges how many EOD tokens there are.
     """
     path = f"{recorded.prefix}.{suffix}"
     content = recorded.content
@@ -52,49 +46,49 @@ def plan_tokens(
         vocabulary_size=tokenizer.vocabulary_size if tokenizer is not None else None,
         eod_id=content.eod_id if content is not None else None,
     )
-    blocks: list[str] = []
-    num_eod: list[int] = []
 
-    def take(result: TokenPieceResult) -> None:
-        report.findings.extend(result.findings)
-        blocks.extend(result.block_digests)
-        num_eod.append(result.num_eod)
-        if len(num_eod) == len(pieces):
-            finish()
-
-    def finish() -> None:
+    def judge(results: Iterable[TokenPieceResult]) -> Verdict:
+        findings: list[str] = []
+        blocks: list[str] = []
+        num_eod = num_unread = 0
+        for result in results:
+            findings += result.findings
+            blocks += result.block_digests
+            num_eod += result.num_eod
+            num_unread += not result.block_digests
         if content is None:
-            return
-        _compare_digest(report, path, content, suffix, blocks)
-        if tokenizer is not None and tokens[0] < tokens[1]:
-            report.checks.append("every token id lies in the vocabulary")
-        take_num_eod(sum(num_eod))
+            return Verdict(findings=tuple(findings))
+        if num_unread:
+            note = f"{path} cannot be read to its end: its digest, vocabulary and EOD could not be checked"
+            return Verdict(findings=tuple(findings), notes=(note,))
+        vocabulary = (
+            ("every token id lies in the vocabulary",) if tokenizer is not None and tokens[0] < tokens[1] else ()
+        )
+        digest, eod = _judge_digest(path, content, suffix, blocks), judge_num_eod(content, num_eod)
+        return Verdict(
+            checked=(*digest.checked, *vocabulary, *eod.checked), findings=(*findings, *digest.findings, *eod.findings)
+        )
 
-    if not pieces:
-        finish()
-    checks.plan(
-        [
-            Check(
+    return Check(
+        steps=(
+            Step(
                 call=Call(name=f"verify[{number:05d}]", place=path, function=verify_tokens, arguments=(piece,)),
-                take=take,
-                size_bytes=piece.end - piece.begin,
+                size=piece.end - piece.begin,
             )
             for number, piece in enumerate(pieces)
-        ],
-        size_bytes=size_bytes,
+        ),
+        size=size_bytes,
+        judge=judge,
     )
 
 
-def _compare_digest(
-    report: VerifyReport, path: str, content: Content, suffix: str, block_digests: Sequence[str]
-) -> None:
+def _judge_digest(path: str, content: Content, suffix: str, block_digests: Iterable[str]) -> Verdict:
     recorded = content.digests.get(suffix)
     if recorded is None:
-        return
+        return Verdict()
     digest = combine_digests(map(bytes.fromhex, block_digests))
-    if digest != recorded.digest:
-        report.findings.append(
-            f"{path}: expected the digest {recorded.digest}, got {digest}; its content changed, "
-            f"restore it or build it again"
-        )
-    report.checks.append(f"digest of the .{suffix}")
+    finding = (
+        f"{path}: expected the digest {recorded.digest}, got {digest}; its content changed, "
+        f"restore it or build it again"
+    )
+    return Verdict(checked=(f"digest of the .{suffix}",), findings=() if digest == recorded.digest else (finding,))

@@ -70,7 +70,7 @@ def test_both_kinds_refuse_what_cannot_be(
     with pytest.raises(ValueError, match=r"x\.pbin: expected a block_size of at most its 18 tokens, got 19"):
         kind(path, 19)
     assert len(kind(path, 18)) == 1
-    with pytest.raises(FormatError, match="of the era spec, got one of the era current"):
+    with pytest.raises(FormatError, match="of version spec, got version current"):
         kind(path, 4, era=ERAS["spec"])
     dataset = kind(path, 5)
     for number in (len(dataset), -len(dataset) - 1):

@@ -126,7 +126,7 @@ def test_missing_and_foreign_files_are_refused(tmp_path: Path) -> None:
         RawLines(tmp_path / "none.jsonl")
     (tmp_path / "x.jsonl").write_bytes(b"{}\n")
     (tmp_path / "x.idx").write_bytes(b"MMIDIDX\0\0" + bytes(40))
-    with pytest.raises(FormatError, match="where a pickle of protocol 2 to 5 begins"):
+    with pytest.raises(FormatError, match="at the start instead of protocol 2 to 5"):
         RawLines(tmp_path / "x.jsonl")
 
 

@@ -213,7 +213,7 @@ def test_crash_in_the_middle_leaves_no_index(tmp_path: Path) -> None:
 def test_write_index_refuses_sections_that_do_not_fit_the_header(tmp_path: Path) -> None:
     header = IndexHeader(dtype=np.dtype("<u2"), num_sequences=3, num_boundaries=4, has_modes=False)
     with (
-        pytest.raises(ValueError, match="the sections make 90 bytes where the header's counts make 102"),
+        pytest.raises(ValueError, match="expected sections of 102 bytes as in the header, got 90"),
         atomic_writer(str(tmp_path / "d.idx")) as file,
     ):
         write_index(
@@ -226,10 +226,10 @@ def test_write_index_refuses_sections_that_do_not_fit_the_header(tmp_path: Path)
 
 
 WRONG_DOCUMENTS = [
-    ("counts", ([3, 4], [1], None), ValueError, "documents claim 1 sequences, got 2"),
+    ("counts", ([3, 4], [1], None), ValueError, "expected 1 sequences for the documents, got 2"),
     ("modes-unasked", ([3], [1], [0]), ValueError, "if and only if the dataset has modes"),
     ("below-0", ([3, -1], [2], None), ValueError, "no sequence of less than 0 tokens, got -1"),
-    ("too-long", ([3, 1 << 31], [2], None), OverflowError, "a sequence of 2147483648 tokens is longer"),
+    ("too-long", ([3, 1 << 31], [2], None), OverflowError, "as MMIDIDX requires, got 2147483648"),
 ]
 
 

@@ -113,7 +113,7 @@ def test_name_of_an_input_is_called_that(tmp_path: Path, link: Callable[[Path, P
     source = tmp_path / "source"
     source.write_bytes(b"mine")
     link(source, tmp_path / "a")
-    with pytest.raises(OutputError, match=r"/a: expected another file than the input .*/source; give another name$"):
+    with pytest.raises(OutputError, match=r"/a: expected another file than the input .*/source; choose another name$"):
         NewFiles([str(tmp_path / "a")], inputs=["elsewhere", str(source)]).__enter__()
     assert there(tmp_path) == {"a": b"mine", "source": b"mine"}
 
@@ -125,7 +125,7 @@ def test_same_bytes_may_be_there(tmp_path: Path) -> None:
     assert there(tmp_path) == {"a": b"new", "b": b"new"}
     assert (tmp_path / "a").stat().st_ino == before
     for content in (b"old", b"older"):
-        with pytest.raises(OutputError, match="/a: exists and differs from what is made now; remove it"):
+        with pytest.raises(OutputError, match="/a: exists and differs from the new file; remove it"):
             write(tmp_path, or_same=True, content=content)
     assert there(tmp_path) == {"a": b"new", "b": b"new"}
 

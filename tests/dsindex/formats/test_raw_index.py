@@ -93,7 +93,7 @@ def test_large_files_are_checked_by_the_scanner_with_the_same_result(
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"{}\n{\n[\n", "lines.jsonl, line 2: expected JSON, got something else; mend it, .* --drop-faulty-entries"),
+        (b"{}\n{\n[\n", "lines.jsonl, line 2: expected JSON, got something else; correct it, .* --drop-faulty-entries"),
         (b"{}\n\n{}\n", "lines.jsonl, line 2: expected JSON, got a blank line"),
         (b"{}\n{}\n\r\n", "lines.jsonl, line 3: expected JSON, got a blank line"),
         (b"\n", "lines.jsonl, line 1: expected JSON, got a blank line"),
@@ -129,9 +129,9 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"MMIDIDX\0\0", r"lines\.idx: exists and is no raw index"),
-        (b"", r"lines\.idx: exists and is no raw index"),
-        (pickle.dumps([(0, 1)], protocol=4), r"lines\.idx: exists and differs from what is made now; remove it"),
+        (b"MMIDIDX\0\0", r"lines\.idx: expected no file or the same index, got a file that is no raw index"),
+        (b"", r"lines\.idx: expected no file or the same index, got a file that is no raw index"),
+        (pickle.dumps([(0, 1)], protocol=4), r"lines\.idx: exists and differs from the new file; remove it"),
     ],
     ids=["MMIDIDX", "empty", "another raw index"],
 )
@@ -197,7 +197,7 @@ def test_read_raw_index_gives_what_was_written(tmp_path: Path) -> None:
 def test_read_raw_index_refuses_lines_outside_of_the_file(tmp_path: Path, pair: tuple[int, int]) -> None:
     path = tmp_path / "x.idx"
     path.write_bytes(pickle.dumps([(0, 7), pair], protocol=4))
-    with pytest.raises(FormatError, match="expected lines inside of the file's 7 bytes, got entry 1 at byte"):
+    with pytest.raises(FormatError, match="expected lines within the file's 7 bytes, got entry 1 at byte"):
         read_raw_index(str(path), size_bytes=7)
 
 

@@ -87,7 +87,7 @@ def test_arrays_equal_the_slow_reference(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sample, "BLOCK_POSITIONS", block)
         if rows[-1][1] < 0:
-            with pytest.raises(LimitError, match="the sequence drawn last is empty"):
+            with pytest.raises(LimitError, match="the last sequence is empty"):
                 build_arrays(array, plan, begin=begin, rule=rule, seed=seed)
             return
         ours = build_arrays(array, plan, begin=begin, rule=rule, seed=seed, threads=2)

@@ -64,8 +64,8 @@ def test_data_path_is_read_as_megatron_reads_it(words: list[str], blend: Blend) 
     ("words", "error", "message"),
     [
         ([], ValueError, "--data-path: expected at least one prefix"),
-        (["1", "a", "b", "c"], ValueError, "got 'b' in the place of a weight"),
-        (["0", "a", "1", "b"], LimitError, r"positive weight for a, got 0 \(Megatron stops"),
+        (["1", "a", "b", "c"], ValueError, "got 'b' instead of a weight"),
+        (["0", "a", "1", "b"], LimitError, r"positive weight for a, got 0, which Megatron refuses"),
         (["1", "a", "-2", "b"], LimitError, "positive weight for b, got -2"),
         (["nan", "a"], LimitError, "positive weight for a, got nan"),
         (["inf", "a"], LimitError, "positive weight for a, got inf"),
@@ -90,6 +90,6 @@ def test_samples_wanted_are_rounded_up_once_and_once_more_with_the_surplus() -> 
 
 def test_blend_that_runs_past_a_dataset_is_refused() -> None:
     check_draws(Counter({0: 5, 1: 7}), [5, 7], ["a", "b"], place="blend of 2, split train", surplus=0.005)
-    message = r"^blend of 2, split train: the blend draws 8 samples of b, which has only 7; raise --mid-level-dataset-s"
+    message = r"^blend of 2, split train: the blend draws 8 samples from b, which has only 7; raise --mid-level-dataset"
     with pytest.raises(LimitError, match=message):
         check_draws(Counter({0: 5, 1: 8}), [5, 7], ["a", "b"], place="blend of 2, split train", surplus=0.005)

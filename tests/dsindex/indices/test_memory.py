@@ -23,9 +23,7 @@ def test_available_memory_is_that_of_the_tighter_limit(monkeypatch: pytest.Monke
 def test_work_that_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available_memory", lambda: 3 << 30)
     check_memory(3 << 30, place="web", what="the index")
-    with pytest.raises(
-        LimitError, match=r"^web: the index takes 3\.5 GiB of memory and 3\.0 GiB can be had here; use a"
-    ):
+    with pytest.raises(LimitError, match=r"^web: the index takes 3\.5 GiB of memory and 3\.0 GiB are available; use a"):
         check_memory(7 << 29, place="web", what="the index")
     with pytest.raises(LimitError, match="takes"), MemoryGate().reserve(7 << 29, place="web", what="the index"):
         pass

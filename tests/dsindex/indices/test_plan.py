@@ -70,7 +70,7 @@ def test_part_without_tokens_is_noted_where_megatron_makes_an_empty_dataset() ->
         count_part=lambda _prefix, _split: PartCounts(begin=9, end=9, tokens=0),
     )
     assert built.datasets[0].epochs.num_samples == 0
-    assert built.notes == ("a, split test: the part has no tokens, so its index holds no sample",)
+    assert built.notes == ("a, split test: the part has no tokens, so its index has no samples",)
 
 
 def test_more_sequences_than_int32_names_are_refused() -> None:

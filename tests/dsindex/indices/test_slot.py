@@ -204,7 +204,7 @@ def test_another_programs_cache_that_differs_is_refused_and_kept(
             (tmp_path / name).write_bytes(whole(1)[name])
     before = files(tmp_path)
     with pytest.raises(
-        OutputError, match=r"a.npy: expected a file that dsindex wrote or none, got another one, .*move"
+        OutputError, match=r"a.npy: expected no file or one that dsindex wrote, got another one, .*move"
     ):
         put(tmp_path, 2)
     assert files(tmp_path) == before
@@ -214,7 +214,7 @@ def test_file_that_was_put_into_our_cache_is_refused_and_kept(tmp_path: Path) ->
     put(tmp_path, 1)
     (tmp_path / "b.npy").write_bytes(b"my own")
     before = files(tmp_path)
-    with pytest.raises(OutputError, match=r"b.npy: expected a file that dsindex wrote or none"):
+    with pytest.raises(OutputError, match=r"b.npy: expected no file or one that dsindex wrote"):
         put(tmp_path, 2)
     assert files(tmp_path) == before
     (tmp_path / "b.npy").unlink()
@@ -237,7 +237,7 @@ def test_what_is_no_file_is_refused_and_kept(tmp_path: Path, name: str, kind: st
         if kind == "link":
             (tmp_path / "mine").write_text("mine")
     before = os.lstat(folder / name)
-    with pytest.raises(OutputError, match=f"{name}: expected a file that dsindex wrote or none"):
+    with pytest.raises(OutputError, match=f"{name}: expected no file or one that dsindex wrote"):
         put(folder, 2)
     assert os.path.samestat(os.lstat(folder / name), before)
     if kind == "link":
@@ -262,13 +262,13 @@ def test_dead_writers_lock_is_taken_over_where_the_system_can_tell(
 
     monkeypatch.setattr("dsindex.indices.slot.fcntl.flock", flock)
     (tmp_path / "dsindex.lock").touch()
-    with pytest.raises(OutputError, match=r"dsindex.lock: another process writes .*, or was killed .*remove this file"):
+    with pytest.raises(OutputError, match=r"dsindex.lock: another process is writing .*, or was .*remove this file"):
         put(tmp_path, 2)
 
 
 def test_task_that_waits_too_long_says_for_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dsindex.indices.slot, "WAIT_SECONDS", 0.0)
-    with lock_slot(slot_in(tmp_path)), pytest.raises(OutputError, match="another process writes this cache; wait"):
+    with lock_slot(slot_in(tmp_path)), pytest.raises(OutputError, match="another process is writing this cache; wait"):
         put(tmp_path, 1)
     assert not put(tmp_path, 1)
 
@@ -288,7 +288,7 @@ def test_task_that_waits_too_long_says_for_what(tmp_path: Path, monkeypatch: pyt
 def test_damaged_record_proves_nothing(tmp_path: Path, record: str) -> None:
     put(tmp_path, 1)
     (tmp_path / "dsindex.json").write_text(record)
-    with pytest.raises(OutputError, match=r"a.npy: expected a file that dsindex wrote or none"):
+    with pytest.raises(OutputError, match=r"a.npy: expected no file or one that dsindex wrote"):
         put(tmp_path, 2)
     assert not has_recorded_files(slot_in(tmp_path), read_record(str(tmp_path / "dsindex.json")) or {})
     assert put(tmp_path, 1)

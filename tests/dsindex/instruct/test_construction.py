@@ -148,7 +148,7 @@ def test_special_tokens_have_to_be_one_id(kind: str, token: str, match: str) -> 
 def test_masking_patterns_have_to_name_a_constructed_field() -> None:
     with pytest.raises(InputError, match="masks the field 'system', which is not one of message_construction"):
         InstructionEncoder(config("message_construction: [role]\nloss_masking_jq_patterns: [.system]"), train("bytes"))
-    with pytest.raises(InputError, match="no jq pattern gives the field 'role'"):
+    with pytest.raises(InputError, match="expected a jq pattern for the field 'role', got none"):
         InstructionEncoder(config("message_construction: [role]\njq_patterns: [.system]"), train("bytes"))
 
 

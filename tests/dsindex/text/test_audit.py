@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dsindex.errors import TokenizerError
 from dsindex.text import audit as module
 from dsindex.text import encoders
-from dsindex.text.audit import audit, choose_audit, clip_texts, sample_offsets
+from dsindex.text.audit import audit, choose_audit, clip_texts
 from dsindex.text.encoders import choose_engine
 from tests.support import text_tokenizers as trained
 
@@ -152,32 +152,6 @@ def test_choice_reads_slices() -> None:
     array = large(["x", *texts])
     sliced = choose_audit(array.slice(1), offsets, input_number=0).to_pylist()
     assert sliced == choose_audit(large(texts), offsets, input_number=0).to_pylist()
-
-
-@pytest.mark.parametrize(
-    ("sizes", "num_pieces"),
-    [
-        ([], 0),
-        ([0, 0], 0),
-        ([5], 1),
-        ([70 * MIB], 2),
-        ([10**9, 0, 10**9], 31),
-        ([10**13], 256),
-        ([10**8] * 10_000, 256),
-    ],
-    ids=["none", "empty", "tiny", "small", "two", "huge", "many"],
-)
-def test_sample_spreads_over_all_inputs(sizes: list[int], num_pieces: int) -> None:
-    pieces = sample_offsets(sizes)
-    assert len(pieces) == num_pieces
-    assert pieces == sorted(pieces)
-    assert all(0 <= begin < end <= sizes[number] for number, begin, end in pieces)
-    total = sum(end - begin for _, begin, end in pieces)
-    assert total <= min(4 * MIB, sum(sizes) // 4000 + 16 * 1024)
-    if num_pieces > 2:
-        bases = np.concatenate([[0], np.cumsum(sizes)])
-        positions = [bases[number] + begin for number, begin, _ in pieces]
-        assert max(np.diff(positions)) <= sum(sizes) / num_pieces + 1
 
 
 def test_clip_cuts_texts_at_characters() -> None:

@@ -179,9 +179,9 @@ def test_mask_pattern_has_to_begin_with_one_field(pattern: str) -> None:
 
 
 def test_field_patterns_in_a_list_need_names_of_their_own() -> None:
-    with pytest.raises(InputError, match="a name of its own"):
+    with pytest.raises(InputError, match="ends in a unique name"):
         parse_field_patterns([".a.text", ".b.text"])
-    with pytest.raises(InputError, match="a name of its own"):
+    with pytest.raises(InputError, match="ends in a unique name"):
         parse_field_patterns([".a[0]"])
 
 

@@ -506,9 +506,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, change
             file.write(GOOD)
     else:
         os.utime(path, ns=(1, 1))
-    with pytest.raises(
-        InputError, match=r"changing\.jsonl: expected 35000 bytes that stay|changing\.jsonl: expected \d+ bytes"
-    ):
+    with pytest.raises(InputError, match=r"changing\.jsonl: expected \d+ unchanging bytes"):
         list(blocks)
 
 
@@ -518,7 +516,7 @@ def test_unsuitable_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"small\.jsonl: expected at least 99 bytes, got 34; the file became shorter"):
         list(read_records(str(path), 0, 99, keys=KEYS))
     with pytest.raises(
-        InputError, match=r"small\.jsonl: expected 35 bytes, got 34; the file changed since the plan was made"
+        InputError, match=r"small\.jsonl: expected 35 bytes, got 34; the file changed since the job was planned"
     ):
         list(read_records(str(path), 0, 34, keys=KEYS, expected_size=35))
     with pytest.raises(

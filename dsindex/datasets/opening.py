@@ -1,0 +1,333 @@
+"""Open whatever a path names: what it is, is told from the files themselves.
+
+a file that begins as MMIDIDX, or the .bin beside it     IndexedDataset
+a .pbin of any version                                   PackedDocuments; blocks of tokens with `block_size`
+a pickled list of pairs, or the JSONL beside it          RawLines; tokens with `tokenizer`
+PREFIX of PREFIX_text_document and PREFIX_loss_mask      PackedInstructionDataset
+a description of an index cache, or its folder           GPTDataset or BlendedDataset
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from dsindex.datasets.blended import BlendedDataset
+from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.instruction import PackedInstructionDataset, packing_prefix
+from dsindex.datasets.packed import PackedDocuments, PackedMemMapDatasetContinuous
+from dsindex.datasets.raw import MemMapDataset, RawLines
+from dsindex.errors import FormatError, InputError
+from dsindex.formats.mmididx import MAGIC
+from dsindex.formats.pbin import PICKLE_START
+from dsindex.formats.raw_index import raw_index_path
+from dsindex.indices.cache import BLENDED_CLASS, cache_files, read_description
+from dsindex.indices.slot import read_record
+from dsindex.regular_files import open_file, what_is_no_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dsindex.datasets.gpt import SampleOptions
+    from dsindex.text.tokenizer import Tokenizer
+
+Dataset: TypeAlias = (
+    IndexedDataset
+    | GPTDataset
+    | BlendedDataset
+    | PackedDocuments
+    | PackedMemMapDatasetContinuous
+    | RawLines
+    | MemMapDataset
+    | PackedInstructionDataset
+)
+
+PACKED_SUFFIX = ".pbin"
+LINES_SUFFIX = ".jsonl"
+TEXT_SUFFIX = "_text_document"
+MASK_SUFFIX = "_loss_mask"
+DESCRIPTION_SUFFIX = "-description.txt"
+DEFAULT_SPLIT = "train"
+
+
+def open_dataset(
+    path: str | os.PathLike[str],
+    *,
+    block_size: int | None = None,
+    sequence_length: int | None = None,
+    pad_id: int | None = None,
+    split: str | None = None,
+    prefix: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    options: SampleOptions | None = None,
+    tokenizer: Tokenizer | str | os.PathLike[str] | None = None,
+    check: bool = True,
+    torch: bool = False,
+) -> Dataset:
+    """Open a dataset; its kind is told from the files.
+
+    Args:
+        path: A prefix, or one of a dataset's files, or the folder of an index cache.
+        block_size: Of a `.pbin`: blocks of so many tokens instead of documents.
+        sequence_length: Of instruction data: the length of blocks; that of the packing plan if there is one only.
+        pad_id: Of instruction data: fills blocks; 0 if None. No loss falls on padding.
+        split: Of an index cache in a folder with several: train, valid or test; train if None.
+        prefix: Of an index cache: the dataset, where its path is not the one in the description; several of a blend.
+        options: Of an index cache: what samples say beside their tokens.
+        tokenizer: Of a JSONL file: tokenizes lines, which are bytes otherwise.
+        check: Look at every entry of an MMIDIDX index, as IndexedDataset says.
+        torch: Tensors in the place of arrays.
+
+    Raises:
+        InputError: If there is no dataset, if it is not clear which of several is meant, or if an option is given that
+            means nothing to a dataset of this kind.
+        FormatError: If a file is damaged, or is not of any of these formats.
+        MissingPackageError: If torch is asked for and not installed.
+    """
+    given = {
+        "block_size": block_size,
+        "sequence_length": sequence_length,
+        "pad_id": pad_id,
+        "split": split,
+        "prefix": prefix,
+        "options": options,
+        "tokenizer": tokenizer,
+    }
+    opening = _Opening(
+        os.fsdecode(path), {name: value for name, value in given.items() if value is not None}, check, torch
+    )
+    return opening.open()
+
+
+def open_cache(
+    descriptions: Mapping[str, Sequence[str | os.PathLike[str]] | None],
+    *,
+    place: str,
+    split: str = DEFAULT_SPLIT,
+    options: SampleOptions = DEFAULT_OPTIONS,
+    check: bool = True,
+    torch: bool = False,
+) -> GPTDataset | BlendedDataset:
+    """Open the one index cache of a split among several.
+
+    The caches of datasets that a blend among them is made of are parts of it.
+
+    Args:
+        descriptions: Paths of descriptions, each with the prefixes of its datasets; None where it names them itself.
+        place: What messages call them.
+        split: train, valid or test.
+        options: What samples say beside their tokens.
+        check: As for IndexedDataset.
+        torch: Samples have tensors in the place of arrays.
+
+    Raises:
+        InputError: If there is none, or if there are several.
+        FormatError: If a file is missing or damaged.
+    """
+    known = {path: read_description(path) for path in descriptions}
+    parts = {
+        os.path.abspath(cache_files(os.path.dirname(path), part).description)
+        for path, description in known.items()
+        for part in description.get("datasets", ())
+    }
+    found = [
+        path
+        for path, description in known.items()
+        if os.path.abspath(path) not in parts and description.get("index_split", description.get("split")) == split
+    ]
+    if not found:
+        splits = sorted({str(each.get("index_split", each.get("split"))) for each in known.values()})
+        msg = f"{place}: expected the index cache of the split {split}, got {_list(splits) or 'no description'}"
+        raise InputError(f"{msg}; choose a split that is there" if splits else msg)
+    if len(found) > 1:
+        msg = f"{place}: expected one index cache of the split {split}, got {len(found)}: {_list(found)}; name one"
+        raise InputError(msg)
+    path, prefixes = found[0], descriptions[found[0]]
+    extra = _has_extra_token(path)
+    shared: dict[str, Any] = {"add_extra_token": extra, "options": options, "check": check, "torch": torch}
+    if known[path]["class"] == BLENDED_CLASS:
+        return BlendedDataset.open_cache(path, prefixes=prefixes, **shared)
+    return GPTDataset.open_cache(path, prefix=None if prefixes is None else prefixes[0], **shared)
+
+
+def _has_extra_token(description_path: str) -> bool:
+    """Return what our record beside a cache says; without one, Megatron's default."""
+    description = read_description(description_path)
+    folder = os.path.dirname(description_path)
+    if description["class"] == BLENDED_CLASS:
+        return _has_extra_token(cache_files(folder, description["datasets"][0]).description)
+    record = read_record(f"{description_path.removesuffix(DESCRIPTION_SUFFIX)}-dsindex.json")
+    settings = record.get("settings") if isinstance(record, dict) else None
+    return settings.get("extra_token") is not False if isinstance(settings, dict) else True
+
+
+class _Opening:
+    """One path, and what was asked for."""
+
+    def __init__(self, path: str, given: Mapping[str, Any], check: bool, torch: bool) -> None:
+        self._path = path
+        self._given = given
+        self._check = check
+        self._torch = torch
+
+    def open(self) -> Dataset:
+        path = self._path
+        refused = what_is_no_file(path)
+        if refused is not None:
+            msg = f"{path}: expected a dataset, got {refused}"
+            raise InputError(msg)
+        if os.path.isfile(path):
+            return self._open_file()
+        if os.path.isfile(f"{path}.idx"):
+            return self._open_idx(f"{path}.idx")
+        if os.path.isfile(f"{path}{TEXT_SUFFIX}.idx") and os.path.isfile(f"{path}{MASK_SUFFIX}.idx"):
+            return self._open_instruction()
+        if os.path.isfile(f"{path}{PACKED_SUFFIX}"):
+            return self._open_packed(f"{path}{PACKED_SUFFIX}")
+        if os.path.isdir(path):
+            return self._open_folder()
+        raise self._nothing()
+
+    def _open_file(self) -> Dataset:
+        path = self._path
+        stem, suffix = os.path.splitext(path)
+        if suffix == PACKED_SUFFIX:  # its first byte is that of a number, and can be any
+            return self._open_packed(path)
+        head = _read_head(path)
+        if head.startswith((MAGIC, PICKLE_START)):
+            return self._open_idx(path)
+        if suffix == ".bin" and os.path.isfile(f"{stem}.idx"):
+            return self._open_idx(f"{stem}.idx")
+        if path.endswith(DESCRIPTION_SUFFIX):
+            return self._open_description()
+        if head.startswith(b"\x93NUMPY"):
+            msg = f"{path}: expected a dataset, got an array of an index cache; give the cache's description or folder"
+            raise FormatError(msg)
+        if suffix == LINES_SUFFIX or head.lstrip().startswith(b"{"):
+            return self._open_lines(path, raw_index_path(path))
+        return self._open_packed(path)
+
+    def _open_idx(self, idx_path: str) -> Dataset:
+        head = _read_head(idx_path)
+        if head.startswith(PICKLE_START):
+            return self._open_lines(_find_lines(idx_path), idx_path)
+        self._allow("a dataset of .bin and .idx")
+        return IndexedDataset(idx_path.removesuffix(".idx"), check=self._check, torch=self._torch)
+
+    def _open_lines(self, path: str, idx_path: str) -> Dataset:
+        self._allow("the lines of a JSONL file", "tokenizer")
+        if not os.path.isfile(idx_path):
+            msg = f"{path}: expected its raw index {idx_path} beside it, found none; make one: dsindex raw-index {path}"
+            raise InputError(msg)
+        if "tokenizer" in self._given:
+            return MemMapDataset(path, tokenizer=self._given["tokenizer"], index_path=idx_path, torch=self._torch)
+        return RawLines(path, idx_path)
+
+    def _open_packed(self, path: str) -> Dataset:
+        self._allow("a .pbin", "block_size")
+        try:
+            if "block_size" in self._given:
+                return PackedMemMapDatasetContinuous(path, self._given["block_size"], torch=self._torch)
+            return PackedDocuments(path, torch=self._torch)
+        except FormatError as error:
+            if path.endswith(PACKED_SUFFIX):
+                raise
+            msg = (
+                f"{path}: expected an .idx of MMIDIDX, a .pbin, a raw index, a JSONL file or the description of an "
+                f"index cache, got a file that begins with {_read_head(path)[:8]!r}"
+            )
+            raise FormatError(msg) from error
+
+    def _open_instruction(self) -> Dataset:
+        path = self._path
+        self._allow("instruction data", "sequence_length", "pad_id")
+        length = self._given.get("sequence_length")
+        if length is None:
+            plans = glob.glob(f"{packing_prefix(glob.escape(path), 0)[:-1]}*.idx")
+            lengths = [plan[len(packing_prefix(path, 0)) - 1 : -len(".idx")] for plan in plans]
+            known = sorted(int(text) for text in lengths if text.isdecimal())
+            if len(known) != 1:
+                shown = f"plans for {_list(map(str, known))}" if known else "no packing plan"
+                msg = f"{path}: expected one packing plan, which says the sequence length, got {shown}; "
+                raise InputError(f"{msg}give sequence_length")
+            length = known[0]
+        return PackedInstructionDataset(
+            path, sequence_length=length, pad_id=self._given.get("pad_id", 0), torch=self._torch
+        )
+
+    def _open_folder(self) -> Dataset:
+        descriptions = sorted(glob.glob(os.path.join(glob.escape(self._path), f"*{DESCRIPTION_SUFFIX}")))
+        if not descriptions:
+            msg = (
+                f"{self._path}: expected the path of a dataset or the folder of an index cache, got a folder without "
+                f"descriptions; add the name of a dataset in it, without .bin and .idx"
+            )
+            raise InputError(msg)
+        return self._open_cache(descriptions, self._given.get("split", DEFAULT_SPLIT))
+
+    def _open_description(self) -> Dataset:
+        description = read_description(self._path)
+        own = str(description.get("index_split", description.get("split")))
+        wanted = self._given.get("split", own)
+        if wanted != own:
+            msg = f"{self._path}: expected the description of the split {wanted}, got that of {own}; leave split out"
+            raise InputError(msg)
+        return self._open_cache([self._path], own)
+
+    def _open_cache(self, descriptions: Sequence[str], split: str) -> Dataset:
+        self._allow("an index cache", "split", "prefix", "options")
+        given = self._given.get("prefix")
+        prefixes = [given] if isinstance(given, str | os.PathLike) else given
+        return open_cache(
+            dict.fromkeys(descriptions, prefixes),
+            place=self._path,
+            split=split,
+            options=self._given.get("options", DEFAULT_OPTIONS),
+            check=self._check,
+            torch=self._torch,
+        )
+
+    def _allow(self, kind: str, *names: str) -> None:
+        """Refuse options that mean nothing to a kind of dataset."""
+        foreign = next((name for name in self._given if name not in names), None)
+        if foreign is not None:
+            msg = f"{self._path}: it is {kind}, to which the option {foreign} means nothing; leave it out"
+            raise InputError(msg)
+
+    def _nothing(self) -> InputError:
+        path = self._path
+        near = [found.removesuffix(".idx") for found in sorted(glob.glob(f"{glob.escape(path)}_*.idx"))]
+        hint = f"did you mean {_list(near[:4])}" if near else "check the path"
+        return InputError(f"{path}: there is no dataset: expected a file, or a {path}.idx; {hint}")
+
+
+def _read_head(path: str) -> bytes:
+    try:
+        with open_file(path) as file:
+            return file.read(64)
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror})"
+        raise FormatError(msg) from error
+
+
+def _find_lines(idx_path: str) -> str:
+    """Return the file whose lines a raw index is of: the one beside it whose name differs by the suffix alone.
+
+    Raises:
+        InputError: If there is none, or if there are several and no `.jsonl` among them.
+    """
+    stem = os.path.splitext(idx_path)[0]
+    beside = [path for path in sorted(glob.glob(f"{glob.escape(stem)}.*")) if raw_index_path(path) == idx_path]
+    found = [path for path in beside if path != idx_path and os.path.isfile(path)]
+    if f"{stem}{LINES_SUFFIX}" in found:
+        return f"{stem}{LINES_SUFFIX}"
+    if len(found) != 1:
+        got, place = _list(found) or "none", f"{stem}{LINES_SUFFIX}"
+        msg = f"{idx_path}: expected the file of this raw index beside it, got {got}; put it there as {place}"
+        raise InputError(msg)
+    return found[0]
+
+
+def _list(names: Any) -> str:  # noqa: ANN401 - any iterable of texts
+    return ", ".join(names)

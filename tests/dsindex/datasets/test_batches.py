@@ -1,0 +1,228 @@
+"""What all map-style datasets share: batches as torch fetches them, tensors, pickling with them, and how they print."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from dsindex.datasets import (
+    BlendedDataset,
+    GPTDataset,
+    IndexedDataset,
+    MemMapDataset,
+    MissingPackageError,
+    PackedDocuments,
+    PackedInstructionDataset,
+    PackedMemMapDatasetContinuous,
+    PackedMemMapDatasetMegatron,
+    RawLines,
+    SampleOptions,
+)
+from dsindex.errors import DsindexError
+from tests.support.datasets import write_dataset
+from tests.support.golden import OWN
+from tests.support.pbin_files import ERA_NAMES, write_pbin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+DOCUMENTS = [[1, 2, 3], [4, 5, 6, 7], [], [8, 9], [10, 11, 12, 13, 14, 15, 16, 17, 18]]
+
+
+def make_indexed(folder: Path, **options: Any) -> IndexedDataset:
+    return IndexedDataset(write_dataset(folder / "d", [[[1, 2, 3], [4, 5]], [], [[6]], [[7, 8]]]), **options)
+
+
+def make_gpt(folder: Path, name: str = "g", **options: Any) -> GPTDataset:
+    return GPTDataset(
+        IndexedDataset(write_dataset(folder / name, [[[10, 11, 12, 13, 14, 15, 16]]])),
+        np.array([0], np.int32),
+        np.array([[0, 0], [0, 2], [0, 4], [0, 6]], np.int32),
+        np.array([1, 0, 2], np.uint32),
+        **{"sequence_length": 2, **options},
+    )
+
+
+def make_gpt_with_masks(folder: Path, **options: Any) -> GPTDataset:
+    masks = SampleOptions(
+        eod_token=12, reset_position_ids=True, eod_mask_loss=True, create_attention_mask=True, reset_attention_mask=True
+    )
+    return make_gpt(folder, options=masks, **options)
+
+
+def make_blend(folder: Path, **options: Any) -> BlendedDataset:
+    parts = [make_gpt(folder, "a", **options), make_gpt(folder, "b", **options)]
+    return BlendedDataset(parts, np.array([0, 1, 1, 0], np.int16), np.array([0, 0, 1, 1], np.int64))
+
+
+def make_documents(folder: Path, **options: Any) -> PackedDocuments:
+    return PackedDocuments(write_pbin(folder / "x.pbin", DOCUMENTS), **options)
+
+
+def make_continuous(folder: Path, **options: Any) -> PackedMemMapDatasetContinuous:
+    return PackedMemMapDatasetContinuous(write_pbin(folder / "x.pbin", DOCUMENTS), 4, **options)
+
+
+def make_megatron(folder: Path, **options: Any) -> PackedMemMapDatasetMegatron:
+    return PackedMemMapDatasetMegatron(write_pbin(folder / "x.pbin", DOCUMENTS), 4, **options)
+
+
+def make_lines(folder: Path) -> RawLines:
+    path = folder / "x.jsonl"
+    path.write_text("".join(json.dumps({"text": "some words " * n}) + "\n" for n in range(1, 6)))
+    return RawLines(path)
+
+
+def make_tokens(folder: Path, **options: Any) -> MemMapDataset:
+    return MemMapDataset(make_lines(folder).path, tokenizer=OWN.plain_tokenizer, **options)
+
+
+def make_instruction(folder: Path, **options: Any) -> PackedInstructionDataset:
+    write_dataset(folder / "chat_text_document", [[[1, 2, 3]], [[4, 5]], [[6, 7, 8]]])
+    write_dataset(folder / "chat_loss_mask", [[[0, 1, 1]], [[0, 1]], [[0, 0, 1]]], dtype=np.uint8)
+    return PackedInstructionDataset(folder / "chat", sequence_length=5, pad_id=0, **options)
+
+
+WITH_TENSORS: list[Callable[..., Any]] = [
+    make_indexed,
+    make_gpt,
+    make_gpt_with_masks,
+    make_blend,
+    make_documents,
+    make_continuous,
+    make_megatron,
+    make_tokens,
+    make_instruction,
+]
+ALL = [*WITH_TENSORS, make_lines]
+
+
+def as_lists(value: Any) -> Any:
+    """A sample of any dataset as plain values, so that it can be compared."""
+    if isinstance(value, dict):
+        return {name: as_lists(item) for name, item in value.items()}
+    if hasattr(value, "sequence_boundaries"):
+        return {name: as_lists(getattr(value, name)) for name in value.__slots__}
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+@pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
+def test_batch_holds_the_items_in_the_order_asked_for(make: Callable[..., Any], tmp_path: Path) -> None:
+    dataset = make(tmp_path)
+    indices = [1, 0, 1, -1]
+    batch = dataset.__getitems__(indices)
+    assert isinstance(batch, list)
+    assert [as_lists(sample) for sample in batch] == [as_lists(dataset[index]) for index in indices]
+    assert [type(sample) for sample in batch] == [type(dataset[index]) for index in indices]
+    assert dataset.__getitems__([]) == []
+
+
+@pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
+def test_batch_with_a_number_that_is_not_there_is_an_index_error(make: Callable[..., Any], tmp_path: Path) -> None:
+    dataset = make(tmp_path)
+    with pytest.raises(IndexError, match=str(len(dataset))):
+        dataset.__getitems__([0, len(dataset)])
+
+
+def test_batch_of_gpt_samples_has_fillers(tmp_path: Path) -> None:
+    dataset = make_gpt(tmp_path)
+    filler = dataset.__getitems__([1, None])[1]
+    assert as_lists(filler) == as_lists(dataset[None])
+    assert filler["loss_mask"].tolist() == [0.0, 0.0]
+
+
+def test_samples_of_a_batch_can_be_changed_one_by_one(tmp_path: Path) -> None:
+    dataset = make_gpt(tmp_path)
+    first, second = dataset.__getitems__([0, 1])
+    first["tokens"][:] = first["position_ids"][:] = 99
+    assert as_lists(second) == as_lists(dataset[1])
+
+
+@pytest.mark.parametrize(
+    ("make", "shown"),
+    [
+        (make_indexed, "/d': 4 documents, 4 sequences, 8 tokens of type uint16)"),
+        (make_gpt, "/g': 3 samples, sequence_length=2, add_extra_token=True)"),
+        (make_blend, "/b': 4 samples, sequence_length=2)"),
+        (make_documents, "/x.pbin': 5 documents, 18 tokens of 4 bytes, version current)"),
+        (make_continuous, "/x.pbin': 5 blocks of 4 tokens, reuse_last_target=True)"),
+        (make_megatron, "/x.pbin': 5 blocks of 4 tokens)"),
+        (make_tokens, "/x.jsonl': 5 lines, '.text' by 'plain')"),
+        (make_lines, "/x.jsonl': 5 lines)"),
+        (make_instruction, "/chat': 2 blocks of 5 tokens, 3 conversations)"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_datasets_print_their_facts(make: Callable[..., Any], shown: str, tmp_path: Path) -> None:
+    dataset = make(tmp_path)
+    assert repr(dataset).startswith(f"{type(dataset).__name__}('{tmp_path}")
+    assert repr(dataset).endswith(shown)
+
+
+def test_closed_dataset_still_prints(tmp_path: Path) -> None:
+    dataset = make_indexed(tmp_path)
+    dataset.close()
+    assert repr(dataset) == f"IndexedDataset('{tmp_path}/d', closed)"
+
+
+@pytest.mark.parametrize("era", ERA_NAMES)
+def test_packed_documents_reads_every_version(tmp_path: Path, era: str) -> None:
+    dataset = PackedDocuments(write_pbin(tmp_path / "x.pbin", DOCUMENTS, era=era))
+    assert [tokens.tolist() for tokens in dataset] == DOCUMENTS
+    assert [tokens.tolist() for tokens in dataset[::-2]] == DOCUMENTS[::-2]
+    assert dataset[-1].tolist() == DOCUMENTS[-1]
+    assert dataset.num_tokens == 18
+    again = pickle.loads(pickle.dumps(dataset))  # noqa: S301
+    assert [tokens.tolist() for tokens in again] == DOCUMENTS
+    with pytest.raises(IndexError, match="expected a document from 0 to 4, got 5"):
+        dataset[5]
+
+
+def test_packed_documents_of_an_empty_file(tmp_path: Path) -> None:
+    dataset = PackedDocuments(write_pbin(tmp_path / "x.pbin", []))
+    assert len(dataset) == 0
+    assert list(dataset) == []
+
+
+@pytest.mark.parametrize("make", WITH_TENSORS, ids=lambda make: make.__name__)
+def test_tensors_without_torch_are_refused_in_one_sentence(
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(
+        MissingPackageError, match=r"torch=True needs torch, .*pip install 'dsindex\[torch\]'"
+    ) as raised:
+        make(tmp_path, torch=True)
+    assert isinstance(raised.value, DsindexError)
+    assert isinstance(raised.value, ImportError)
+
+
+@pytest.mark.parametrize("make", WITH_TENSORS, ids=lambda make: make.__name__)
+def test_tensors_hold_what_arrays_hold(make: Callable[..., Any], tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    arrays, tensors = make(tmp_path), make(tmp_path, torch=True)
+    for dataset in (tensors, pickle.loads(pickle.dumps(tensors))):  # noqa: S301
+        for number in range(len(arrays)):
+            assert as_lists(dataset[number]) == as_lists(arrays[number])
+            found = dataset[number]
+            values = found.values() if isinstance(found, dict) else [found]
+            assert all(isinstance(value, torch.Tensor | np.integer) for value in values)
+            assert all(value.dtype != torch.int32 for value in values if isinstance(value, torch.Tensor))
+
+
+@pytest.mark.parametrize("make", [make_gpt, make_continuous, make_blend], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_data_loader_collates_batches(make: Callable[..., Any], workers: int, tmp_path: Path) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    dataset = make(tmp_path, torch=True)
+    batches = list(data.DataLoader(dataset, batch_size=2, num_workers=workers))
+    found = [batch["tokens"] if isinstance(batch, dict) else batch for batch in batches]
+    items = [dataset[number] for number in range(len(dataset))]
+    expected = [item["tokens"] if isinstance(item, dict) else item for item in items]
+    assert [row.tolist() for batch in found for row in batch] == [item.tolist() for item in expected]

@@ -1,0 +1,588 @@
+"""The functions of `import dsindex`, end to end: the bytes and the words of the command line, results, resuming."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import tokenizers
+
+import dsindex
+from dsindex.datasets import (
+    BlendedDataset,
+    GPTDataset,
+    IndexedDataset,
+    MemMapDataset,
+    PackedDocuments,
+    PackedInstructionDataset,
+    PackedMemMapDatasetContinuous,
+    RawLines,
+)
+from dsindex.errors import FormatError, InputError, OutputError, PlanError, TokenizerError
+from dsindex.formats.raw_index import create_raw_index
+from tests.support.conversations import CONVERSATIONS, SPEC
+from tests.support.golden import OWN, ROOT
+from tests.support.pbin_files import write_pbin
+from workflows.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dsindex import BuildResult, Snapshot
+
+RUN = OWN.run("eod")
+TOKENIZER = OWN.plain_tokenizer
+EOD = "<|endoftext|>"
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths in results and manifests are as given; two runs with the same names differ in their folder only."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _unconnected(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Tests that are not about Ray do not use the connection that others have left open for the session."""
+    if request.node.get_closest_marker("ray") is None and "ray" in sys.modules:
+        monkeypatch.setattr(sys.modules["ray"], "is_initialized", lambda: False)
+
+
+def build(prefix: str = "out/docs", **options: Any) -> BuildResult:
+    defaults: dict[str, Any] = {
+        "tokenizer": TOKENIZER,
+        "append_eod": True,
+        "output_prefix": prefix,
+        "shard_size": "8KiB",
+        "workers": 2,
+    }
+    return dsindex.build(OWN.docs, **{**defaults, **options})
+
+
+def command(*words: object) -> str:
+    """Run the command line in a folder of its own; return what it prints."""
+    printed = io.StringIO()
+    folder = Path("by-command")
+    folder.mkdir(exist_ok=True)
+    with contextlib.chdir(folder), contextlib.redirect_stdout(printed):
+        assert main([str(word) for word in words]) in {0, 1}
+    return printed.getvalue()
+
+
+def published(folder: str | Path) -> dict[str, bytes]:
+    """All files below a folder; of manifests, the part that is under the law."""
+    return {
+        str(path.relative_to(folder)): (
+            json.dumps(json.loads(path.read_bytes())["content"]).encode()
+            if path.name.endswith("manifest.json")
+            else path.read_bytes()
+        )
+        for path in sorted(Path(folder).rglob("*"))
+        if path.is_file()
+    }
+
+
+def without_times(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not line.startswith("done in")]
+
+
+def assert_golden(prefix: str) -> None:
+    for suffix in ("bin", "idx"):
+        assert Path(f"{prefix}.{suffix}").read_bytes() == Path(f"{RUN.prefixes['text']}.{suffix}").read_bytes()
+
+
+WORDS = ("--tokenizer-model", TOKENIZER, "--shard-size", "8KiB", "--workers", 2)
+
+
+def test_build_makes_what_the_command_makes(capsys: pytest.CaptureFixture[str]) -> None:
+    built = build()
+    said = command("build", "--input", OWN.docs, *WORDS, "--append-eod", "--output-prefix", "out/docs")
+    capsys.readouterr()
+    assert_golden("out/docs_text_document")
+    assert published("out") == published("by-command/out")
+    assert without_times(str(built)) == without_times(said)
+    assert built.prefixes == ("out/docs_text_document",)
+    assert repr(built) == "BuildResult(out/docs_text_document: 102 documents, 20,382 tokens)"
+    assert not built.already_complete
+
+
+def test_build_again_is_already_complete_and_another_plan_is_refused() -> None:
+    first, second = build(), build()
+    assert second.already_complete
+    assert second.datasets == first.datasets
+    assert str(second).startswith("already complete")
+    with pytest.raises(PlanError, match=r"append-eod was 0 and is not set; .* replace it with fresh=True"):
+        build(append_eod=False)
+    assert build(append_eod=False, fresh=True).already_complete is False
+
+
+def test_stopped_build_goes_on_where_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    class StopError(Exception):
+        pass
+
+    def stop(snapshot: Snapshot) -> None:
+        if snapshot.stage == "tokenize" and snapshot.tasks_done == snapshot.tasks_total:
+            raise StopError
+
+    with pytest.raises(StopError):
+        build(progress=stop)
+    assert not Path("out/docs_text_document.idx").exists()
+    seen: list[Snapshot] = []
+    built = build(progress=seen.append)
+    assert not built.already_complete
+    assert_golden("out/docs_text_document")
+    assert {snapshot.stage for snapshot in seen} >= {"tokenize", "merge"}
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_is_quiet_or_what_the_command_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    build("out/a")
+    assert capsys.readouterr() == ("", "")
+    build("out/b", progress=True)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert [line.partition(":")[0] for line in printed.err.splitlines() if "done in" in line] == ["tokenize", "merge"]
+
+
+def test_build_takes_paths_patterns_and_numbers_of_numpy() -> None:
+    Path("in").mkdir()
+    lines = OWN.docs.read_bytes().splitlines(keepends=True)
+    Path("in/a.jsonl").write_bytes(b"".join(lines[:40]))
+    Path("in/b.jsonl").write_bytes(b"".join(lines[40:]))
+    options: dict[str, Any] = {"tokenizer": TOKENIZER, "append_eod": True, "workers": np.int64(2)}
+    dsindex.build("in/*.jsonl", output_prefix="out/pattern", **options)
+    paths = (Path("in") / name for name in ("a.jsonl", "b.jsonl"))
+    dsindex.build(paths, output_prefix=Path("out/paths"), **options)
+    for name in ("pattern", "paths"):
+        assert_golden(f"out/{name}_text_document")
+
+
+def test_build_of_several_keys_with_indices() -> None:
+    index: dict[str, Any] = {"seq_length": 16, "epochs": 1.5, "data_cache_path": "cache"}
+    built = build(json_keys=["text", "title"], **index)
+    assert built.prefixes == ("out/docs_text_document", "out/docs_title_document")
+    assert [len(indices.descriptions) for indices in built.indices] == [3, 3]
+    words = ["--json-keys", "text", "title", "--seq-length", 16, "--epochs", 1.5, "--data-cache-path", "cache"]
+    command("build", "--input", OWN.docs, *WORDS, "--append-eod", "--output-prefix", "out/docs", *words)
+    ours, theirs = published("cache"), published("by-command/cache")
+    assert {name: data for name, data in ours.items() if name.endswith(".npy")} == {
+        name: data for name, data in theirs.items() if name.endswith(".npy")
+    }
+    verified = dsindex.verify(built, cache="cache")
+    assert verified.prefixes == built.prefixes
+    with pytest.raises(dsindex.OptionsError, match=r"path: expected one dataset, got 2 .*; choose one"):
+        dsindex.open(built)
+    with pytest.raises(dsindex.OptionsError, match="prefix: expected one dataset, got 2"):
+        dsindex.repair(built, output="new")
+    with pytest.raises(dsindex.OptionsError, match="data_path: expected a weight for each dataset, got one for 2"):
+        dsindex.build_index([0.5, built], seq_length=16, epochs=1)
+
+
+def test_merge_makes_what_the_command_makes() -> None:
+    merged = dsindex.merge(OWN.merge_inputs, output_prefix="out/merged")
+    said = command("merge", "--input", *OWN.merge_inputs, "--output-prefix", "out/merged")
+    assert str(merged) + "\n" == said
+    for suffix in ("bin", "idx"):
+        assert Path(f"out/merged.{suffix}").read_bytes() == Path(f"{OWN.merged}.{suffix}").read_bytes()
+    assert dsindex.merge(OWN.merge_inputs, output_prefix="out/merged").already_complete
+
+
+def test_merge_takes_results() -> None:
+    built = build()
+    merged = dsindex.merge([built, "out/docs_text_document.bin", built], output_prefix="out/three")
+    assert merged.num_documents == 3 * built.datasets[0].num_documents
+    assert dsindex.verify(merged)
+
+
+def test_build_index_makes_what_the_command_makes(tmp_path: Path) -> None:
+    case = OWN.index_case("blend")
+    like = next(case.cache / name for name in sorted(case.files) if name.endswith("description.txt"))
+    assert case.weights is not None
+    blend = [word for pair in zip(case.weights, case.prefixes, strict=True) for word in pair]
+    with contextlib.chdir(case.folder):
+        caches = dsindex.build_index(
+            blend,
+            seq_length=case.sequence_length,
+            num_samples=case.num_samples,
+            split=case.split,
+            seed=case.seed,
+            like=like,
+            data_cache_path=tmp_path / "cache",
+        )
+        dataset = dsindex.open(caches)
+    for name in case.files:
+        assert (tmp_path / "cache" / name).read_bytes() == (case.cache / name).read_bytes(), name
+    assert isinstance(dataset, BlendedDataset)
+    assert dataset[0]["tokens"][:8].tolist() == list(case.first_tokens[0])
+
+
+def test_build_index_takes_results_and_open_and_verify_take_its_own() -> None:
+    built = build()
+    seen: list[Snapshot] = []
+    caches = dsindex.build_index(built, seq_length=16, epochs=2.5, data_cache_path="cache", progress=seen.append)
+    assert (seen[-1].stage, seen[-1].done) == ("index", 1)
+    train = dsindex.open(caches)
+    assert isinstance(train, GPTDataset)
+    assert len(train) == caches.results[0].num_samples
+    assert np.array_equal(train[0]["tokens"], dsindex.open("cache")[0]["tokens"])
+    assert len(dsindex.open(caches, split="valid")) == caches.results[1].num_samples
+    assert dsindex.verify(built, cache=caches)
+    again = dsindex.build_index(built, seq_length=16, epochs=2.5, data_cache_path="cache")
+    assert [result.reused for result in again.results] == [True, True, True]
+    for misuse in (lambda: dsindex.verify(caches), lambda: dsindex.merge([caches], output_prefix="x")):
+        with pytest.raises(dsindex.OptionsError, match="expected a dataset, got index caches"):
+            misuse()
+
+
+def test_cache_that_knows_no_extra_token_opens_as_it_was_built() -> None:
+    dsindex.build_index(build(), seq_length=16, epochs=1, data_cache_path="cache", no_extra_token=True)
+    train = dsindex.open("cache")
+    assert isinstance(train, GPTDataset)
+    assert train.tokens(0).shape == (16,)
+
+
+def test_pack_makes_what_the_command_makes() -> None:
+    packed = dsindex.pack(OWN.docs, tokenizer=TOKENIZER, output="out/x.pbin", shard_size="8KiB", workers=2)
+    said = command("pack", "--input", OWN.docs, *WORDS, "--output", "out/x.pbin")
+    assert published("out") == published("by-command/out")
+    assert without_times(str(packed)) == without_times(said)
+    assert packed.prefixes == ("out/x.pbin",)
+    assert dsindex.verify(packed)
+    with pytest.raises(dsindex.OptionsError, match=r"expected datasets of \.bin and \.idx, got out/x\.pbin"):
+        dsindex.merge(packed, output_prefix="x")
+
+
+def test_instruct_makes_what_the_command_makes() -> None:
+    config = {**SPEC, "max_length": 768, "too_long": "split"}
+    options: dict[str, Any] = {"tokenizer": TOKENIZER, "seq_length": 768, "split": [8, 1, 1], "executor": "local"}
+    options["on_bad_record"] = "quarantine"
+    made = dsindex.instruct(CONVERSATIONS, config=config, output_prefix="out/chat", **options)
+    job: dict[str, Any] = {"seq-length": 768, "split": "8,1,1", "on-bad-record": "quarantine"}
+    job |= {"input": [str(CONVERSATIONS)], "tokenizer-model": str(TOKENIZER), "output-prefix": "out/chat"}
+    Path("config.yaml").write_text(json.dumps({**config, "job": job}))
+    said = command("instruct", "../config.yaml", "--executor", "local")
+    assert published("out") == published("by-command/out")
+    assert without_times(str(made)) == without_times(said)
+    from_file = dsindex.instruct(config="config.yaml", executor="local")
+    assert from_file.already_complete
+    assert dsindex.verify(made)
+    assert len(made.prefixes) == 9
+    valid = dsindex.open(made, split="valid")
+    assert isinstance(valid, PackedInstructionDataset)
+    assert valid.prefix == "out/chat_valid"
+    with pytest.raises(dsindex.OptionsError, match="split: expected one of train, valid, test, got 'dev'"):
+        dsindex.open(made, split="dev")
+    with pytest.raises(dsindex.OptionsError, match="expected datasets of texts, got instruction data"):
+        dsindex.build_index(made, seq_length=16, epochs=1)
+    with pytest.raises(dsindex.OptionsError, match="expected max_length to be at most seq_length 512, got 768"):
+        dsindex.instruct(config="config.yaml", output_prefix="out/b", seq_length=512)
+
+
+def test_convert_makes_what_the_command_makes() -> None:
+    built = build()
+    converted = dsindex.convert(built, "out/x.pbin", pbin_era="2024-04")
+    said = command("convert", "../out/docs_text_document", "x.pbin", "--pbin-era", "2024-04")
+    assert Path("out/x.pbin").read_bytes() == Path("by-command/x.pbin").read_bytes()
+    assert str(converted).removeprefix("out/") + "\n" == said
+    back = dsindex.convert(converted, "out/back")
+    assert back.prefixes == ("out/back",)
+    assert_golden(back.prefixes[0])
+    with pytest.raises(OutputError, match=r"x\.pbin"):
+        dsindex.convert(built, "out/x.pbin")
+
+
+def test_verify_says_what_the_command_says() -> None:
+    built = build()
+    options = {"against_source": True, "tokenizer": TOKENIZER, "engine": "tokenizers"}
+    whole = dsindex.verify(built, **options)
+    words = ["--against-source", "--tokenizer-model", TOKENIZER, "--engine", "tokenizers"]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert main(["verify", *built.prefixes, *map(str, words)]) == 0
+    assert str(whole) + "\n" == printed.getvalue()
+    assert whole
+    assert whole.is_whole
+    assert repr(whole) == "VerifyResult(out/docs_text_document: whole)"
+    with open("out/docs_text_document.bin", "r+b") as file:
+        file.write(b"\xff")
+    damaged = dsindex.verify(["out/docs_text_document.idx", Path("out/nothing")])
+    assert not damaged
+    assert [report.is_whole for report in damaged.reports] == [False, False]
+    assert any("docs_text_document.bin" in finding for finding in damaged.findings)
+    assert "DAMAGED" in str(damaged)
+    with pytest.raises(TokenizerError, match=r"give that one with tokenizer$"):
+        dsindex.verify(built, against_source=True, tokenizer=OWN.bos_tokenizer)
+
+
+def test_repair_makes_what_the_command_makes() -> None:
+    built = build()
+    assert dsindex.repair(built, output="new").prefixes == built.prefixes
+    idx = Path("out/docs_text_document.idx")
+    idx.write_bytes(idx.read_bytes()[:40])
+    repaired = dsindex.repair(built, output="new", tokenizer=TOKENIZER)
+    command("repair", "../out/docs_text_document", "--output", "new", "--tokenizer-model", TOKENIZER)
+    assert isinstance(repaired, dsindex.RepairResult)
+    assert repaired.is_certain
+    assert_golden("new")
+    assert Path("new.idx").read_bytes() == Path("by-command/new.idx").read_bytes()
+    assert str(repaired).startswith("out/docs_text_document: restored from")
+    assert dsindex.verify(repaired)
+    packed = dsindex.convert(repaired, "x.pbin")
+    mended = dsindex.repair(packed, output="y.pbin")
+    assert isinstance(mended, dsindex.PackedRepairResult)
+    assert (mended.num_joints, mended.prefixes) == (0, ("x.pbin",))
+    assert str(mended) == "x.pbin: whole, nothing done"
+
+
+def test_estimate_takes_the_options_of_a_build() -> None:
+    options: dict[str, Any] = {"tokenizer": TOKENIZER, "append_eod": True, "output_prefix": "out/docs"}
+    estimated = dsindex.estimate(OWN.docs, **options, seq_length=16, epochs=2)
+    assert estimated.documents == 102
+    assert str(estimated).startswith("inputs       1, 64.5 kB\n")
+    assert repr(estimated).startswith("EstimateResult(about 102 documents")
+    assert not Path("out").exists()
+
+
+def test_tokenizer_object_is_what_it_serialises_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    loaded = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+    built = build(tokenizer=loaded, eod_token=EOD)
+    assert_golden("out/docs_text_document")
+    described = json.loads(Path("out/docs_text_document.manifest.json").read_bytes())["content"]["tokenizer"]
+    assert described["name"] == "tokenizers.Tokenizer"
+    assert len(described["sha256"]) == 64
+    same = tokenizers.Tokenizer.from_str(loaded.to_str())
+    assert build(tokenizer=same, eod_token=EOD).already_complete
+    assert dsindex.verify(built, against_source=True, tokenizer=same)
+    other = tokenizers.Tokenizer.from_file(str(OWN.bos_tokenizer / "tokenizer.json"))
+    with pytest.raises(PlanError, match="tokenizer was"):
+        build(tokenizer=other, eod_token="<|eos|>")
+    with pytest.raises(TokenizerError, match=r"choose one with eod_token$"):
+        build("out/b", tokenizer=loaded)
+    with pytest.raises(TokenizerError, match="give its path with tokenizer"):
+        dsindex.verify(built, against_source=True)
+    packed = dsindex.pack(OWN.docs, tokenizer=loaded, eod_token=EOD, output="out/x.pbin")
+    by_path = dsindex.pack(OWN.docs, tokenizer=TOKENIZER, output="out/y.pbin")
+    assert packed.files["pbin"].digest == by_path.files["pbin"].digest
+    assert list(temporary.iterdir()) == []
+    assert not [path for path in Path("out").iterdir() if "okenizer" in path.name]
+
+
+def test_tokenizer_of_transformers_is_refused_with_what_to_give() -> None:
+    class Fast:
+        backend_tokenizer = None
+
+    with pytest.raises(dsindex.OptionsError, match=r"got .*\.Fast \(give its backend_tokenizer\)"):
+        build(tokenizer=Fast())
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+def test_connected_ray_is_used_and_left_open() -> None:
+    import ray
+
+    loaded = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+    built = build(tokenizer=loaded, eod_token=EOD)
+    assert built.run.executor == "ray"
+    assert_golden("out/docs_text_document")
+    assert dsindex.build_index(built, seq_length=16, epochs=1, data_cache_path="cache").results
+    assert dsindex.verify(built, against_source=True, tokenizer=loaded)
+    assert ray.is_initialized()
+    assert build("out/b", executor="local").run.executor == "local"
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+def test_instruct_uses_connected_ray_unless_its_configuration_says_otherwise() -> None:
+    def executor_of(prefix: str, **job: str) -> object:
+        config = {**SPEC, "job": job}
+        return dsindex.instruct(
+            CONVERSATIONS, config=config, tokenizer=TOKENIZER, output_prefix=prefix, on_bad_record="quarantine"
+        ).run.executor
+
+    assert executor_of("out/a") == "ray"
+    assert executor_of("out/b", executor="local") == "local"
+
+
+@pytest.mark.ray
+def test_ray_that_a_call_starts_leaves_nothing_behind() -> None:
+    script = (
+        "import os, dsindex, ray\n"
+        "before = {name: os.environ.get(name) for name in ('OMP_NUM_THREADS', 'TOKENIZERS_PARALLELISM')}\n"
+        f"built = dsindex.build({str(OWN.docs)!r}, tokenizer={str(TOKENIZER)!r}, append_eod=True,\n"
+        "    output_prefix='out/docs', executor='ray', workers=1)\n"
+        "after = {name: os.environ.get(name) for name in before}\n"
+        "print(built.run['executor'], ray.is_initialized(), before == after)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "ray False True\n", done.stderr
+    assert_golden("out/docs_text_document")
+
+
+def test_functions_work_in_a_thread() -> None:
+    results: list[BuildResult] = []
+    thread = threading.Thread(target=lambda: results.append(build()))
+    thread.start()
+    thread.join()
+    assert [result.prefixes for result in results] == [("out/docs_text_document",)]
+    assert_golden("out/docs_text_document")
+
+
+def test_script_without_a_guard_works_in_processes(tmp_path: Path) -> None:
+    """Python would run the whole script once more in every process that it spawns."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import dsindex\n"
+        "print('begins', flush=True)\n"
+        f"built = dsindex.build({str(OWN.docs)!r}, tokenizer={str(TOKENIZER)!r}, append_eod=True,\n"
+        "    output_prefix='out/docs', executor='processes', workers=2, shard_size='16KiB')\n"
+        "print(built.run.executor)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("begins\nprocesses\n", 0), done.stderr
+    assert_golden("out/docs_text_document")
+
+
+OPENERS: dict[str, tuple[Callable[[], object], type]] = {
+    "prefix": (lambda: dsindex.open("out/docs_text_document"), IndexedDataset),
+    "path": (lambda: dsindex.open(Path("out/docs_text_document")), IndexedDataset),
+    "bin": (lambda: dsindex.open("out/docs_text_document.bin"), IndexedDataset),
+    "idx": (lambda: dsindex.open("out/docs_text_document.idx", check=False), IndexedDataset),
+    "pbin": (lambda: dsindex.open("x.pbin"), PackedDocuments),
+    "pbin-without-suffix": (lambda: dsindex.open("x"), PackedDocuments),
+    "pbin-blocks": (lambda: dsindex.open("x.pbin", block_size=16), PackedMemMapDatasetContinuous),
+    "raw-index": (lambda: dsindex.open("docs.idx"), RawLines),
+    "jsonl": (lambda: dsindex.open("docs.jsonl"), RawLines),
+    "jsonl-tokens": (lambda: dsindex.open("docs.jsonl", tokenizer=TOKENIZER), MemMapDataset),
+    "cache-folder": (lambda: dsindex.open("cache"), GPTDataset),
+    "cache-split": (lambda: dsindex.open("cache", split="valid"), GPTDataset),
+    "description": (lambda: dsindex.open(next(Path("cache").glob("*valid-description.txt"))), GPTDataset),
+}
+
+
+@pytest.fixture
+def every_kind() -> None:
+    built = build()
+    dsindex.convert(built, "x.pbin")
+    dsindex.build_index(built, seq_length=16, epochs=1, data_cache_path="cache")
+    Path("docs.jsonl").write_bytes(OWN.docs.read_bytes())
+    create_raw_index("docs.jsonl", drop_faulty_entries=True)
+
+
+@pytest.mark.usefixtures("every_kind")
+def test_open_tells_the_kind_from_the_file() -> None:
+    for name, (opener, kind) in OPENERS.items():
+        assert type(opener()) is kind, name
+        assert len(opener()) > 0, name  # type: ignore[arg-type]
+    documents, indexed = dsindex.open("x.pbin"), dsindex.open("out/docs_text_document")
+    assert isinstance(indexed, IndexedDataset)
+    assert [tokens.tolist() for tokens in documents] == [indexed.document(j).tolist() for j in range(len(documents))]
+    loaded = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+    by_object = dsindex.open("docs.jsonl", tokenizer=loaded)
+    assert np.array_equal(by_object[3], dsindex.open("docs.idx", tokenizer=TOKENIZER)[3])
+
+
+@pytest.mark.usefixtures("every_kind")
+@pytest.mark.parametrize(
+    ("path", "options", "kind", "message"),
+    [
+        ("nothing", {}, InputError, "nothing: there is no dataset: .*check the path"),
+        ("out/docs", {}, InputError, "did you mean out/docs_text_document"),
+        ("a\0b", {}, InputError, "there is no dataset"),
+        ("x" * 300, {}, InputError, "there is no dataset"),
+        ("out", {}, InputError, "out: expected .* the folder of an index cache, got a folder without descriptions"),
+        ("cache", {"split": "dev"}, InputError, "expected the index cache of the split dev, got test, train, valid"),
+        ("out/docs_text_document", {"block_size": 8}, InputError, "the option block_size means nothing; leave it out"),
+        ("cache", {"tokenizer": "x"}, InputError, "the option tokenizer means nothing"),
+        ("x.pbin", {"split": "train"}, InputError, "the option split means nothing"),
+        ("/dev/null", {}, InputError, "expected a dataset, got a device"),
+        ("no-index.jsonl", {}, InputError, "expected its raw index no-index.idx beside it, found none; make one"),
+        ("lonely.idx", {}, InputError, "expected the file of this raw index beside it, got none"),
+        ("empty", {}, FormatError, "empty: expected .* got a file that begins with b''"),
+        ("text.txt", {}, FormatError, "text.txt: expected .* begins with b'hello wo'"),
+        ("cut.idx", {}, FormatError, "cut.idx: expected a header of 34 bytes"),
+        ("cut.pbin", {}, FormatError, "cut.pbin: expected a .pbin that fits one of the eras"),
+        ("evil.idx", {}, FormatError, "evil.idx"),
+        ("array.npy", {}, FormatError, "got an array of an index cache; give the cache's description or folder"),
+        ("x-description.txt", {}, FormatError, "expected the description of a GPTDataset or BlendedDataset"),
+        ("alone.bin", {}, FormatError, "alone.bin: expected an .idx of MMIDIDX"),
+    ],
+)
+def test_open_says_what_is_wrong_in_one_sentence(
+    path: str, options: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    Path("no-index.jsonl").write_bytes(b'{"text": "x"}\n')
+    Path("lonely.idx").write_bytes(Path("docs.idx").read_bytes())
+    Path("empty").touch()
+    Path("text.txt").write_text("hello world")
+    Path("cut.idx").write_bytes(b"MMIDIDX\x00\x00\x01")
+    Path("cut.pbin").write_bytes(Path("x.pbin").read_bytes()[:500])
+    Path("evil.idx").write_bytes(b"\x80\x04cposix\nsystem\n(S'touch pwned'\ntR.")
+    Path("evil.jsonl").write_bytes(b"{}\n")
+    np.save("array.npy", np.arange(3))
+    Path("x-description.txt").write_text("{}")
+    Path("alone.bin").write_bytes(b"\x01\x02\x03")
+    with pytest.raises(kind, match=message) as raised:
+        dsindex.open(path, **options)
+    assert "\n" not in str(raised.value)
+    assert not Path("pwned").exists()
+
+
+@pytest.mark.parametrize("num_tokens", [0x7B, 0x80, 0x93])
+def test_packed_data_is_known_by_its_name_whatever_its_first_byte(num_tokens: int) -> None:
+    path = write_pbin(Path("x.pbin"), [[1] * num_tokens], token_bytes=1)
+    assert Path(path).read_bytes()[0] == num_tokens
+    assert [len(tokens) for tokens in dsindex.open(path)] == [num_tokens]
+
+
+def test_instruct_takes_a_tokenizer_object() -> None:
+    loaded = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+    options: dict[str, Any] = {"config": SPEC, "executor": "local", "on_bad_record": "quarantine"}
+    by_object = dsindex.instruct(CONVERSATIONS, tokenizer=loaded, output_prefix="out/a", **options)
+    by_path = dsindex.instruct(CONVERSATIONS, tokenizer=TOKENIZER, output_prefix="out/b", **options)
+    assert by_object.splits[0].files == by_path.splits[0].files
+
+
+def test_open_of_instruction_data_asks_for_a_length_that_it_cannot_know() -> None:
+    options: dict[str, Any] = {"tokenizer": TOKENIZER, "executor": "local", "on_bad_record": "quarantine"}
+    config = {**SPEC, "max_length": 768, "too_long": "split"}
+    made = dsindex.instruct(CONVERSATIONS, config=config, output_prefix="out/chat", **options)
+    with pytest.raises(InputError, match=r"out/chat: expected one packing plan, .* give sequence_length"):
+        dsindex.open(made)
+    opened = dsindex.open("out/chat", sequence_length=1024)
+    assert isinstance(opened, PackedInstructionDataset)
+    assert opened.sequence_length == 1024
+
+
+def test_datasource_needs_pandas_or_reads_every_document() -> None:
+    built = build()
+    try:
+        import ray.data  # noqa: F401
+    except ImportError:
+        with pytest.raises(dsindex.DsindexError, match=r"ray_datasource needs ray\.data, .* pip install pandas"):
+            dsindex.ray_datasource(built)
+        return
+    source, dataset = dsindex.ray_datasource(built), dsindex.open(built)
+    assert isinstance(dataset, IndexedDataset)
+    rows = [row for task in source.get_read_tasks(5) for table in task() for row in table.to_pylist()]
+    assert [row["document"] for row in rows] == list(range(dataset.num_documents))
+    assert [row["tokens"] for row in rows] == [dataset.document(j).tolist() for j in range(dataset.num_documents)]

@@ -1,0 +1,149 @@
+"""`dsindex.build_index`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal
+
+from workflows.api.boundary import OptionsError, api_function, given_options, join_connected_cluster
+from workflows.api.progress import open_reporter
+from workflows.api.results import IndexResult, Result, fields_of
+from workflows.api.subjects import list_text_prefixes
+from workflows.commands.options import validated
+from workflows.execution.choice import make_executor
+from workflows.jobs.index import run_index
+from workflows.options.index import IndexConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from fractions import Fraction
+
+    from workflows.api.progress import Progress
+    from workflows.api.subjects import Subject
+
+    Blend = Subject | Iterable[Subject | float]
+
+PATHS = ("data_path", "train_data_path", "valid_data_path", "test_data_path")
+
+
+@api_function
+def build_index(
+    data_path: Blend | None = None,
+    *,
+    train_data_path: Blend | None = None,
+    valid_data_path: Blend | None = None,
+    test_data_path: Blend | None = None,
+    seq_length: int | None = None,
+    epochs: float | str | Fraction | None = None,
+    num_samples: int | str | Sequence[int | None] | None = None,
+    train_iters: int | None = None,
+    train_samples: int | None = None,
+    global_batch_size: int | None = None,
+    eval_interval: int | None = None,
+    eval_iters: int = 100,
+    full_validation: bool = False,
+    split: str | None = None,
+    seed: int | None = None,
+    data_cache_path: str | os.PathLike[str] | None = None,
+    tokenizer_identifiers: str | os.PathLike[str] | None = None,
+    like: str | os.PathLike[str] | None = None,
+    dataset_path_as: Sequence[str] | None = None,
+    no_extra_token: bool = False,
+    keep_partial_validation: bool = False,
+    mid_level_dataset_surplus: float = 0.005,
+    layout: Literal["megatron", "bigscience"] = "megatron",
+    final_epoch_threshold: float = 0.80,
+    explain: bool = False,
+    check: bool = False,
+    executor: Literal["auto", "local", "processes", "ray"] = "auto",
+    address: str | None = None,
+    installed: bool = False,
+    workers: int | None = None,
+    shard_deadline: float | None = None,
+    progress: Progress = False,
+) -> IndexResult:
+    """Build the index caches that a Megatron training job looks for, as `dsindex index` does.
+
+    Args:
+        data_path: A dataset, or a blend: `[0.3, "a", 0.7, "b"]` with weights, `["a", "b"]` in proportion to their
+            lengths. Datasets are prefixes or results; a result with several stands for all of them.
+        train_data_path: The same for train alone.
+        valid_data_path: For valid.
+        test_data_path: For test.
+        seq_length: Tokens of a sample, as the job's.
+        epochs: Train on so many epochs, fractions allowed; valid and test get one.
+        num_samples: Samples of train, valid and test; None in their place is one epoch.
+        train_iters: Iterations, from which Megatron counts samples.
+        train_samples: The same for a job that counts samples.
+        global_batch_size: Samples of an iteration.
+        eval_interval: Iterations between validations.
+        eval_iters: Iterations of a validation.
+        full_validation: Each validation is one epoch of valid.
+        split: Shares of train, valid and test; the hash takes it letter by letter. "969, 30, 1" if None.
+        seed: The job's seed; 1234 if None.
+        data_cache_path: The job's cache folder; Megatron's own beside the dataset if None.
+        tokenizer_identifiers: A JSON file with the tokenizer's `unique_identifiers` in the job's Megatron.
+        like: A description of such a job, from which tokenizer, seed, sequence length and split are taken.
+        dataset_path_as: What the job types for each prefix, in their order, or `HERE=THERE`.
+        no_extra_token: Samples of `seq_length` tokens, not one more.
+        keep_partial_validation: Keep valid's last, partial sample.
+        mid_level_dataset_surplus: The job's, for weighted blends.
+        layout: Megatron-core's caches, or the files of BigScience's Megatron-DeepSpeed.
+        final_epoch_threshold: Shuffle the final epoch by itself if it gives less than this share of one.
+        explain: Build nothing: say in `findings` why the job would not find a cache.
+        check: Build nothing: show what would be built, and its size.
+        executor: As for `build`.
+        address: The Ray cluster to join.
+        installed: The cluster's nodes have dsindex: do not send them this one's code.
+        workers: Tasks that run at once; all CPUs if None.
+        shard_deadline: Seconds after which a slower task is dispatched a second time.
+        progress: As for `build`.
+
+    Raises:
+        OptionsError: If the options make no sense.
+        DsindexError: For everything else that a user can mend.
+    """
+    options = join_connected_cluster(given_options(build_index, locals()))
+    options |= {name: _words(name, options[name]) for name in PATHS if name in options}
+    config = validated(options, IndexConfig)
+    with open_reporter(progress) as reporter:
+        reporter.stage("index", total=1, unit="jobs")
+        with contextlib.closing(make_executor(config)) as tasks:
+            report = run_index(config, executor=tasks)
+        reporter.advance(1)
+    return IndexResult(**fields_of(report))
+
+
+def _words(option: str, blend: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever was given
+    """Return prefixes and weights as the command line has them.
+
+    Raises:
+        OptionsError: If something is neither, or a weight is given to a result with several datasets.
+    """
+    if isinstance(blend, str | os.PathLike | Result) or not isinstance(blend, Iterable):
+        return tuple(list_text_prefixes(option, blend))
+    words: list[str] = []
+    after_weight = False
+    for part in blend:
+        if isinstance(part, int | float):
+            words.append(repr(part))
+            after_weight = True
+            continue
+        prefixes = list_text_prefixes(option, [part]) if not _is_number(part) else [str(part)]
+        if after_weight and len(prefixes) > 1:
+            msg = f"{option}: expected a weight for each dataset, got one for {len(prefixes)} ({', '.join(prefixes)})"
+            raise OptionsError(msg)
+        words += prefixes
+        after_weight = False
+    return tuple(words)
+
+
+def _is_number(part: object) -> bool:
+    """Tell a weight that is written as a text, as on the command line, from a path."""
+    try:
+        float(part) if isinstance(part, str) else None
+    except ValueError:
+        return False
+    return isinstance(part, str)

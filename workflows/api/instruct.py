@@ -1,0 +1,119 @@
+"""`dsindex.instruct`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dsindex.instruct.config import InstructionConfig
+from dsindex.yaml_file import read_yaml
+from workflows.api.boundary import (
+    OptionsError,
+    api_function,
+    given_options,
+    join_connected_cluster,
+    list_paths,
+    name_type,
+)
+from workflows.api.progress import open_reporter
+from workflows.api.results import InstructResult, fields_of
+from workflows.api.tokenizers import tokenizer_in_place
+from workflows.commands.instruct import join_job
+from workflows.jobs.instruct import run_instruct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from workflows.api.progress import Progress
+    from workflows.api.tokenizers import TokenizerLike
+
+
+@api_function
+def instruct(
+    input: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
+    *,
+    config: str | os.PathLike[str] | Mapping[str, Any] | InstructionConfig,
+    tokenizer: TokenizerLike | None = None,
+    output_prefix: str | os.PathLike[str] | None = None,
+    seq_length: int | None = None,
+    split: str | Sequence[float] | None = None,
+    split_seed: int | None = None,
+    on_bad_record: Literal["fail", "quarantine"] | None = None,
+    max_bad_records: int | str | None = None,
+    max_record_size: int | str | None = None,
+    shard_size: int | str | None = None,
+    no_provenance: bool | None = None,
+    work_dir: str | os.PathLike[str] | None = None,
+    keep_shards: bool | None = None,
+    fresh: bool | None = None,
+    executor: Literal["auto", "local", "processes", "ray"] | None = None,
+    address: str | None = None,
+    installed: bool | None = None,
+    workers: int | None = None,
+    shard_deadline: float | None = None,
+    progress: Progress = False,
+) -> InstructResult:
+    """Turn conversations into tokens, loss masks and packed blocks, as `dsindex instruct` does.
+
+    An option that is None is what the section `job` of `config` says, or else the command line's default.
+
+    Args:
+        input: JSONL files or patterns, in the order of the output.
+        config: How records become prompts, and what is learnt of them: a YAML file, or what stands in one.
+        tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`, which has no chat
+            template.
+        output_prefix: Outputs are named `PREFIX_text_document.*`, `PREFIX_loss_mask.*`, and so on.
+        seq_length: Pack conversations into blocks of so many tokens; it is `max_length` too where `config` has none.
+        split: Shares of train, valid and test, by a hash of what a conversation says.
+        split_seed: Another seed, another split.
+        on_bad_record: Stop at the first bad record, or set bad records aside.
+        max_bad_records: Give up when more were set aside: a number, or a share such as "0.1%".
+        max_record_size: A longer line is a bad record.
+        shard_size: Bytes of input per shard.
+        no_provenance: Leave out where documents came from.
+        work_dir: Shards and ledger; `PREFIX.build` if None.
+        keep_shards: Keep the work folder after success.
+        fresh: Start over; what is there is replaced when the new output is whole.
+        executor: As for `build`, with processes in the place of threads.
+        address: The Ray cluster to join.
+        installed: The cluster's nodes have dsindex: do not send them this one's code.
+        workers: Tasks that run at once; all CPUs if None.
+        shard_deadline: Seconds after which a slower task is dispatched a second time.
+        progress: As for `build`.
+
+    Raises:
+        OptionsError: If the options make no sense.
+        InputError: If `config` cannot be read, or is no configuration.
+        DsindexError: For everything else that a user can mend; nothing is then under a final name.
+    """
+    flags = given_options(instruct, locals())
+    del flags["config"]
+    if input is not None:
+        flags["input"] = list_paths("input", input)
+    settings, source, folder = _read_settings(config)
+    with tokenizer_in_place(flags) as placed:
+        job, instruction = join_job(settings, placed, source=source, folder=folder)
+        if job.executor == "auto" and job.address is None:
+            job = job.model_copy(update=join_connected_cluster({}))
+        with open_reporter(progress) as reporter:
+            return InstructResult(**fields_of(run_instruct(job, instruction, reporter=reporter)))
+
+
+def _read_settings(config: object) -> tuple[Mapping[str, Any], str, Path]:
+    """Return a configuration as YAML gives it, what messages call it, and the folder of the files that it names.
+
+    Raises:
+        InputError: If it is a file that cannot be read.
+        OptionsError: If it is no configuration.
+    """
+    if isinstance(config, InstructionConfig):
+        return config.model_dump(exclude_unset=True), "config", Path.cwd()
+    if isinstance(config, str | os.PathLike):
+        path = Path(os.fsdecode(config))
+        return read_yaml(str(path)), str(path), path.parent
+    if isinstance(config, Mapping):
+        return config, "config", Path.cwd()
+    msg = f"config: expected the path of a YAML file or a dict, got {name_type(config)}"
+    raise OptionsError(msg)

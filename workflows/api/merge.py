@@ -1,0 +1,122 @@
+"""`dsindex.merge` and `dsindex.convert`: datasets made of datasets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from workflows.api.boundary import api_function, given_options, join_connected_cluster, plain_value, seen_from_anywhere
+from workflows.api.progress import open_reporter
+from workflows.api.results import ConvertResult, MergeResult, fields_of
+from workflows.api.subjects import find_prefix, list_text_prefixes
+from workflows.commands.convert import convert_dataset
+from workflows.commands.options import validated
+from workflows.jobs.merge import run_merge
+from workflows.options.config import ExecutorConfig, MergeConfig
+
+if TYPE_CHECKING:
+    import os
+
+    from workflows.api.progress import Progress
+    from workflows.api.subjects import Subject, Subjects
+
+
+class ConvertConfig(ExecutorConfig):
+    """The options of `dsindex convert`, which has them as flags only."""
+
+    pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] | None = None
+    flatten: bool = False
+    token_type: Literal["uint8", "uint16", "int32"] | None = None
+
+
+@api_function
+def merge(
+    input: Subjects,
+    *,
+    output_prefix: str | os.PathLike[str],
+    work_dir: str | os.PathLike[str] | None = None,
+    keep_shards: bool = False,
+    fresh: bool = False,
+    executor: Literal["auto", "local", "processes", "ray"] = "auto",
+    address: str | None = None,
+    installed: bool = False,
+    workers: int | None = None,
+    shard_deadline: float | None = None,
+    progress: Progress = False,
+) -> MergeResult:
+    """Make one MMIDIDX dataset of many, as `dsindex merge` does.
+
+    Args:
+        input: The datasets in the order of the output: prefixes, or results. A result stands for all its datasets.
+        output_prefix: Writes `PREFIX.bin` and `PREFIX.idx`.
+        work_dir: Ledger and lock; `PREFIX.build` if None.
+        keep_shards: Keep the work folder after success.
+        fresh: Start over; what is there is replaced when the new output is whole.
+        executor: As for `build`.
+        address: The Ray cluster to join.
+        installed: The cluster's nodes have dsindex: do not send them this one's code.
+        workers: Tasks that run at once; all CPUs if None.
+        shard_deadline: Seconds after which a slower task is dispatched a second time.
+        progress: As for `build`.
+
+    Raises:
+        OptionsError: If the options make no sense.
+        DsindexError: For everything else that a user can mend; nothing is then under a final name.
+    """
+    options = join_connected_cluster(given_options(merge, locals()))
+    options["input"] = tuple(list_text_prefixes("input", input))
+    config = validated(options, MergeConfig)
+    with open_reporter(progress) as reporter:
+        return MergeResult(**fields_of(run_merge(config, reporter=reporter)))
+
+
+@api_function
+def convert(
+    source: Subject,
+    destination: str | os.PathLike[str],
+    *,
+    pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] | None = None,
+    flatten: bool = False,
+    token_type: Literal["uint8", "uint16", "int32"] | None = None,
+    executor: Literal["auto", "local", "processes", "ray"] = "auto",
+    address: str | None = None,
+    installed: bool = False,
+    workers: int | None = None,
+    shard_deadline: float | None = None,
+    progress: Progress = False,
+) -> ConvertResult:
+    """Convert a dataset without loss, as `dsindex convert` does: MMIDIDX to `.pbin` or back, or between `.pbin`s.
+
+    Args:
+        source: A prefix, a `.pbin`, or a result with one dataset.
+        destination: A `.pbin`, or a prefix; it must not exist.
+        pbin_era: Version of the `.pbin` that is written; current if None.
+        flatten: Join the sequences of each document.
+        token_type: Type of the tokens in an MMIDIDX dataset that is written; by their size if None.
+        executor: As for `build`.
+        address: The Ray cluster to join.
+        installed: The cluster's nodes have dsindex: do not send them this one's code.
+        workers: Tasks that run at once; all CPUs if None.
+        shard_deadline: Seconds after which a slower task is dispatched a second time.
+        progress: As for `build`.
+
+    Raises:
+        OptionsError: If the options make no sense.
+        DsindexError: For everything else that a user can mend; nothing is then under a final name.
+    """
+    options = join_connected_cluster(given_options(convert, locals()))
+    target = str(plain_value(options.pop("destination")))
+    options.pop("source")
+    found = find_prefix("source", source)
+    config = validated(options, ConvertConfig)
+    with open_reporter(progress) as reporter:
+        reporter.stage("convert", total=1, unit="datasets")
+        conversion = convert_dataset(
+            config,
+            source=seen_from_anywhere(config, found),
+            destination=seen_from_anywhere(config, target),
+            pbin_era=config.pbin_era,
+            flatten=config.flatten,
+            token_type=config.token_type,
+        )
+        reporter.advance(1)
+    return ConvertResult(**fields_of(conversion))

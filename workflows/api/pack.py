@@ -1,0 +1,84 @@
+"""`dsindex.pack`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from workflows.api.boundary import api_function, given_options, join_connected_cluster, list_paths
+from workflows.api.progress import open_reporter
+from workflows.api.results import PackResult, fields_of
+from workflows.api.tokenizers import tokenizer_in_place
+from workflows.commands.options import validated
+from workflows.jobs.pack import run_pack
+from workflows.options.pack import PackConfig
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+
+    from workflows.api.progress import Progress
+    from workflows.api.tokenizers import TokenizerLike
+
+
+@api_function
+def pack(
+    input: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    tokenizer: TokenizerLike,
+    output: str | os.PathLike[str],
+    eod_token: str | None = None,
+    jq_pattern: str = ".text",
+    pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] = "current",
+    tokenizer_hf_no_include_special_tokens: bool = False,
+    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto",
+    on_bad_record: Literal["fail", "quarantine"] = "fail",
+    max_bad_records: int | str | None = None,
+    max_record_size: int | str | None = None,
+    shard_size: int | str = "64MiB",
+    no_provenance: bool = False,
+    work_dir: str | os.PathLike[str] | None = None,
+    keep_shards: bool = False,
+    fresh: bool = False,
+    executor: Literal["auto", "local", "processes", "ray"] = "auto",
+    address: str | None = None,
+    installed: bool = False,
+    workers: int | None = None,
+    shard_deadline: float | None = None,
+    progress: Progress = False,
+) -> PackResult:
+    """Tokenize JSONL into packed data for Modalities, as `dsindex pack` does.
+
+    Args:
+        input: JSONL files or patterns, in the order of the output.
+        tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
+        output: The `.pbin`.
+        eod_token: Ends every document; the folder's `eos_token` if None. An object names none.
+        jq_pattern: Gives the text of a record; a pattern that is more than one key runs per record, slower.
+        pbin_era: Layout, by when Modalities wrote it.
+        tokenizer_hf_no_include_special_tokens: Leave the tokenizer's post-processor out.
+        engine: What encodes; `auto` takes gigatoken where it gives the same tokens.
+        on_bad_record: Stop at the first bad record, or set bad records aside.
+        max_bad_records: Give up when more were set aside: a number, or a share such as "0.1%".
+        max_record_size: A longer line is a bad record.
+        shard_size: Bytes of input per shard.
+        no_provenance: Leave out where documents came from.
+        work_dir: Shards and ledger; beside the output, as `.build`, if None.
+        keep_shards: Keep the work folder after success.
+        fresh: Start over; what is there is replaced when the new output is whole.
+        executor: As for `build`.
+        address: The Ray cluster to join.
+        installed: The cluster's nodes have dsindex: do not send them this one's code.
+        workers: Tasks that run at once; all CPUs if None.
+        shard_deadline: Seconds after which a slower task is dispatched a second time.
+        progress: As for `build`.
+
+    Raises:
+        OptionsError: If the options make no sense.
+        DsindexError: For everything else that a user can mend; nothing is then under a final name.
+    """
+    options = join_connected_cluster(given_options(pack, locals()))
+    options["input"] = list_paths("input", input)
+    with tokenizer_in_place(options) as placed:
+        config = validated(placed, PackConfig)
+        with open_reporter(progress) as reporter:
+            return PackResult(**fields_of(run_pack(config, reporter=reporter)))

@@ -1,0 +1,248 @@
+"""What the functions return: the jobs' own reports, which print as the command line prints them.
+
+`str` has all facts, `repr` fits on a line. Those that made or looked at datasets have `prefixes`, and can be given
+wherever a dataset is expected.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from dsindex.convert import Conversion
+from dsindex.indices.task import BlendIndexTask
+from dsindex.repair.outputs import RepairAccount
+from workflows.commands.build import describe_build
+from workflows.commands.convert import describe_conversion
+from workflows.commands.instruct import describe_instruct
+from workflows.commands.merge import describe_merge
+from workflows.commands.pack import describe_pack
+from workflows.commands.plan import describe_plan
+from workflows.commands.repair import describe_packed_repair, describe_repair
+from workflows.commands.verify import describe_verification
+from workflows.jobs.build import BuildReport
+from workflows.jobs.estimate import BuildEstimate
+from workflows.jobs.index import IndexReport, describe_index
+from workflows.jobs.instruct import InstructReport
+from workflows.jobs.merge import MergeReport
+from workflows.jobs.pack import PackReport
+
+if TYPE_CHECKING:
+    from workflows.verification.report import VerifyReport
+
+
+@runtime_checkable
+class Result(Protocol):
+    """A result that can be given where a dataset is expected."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The datasets: paths without `.bin` and `.idx`, or those of `.pbin` files."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexResult(IndexReport):
+    """The index caches of a training job; `dsindex.open` opens one split of them."""
+
+    @property
+    def descriptions(self) -> dict[str, tuple[str, ...]]:
+        """The description of each cache, with the prefixes of its datasets; none in a layout without descriptions."""
+        return {
+            task.files.description: task.prefixes if isinstance(task, BlendIndexTask) else (task.prefix,)
+            for task in self.tasks
+            if task.files is not None
+        }
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Where the caches are."""
+        return tuple(dict.fromkeys(os.path.dirname(result.paths[0]) for result in self.results))
+
+    def __str__(self) -> str:
+        return describe_index(self).rstrip()
+
+    def __repr__(self) -> str:
+        caches = ", ".join(f"{result.name}: {result.num_samples:,} samples" for result in self.results)
+        return f"{type(self).__name__}({caches or 'nothing was built'})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildResult(BuildReport):
+    """The datasets of a build, one for each key."""
+
+    indices: tuple[IndexResult, ...]
+    """One per dataset, where index options were given."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The datasets, in the order of the keys."""
+        return tuple(dataset.prefix for dataset in self.datasets)
+
+    def __str__(self) -> str:
+        return describe_build(self).rstrip()
+
+    def __repr__(self) -> str:
+        return _show(self, self.prefixes, *((d.num_documents, d.num_tokens) for d in self.datasets))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeResult(MergeReport):
+    """One dataset of many."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The merged dataset."""
+        return (self.prefix,)
+
+    def __str__(self) -> str:
+        return describe_merge(self).rstrip()
+
+    def __repr__(self) -> str:
+        return _show(self, self.prefixes, (self.num_documents, self.num_tokens))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackResult(PackReport):
+    """A `.pbin` that was packed."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The path of the `.pbin`."""
+        return (self.path,)
+
+    def __str__(self) -> str:
+        return describe_pack(self).rstrip()
+
+    def __repr__(self) -> str:
+        return _show(self, self.prefixes, (self.num_documents, self.num_tokens))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructResult(InstructReport):
+    """Instruction data: tokens, loss masks and packed blocks of every split."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """Every dataset that was written, those of masks and blocks included."""
+        return tuple(f"{split.prefix}_{name}" for split in self.splits for name in split.files)
+
+    def __str__(self) -> str:
+        return describe_instruct(self).rstrip()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(split.prefix for split in self.splits)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyResult:
+    """What a verification found; true where it found nothing."""
+
+    reports: tuple[VerifyReport, ...]
+    """One for each dataset, in the order given."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The datasets that were verified."""
+        return tuple(report.prefix for report in self.reports)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was found in any dataset."""
+        return all(report.is_whole for report in self.reports)
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """What was found, in sentences, of all datasets."""
+        return tuple(finding for report in self.reports for finding in report.findings)
+
+    def __bool__(self) -> bool:
+        return self.is_whole
+
+    def __str__(self) -> str:
+        return "".join(map(describe_verification, self.reports)).rstrip()
+
+    def __repr__(self) -> str:
+        verdicts = (f"{report.prefix}: {'whole' if report.is_whole else 'DAMAGED'}" for report in self.reports)
+        return f"{type(self).__name__}({', '.join(verdicts)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairResult(RepairAccount):
+    """What a repair saved."""
+
+    source: str
+    """The damaged dataset."""
+    target: str
+    """The new one."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The new dataset; the old one where that was whole, so that nothing was written."""
+        return (self.target if self.outputs else self.source,)
+
+    def __str__(self) -> str:
+        return describe_repair(self.source, self).rstrip()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.prefixes[0]}: {self.way}, {len(self.lost)} losses)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedRepairResult:
+    """What a repair of a `.pbin` that Modalities joined mended."""
+
+    source: str
+    target: str
+    num_joints: int
+    """Joints with low offsets that were mended; 0: the file is whole, and nothing was written."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The new file; the old one where that was whole."""
+        return (self.target if self.num_joints else self.source,)
+
+    def __str__(self) -> str:
+        return describe_packed_repair(self.source, self.target, self.num_joints).rstrip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertResult(Conversion):
+    """A dataset in another format."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The dataset that was written."""
+        path = self.outputs[0]
+        return (path if len(self.outputs) == 1 else path.removesuffix(".bin"),)
+
+    def __str__(self) -> str:
+        return describe_conversion(self).rstrip()
+
+    def __repr__(self) -> str:
+        return _show(self, self.prefixes, (self.num_documents, self.num_tokens))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateResult(BuildEstimate):
+    """What a build would make, take and cost."""
+
+    def __str__(self) -> str:
+        return describe_plan(self).rstrip()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(about {self.documents:,.0f} documents, {self.tokens:,.0f} tokens)"
+
+
+def fields_of(report: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
+    """Return the fields of a job's report, to make a result of it."""
+    return {field.name: getattr(report, field.name) for field in fields(report)}
+
+
+def _show(result: object, prefixes: tuple[str, ...], *counts: tuple[int, int]) -> str:
+    shown = (
+        f"{prefix}: {documents:,} documents, {tokens:,} tokens"
+        for prefix, (documents, tokens) in zip(prefixes, counts, strict=True)
+    )
+    return f"{type(result).__name__}({'; '.join(shown)})"

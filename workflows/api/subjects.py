@@ -1,0 +1,79 @@
+"""What may stand where a dataset is expected: its path, or the result of a function that made it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from workflows.api.boundary import OptionsError
+from workflows.api.results import IndexResult, InstructResult, Result
+from workflows.commands.verify import as_prefix
+from workflows.options.pack import PACKED_SUFFIX
+
+Subject: TypeAlias = str | os.PathLike[str] | Result
+"""A dataset: a path without `.bin` and `.idx` (or one of the two), a `.pbin`, or a result with `prefixes`."""
+Subjects: TypeAlias = Subject | Iterable[Subject]
+
+
+def list_prefixes(option: str, subjects: Subjects) -> list[str]:
+    """Return the datasets, all of each result.
+
+    Raises:
+        OptionsError: If something is no dataset.
+    """
+    found = [prefix for subject in _each(subjects) for prefix in _prefixes(option, subject)]
+    if not found:
+        msg = f"{option}: expected at least one dataset, got none"
+        raise OptionsError(msg)
+    return found
+
+
+def find_prefix(option: str, subject: Subject) -> str:
+    """Return the one dataset of a subject.
+
+    Raises:
+        OptionsError: If there are several, or it is no dataset.
+    """
+    found = list_prefixes(option, subject)
+    if len(found) > 1:
+        msg = f"{option}: expected one dataset, got {len(found)} ({', '.join(found)}); choose one"
+        raise OptionsError(msg)
+    return found[0]
+
+
+def list_text_prefixes(option: str, subjects: Subjects) -> list[str]:
+    """Return the MMIDIDX datasets of texts, all of each result.
+
+    Raises:
+        OptionsError: If one is packed, or instruction data, whose tokens and masks belong together.
+    """
+    given = _each(subjects)
+    for subject in given:
+        if isinstance(subject, InstructResult):
+            msg = f"{option}: expected datasets of texts, got instruction data, whose tokens and masks go together"
+            raise OptionsError(msg)
+    found = list_prefixes(option, given)
+    packed = next((prefix for prefix in found if prefix.endswith(PACKED_SUFFIX)), None)
+    if packed is not None:
+        msg = f"{option}: expected datasets of .bin and .idx, got {packed}; convert it: dsindex.convert"
+        raise OptionsError(msg)
+    return [as_prefix(prefix) for prefix in found]
+
+
+def _each(subjects: Subjects) -> list[Subject]:
+    if isinstance(subjects, str | os.PathLike | Result) or not isinstance(subjects, Iterable):
+        return [subjects]
+    return list(subjects)
+
+
+def _prefixes(option: str, subject: object) -> tuple[str, ...]:
+    if isinstance(subject, str | os.PathLike):
+        return (os.fsdecode(subject),)
+    if isinstance(subject, Result):
+        return tuple(subject.prefixes)
+    if isinstance(subject, IndexResult):
+        msg = f"{option}: expected a dataset, got index caches; give the dataset that they were built for"
+    else:
+        msg = f"{option}: expected a path, or the result of a function that made a dataset, got {subject!r}"
+    raise OptionsError(msg)

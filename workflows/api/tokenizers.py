@@ -1,0 +1,51 @@
+"""Tokenizers as people have them: a path, or an object of the `tokenizers` library.
+
+An object is what it serialises to. It is handed to the job as a file in the system's folder for temporary files, which
+is removed with the call: jobs read a tokenizer once, in the driver, and send its bytes to workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from typing import TYPE_CHECKING, TypeAlias
+
+from workflows.api.boundary import OptionsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    import tokenizers
+
+TokenizerLike: TypeAlias = "str | os.PathLike[str] | tokenizers.Tokenizer"
+"""The folder of a tokenizer, its tokenizer.json, or an object of the `tokenizers` library."""
+
+OBJECT_NAME = "tokenizers.Tokenizer"
+"""What the manifest calls an object, which has no name of its own; its `sha256` says which one it was."""
+
+
+@contextlib.contextmanager
+def tokenizer_in_place(options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the options with the path of a tokenizer in the place of an object, for the time of the block.
+
+    Raises:
+        OptionsError: If the tokenizer is neither a path nor such an object.
+    """
+    given = options.get("tokenizer_model")
+    if given is None or isinstance(given, str):
+        yield options
+        return
+    library = sys.modules.get("tokenizers")
+    if library is None or not isinstance(given, library.Tokenizer):
+        backend = " (give its backend_tokenizer)" if hasattr(given, "backend_tokenizer") else ""
+        kind = f"{type(given).__module__}.{type(given).__name__}"
+        msg = f"tokenizer: expected a path or a tokenizers.Tokenizer, got {kind}{backend}"
+        raise OptionsError(msg)
+    with tempfile.TemporaryDirectory(prefix="dsindex-tokenizer-") as folder:
+        path = os.path.join(folder, OBJECT_NAME)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(given.to_str())
+        yield {**options, "tokenizer_model": path}
