@@ -118,7 +118,11 @@ def wait_for_shards(work_dir: Path, number: int, process: subprocess.Popen[str] 
         if has_ended:
             break
         time.sleep(0.05)
-    raise AssertionError(f"{number} shards were never done: {state} {process.stdout.read() if process else ''}")
+    shown = ""
+    if process is not None:
+        process.kill()
+        shown = process.communicate()[0]
+    raise AssertionError(f"{number} shards were never done: {state} {shown}")
 
 
 @pytest.mark.ray

@@ -119,7 +119,8 @@ def test_worker_that_died_idle_is_nobodys_fault(processes: ProcessExecutor) -> N
     pids = set(run(processes, call(process_id, 0), call(process_id, 1))[0].values())
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not any(map(is_running, pids)))
+    # Not before all of their threads have ended are their pipes closed, and are they reaped.
+    wait_until(lambda: not pids & {process.pid for process in multiprocessing.active_children()})
     results, statistics = run(processes, call(square, 2), call(square, 3))
     assert results == {0: 4, 1: 9}
     assert statistics.lost_workers == 0

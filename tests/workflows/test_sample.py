@@ -12,7 +12,7 @@ from dsindex.text.audit import clip_texts
 from dsindex.text.encoders import make_encoder
 from dsindex.text.engines import choose_engine
 from dsindex.text.tokenizer import load_tokenizer
-from tests.golden_files import OWN
+from tests.support.golden import OWN
 from workflows.stages.sample import Piece, audited_pieces, encode_piece, spread_pieces
 from workflows.state.inputs import find_inputs
 
