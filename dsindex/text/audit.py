@@ -110,8 +110,8 @@ def sample_offsets(sizes: Sequence[int]) -> list[tuple[int, int, int]]:
         sizes: Sizes of the inputs in bytes.
 
     Returns:
-        Byte ranges (input number, begin, end), ascending; a range stands for the lines that begin in it, whose texts
-        can be long and should be clipped.
+        Byte ranges (input number, begin, end), ascending. Lines that begin in a range belong to it; their texts can be
+        long and should be clipped.
 
     >>> sample_offsets([0, 100])
     [(1, 0, 100)]
