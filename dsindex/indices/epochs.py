@@ -92,7 +92,7 @@ def plan_epochs(tokens_per_epoch: int, num_samples: int | None, *, rule: SampleR
         # Only the float32 arithmetic for a kept partial sample leads here, from 2**24 tokens on.
         msg = (
             f"{place}: expected {num_samples} samples, got {built}, as Megatron counts them in float32, and would "
-            "stop; drop the last partial sample, or request a few samples less"
+            "stop; drop the last partial sample, or request slightly fewer samples"
         )
         raise LimitError(msg)
     return EpochPlan(

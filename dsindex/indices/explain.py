@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MEANINGS = {
-    "dataset_path": "the path as the job types it, letter by letter (--dataset-path-as)",
+    "dataset_path": "the path, exactly as the job types it (--dataset-path-as)",
     "num_samples": "the number of samples, from the job's iterations and batch size",
     "random_seed": "--seed",
     "sequence_length": "--seq-length",
-    "split": "--split, as typed: the hash knows spaces",
-    "split_matrix": "what --split amounts to",
+    "split": "--split, as typed: spaces change the hash",
+    "split_matrix": "the shares computed from --split",
     "tokenizer": "the tokenizer's identifiers (--tokenizer-identifiers or --like); they change with Megatron's version",
     "weights": "the blend's normalised weights",
     "size": "the number of samples of the blend",
@@ -129,14 +129,12 @@ def _compare_with_nearest(wanted: Mapping[str, Any], folder: str) -> list[str]:
         if nearest is None or len(differences) < nearest[0]:
             nearest = (len(differences), path, differences)
     if nearest is None:
-        return [f"{folder} holds no cache of a {wanted['class']} for split {_split_of(wanted)}"]
+        return [f"{folder} contains no cache of a {wanted['class']} for split {_split_of(wanted)}"]
     _, path, differences = nearest
     if not differences:
         name = os.path.basename(path)
-        return [
-            f"{name} says the same, but its name is not its hash: it was renamed or edited, so the job builds again"
-        ]
-    nearby = f"the nearest of {count} differs" if count > 1 else "the only one there differs"
+        return [f"{name} is the same, but its name is not its hash: it was renamed or edited, so the job builds again"]
+    nearby = f"the most similar of {count} differs" if count > 1 else "the only one in the folder differs"
     return [f"no cache with this hash; {nearby} ({os.path.basename(path)}):", *differences]
 
 
@@ -144,7 +142,7 @@ def describe_differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) ->
     """Return sentences about the settings in which two descriptions differ.
 
     >>> describe_differences({"class": "GPTDataset", "split": "9,1"}, {"class": "GPTDataset", "split": "9, 1"})
-    ["split is '9,1' there and '9, 1' for the job: --split, as typed: the hash knows spaces"]
+    ["split is '9,1' in the cache and '9, 1' in the job: --split, as typed: spaces change the hash"]
     """
     if wanted.get("class") == BLENDED_CLASS and there.get("class") == BLENDED_CLASS:
         return _blend_differences(there, wanted)
@@ -157,16 +155,16 @@ def describe_differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) ->
         if key == "split_matrix" and there.get("split") != wanted.get("split"):
             continue  # follows from split
         meaning = f": {MEANINGS[key]}" if key in MEANINGS else ""
-        sentences.append(f"{key} is {_show(there, key)} there and {_show(wanted, key)} for the job{meaning}")
+        sentences.append(f"{key} is {_show(there, key)} in the cache and {_show(wanted, key)} in the job{meaning}")
     return sentences
 
 
 def _blend_differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     theirs, ours = there["datasets"], wanted["datasets"]
     if len(theirs) != len(ours):
-        return [f"the blend there has {len(theirs)} datasets and the job's has {len(ours)}"]
+        return [f"the cached blend has {len(theirs)} datasets and the job's has {len(ours)}"]
     sentences = [
-        f"{key} is {_show(there, key)} there and {_show(wanted, key)} for the job: {MEANINGS[key]}"
+        f"{key} is {_show(there, key)} in the cache and {_show(wanted, key)} in the job: {MEANINGS[key]}"
         for key in ("weights", "size")
         if there.get(key) != wanted.get(key)
     ]

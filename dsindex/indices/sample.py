@@ -134,7 +134,7 @@ def _walk_block(
     extra: int,
     rows: NDArray[Any],
 ) -> None:
-    """Write the rows of the samples whose first token, plus x, lies in positions [first, end)."""
+    """Write the rows of the samples whose first token, plus x, is in positions [first, end)."""
     # The first row with row * L + x > before; row 0 is (0, 0) whatever the lengths.
     row = max(1, (before - extra) // length + 1)
     target = row * length + extra

@@ -249,7 +249,7 @@ def _state_of(content: Content) -> FileState:
 
 
 def _state_at(path: str) -> FileState | None:
-    """Return the state of a file, or None if it is missing; what is no regular file equals no other state."""
+    """Return the state of a file; None if it is missing, and a state that equals no other if it is not regular."""
     if not os.path.lexists(path):
         return None
     if not os.path.isfile(path):

@@ -25,7 +25,7 @@ class Block:
     targets: NDArray[np.int64]
     """Next token of the same conversation; the pad id if there is none."""
     loss_mask: NDArray[np.float32]
-    """1 where the target is trained on."""
+    """1 where the target is trainable."""
     position_ids: NDArray[np.int64]
     """Position in the conversation or in the padding, from 0."""
     sequence_boundaries: NDArray[np.int32]

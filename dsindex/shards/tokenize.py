@@ -163,7 +163,7 @@ def check_unchanged(task: ShardTask) -> None:
     try:
         status = os.stat(task.path)
     except OSError as error:
-        msg = f"{task.path}: cannot be read ({error.strerror}); it was there when the build was planned"
+        msg = f"{task.path}: cannot be read ({error.strerror}); it existed when the job was planned"
         raise InputError(msg) from error
     if status.st_size != task.input_size_bytes or str(status.st_mtime_ns) != task.input_version:
         msg = (
@@ -191,7 +191,7 @@ def fingerprint_input(path: str) -> str:
                 offset = last * sample // (FINGERPRINT_SAMPLES - 1)
                 digest.update(os.pread(file.fileno(), FINGERPRINT_SAMPLE_BYTES, offset))
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror}); it was there when the build was planned"
+        msg = f"{path}: cannot be read ({error.strerror}); it existed when the job was planned"
         raise InputError(msg) from error
     return digest.hexdigest()
 

@@ -441,11 +441,11 @@ def test_explain_finds_what_was_built() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"seed": 1}, "random_seed is 1234 there and 1 for the job: --seed"),
-        ({"split": "969,30,1"}, "split is '969, 30, 1' there and '969,30,1' for the job: --split, as typed"),
-        ({"seq_length": 31}, "sequence_length is 30 there and 31 for the job"),
-        ({"epochs": "1"}, "num_samples is 860 there and 344 for the job"),
-        ({"dataset_path_as": ["/lustre/web"]}, "dataset_path is 'web' there and '/lustre/web' for the job"),
+        ({"seed": 1}, "random_seed is 1234 in the cache and 1 in the job: --seed"),
+        ({"split": "969,30,1"}, "split is '969, 30, 1' in the cache and '969,30,1' in the job: --split, as typed"),
+        ({"seq_length": 31}, "sequence_length is 30 in the cache and 31 in the job"),
+        ({"epochs": "1"}, "num_samples is 860 in the cache and 344 in the job"),
+        ({"dataset_path_as": ["/lustre/web"]}, "dataset_path is 'web' in the cache and '/lustre/web' in the job"),
     ],
 )
 def test_explain_names_the_settings_that_differ(changes: dict[str, Any], sentence: str) -> None:
@@ -496,7 +496,7 @@ def test_explain_tells_of_missing_files_and_edited_descriptions(folder: Path) ->
     shutil.rmtree(folder / "cache")
     assert "there is no folder " in explained(split="1")[0]
     (folder / "cache").mkdir()
-    assert "holds no cache of a GPTDataset for split train" in explained(split="1")[0]
+    assert "contains no cache of a GPTDataset for split train" in explained(split="1")[0]
     assert description
 
 
@@ -515,8 +515,8 @@ def test_explain_compares_a_jobs_description_with_the_folder(folder: Path) -> No
     (like,) = (folder / "job").glob("*Blended*description.txt")
     report = index(explain=True, like=str(like), data_cache_path="cache")
     shown = describe_index(report)
-    assert "weights is [0.5, 0.5] there and [0.66" in shown
-    assert "in every dataset, random_seed is 1234 there and 5 for the job" in shown
+    assert "weights is [0.5, 0.5] in the cache and [0.66" in shown
+    assert "in every dataset, random_seed is 1234 in the cache and 5 in the job" in shown
     assert index(explain=True, like=str(like), data_cache_path="job").ok
 
 
