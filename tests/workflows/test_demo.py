@@ -114,7 +114,7 @@ def test_make_clean_removes_only_what_make_has_made(tmp_path: Path) -> None:
         (tmp_path / name).write_text("mine")
     (tmp_path / "bench-output").symlink_to("elsewhere")
     done = subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "site is kept: site/.dsindex-site is not there" in done.stdout
+    assert "site is kept: there is no site/.dsindex-site" in done.stdout
     assert sorted(os.listdir(tmp_path)) == [".venv", "Makefile", "bench-output", "elsewhere", "site"]
     assert (tmp_path / "elsewhere" / "dsindex-bench.txt").read_text() == "mine"
     for name in (".venv/.ready", "site/.dsindex-site"):
