@@ -26,7 +26,7 @@ def test_demo_runs_from_text_to_a_traced_sample_and_again(tmp_path: Path, capsys
     for _ in range(2):
         assert main(["demo", "--output", str(tmp_path / "demo"), "--documents", "300"]) == 0
         shown = capsys.readouterr().out
-        assert "demo_text_document: whole" in shown
+        assert "demo_text_document: intact" in shown
         assert ", ray executor, " in shown
         assert "of 3 epochs" in shown
         assert f"{tmp_path}/demo/text/demo-" in shown

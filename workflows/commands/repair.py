@@ -79,7 +79,7 @@ def _run_packed(path: str, config: RepairConfig) -> int:
         msg = f"expected a .pbin as --output for {path}, got {config.output}"
         raise UsageError(msg)
     joints = run_packed_repair(path, config)
-    said = f"{joints} joints with low offsets repaired, written to {config.output}" if joints else "whole, nothing done"
+    said = f"{joints} joints with low offsets repaired, written to {config.output}" if joints else "intact"
     write_lines(f"{path}: {said}\n")
     return 0
 
@@ -87,7 +87,7 @@ def _run_packed(path: str, config: RepairConfig) -> int:
 def describe_repair(prefix: str, account: RepairAccount) -> str:
     """Return the result as text."""
     if not account.outputs:
-        return f"{prefix}: whole, nothing to repair and nothing written\n"
+        return f"{prefix}: intact, nothing to repair and nothing written\n"
     how = "GUESSED" if not account.is_certain else "restored IN PART" if account.lost else "restored"
     lines = [
         f"{prefix}: {how} from {account.way}",
