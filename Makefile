@@ -1,4 +1,4 @@
-# Every target makes the environment first, and finds it made the second time.
+# Every target creates the environment first, unless it exists.
 PYTHON ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(if $(shell $(p) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),$(p))))
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,7 +31,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The site's packages are installed when the site is first built.
+# The site's packages are installed only for the first build of the site.
 DOCS_READY := $(VENV)/.docs-ready
 
 $(DOCS_READY): $(READY)
@@ -40,7 +40,7 @@ $(DOCS_READY): $(READY)
 
 # MkDocs empties the folder that it writes to.
 docs: $(DOCS_READY)
-	@test -e site/.dsindex-site -o ! -e site || { echo "site: not made by make docs; move it away"; exit 1; }
+	@test -e site/.dsindex-site -o ! -e site || { echo "site: not created by make docs; move it away"; exit 1; }
 	@mkdir -p site && touch site/.dsindex-site
 	NO_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --strict
 	@echo "the documentation is in site/index.html; search needs a server: $(BIN)/python -m http.server -d site"
@@ -51,7 +51,7 @@ bench: $(READY)
 faults: $(READY)
 	$(BIN)/python -m pytest tests/faults --long-faults
 
-# Only what these targets have made: each folder holds a file that says so.
+# `clean` removes only folders with a marker file that these targets wrote.
 MADE := $(VENV)/.ready demo-output/dsindex-demo.txt bench-output/dsindex-bench.txt site/.dsindex-site
 
 clean:
@@ -61,6 +61,6 @@ clean:
 	    if [ -f "$$marker" ] && [ ! -L "$$folder" ]; then \
 	        echo "rm -rf $$folder"; rm -rf "$$folder"; \
 	    elif [ -e "$$folder" ] || [ -L "$$folder" ]; then \
-	        echo "$$folder is kept: $$marker is not there, so make has not made it"; \
+	        echo "$$folder is kept: there is no $$marker, so make did not create it"; \
 	    fi; \
 	done

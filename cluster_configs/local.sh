@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# A Ray cluster of several nodes on this machine: a head without work and N workers, each its own raylet.
-# It has a folder, ports and a token of its own, so it disturbs no other Ray here and leaves nothing behind.
-# Ray makes its temporary folder writable for everyone, hence a folder below ours, which nobody else may enter.
+# A Ray cluster of several nodes on this machine: a head without tasks and N workers, each with its own raylet.
+# It has its own folder, ports and token, so it does not disturb other Ray clusters and leaves nothing behind.
+# Ray makes its temporary folder writable for everyone, so that is inside a folder that nobody else may enter.
 set -euo pipefail
 
 usage() {
     cat <<'USAGE'
-usage: local.sh start [N]      start a head and N workers (default 3); prints how to reach it
-       local.sh env            print the variables that reach it: eval "$(local.sh env)"
-       local.sh status         list its nodes
+usage: local.sh start [N]      start a head and N workers (default 3), and print the cluster's environment variables
+       local.sh env            print the cluster's environment variables: eval "$(local.sh env)"
+       local.sh status         list the nodes
        local.sh add [N]        start N more workers (default 1)
        local.sh remove [NAME]  kill a worker as if its machine were lost (default: the last one)
-       local.sh stop           kill all of it and delete its folder
+       local.sh stop           kill all nodes and delete the cluster's folder
 
-DSINDEX_CLUSTER_DIR   its folder; short: sockets lie in it, at most 40 characters (default /tmp/dsindex-cluster-UID)
+DSINDEX_CLUSTER_DIR   the cluster's folder, at most 40 characters because of sockets (default /tmp/dsindex-cluster-UID)
 DSINDEX_CLUSTER_CPUS  CPUs of each worker (default: this machine's, divided among the first N)
 USAGE
 }
@@ -32,13 +32,13 @@ fail() {
     exit 1
 }
 
-free_ports() { # COUNT: distinct ports that nobody listens on
-    # Below those that the system hands out: Ray's own connections would take one before its daemon has bound it.
+free_ports() { # COUNT: print distinct free ports
+    # Not ephemeral ports: one of Ray's own connections could take such a port before its daemon has bound it.
     python -c '
 import pathlib, random, socket, sys
 ephemeral = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
 first = int(ephemeral.read_text().split()[0]) if ephemeral.exists() else 32768
-below = range(20000, first) if first > 21000 else range(first, 61000)  # Ray gives 10002 to 19999 to its workers
+below = range(20000, first) if first > 21000 else range(first, 61000)  # workers of Ray use 10002 to 19999
 sockets = []
 for port in random.sample(below, len(below)):
     if len(sockets) == int(sys.argv[1]):
@@ -51,19 +51,19 @@ for port in random.sample(below, len(below)):
 print(*(each.getsockname()[1] for each in sockets))' "$1"
 }
 
-is_ours() { # PID: a node of this cluster, not a stranger that got its number later
+is_ours() { # PID: whether it is a node of this cluster, and not a later process with the same id
     ps -ww -o args= -p "$1" 2>/dev/null | grep -qF -- "--temp-dir=$state/"
 }
 
-launch() { # NAME ARGUMENTS...: start one node in the background, as a process group of its own
+launch() { # NAME ARGUMENTS...: start one node in the background, in its own process group
     local name="$1" ports folder
     shift
     read -ra ports <<<"$(free_ports 5)"
     folder="${name/worker-/w}" # short: sockets lie in it
     [[ "$name" == head ]] && folder=ray
     set -m
-    # Every process of the cluster inherits DSINDEX_CLUSTER, which is how `stop` finds the last of them.
-    # Every node has its own folder: in a common one it would unpack shipped code anew while others run it.
+    # Every process of the cluster inherits DSINDEX_CLUSTER, by which `stop` finds those that are left.
+    # Every node has its own folder: in a shared one it would unpack shipped code again while others run it.
     DSINDEX_CLUSTER="$state" ray start --temp-dir="$state/$folder" --block --disable-usage-stats --log-style=record \
         --object-store-memory=100000000 --dashboard-agent-listen-port="${ports[0]}" \
         --dashboard-agent-grpc-port="${ports[1]}" --runtime-env-agent-port="${ports[2]}" \
@@ -74,7 +74,7 @@ launch() { # NAME ARGUMENTS...: start one node in the background, as a process g
     disown
 }
 
-await() { # NAME: until the node says that it runs
+await() { # NAME: wait until the node runs
     local name="$1" pid
     pid="$(<"$state/$name.pid")"
     for _ in $(seq 240); do
@@ -86,7 +86,7 @@ await() { # NAME: until the node says that it runs
     fail "$name did not start within a minute (its log is above)"
 }
 
-add() { # COUNT: one after the other, since raylets that start on one machine at once get in each other's way
+add() { # COUNT: start workers one after the other, since raylets that start at once on one machine interfere
     local number=0
     for _ in $(seq "$1"); do
         while [[ -e "$state/worker-$number.log" ]]; do number=$((number + 1)); done
@@ -100,7 +100,7 @@ remove() { # NAME
     [[ -e "$state/$1.pid" ]] || fail "no worker $1; see local.sh status"
     pid="$(<"$state/$1.pid")"
     if is_ours "$pid"; then
-        # Ray's workers, children of the raylet, are process groups of their own and would finish their task first.
+        # Ray's workers, children of the raylet, have their own process groups and would finish their tasks first.
         kill -STOP -- "-$pid"
         workers="$(pgrep -P "$(pgrep -d , -g "$pid")" || true)"
         # shellcheck disable=SC2086 # one argument for each process
@@ -109,7 +109,7 @@ remove() { # NAME
     rm "$state/$1.pid"
 }
 
-leftovers() { # print the processes that carry this cluster's mark
+leftovers() { # print the processes that have this cluster's variable
     { grep -lszxF "DSINDEX_CLUSTER=$state" /proc/[0-9]*/environ || true; } | cut -d / -f 3
 }
 
@@ -133,8 +133,8 @@ stop() {
 
 start() { # COUNT
     local ports cpus
-    [[ ! -e "$state" ]] || fail "$state exists: the cluster runs already, or was not stopped; local.sh stop ends it"
-    command -v ray >/dev/null || fail "there is no ray command; make the environment first (make test), or activate it"
+    [[ ! -e "$state" ]] || fail "$state exists: the cluster runs already, or was not stopped; run local.sh stop"
+    command -v ray >/dev/null || fail "there is no ray command; create the environment (make test), or activate it"
     mkdir -m 700 "$state"
     touch "$state/.dsindex-cluster"
     trap 'stop' ERR EXIT
@@ -168,7 +168,7 @@ status() {
             echo "$name: dead, see $file"
         fi
     done
-    echo "as Ray sees it, where a lost node counts until its health checks have failed:"
+    echo "resources by ray status, including a lost node until its health checks have failed:"
     ray status --address "$(<"$state/address")" | sed -n '/^Resources/,$p'
 }
 
@@ -181,8 +181,8 @@ command="${1:-}"
 case "$command" in
 start | -h | --help | help) ;;
 env | status | add | remove | stop)
-    # Nothing is touched, least of all deleted, that this script has not made.
-    [[ -O "$state" && -e "$state/.dsindex-cluster" ]] || fail "no cluster in $state; local.sh start makes one"
+    # Only a folder that this script created may be changed or deleted.
+    [[ -O "$state" && -e "$state/.dsindex-cluster" ]] || fail "no cluster in $state; local.sh start creates one"
     ;;
 esac
 case "$command" in

@@ -1,4 +1,4 @@
-"""Writes the reference pages of the site from the program itself, so that they cannot differ from it.
+"""Generates the reference pages of the site from the program itself, so that they always agree with it.
 
 `reference/commands/*.md` come from the argparse parsers, `reference/options.md` from the pydantic models. MkDocs calls
 `on_config` and `on_files`; nothing is written to docs/.
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
-# Everything that these pages are made from. Change it here when a module moves.
+# The modules that these pages are generated from.
 CLI = "workflows.cli"
-"""Has COMMANDS, name to (summary, module), and make_parser(name)."""
+"""The module with COMMANDS (name → summary and module) and make_parser(name)."""
 MODELS = {
     "build": "workflows.options.config:BuildConfig",
     "merge": "workflows.options.config:MergeConfig",
@@ -41,18 +41,18 @@ MODELS = {
     "pack": "workflows.options.pack:PackConfig",
     "instruct": "workflows.options.instruct:InstructConfig",
 }
-"""Command to the model of its options."""
+"""Command → the model of its options."""
 INSTRUCTION_MODEL = "dsindex.instruct.config:InstructionConfig"
-"""What the configuration of `dsindex instruct` says apart from the job's options."""
+"""The model of the configuration of `dsindex instruct`, apart from the job's options."""
 
 COMMANDS_INDEX = "reference/commands/index.md"
 COMMAND_PAGE = "reference/commands/dsindex-{name}.md"
-"""With a prefix, since a command is called `index`, too."""
+"""Path of a command's page; the prefix is needed because a command is called `index`."""
 OPTIONS_PAGE = "reference/options.md"
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Add a page for each command to the navigation, where it has the commands' index."""
+    """Add a page for each command to the navigation section that has the commands' index."""
     pages = [{f"dsindex {name}": COMMAND_PAGE.format(name=name)} for name in load(CLI).COMMANDS]
     for section in _lists(config.nav):
         if COMMANDS_INDEX in section:
@@ -72,7 +72,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def write_pages() -> dict[str, str]:
-    """Return all pages: path below docs/ to Markdown."""
+    """Return all pages: path below docs/ → Markdown."""
     cli = load(CLI)
     parsers = {name: find_parser(cli.make_parser(name), name) for name in cli.COMMANDS}
     pages = {COMMANDS_INDEX: write_command_index(cli.COMMANDS)}
@@ -108,15 +108,15 @@ def write_command_index(commands: dict[str, tuple[str, str]]) -> str:
     return f"""\
 # Commands
 
-These pages are made from the program's own `--help`. Every flag of a job that works in a work folder can also stand in
-a file: see [options in a file](../options.md).
+These pages are generated from the program's own `--help`. Every flag of a job that has a work folder can also be set
+in a file: see [options in a file](../options.md).
 
 {table(("command", "what it does"), rows)}
 
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | the job failed, or `verify` found something; one sentence says what, where, and what to do |
+| 1 | the job failed, or `verify` found a fault; one sentence says what, where, and what to do |
 | 2 | wrong usage |
 | 130, 143 | interrupted by Ctrl-C, or terminated by SIGTERM; the same command continues |
 
@@ -220,7 +220,7 @@ def write_options_page(parsers: dict[str, argparse.ArgumentParser]) -> str:
 # Options in a file
 
 Jobs read their options from a YAML file as well as from flags. A key is the flag without the leading dashes and with
-underscores in the middle; a flag on the command line wins over the file, and an unknown key is refused.
+underscores in the middle; a flag on the command line overrides the file, and an unknown key is refused.
 
 ```yaml
 # build.yaml, for: dsindex build --config build.yaml
@@ -232,16 +232,16 @@ output_prefix: out/corpus
 shard_size: 64MiB
 ```
 
-Sizes take a unit: `4096`, `64MiB`, `1.5GB`. The tables below are made from the models that check the options;
-under each key is the type of its value.""",
+Sizes take a unit: `4096`, `64MiB`, `1.5GB`. The tables below are generated from the models that check the options;
+below each key is the type of its value.""",
     ]
     for command, model_name in MODELS.items():
         helps = {action.dest: _help(action) for action in parsers[command]._actions}
         parts.append(f"## {command}\n\n{_model_table(load(model_name), helps)}")
         if command == "instruct":
             parts.append(
-                "These stand in the section `job` of the configuration file. The rest of that file says how records "
-                "become prompts:"
+                "These keys belong to the section `job` of the configuration file. The rest of that file says how "
+                "records become prompts:"
             )
             parts.append(_model_table(load(INSTRUCTION_MODEL), {}))
     return "\n\n".join(parts) + "\n"
@@ -264,7 +264,7 @@ def _model_table(model: type[BaseModel], helps: dict[str, str]) -> str:
 
 
 def read_field_notes(model: type[BaseModel]) -> dict[str, str]:
-    """Return the strings under a model's fields, those of its bases included."""
+    """Return the strings under the fields of a model and its bases."""
     notes: dict[str, str] = {}
     for kind in reversed(model.__mro__):
         if not kind.__module__.startswith(("dsindex.", "workflows.")):
@@ -279,7 +279,7 @@ def read_field_notes(model: type[BaseModel]) -> dict[str, str]:
 
 
 def name_type(annotation: Any, metadata: Iterable[Any] = ()) -> str:  # noqa: ANN401 - any type there is
-    """Return a type in words that a writer of YAML understands.
+    """Return a type in plain words for people who write YAML.
 
     >>> name_type(tuple[str, ...]), name_type(int | None), name_type(Literal["a", "b"])
     ('list of text', 'integer', 'a or b')
@@ -307,7 +307,7 @@ def name_type(annotation: Any, metadata: Iterable[Any] = ()) -> str:  # noqa: AN
 
 
 def show_default(field: FieldInfo) -> str:
-    """Return a default as YAML would spell it; nothing where it is no value, false or empty."""
+    """Return a default in YAML; an empty string if it is None, false or empty."""
     value = field.get_default(call_default_factory=True)
     if not value:
         return ""
@@ -333,7 +333,7 @@ def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def escape(text: str) -> str:
-    """Return plain text so that Markdown shows it as it is, code between backticks apart."""
+    """Escape plain text so that Markdown shows it as it is, except code between backticks."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else _escape_plain(part) for part in parts)
 
@@ -343,7 +343,7 @@ def _escape_plain(text: str) -> str:
 
 
 def breakable(name: str) -> str:
-    """Return a name as code that a narrow table may break after an underscore."""
+    """Return a name as code that may break after an underscore in a narrow table."""
     return "<code>" + html.escape(name, quote=False).replace("_", "_<wbr>") + "</code>"
 
 

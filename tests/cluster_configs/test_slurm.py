@@ -156,7 +156,7 @@ def test_folder_that_the_script_has_not_made_is_refused_and_kept(
     process = start("done")
     _, shown = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 1
-    assert ".slurm-71234 is there, and this script has not made it; move it away" in shown
+    assert ".slurm-71234 exists, but this script did not create it; move it away" in shown
     assert (folder / "token").read_text() == "mine"
 
 

@@ -27,7 +27,7 @@ def test_demo_runs_from_text_to_a_traced_sample_and_again(tmp_path: Path, capsys
     for _ in range(2):
         assert main(["demo", "--output", str(tmp_path / "demo"), "--documents", "300"]) == 0
         shown = capsys.readouterr().out
-        assert "demo_text_document: whole" in shown
+        assert "demo_text_document: intact" in shown
         assert ", ray executor, " in shown
         assert "of 3 epochs" in shown
         assert f"{tmp_path}/demo/text/demo-" in shown
@@ -118,7 +118,7 @@ def test_make_clean_removes_only_what_make_has_made(tmp_path: Path) -> None:
         (tmp_path / name).write_text("mine")
     (tmp_path / "bench-output").symlink_to("elsewhere")
     done = subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "site is kept: site/.dsindex-site is not there" in done.stdout
+    assert "site is kept: there is no site/.dsindex-site" in done.stdout
     assert sorted(os.listdir(tmp_path)) == [".venv", "Makefile", "bench-output", "elsewhere", "site"]
     assert (tmp_path / "elsewhere" / "dsindex-bench.txt").read_text() == "mine"
     for name in (".venv/.ready", "site/.dsindex-site"):

@@ -63,7 +63,7 @@ def test_build_is_made_found_again_and_verified(capsys: pytest.CaptureFixture[st
     assert build("--shard-size", "40B", executor=executor) == 0
     assert "already complete" in capsys.readouterr().out
     assert main(["verify", DATASET, "--against-source", "--tokenizer-model", TOKENIZER]) == 0
-    assert r"out\udcff_text_document: whole" in capsys.readouterr().out
+    assert r"out\udcff_text_document: intact" in capsys.readouterr().out
     assert main(["verify", DATASET, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["prefix"] == DATASET
 

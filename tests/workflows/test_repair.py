@@ -210,6 +210,6 @@ def test_packed_file_joined_with_low_offsets(tmp_path: Path, capsys: pytest.Capt
     head = (16).to_bytes(8, "little") + (4).to_bytes(4, "little")
     path.write_bytes(head + bytes(range(16)) + pickle.dumps(index, protocol=4))
     assert main(["repair", str(path), "--output", str(tmp_path / "new.pbin"), "--executor", "local"]) == 0
-    assert "1 joints with low offsets mended" in capsys.readouterr().out
+    assert "1 joints with low offsets repaired" in capsys.readouterr().out
     assert pickle.dumps([(0, 8), (8, 4), (12, 4)], protocol=4) == (tmp_path / "new.pbin").read_bytes()[28:]
     assert main(["repair", str(path), "--output", str(tmp_path / "new")]) == 2

@@ -250,7 +250,7 @@ def test_command_says_what_was_found(
 ) -> None:
     prefix = build(make_config, quiet)
     assert main(["verify", f"{prefix}.bin", "--executor", "local"]) == 0
-    assert f"{prefix}: whole\n  102 documents (2 empty), 100 sequences" in capsys.readouterr().out
+    assert f"{prefix}: intact\n  102 documents (2 empty), 100 sequences" in capsys.readouterr().out
     change_token(prefix, 5, 799)
     assert main(["verify", prefix, "--executor", "local", "--json"]) == 1
     report = json.loads(capsys.readouterr().out)

@@ -383,7 +383,7 @@ def test_command_says_what_was_found(pack: Pack, tmp_path: Path, capsys: pytest.
     path = pack()
     assert main(["verify", path, "--executor", "local"]) == 0
     first, second, third, *_ = capsys.readouterr().out.splitlines()
-    assert first == f"{path}: whole"
+    assert first == f"{path}: intact"
     assert second == "  100 documents (0 empty), 20,380 tokens of type uint16"
     assert third == "  version of the .pbin: current"
     assert main(["verify", path, "--cache", str(tmp_path), "--executor", "local"]) == 2

@@ -21,7 +21,7 @@ class UsageError(Exception):
 
 def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of every job that runs tasks."""
-    where = parser.add_argument_group("where it runs")
+    where = parser.add_argument_group("execution")
     where.add_argument(
         "--executor",
         choices=["auto", "local", "processes", "ray"],
@@ -39,15 +39,15 @@ def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
         "--shard-deadline",
         type=float,
         metavar="SECONDS",
-        help="dispatch slower tasks a second time (default: 8 times the median of finished tasks, at least 60)",
+        help="start a second attempt at slower tasks (default: 8 times the median of finished tasks, at least 60)",
     )
 
 
 def add_work_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of every job that works in a work folder."""
     add_executor_arguments(parser)
-    work = parser.add_argument_group("the work folder")
-    work.add_argument("--work-dir", metavar="D", help="shards and ledger (default: PREFIX.build)")
+    work = parser.add_argument_group("work folder")
+    work.add_argument("--work-dir", metavar="D", help="the folder of shards and ledger (default: PREFIX.build)")
     work.add_argument("--keep-shards", action="store_true", default=None, help="keep the work folder after success")
     work.add_argument(
         "--fresh",

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def describe_plan(estimate: BuildEstimate) -> str:
-    """Return the estimate for people."""
+    """Return the estimate as text."""
     source, sample = estimate.source, estimate.sample
     reason = f" ({source.engine.reason})" if source.engine.reason else ""
     rows = {

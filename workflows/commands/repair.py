@@ -22,9 +22,9 @@ Restore a damaged dataset in new files: NEW.bin and NEW.idx, and NEW.repair.json
 could not be saved.
 
 The first of these that is certain is used: the shards of the work folder; what is left of the .idx;
-the .bin alone, if by the manifest every document ends with EOD and no text contains one; the source,
-tokenized again; and last the complete documents in what a crash of dsindex or Megatron-LM left. A
-result that matches the manifest's digests is reported as proven.
+the .bin alone, if the manifest says that every document ends with EOD and no text contains one; the
+source, tokenized again; and last the complete documents that a crash of dsindex or Megatron-LM left.
+A result that matches the manifest's digests is reported as proven.
 
 --guess continues where nothing is certain: each sequence is a document, or each EOD ends one.
 
@@ -42,15 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to restore it from (default: auto, the first that is certain)",
     )
     parser.add_argument(
-        "--index-only", action="store_true", default=None, help="write only NEW.idx; the .bin is intact and stays"
+        "--index-only", action="store_true", default=None, help="write only NEW.idx, for a .bin that is intact"
     )
     parser.add_argument("--work-dir", metavar="D", help="the build's work folder (default: beside PREFIX)")
     add_source_arguments(parser)
-    guess = parser.add_argument_group("where nothing is certain")
+    guess = parser.add_argument_group("guessing")
     guess.add_argument("--guess", action="store_true", default=None, help="guess, and mark the result as guessed")
     guess.add_argument("--eod-id", type=int, metavar="N", help="the id of EOD, if there is no manifest")
     guess.add_argument(
-        "--dtype", choices=["uint8", "uint16", "int32", "int64"], help="the token type, if nothing else tells it"
+        "--dtype", choices=["uint8", "uint16", "int32", "int64"], help="the token type, if it is unknown"
     )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     add_executor_arguments(parser)
@@ -91,15 +91,15 @@ def with_fitting_output(prefix: str, config: RepairConfig) -> RepairConfig:
 
 
 def describe_packed_repair(path: str, output: str, num_joints: int) -> str:
-    """Return what was mended of a `.pbin`, for people."""
-    said = f"{num_joints} joints with low offsets mended, written to {output}" if num_joints else "whole, nothing done"
+    """Return what was repaired of a `.pbin`, for people."""
+    said = f"{num_joints} joints with low offsets repaired, written to {output}" if num_joints else "intact"
     return f"{path}: {said}\n"
 
 
 def describe_repair(prefix: str, account: RepairAccount) -> str:
     """Return the result as text."""
     if not account.outputs:
-        return f"{prefix}: whole, nothing to repair and nothing written\n"
+        return f"{prefix}: intact, nothing to repair and nothing written\n"
     how = "GUESSED" if not account.is_certain else "restored IN PART" if account.lost else "restored"
     lines = [
         f"{prefix}: {how} from {account.way}",

@@ -106,7 +106,7 @@ def describe_verification(report: VerifyReport) -> str:
     """Return a report as text."""
     if not report.is_there:
         return "".join(f"{report.prefix}: {finding}\n" for finding in report.findings)
-    lines = [f"{report.prefix}: {'whole' if report.is_whole else 'DAMAGED'}"]
+    lines = [f"{report.prefix}: {'intact' if report.is_whole else 'DAMAGED'}"]
     if report.counts is not None:
         counts = report.counts
         sequences = f"{counts.num_sequences:,} sequences, " if report.era is None else ""

@@ -1,1 +1,1 @@
-"""Where calls run and how they are dispatched, retried and stopped."""
+"""Executors of calls; dispatching, retrying and stopping them."""

@@ -50,9 +50,9 @@ class RetryPolicy:
     """Budgets for machine faults."""
 
     attempts: int = 4
-    """Attempts at one call that may end in an I/O error before it fails."""
+    """Number of I/O errors at which a call fails."""
     lost_workers: int = 3
-    """Workers that one call may lose before it fails."""
+    """Number of lost workers at which a call fails."""
     first_pause_seconds: float = 0.5
     """Pause before the first retry of a call; it doubles with each retry."""
     deadline_seconds: float | None = None

@@ -82,7 +82,7 @@ class _Pack:
     def __init__(self, config: PackConfig, reporter: Reporter) -> None:
         self._pattern = parse_text_pattern(config.jq_pattern)
         if self._pattern.key is None and config.executor == "auto" and not wants_ray(config):
-            # A jq pattern runs Python code for every record, which holds the interpreter's lock.
+            # With a jq pattern, Python code checks every record and holds the interpreter's lock.
             config = config.model_copy(update={"executor": "processes"})
         self._config = config
         self._reporter = reporter

@@ -45,7 +45,7 @@ class Options(BaseModel):
 
 
 class ExecutorConfig(Options):
-    """Where tasks run."""
+    """Options of the executor."""
 
     executor: Literal["auto", "local", "processes", "ray"] = "auto"
     address: str | None = None

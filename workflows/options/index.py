@@ -171,7 +171,10 @@ def add_index_arguments(parser: argparse.ArgumentParser, *, paths: bool = True) 
         "--keep-partial-validation", action="store_true", default=None, help="keep valid's last, partial sample"
     )
     order.add_argument(
-        "--mid-level-dataset-surplus", type=float, metavar="X", help="the job's, for weighted blends (default: 0.005)"
+        "--mid-level-dataset-surplus",
+        type=float,
+        metavar="X",
+        help="the job's value, for weighted blends (default: 0.005)",
     )
     _add_name_arguments(parser)
 

@@ -42,7 +42,7 @@ AUDITED_BYTES = 16 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What to check on every node."""
+    """The items to check on every node."""
 
     inputs: tuple[tuple[str, int], ...]
     """Path and size in bytes, as the driver saw them."""

@@ -28,7 +28,7 @@ WORKER_MEMORY_BYTES = 460 << 20
 
 
 class StageSettings(Protocol):
-    """What all shards of a job have in common; sent to every worker once."""
+    """The settings that all shards of a job share; sent to every worker once."""
 
     @property
     def work_dir(self) -> str:

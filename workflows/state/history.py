@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, ValidationError)
-"""What an entry raises that has a right checksum but a wrong form."""
+"""Exceptions raised by an entry that has a right checksum but a wrong form."""
 
 
 def read_entry(line: bytes) -> dict[str, Any] | None:

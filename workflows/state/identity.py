@@ -30,7 +30,7 @@ class Plan:
     settings: Mapping[str, Any]
     """Name → value, in plain JSON types: options, and facts such as the tokenizer's hash."""
     inputs: tuple[InputFile, ...]
-    """In the order of the output; an input may occur more than once."""
+    """The inputs in the order of the output; one may occur more than once."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as it is stored."""

@@ -23,10 +23,10 @@ COMPRESSED = {".gz": "gzip -dk", ".zst": "zstd -dk", ".xz": "xz -dk", ".bz2": "b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
-    """One input as the plan saw it."""
+    """One input, as it was when the job was planned."""
 
     path: str
-    """As the user gave it."""
+    """The path as the user gave it."""
     absolute_path: str
     size_bytes: int
     version: str

@@ -123,7 +123,7 @@ class Ledger:
         self._path = path
         self._shards: dict[str, ShardResult] = {}
         self._ranges: dict[str, dict[str, RangeResult]] = {}
-        """By the output's key and the range's identity."""
+        """Output's key → range's identity → result."""
         self._written: dict[str, int] = {}
         self._assembled: dict[str, tuple[str, dict[str, Any]]] = {}
         self._history = HistoryReader()

@@ -34,7 +34,7 @@ LARGEST_MANIFEST_BYTES = 256 << 20
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Suffix = Annotated[str, Field(pattern=r"^[a-z0-9]+(\.[a-z0-9]+)*$")]
-"""What follows the prefix and a dot in a file's name; it cannot lead into another folder."""
+"""The part of a file's name after the prefix and a dot; it cannot lead into another folder."""
 
 
 class _Part(BaseModel):
@@ -138,7 +138,7 @@ class RecordedOptions(_Part):
 
 
 class RecordedPacking(_Part):
-    """How full the blocks of packed instruction data are."""
+    """Statistics of packed instruction data: blocks and their fill."""
 
     sequence_length: Count
     blocks: Count
@@ -199,7 +199,7 @@ class Run(_Part):
     """The part of a manifest that may differ between two runs of the same plan."""
 
     plan: Annotated[dict[str, Any], AfterValidator(_require_plan)] = EMPTY_PLAN
-    """As `Plan.to_json` wrote it."""
+    """The plan, as `Plan.to_json` wrote it."""
     started: str = ""
     """Time in UTC."""
     seconds: float = 0.0

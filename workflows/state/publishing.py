@@ -119,7 +119,7 @@ class Dataset:
 
     target: Target
     parts: tuple[Part, ...]
-    """In output order."""
+    """The parts, in output order."""
     provenance: tuple[ShardProvenance, ...] | None
     quarantine: tuple[ShardQuarantine, ...] = ()
     """Shards' bad records; if empty, no quarantine file is published."""
