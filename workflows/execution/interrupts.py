@@ -69,6 +69,22 @@ def interrupts_held_back() -> Iterator[None]:
             raise held[0]
 
 
+@contextlib.contextmanager
+def stops_unwrapped() -> Iterator[None]:
+    """Raise the signal's own exception where compiled code turned it into a SystemError, as Ray's does.
+
+    Raises:
+        KeyboardInterrupt, TerminatedError: If that is what the SystemError came from.
+    """
+    try:
+        yield
+    except SystemError as error:
+        cause = error.__cause__ or error.__context__
+        if isinstance(cause, KeyboardInterrupt | TerminatedError):
+            raise cause from None
+        raise
+
+
 class _Handler:
     def __init__(self, command: str) -> None:
         self._command = command

@@ -23,7 +23,7 @@ from dsindex.errors import TaskError
 from dsindex.json_text import show_name
 from workflows.execution.calls import Call, NodeAnswer, Outcome, run_guarded
 from workflows.execution.cpus import available_cpus
-from workflows.execution.interrupts import TerminatedError, interrupts_held_back
+from workflows.execution.interrupts import TerminatedError, interrupts_held_back, stops_unwrapped
 from workflows.execution.ray_token import check_token, hide_token
 
 if TYPE_CHECKING:
@@ -122,10 +122,12 @@ class RayExecutor:
             msg = f"{place}: cannot be started or reached ({reason}); check --address, or use --executor local"
             raise TaskError(msg) from error
 
+    @stops_unwrapped()
     def share(self, value: object) -> object:
         """Put a value into the object store once."""
         return ray.put(value)
 
+    @stops_unwrapped()
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:
         """Submit one attempt; beyond the slots it does not wait for a free CPU."""
         self._num_attempts += 1
@@ -145,6 +147,7 @@ class RayExecutor:
             memory=call.memory_bytes if num_cpus and 0 < call.memory_bytes <= self._largest_memory else None,
         )
 
+    @stops_unwrapped()
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended, including those whose worker or node was lost."""
         if not self._running:
@@ -168,6 +171,7 @@ class RayExecutor:
             return Outcome(attempt_id=attempt_id, error=reason, worker_lost=True)
         return Outcome(attempt_id=attempt_id, value=value, error=error)
 
+    @stops_unwrapped()
     def abandon(self, attempt_id: int) -> None:
         """Kill the worker that runs an attempt; its outcome is not reported."""
         reference = self._references.pop(attempt_id, None)
@@ -175,6 +179,7 @@ class RayExecutor:
             del self._running[reference]
             ray.cancel(reference, force=True)
 
+    @stops_unwrapped()
     def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:
         """Run the call on every living node that has CPUs, busy or not.
 
