@@ -300,6 +300,6 @@ def _read_exactly(path: str, file: FileIO, view: memoryview[int], position: int)
 
 def _changed(path: str, expected: int, got: int) -> InputError:
     return InputError(
-        f"{path}: expected {expected} unchanging bytes, got {got} or other content while reading;"
-        " run the job again from the start once nothing writes to the file"
+        f"{path}: expected {expected} bytes, got {got} or other content; the file changed while it was read,"
+        " run the job again from the start once nothing writes to it"
     )
