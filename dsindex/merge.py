@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 
-from dsindex.errors import FormatError, InputError
+from dsindex.errors import FormatError
 from dsindex.formats.mmididx import (
     BOUNDARY,
     CHUNK_ITEMS,
@@ -26,8 +27,8 @@ from dsindex.formats.mmididx import (
     write_index,
 )
 from dsindex.json_text import name_bytes
-from dsindex.regular_files import open_descriptor, open_unbuffered
-from dsindex.storage import DIGEST_BLOCK_BYTES, output_error, read_into, start_writeback, write_at
+from dsindex.range_copy import open_source, write_chunks
+from dsindex.storage import DIGEST_BLOCK_BYTES, output_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -234,28 +235,22 @@ def merge_range(task: MergeRange) -> RangeResult:
         InputError: If a part is missing or shorter than planned.
         OutputError: If the output cannot be written.
     """
-    try:
-        output = os.open(task.output, os.O_WRONLY | os.O_NOFOLLOW)
-    except OSError as error:
-        raise output_error(task.output, error) from error
     digests: list[str] = []
+    write_chunks(task.output, task.begin, _digested_chunks(task, digests), refusal=partial(output_error, task.output))
+    return RangeResult(number=task.number, block_digests=tuple(digests))
+
+
+def _digested_chunks(task: MergeRange, digests: list[str]) -> Iterator[memoryview]:
+    """Yield a range's bytes in order, and append the digest of each block of the output."""
     digest = xxhash.xxh3_128()
     position = task.begin
-    try:
-        for chunk in _read_pieces(task):
-            write_at(output, chunk, position)
-            start_writeback(output, position, len(chunk))
-            position += len(chunk)
-            digest.update(chunk)
-            if position % DIGEST_BLOCK_BYTES == 0 or position == task.end:
-                digests.append(digest.hexdigest())
-                digest.reset()
-        os.fsync(output)
-    except OSError as error:
-        raise output_error(task.output, error) from error
-    finally:
-        os.close(output)
-    return RangeResult(number=task.number, block_digests=tuple(digests))
+    for chunk in _read_pieces(task):
+        yield chunk
+        position += len(chunk)
+        digest.update(chunk)
+        if position % DIGEST_BLOCK_BYTES == 0 or position == task.end:
+            digests.append(digest.hexdigest())
+            digest.reset()
 
 
 def _read_pieces(task: MergeRange) -> Iterator[memoryview]:
@@ -263,26 +258,17 @@ def _read_pieces(task: MergeRange) -> Iterator[memoryview]:
     buffer = memoryview(bytearray(COPY_BYTES))
     filled = 0
     for piece in task.pieces:
-        try:
-            descriptor = open_descriptor(piece.path)
-        except OSError as error:
-            raise _unreadable(piece.path, error) from error
-        try:
+        with open_source(piece.path) as source:
             offset, left = piece.offset, piece.size_bytes
             while left:
                 count = min(left, COPY_BYTES - filled)
-                read_into(descriptor, buffer[filled : filled + count], offset)
+                source.read_into(buffer[filled : filled + count], offset)
                 if piece.swapped_bytes > 1:
                     np.frombuffer(buffer[filled : filled + count], f"<u{piece.swapped_bytes}").byteswap(inplace=True)
                 offset, left, filled = offset + count, left - count, filled + count
                 if filled == COPY_BYTES:  # COPY_BYTES divides DIGEST_BLOCK_BYTES, and ranges begin at a block
                     yield buffer
                     filled = 0
-        except EOFError as error:
-            msg = f"{piece.path}: {error}; it changed since the merge was planned"
-            raise InputError(msg) from error
-        finally:
-            os.close(descriptor)
     if filled:
         yield buffer[:filled]
 
@@ -345,20 +331,8 @@ def _moved_boundaries(part: Part, base: int) -> Iterator[NDArray[np.int64]]:
 
 def _section(path: str, dtype: np.dtype[Any], offset: int, count: int) -> Iterator[NDArray[Any]]:
     """Read `count` items from a byte offset, a chunk at a time."""
-    try:
-        opened = open_unbuffered(path)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    with opened as file:
+    with open_source(path) as source:
         for begin, end in pairwise([*range(0, count, CHUNK_ITEMS), count]):
             chunk = np.empty(end - begin, dtype)
-            try:
-                read_into(file.fileno(), chunk.data.cast("B"), offset + begin * dtype.itemsize)
-            except EOFError as error:
-                msg = f"{path}: {error}; it changed since the merge was planned"
-                raise InputError(msg) from error
+            source.read_into(chunk.data.cast("B"), offset + begin * dtype.itemsize)
             yield chunk
-
-
-def _unreadable(path: str, error: OSError) -> InputError:
-    return InputError(f"{path}: cannot be read ({error.strerror}); make it readable and run the same command again")

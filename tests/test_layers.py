@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LAYERS = [
     {"dsindex", "dsindex.errors", "dsindex.dtypes", "dsindex.json_text"},
-    {"dsindex.storage", "dsindex.regular_files", "dsindex.yaml_file", "dsindex.guarded"},
+    {"dsindex.storage", "dsindex.regular_files", "dsindex.range_copy", "dsindex.yaml_file", "dsindex.guarded"},
     {"dsindex.kernels"},
     {"dsindex.formats", "dsindex.text"},
     {"dsindex.indices"},

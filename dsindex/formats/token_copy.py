@@ -5,18 +5,18 @@ Each range is written at a fixed offset, so a second attempt writes the same byt
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsindex.dtypes import cast_tokens
-from dsindex.errors import FormatError, InputError
+from dsindex.errors import FormatError
 from dsindex.formats.new_files import NewFiles, new_file_error
-from dsindex.regular_files import open_descriptor
-from dsindex.storage import DigestingWriter, read_into, write_at
+from dsindex.range_copy import open_source, write_chunks
+from dsindex.storage import DigestingWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from dsindex.formats.new_files import NewFile
     from dsindex.formats.raw_index import RunTasks
+    from dsindex.range_copy import RangeSource
 
 RANGE_TOKENS = 16 << 20
 COPY_TOKENS = 1 << 20
@@ -61,27 +62,27 @@ def copy_range(task: CopyRange) -> None:
         InputError: If the source is missing or shorter than planned.
         OutputError: If the output cannot be written.
     """
-    source, native = np.dtype(task.source.dtype), np.dtype(task.source.dtype).newbyteorder("=")
-    wanted = np.dtype(task.dtype)
-    buffer = np.empty(min(COPY_TOKENS, task.source.num_tokens), dtype=source)
-    with _opened(task.source.path) as descriptor:
-        output = _open_output(task)
+    with open_source(task.source.path) as source:
+        write_chunks(
+            task.output,
+            task.output_offset,
+            _cast_chunks(task.source, source, np.dtype(task.dtype)),
+            refusal=partial(new_file_error, task.output_name),
+        )
+
+
+def _cast_chunks(run: TokenRun, source: RangeSource, wanted: np.dtype[Any]) -> Iterator[memoryview]:
+    dtype = np.dtype(run.dtype)
+    buffer = np.empty(min(COPY_TOKENS, run.num_tokens), dtype)
+    for begin in range(0, run.num_tokens, COPY_TOKENS):
+        tokens = buffer[: min(COPY_TOKENS, run.num_tokens - begin)]
+        source.read_into(tokens.view(np.uint8).data, run.offset + begin * dtype.itemsize)
         try:
-            for begin in range(0, task.source.num_tokens, COPY_TOKENS):
-                tokens = buffer[: min(COPY_TOKENS, task.source.num_tokens - begin)]
-                _read_tokens(task.source, descriptor, tokens, begin)
-                try:
-                    cast = cast_tokens(tokens.astype(native, copy=False), wanted.newbyteorder("="))
-                except OverflowError as error:
-                    msg = f"{task.source.path}: {error}; choose a larger token type"
-                    raise FormatError(msg) from error
-                data = np.ascontiguousarray(cast.astype(wanted, copy=False))
-                write_at(output, data.view(np.uint8).data, task.output_offset + begin * wanted.itemsize)
-            os.fsync(output)
-        except OSError as error:
-            raise new_file_error(task.output_name, error) from error
-        finally:
-            os.close(output)
+            cast = cast_tokens(tokens.astype(dtype.newbyteorder("="), copy=False), wanted.newbyteorder("="))
+        except OverflowError as error:
+            msg = f"{run.path}: {error}; choose a larger token type"
+            raise FormatError(msg) from error
+        yield np.ascontiguousarray(cast.astype(wanted, copy=False)).view(np.uint8).data
 
 
 def write_token_file(
@@ -133,7 +134,7 @@ def copy_tokens(
         new.file.write(head)
         new.file.truncate(len(head) + data_bytes)
         new.file.flush()
-        for _ in run_tasks(copy_range, list(_plan(new, runs, dtype, len(head)))):
+        for _ in run_tasks(copy_range, list(_cut_runs(new, runs, dtype, len(head)))):
             pass
         new.file.seek(0, os.SEEK_END)
         if write_tail is not None:
@@ -142,7 +143,7 @@ def copy_tokens(
         raise new_file_error(new.path, error) from error
 
 
-def _plan(output: NewFile, runs: Sequence[TokenRun], dtype: np.dtype[Any], offset: int) -> Iterator[CopyRange]:
+def _cut_runs(output: NewFile, runs: Sequence[TokenRun], dtype: np.dtype[Any], offset: int) -> Iterator[CopyRange]:
     """Cut the runs into ranges; `offset` is the output byte of the first token."""
     for run in runs:
         itemsize = np.dtype(run.dtype).itemsize
@@ -157,32 +158,3 @@ def _plan(output: NewFile, runs: Sequence[TokenRun], dtype: np.dtype[Any], offse
                 dtype=dtype.str,
             )
             offset += count * dtype.itemsize
-
-
-def _read_tokens(run: TokenRun, descriptor: int, tokens: np.ndarray[Any, Any], begin: int) -> None:
-    offset = run.offset + begin * tokens.dtype.itemsize
-    try:
-        read_into(descriptor, tokens.view(np.uint8).data, offset)
-    except EOFError as error:
-        msg = f"{run.path}: {error}; it changed during the copy"
-        raise InputError(msg) from error
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
-    try:
-        descriptor = open_descriptor(path)
-    except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise InputError(msg) from error
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _open_output(task: CopyRange) -> int:
-    try:
-        return os.open(task.output, os.O_WRONLY | os.O_NOFOLLOW)
-    except OSError as error:
-        raise new_file_error(task.output_name, error) from error

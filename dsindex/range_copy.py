@@ -1,0 +1,93 @@
+"""Parts of a file that are copied from others: sources read at offsets, chunks written at theirs.
+
+Whoever copies a range decides what its chunks are (dsindex.merge digests them, dsindex.formats.token_copy casts them).
+A range is written at a fixed offset, so a second attempt writes the same bytes to the same place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from dsindex.errors import InputError
+from dsindex.regular_files import open_descriptor
+from dsindex.storage import read_into, start_writeback, write_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from dsindex.errors import OutputError
+
+
+class RangeSource:
+    """A file whose bytes are copied, open for reading."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill a buffer with the bytes from an offset on.
+
+        Raises:
+            InputError: If the file ends before the buffer is full; or if it cannot be read, which may pass.
+        """
+        try:
+            read_into(self._descriptor, buffer, offset)
+        except EOFError as error:
+            msg = f"{self._path}: {error}; it changed during the copy"
+            raise InputError(msg) from error
+        except OSError as error:
+            refused = _unreadable(self._path, error)
+            refused.transient = True
+            raise refused from error
+
+
+@contextlib.contextmanager
+def open_source(path: str) -> Iterator[RangeSource]:
+    """Open a file whose bytes are copied.
+
+    Raises:
+        InputError: If it cannot be opened, or is no regular file.
+    """
+    try:
+        descriptor = open_descriptor(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    try:
+        yield RangeSource(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_chunks(
+    path: str, offset: int, chunks: Iterable[memoryview], *, refusal: Callable[[OSError], OutputError]
+) -> None:
+    """Write chunks one after the other into an existing file, from an offset on, and sync them to disk.
+
+    Args:
+        path: Of the file; never followed through a link.
+        offset: Byte at which the first chunk begins.
+        chunks: Each may be changed when the next one is asked for.
+        refusal: Turns what the system refused into the error that is raised.
+
+    Raises:
+        OutputError: If the file cannot be opened or written, as `refusal` says it.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+        try:
+            for chunk in chunks:
+                write_at(descriptor, chunk, offset)
+                start_writeback(descriptor, offset, len(chunk))
+                offset += len(chunk)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise refusal(error) from error
+
+
+def _unreadable(path: str, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be read ({error.strerror}); make it readable and run the same command again")
