@@ -4,8 +4,8 @@ A data fault (dsindex's own errors) is final at once. After a machine fault (a l
 retried a few times, after growing pauses. A call past its deadline is dispatched a second time, and the attempt that
 ends first counts: attempts write under unique names, so the other one does no harm.
 
-I/O errors halve the number of calls in flight; it then grows by one after as many successes as calls are in flight.
-Slow storage needs no such limit: it slows all calls, since they sync what they write, so their median and with it the
+Each I/O error halves the number of calls in flight, which then grows by one per round of successful calls. Slow
+storage needs no such limit: it slows all calls, since they sync what they write, so their median and with it the
 deadline grow too.
 """
 
