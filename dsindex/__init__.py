@@ -13,8 +13,6 @@ Everything here loads when it is first used: `import dsindex` itself imports not
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -109,18 +107,3 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - a function or a class
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """This package, in which `merge`, `verify` and others stay functions when submodules of these names are imported.
-
-    Python binds a submodule to its name in the package, which would hide the function. What a submodule defines is
-    imported by `from dsindex.merge import …`, which does not look at that name; `dsindex.merge.…` is the function's.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _MODULES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -1,7 +1,7 @@
-"""Parts of a file that are copied from others: sources read at offsets, chunks written at theirs.
+"""Copy ranges of files: read sources at offsets, write chunks at a fixed offset of the output.
 
-Whoever copies a range decides what its chunks are (dsindex.merge digests them, dsindex.formats.token_copy casts them).
-A range is written at a fixed offset, so a second attempt writes the same bytes to the same place.
+The caller decides what happens to chunks on the way: dsindex.merging digests them, dsindex.formats.token_copy casts
+them. Since offsets are fixed, a second attempt writes the same bytes to the same place.
 """
 
 from __future__ import annotations

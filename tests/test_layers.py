@@ -16,10 +16,10 @@ LAYERS = [
     {"dsindex.kernels"},
     {"dsindex.formats", "dsindex.text"},
     {"dsindex.indices"},
-    {"dsindex.shards", "dsindex.merge"},
-    {"dsindex.instruct"},
+    {"dsindex.shards", "dsindex.merging"},
+    {"dsindex.instruction"},
     {"dsindex.datasets"},
-    {"dsindex.verify", "dsindex.repair", "dsindex.convert"},
+    {"dsindex.checks", "dsindex.rescue", "dsindex.conversion"},
     {"workflows", "workflows.options"},
     {"workflows.execution"},
     {"workflows.progress"},
@@ -105,7 +105,7 @@ def test_library_knows_neither_ray_nor_command_line(path: Path) -> None:
 def test_library_imports_nothing_heavy() -> None:
     """`import dsindex` and its formats stay cheap: what is slow to import loads when it is used."""
     code = (
-        "import sys, dsindex, dsindex.formats.mmididx, dsindex.shards.tokenize, dsindex.merge, workflows.cli;"
+        "import sys, dsindex, dsindex.formats.mmididx, dsindex.shards.tokenize, dsindex.merging, workflows.cli;"
         "print(sorted({'ray','awkward','numba','pyarrow.json','gigatoken','jinja2','torch'} & set(sys.modules)))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

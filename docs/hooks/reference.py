@@ -42,7 +42,7 @@ MODELS = {
     "instruct": "workflows.options.instruct:InstructConfig",
 }
 """Command → the model of its options."""
-INSTRUCTION_MODEL = "dsindex.instruct.config:InstructionConfig"
+INSTRUCTION_MODEL = "dsindex.instruction.config:InstructionConfig"
 """The model of the configuration of `dsindex instruct`, apart from the job's options."""
 
 COMMANDS_INDEX = "reference/commands/index.md"

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from dsindex.datasets.indexed import IndexedDataset
     from dsindex.datasets.instruction import InstructionDataset, PackedInstructionDataset
     from dsindex.datasets.opening import open_dataset
-    from dsindex.datasets.packed import (
-        PackedDocuments,
+    from dsindex.datasets.pbin import (
         PackedMemMapDatasetContinuous,
         PackedMemMapDatasetMegatron,
+        PbinDocuments,
     )
     from dsindex.datasets.raw import MemMapDataset, RawLines
     from dsindex.datasets.tensors import MissingPackageError
@@ -26,7 +26,7 @@ _MODULES = {
     "InstructionDataset": "instruction",
     "MemMapDataset": "raw",
     "MissingPackageError": "tensors",
-    "PackedDocuments": "packed",
+    "PbinDocuments": "packed",
     "PackedInstructionDataset": "instruction",
     "PackedMemMapDatasetContinuous": "packed",
     "PackedMemMapDatasetMegatron": "packed",
@@ -43,10 +43,10 @@ __all__ = [
     "InstructionDataset",
     "MemMapDataset",
     "MissingPackageError",
-    "PackedDocuments",
     "PackedInstructionDataset",
     "PackedMemMapDatasetContinuous",
     "PackedMemMapDatasetMegatron",
+    "PbinDocuments",
     "RawLines",
     "SampleOptions",
     "SamplePart",

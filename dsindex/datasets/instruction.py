@@ -19,10 +19,10 @@ from dsindex.datasets.tensors import convert_arrays, tensor_maker
 from dsindex.errors import FormatError, InputError, RecordLimitError, RecordProblem
 from dsindex.formats.raw_index import create_raw_index, raw_index_path, read_raw_index
 from dsindex.guarded.process import LimitReachedError
-from dsindex.instruct.blocks import Block, assemble_block
-from dsindex.instruct.collator import SPECIAL_TOKENS_KEY, TOKENS_KEY
-from dsindex.instruct.packing import PackingPlan, plan_packing
-from dsindex.instruct.records import check_text, message_text, parse_record, strings_in
+from dsindex.instruction.block_layout import BlockLayout, lay_out_blocks
+from dsindex.instruction.blocks import Block, assemble_block
+from dsindex.instruction.collator import SPECIAL_TOKENS_KEY, TOKENS_KEY
+from dsindex.instruction.records import check_text, message_text, parse_record, strings_in
 from dsindex.regular_files import open_unbuffered
 from dsindex.text.jq import Patterns, parse_field_patterns
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.instruct.tokens import ChatTokenizer
+    from dsindex.instruction.tokens import ChatTokenizer
 
 
 class InstructionDataset:
@@ -219,11 +219,11 @@ class PackedInstructionDataset:
                 f"got others ({len(masks)} sequences); build both again"
             )
 
-    def _open_plan(self) -> PackingPlan:
+    def _open_plan(self) -> BlockLayout:
         path = packing_prefix(self.prefix, self.sequence_length)
         lengths = self._text.sequence_lengths
         if not os.path.exists(f"{path}.idx"):
-            return plan_packing(lengths, sequence_length=self.sequence_length)
+            return lay_out_blocks(lengths, sequence_length=self.sequence_length)
         blocks = IndexedDataset(path)
         starts = np.zeros(len(blocks) + 1, dtype=np.int64)
         np.cumsum(blocks.sequence_lengths, out=starts[1:])
@@ -241,7 +241,7 @@ class PackedInstructionDataset:
                 f"{path}.bin: expected blocks of at most {self.sequence_length} tokens, got one of {fullest}; "
                 "build it again"
             )
-        return PackingPlan(
+        return BlockLayout(
             sequence_length=self.sequence_length,
             conversations=conversations.astype(np.int64),
             block_starts=starts,
@@ -262,10 +262,10 @@ def packing_prefix(prefix: str, sequence_length: int) -> str:
     return f"{prefix}_packing_{sequence_length}"
 
 
-def _one_per_block(lengths: NDArray[np.int32], sequence_length: int) -> PackingPlan:
+def _one_per_block(lengths: NDArray[np.int32], sequence_length: int) -> BlockLayout:
     if len(lengths) and lengths.max() > sequence_length:
         raise ValueError(f"expected conversations of at most {sequence_length} tokens, got one of {lengths.max()}")
-    return PackingPlan(
+    return BlockLayout(
         sequence_length=sequence_length,
         conversations=np.arange(len(lengths), dtype=np.int64),
         block_starts=np.arange(len(lengths) + 1, dtype=np.int64),

@@ -1,7 +1,7 @@
 """Open whatever a path names: what it is, is told from the files themselves.
 
 a file that begins as MMIDIDX, or the .bin beside it     IndexedDataset
-a .pbin of any version                                   PackedDocuments; blocks of tokens with `block_size`
+a .pbin of any version                                   PbinDocuments; blocks of tokens with `block_size`
 a pickled list of pairs, or the JSONL beside it          RawLines; tokens with `tokenizer`
 PREFIX of PREFIX_text_document and PREFIX_loss_mask      PackedInstructionDataset
 a description of an index cache, or its folder           GPTDataset or BlendedDataset
@@ -17,7 +17,7 @@ from dsindex.datasets.blended import BlendedDataset
 from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset, packing_prefix
-from dsindex.datasets.packed import PackedDocuments, PackedMemMapDatasetContinuous
+from dsindex.datasets.pbin import PackedMemMapDatasetContinuous, PbinDocuments
 from dsindex.datasets.raw import MemMapDataset, RawLines
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import MAGIC
@@ -37,14 +37,14 @@ Dataset: TypeAlias = (
     IndexedDataset
     | GPTDataset
     | BlendedDataset
-    | PackedDocuments
+    | PbinDocuments
     | PackedMemMapDatasetContinuous
     | RawLines
     | MemMapDataset
     | PackedInstructionDataset
 )
 
-PACKED_SUFFIX = ".pbin"
+PBIN_SUFFIX = ".pbin"
 LINES_SUFFIX = ".jsonl"
 TEXT_SUFFIX = "_text_document"
 MASK_SUFFIX = "_loss_mask"
@@ -183,8 +183,8 @@ class _Opening:
             return self._open_idx(f"{path}.idx")
         if os.path.isfile(f"{path}{TEXT_SUFFIX}.idx") and os.path.isfile(f"{path}{MASK_SUFFIX}.idx"):
             return self._open_instruction()
-        if os.path.isfile(f"{path}{PACKED_SUFFIX}"):
-            return self._open_packed(f"{path}{PACKED_SUFFIX}")
+        if os.path.isfile(f"{path}{PBIN_SUFFIX}"):
+            return self._open_packed(f"{path}{PBIN_SUFFIX}")
         if os.path.isdir(path):
             return self._open_folder()
         raise self._nothing()
@@ -192,7 +192,7 @@ class _Opening:
     def _open_file(self) -> Dataset:
         path = self._path
         stem, suffix = os.path.splitext(path)
-        if suffix == PACKED_SUFFIX:  # its first byte is that of a number, and can be any
+        if suffix == PBIN_SUFFIX:  # its first byte is that of a number, and can be any
             return self._open_packed(path)
         head = _read_head(path)
         if head.startswith((MAGIC, PICKLE_START)):
@@ -229,9 +229,9 @@ class _Opening:
         try:
             if "block_size" in self._given:
                 return PackedMemMapDatasetContinuous(path, self._given["block_size"], torch=self._torch)
-            return PackedDocuments(path, torch=self._torch)
+            return PbinDocuments(path, torch=self._torch)
         except FormatError as error:
-            if path.endswith(PACKED_SUFFIX):
+            if path.endswith(PBIN_SUFFIX):
                 raise
             msg = (
                 f"{path}: expected an .idx of MMIDIDX, a .pbin, a raw index, a JSONL file or the description of an "

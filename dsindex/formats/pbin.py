@@ -30,7 +30,7 @@ PICKLE_START = b"\x80"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Era:
+class PbinVersion:
     """A layout that Modalities has written."""
 
     name: str
@@ -46,23 +46,23 @@ class Era:
         return self.header_bytes > DATA_LENGTH_BYTES
 
 
-CURRENT_ERA = Era(name="current", byte_order="<", header_bytes=12, first_offset=0)
-ERAS = {
-    era.name: era
-    for era in (
-        Era(name="spec", byte_order=">", header_bytes=8, first_offset=8),
-        Era(name="2024-01-30", byte_order=">", header_bytes=12, first_offset=12),
-        Era(name="2024-04", byte_order="<", header_bytes=12, first_offset=12),
-        CURRENT_ERA,
+CURRENT_VERSION = PbinVersion(name="current", byte_order="<", header_bytes=12, first_offset=0)
+PBIN_VERSIONS = {
+    version.name: version
+    for version in (
+        PbinVersion(name="spec", byte_order=">", header_bytes=8, first_offset=8),
+        PbinVersion(name="2024-01-30", byte_order=">", header_bytes=12, first_offset=12),
+        PbinVersion(name="2024-04", byte_order="<", header_bytes=12, first_offset=12),
+        CURRENT_VERSION,
     )
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackedHeader:
+class PbinHeader:
     """The header of a `.pbin`."""
 
-    era: Era
+    version: PbinVersion
     token_bytes: int
     data_bytes: int
     """Size of all tokens together."""
@@ -75,12 +75,12 @@ class PackedHeader:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The stored token type: unsigned, in the version's byte order."""
-        return np.dtype(f"{self.era.byte_order}u{self.token_bytes}")
+        return np.dtype(f"{self.version.byte_order}u{self.token_bytes}")
 
     @property
     def index_offset(self) -> int:
         """Byte offset of the pickled index in the file."""
-        return self.era.header_bytes + self.data_bytes
+        return self.version.header_bytes + self.data_bytes
 
     def to_bytes(self) -> bytes:
         """Return the bytes before the first token.
@@ -88,13 +88,13 @@ class PackedHeader:
         Raises:
             LimitError: If the version cannot hold tokens of this size.
         """
-        if self.token_bytes not in TOKEN_SIZES or (not self.era.names_token_size and self.token_bytes != 4):
-            sizes = "1, 2 or 4" if self.era.names_token_size else "4"
-            msg = f"expected tokens of {sizes} bytes for a .pbin of version {self.era.name}, got {self.token_bytes}"
+        if self.token_bytes not in TOKEN_SIZES or (not self.version.names_token_size and self.token_bytes != 4):
+            sizes = "1, 2 or 4" if self.version.names_token_size else "4"
+            msg = f"expected tokens of {sizes} bytes for a .pbin of version {self.version.name}, got {self.token_bytes}"
             raise LimitError(msg)
-        order = "little" if self.era.byte_order == "<" else "big"
+        order = "little" if self.version.byte_order == "<" else "big"
         head = self.data_bytes.to_bytes(DATA_LENGTH_BYTES, order)  # type: ignore[arg-type]
-        if self.era.names_token_size:
+        if self.version.names_token_size:
             head += self.token_bytes.to_bytes(TOKEN_SIZE_BYTES, order)  # type: ignore[arg-type]
         return head
 
@@ -118,13 +118,13 @@ def token_bytes_for_vocabulary(vocabulary_size: int) -> int:
     return 4 if needed == 3 else needed
 
 
-class PackedIndexWriter:
+class PbinIndexWriter:
     """Write the index of a `.pbin` as a stream; documents are added in file order, in chunks."""
 
-    def __init__(self, write: Callable[[Bytes], object], header: PackedHeader) -> None:
+    def __init__(self, write: Callable[[Bytes], object], header: PbinHeader) -> None:
         self._pairs = PairListWriter(write)
         self._header = header
-        self._end = header.era.first_offset
+        self._end = header.version.first_offset
         self.num_documents = 0
 
     def add(self, document_lengths: NDArray[np.integer[Any]]) -> None:
@@ -146,14 +146,14 @@ class PackedIndexWriter:
         Raises:
             ValueError: If the documents do not add up to the size in the header.
         """
-        written = self._end - self._header.era.first_offset
+        written = self._end - self._header.version.first_offset
         if written != self._header.data_bytes:
             msg = f"expected documents of {self._header.data_bytes} bytes as in the header, got {written}"
             raise ValueError(msg)
         self._pairs.close()
 
 
-def read_packed_header(path: str, *, era: Era | None = None) -> PackedHeader:
+def read_pbin_header(path: str, *, version: PbinVersion | None = None) -> PbinHeader:
     """Read a `.pbin` header, detecting the version from the header, the start of the index and its first offset.
 
     An intact file fits one version only: the byte order of the token size or the first offset distinguishes the later
@@ -162,10 +162,10 @@ def read_packed_header(path: str, *, era: Era | None = None) -> PackedHeader:
 
     Args:
         path: The file. Reading takes constant time, whatever its size.
-        era: The required version; detected if None.
+        version: The required version; detected if None.
 
     Raises:
-        FormatError: If no version fits, or only one other than `era`.
+        FormatError: If no version fits, or only one other than `version`.
     """
     fits = []
     problem: FormatError | None = None
@@ -175,33 +175,33 @@ def read_packed_header(path: str, *, era: Era | None = None) -> PackedHeader:
         except FormatError as error:
             problem = error
             continue
-        if first_offset in (None, header.era.first_offset):
+        if first_offset in (None, header.version.first_offset):
             fits.append(header)
     for header in fits:
-        if header.era == era:
+        if header.version == version:
             return header
     fits = list({header.to_bytes(): header for header in fits}.values())
     if not fits and problem is not None:
         raise problem
-    names = " and ".join(header.era.name for header in fits) or "none"
-    if era is not None and fits:
-        msg = f"{path}: expected a .pbin of version {era.name}, got version {names}; leave out --pbin-era"
+    names = " and ".join(header.version.name for header in fits) or "none"
+    if version is not None and fits:
+        msg = f"{path}: expected a .pbin of version {version.name}, got version {names}; leave out --pbin-era"
         raise FormatError(msg)
     if len(fits) != 1:
         msg = (
-            f"{path}: expected a .pbin that fits one of the versions {', '.join(ERAS)}, got one that fits {names}; "
-            f"it is cut off or not a .pbin, or else its version must be given with --pbin-era"
+            f"{path}: expected a .pbin that fits one of the versions {', '.join(PBIN_VERSIONS)}, got one that fits "
+            f"{names}; it is cut off or not a .pbin, or else its version must be given with --pbin-era"
         )
         raise FormatError(msg)
     return fits[0]
 
 
-def read_document_lengths(path: str, header: PackedHeader) -> Iterator[NDArray[np.int64]]:
+def read_document_lengths(path: str, header: PbinHeader) -> Iterator[NDArray[np.int64]]:
     """Read the index of a `.pbin` as a stream and check every entry against the tokens.
 
     Args:
         path: The file.
-        header: The result of `read_packed_header`.
+        header: The result of `read_pbin_header`.
 
     Yields:
         Tokens in each of the next documents, shape [n], in file order.
@@ -209,7 +209,7 @@ def read_document_lengths(path: str, header: PackedHeader) -> Iterator[NDArray[n
     Raises:
         FormatError: If the index is damaged, or its documents do not cover the tokens without gap or overlap.
     """
-    end = header.era.first_offset
+    end = header.version.first_offset
     number = 0
     for pairs in read_pairs(path, offset=header.index_offset):
         if not len(pairs):
@@ -235,13 +235,13 @@ def read_document_lengths(path: str, header: PackedHeader) -> Iterator[NDArray[n
         end = int(ends[-1])
         number += len(pairs)
         yield lengths // header.token_bytes
-    if end - header.era.first_offset != header.data_bytes:
-        found = end - header.era.first_offset
+    if end - header.version.first_offset != header.data_bytes:
+        found = end - header.version.first_offset
         msg = f"{path}: expected documents of {header.data_bytes} bytes, got {found}; the index is damaged"
         raise FormatError(msg)
 
 
-def open_tokens(path: str, header: PackedHeader) -> NDArray[Any]:
+def open_tokens(path: str, header: PbinHeader) -> NDArray[Any]:
     """Map the tokens of a `.pbin`, shape [tokens], unsigned and in the file's byte order.
 
     Raises:
@@ -251,7 +251,7 @@ def open_tokens(path: str, header: PackedHeader) -> NDArray[Any]:
         return np.empty(0, dtype=header.dtype)
     try:
         mapped = np.memmap(
-            path, dtype=header.dtype, mode="r", offset=header.era.header_bytes, shape=(header.num_tokens,)
+            path, dtype=header.dtype, mode="r", offset=header.version.header_bytes, shape=(header.num_tokens,)
         )
     except (OSError, ValueError) as error:
         msg = f"{path}: cannot be mapped ({error}); it changed while being opened"
@@ -259,15 +259,15 @@ def open_tokens(path: str, header: PackedHeader) -> NDArray[Any]:
     return np.asarray(mapped)
 
 
-def _plausible_headers(path: str) -> list[PackedHeader]:
+def _plausible_headers(path: str) -> list[PbinHeader]:
     """Return the header under every version whose index offset points at the beginning of a pickle."""
     try:
         with open_file(path) as file:
             head = file.read(DATA_LENGTH_BYTES + TOKEN_SIZE_BYTES)
             size_bytes = os.fstat(file.fileno()).st_size
             headers = []
-            for era in ERAS.values():
-                header = _parse_header(head, era)
+            for version in PBIN_VERSIONS.values():
+                header = _parse_header(head, version)
                 if header is None or header.index_offset >= size_bytes:
                     continue
                 file.seek(header.index_offset)
@@ -279,19 +279,19 @@ def _plausible_headers(path: str) -> list[PackedHeader]:
         raise FormatError(msg) from error
 
 
-def _parse_header(head: bytes, era: Era) -> PackedHeader | None:
-    if len(head) < era.header_bytes:
+def _parse_header(head: bytes, version: PbinVersion) -> PbinHeader | None:
+    if len(head) < version.header_bytes:
         return None
-    data_bytes = int(np.frombuffer(head, dtype=f"{era.byte_order}u8", count=1)[0])
+    data_bytes = int(np.frombuffer(head, dtype=f"{version.byte_order}u8", count=1)[0])
     token_bytes = TOKEN_SIZE_BYTES
-    if era.names_token_size:
-        token_bytes = int(np.frombuffer(head, dtype=f"{era.byte_order}u4", count=1, offset=DATA_LENGTH_BYTES)[0])
+    if version.names_token_size:
+        token_bytes = int(np.frombuffer(head, dtype=f"{version.byte_order}u4", count=1, offset=DATA_LENGTH_BYTES)[0])
     if token_bytes not in TOKEN_SIZES or data_bytes % token_bytes:
         return None
-    return PackedHeader(era=era, token_bytes=token_bytes, data_bytes=data_bytes)
+    return PbinHeader(version=version, token_bytes=token_bytes, data_bytes=data_bytes)
 
 
-def _first_offset(path: str, header: PackedHeader) -> int | None:
+def _first_offset(path: str, header: PbinHeader) -> int | None:
     for pairs in read_pairs(path, offset=header.index_offset):
         if len(pairs):
             return int(pairs[0, 0])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.errors import FormatError
-from dsindex.formats.pbin import CURRENT_ERA, PackedHeader, PackedIndexWriter, read_document_lengths, read_packed_header
+from dsindex.formats.pbin import CURRENT_VERSION, PbinHeader, PbinIndexWriter, read_document_lengths, read_pbin_header
 from dsindex.formats.raw_index import run_in_threads
 from dsindex.formats.safe_pickle import read_pairs
 from dsindex.formats.token_copy import TokenRun, write_token_file
@@ -19,7 +19,7 @@ from dsindex.formats.token_copy import TokenRun, write_token_file
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.formats.pbin import Era
+    from dsindex.formats.pbin import PbinVersion
     from dsindex.formats.raw_index import RunTasks
     from dsindex.storage import DigestingWriter
 
@@ -27,15 +27,15 @@ JOIN_SHORTFALL = 12
 """Bytes by which each preceding file lowers the offsets."""
 
 
-def merge_packed(
-    paths: Sequence[str], output: str, *, era: Era = CURRENT_ERA, run_tasks: RunTasks = run_in_threads
-) -> PackedHeader:
+def join_pbin_files(
+    paths: Sequence[str], output: str, *, version: PbinVersion = CURRENT_VERSION, run_tasks: RunTasks = run_in_threads
+) -> PbinHeader:
     """Write the documents of several `.pbin` files, of any versions, one file after the other.
 
     Args:
         paths: In output order.
         output: The new file, which must not exist.
-        era: Version of the new file.
+        version: Version of the new file.
         run_tasks: Runs the copies.
 
     Returns:
@@ -49,7 +49,7 @@ def merge_packed(
     if not paths:
         msg = "expected at least one .pbin to merge, got none"
         raise ValueError(msg)
-    headers = [read_packed_header(path) for path in paths]
+    headers = [read_pbin_header(path) for path in paths]
     for path, header in zip(paths, headers, strict=True):
         if header.token_bytes != headers[0].token_bytes:
             msg = (
@@ -57,12 +57,12 @@ def merge_packed(
                 f"got {header.token_bytes}; files of different vocabularies cannot be merged"
             )
             raise FormatError(msg)
-    merged = PackedHeader(
-        era=era, token_bytes=headers[0].token_bytes, data_bytes=sum(header.data_bytes for header in headers)
+    merged = PbinHeader(
+        version=version, token_bytes=headers[0].token_bytes, data_bytes=sum(header.data_bytes for header in headers)
     )
 
     def write_index(file: DigestingWriter) -> None:
-        index = PackedIndexWriter(file.write, merged)
+        index = PbinIndexWriter(file.write, merged)
         for path, header in zip(paths, headers, strict=True):
             for lengths in read_document_lengths(path, header):
                 index.add(lengths)
@@ -93,13 +93,13 @@ def repair_joined(path: str, output: str, *, run_tasks: RunTasks = run_in_thread
         FormatError: If the file is damaged in another way.
         OutputError: If the output exists or cannot be written.
     """
-    header = read_packed_header(path)
+    header = read_pbin_header(path)
     num_joints = _count_joints(path, header)
     if num_joints == 0:
         return 0
 
     def write_index(file: DigestingWriter) -> None:
-        index = PackedIndexWriter(file.write, header)
+        index = PbinIndexWriter(file.write, header)
         for pairs in read_pairs(path, offset=header.index_offset):
             index.add(pairs[:, 1] // header.token_bytes)
         index.close()
@@ -115,14 +115,14 @@ def repair_joined(path: str, output: str, *, run_tasks: RunTasks = run_in_thread
     return num_joints
 
 
-def token_run(path: str, header: PackedHeader) -> TokenRun:
+def token_run(path: str, header: PbinHeader) -> TokenRun:
     """Return all tokens of a `.pbin` as one run."""
-    return TokenRun(path=path, offset=header.era.header_bytes, dtype=header.dtype.str, num_tokens=header.num_tokens)
+    return TokenRun(path=path, offset=header.version.header_bytes, dtype=header.dtype.str, num_tokens=header.num_tokens)
 
 
-def _count_joints(path: str, header: PackedHeader) -> int:
+def _count_joints(path: str, header: PbinHeader) -> int:
     """Return the number of joints after which offsets are too low; any other damage is an error."""
-    end = header.era.first_offset
+    end = header.version.first_offset
     shortfall = num_joints = 0
     for pairs in read_pairs(path, offset=header.index_offset):
         lengths = pairs[:, 1]
@@ -140,9 +140,9 @@ def _count_joints(path: str, header: PackedHeader) -> int:
         num_joints += int(np.count_nonzero(steps))
         if len(pairs):
             end, shortfall = int(ends[-1]), int(missing[-1])
-    if end - header.era.first_offset != header.data_bytes:
+    if end - header.version.first_offset != header.data_bytes:
         msg = (
-            f"{path}: expected documents of {header.data_bytes} bytes, got {end - header.era.first_offset}; "
+            f"{path}: expected documents of {header.data_bytes} bytes, got {end - header.version.first_offset}; "
             f"it cannot be repaired, pack the data again"
         )
         raise FormatError(msg)

@@ -19,7 +19,7 @@ from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 from dsindex.formats.json_lines import find_faulty_lines
 from dsindex.formats.new_files import NewFiles, is_same_file
 from dsindex.formats.safe_pickle import PairListWriter, read_pairs
-from dsindex.kernels.loader import load_loops
+from dsindex.kernels.loader import load_kernels
 from dsindex.regular_files import open_file, open_unbuffered
 from dsindex.text.lines import LineBlock, read_lines
 
@@ -201,7 +201,7 @@ def index_range(task: IndexRange) -> IndexedRange:
     """
     is_large = task.size_bytes >= COMPILED_FROM_BYTES
     if is_large:
-        load_loops()
+        load_kernels()
     parts = [np.empty((0, 2), dtype=np.int64)]
     num_lines = num_faulty = 0
     reported: list[tuple[int, int]] = []

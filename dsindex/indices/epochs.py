@@ -49,7 +49,7 @@ class SampleRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochPlan:
+class EpochCounts:
     """The counts of one index."""
 
     tokens_per_epoch: int
@@ -62,7 +62,7 @@ class EpochPlan:
     final epoch is separate."""
 
 
-def plan_epochs(tokens_per_epoch: int, num_samples: int | None, *, rule: SampleRule, place: str) -> EpochPlan:
+def count_epochs(tokens_per_epoch: int, num_samples: int | None, *, rule: SampleRule, place: str) -> EpochCounts:
     """Count the epochs and samples of a part, and decide whether its final epoch is shuffled by itself.
 
     Args:
@@ -74,8 +74,8 @@ def plan_epochs(tokens_per_epoch: int, num_samples: int | None, *, rule: SampleR
     Raises:
         LimitError: If the part can never yield that many samples.
 
-    >>> plan_epochs(265, 20, rule=SampleRule(sequence_length=30), place="spec")  # doctest: +NORMALIZE_WHITESPACE
-    EpochPlan(tokens_per_epoch=265, num_epochs=3, num_samples=26, separate_final_epoch=True, shuffled_together=17)
+    >>> count_epochs(265, 20, rule=SampleRule(sequence_length=30), place="spec")  # doctest: +NORMALIZE_WHITESPACE
+    EpochCounts(tokens_per_epoch=265, num_epochs=3, num_samples=26, separate_final_epoch=True, shuffled_together=17)
     """
     if num_samples is not None and num_samples < 0:
         msg = f"{place}: expected a number of samples of at least 0, got {num_samples}"
@@ -95,7 +95,7 @@ def plan_epochs(tokens_per_epoch: int, num_samples: int | None, *, rule: SampleR
             "stop; drop the last partial sample, or request slightly fewer samples"
         )
         raise LimitError(msg)
-    return EpochPlan(
+    return EpochCounts(
         tokens_per_epoch=tokens_per_epoch,
         num_epochs=num_epochs,
         num_samples=built,

@@ -22,7 +22,7 @@ from dsindex.indices.blend import check_draws
 from dsindex.indices.cache import CacheFiles, array_bytes
 from dsindex.indices.dtypes import BLEND_DTYPES, DOCUMENT_DTYPE, sample_dtype, shuffle_dtype
 from dsindex.indices.memory import MemoryGate
-from dsindex.indices.plan import PartCounts
+from dsindex.indices.needed_caches import PartCounts
 from dsindex.indices.slot import CacheSlot, has_recorded_files, lock_slot, read_record, write_slot
 from dsindex.indices.source import SourceFingerprint, count_tokens, fingerprint, read_lengths
 from dsindex.indices.splits import split_bounds
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.indices.epochs import EpochPlan, SampleRule
+    from dsindex.indices.epochs import EpochCounts, SampleRule
     from dsindex.indices.splits import Part
 
 _GATE = MemoryGate()
@@ -64,7 +64,7 @@ class GPTIndexTask:
     begin: int
     end: int
     seed: int
-    epochs: EpochPlan
+    epochs: EpochCounts
     rule: SampleRule
     array_paths: tuple[str, str, str]
     """Paths of the document, sample and shuffle index."""
@@ -215,13 +215,13 @@ def _build_dataset(task: GPTIndexTask, started: float) -> IndexResult:
 
 
 def build_arrays(
-    lengths: NDArray[np.int32], epochs: EpochPlan, *, begin: int, rule: SampleRule, seed: int, threads: int = 1
+    lengths: NDArray[np.int32], epochs: EpochCounts, *, begin: int, rule: SampleRule, seed: int, threads: int = 1
 ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
     """Build document, sample and shuffle index of the sequences [begin, begin + len(lengths)).
 
     Args:
         lengths: Tokens of each sequence.
-        epochs: The result of `plan_epochs` for the sum of the lengths.
+        epochs: The result of `count_epochs` for the sum of the lengths.
         begin: Id of the first sequence.
         rule: How tokens are cut into samples.
         seed: Seed of the job; one generator serves all three indices, in this order.

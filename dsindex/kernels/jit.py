@@ -1,6 +1,6 @@
-"""Compile index loops to machine code once per machine: numba, with its compile cache on wherever it can be written.
+"""Compile index kernels to machine code once per machine: numba, with its compile cache on wherever it can be written.
 
-Loops take only contiguous arrays and 64-bit integers, so that each is compiled for one or two combinations of types.
+Kernels take only contiguous arrays and 64-bit integers, so that each is compiled for one or two combinations of types.
 They release the GIL and start no threads of their own: numba's thread pools must not be entered from several threads.
 """
 

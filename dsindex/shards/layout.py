@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.dtypes import cast_tokens, require_fit
-from dsindex.kernels.loader import loaded_loops
+from dsindex.kernels.loader import loaded_kernels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,7 +78,7 @@ def lay_out_documents(
     )
 
 
-def lay_out_packed_documents(batch: TokenBatch, *, dtype: np.dtype[Any], eod_id: int | None) -> LaidOutDocuments:
+def lay_out_pbin_documents(batch: TokenBatch, *, dtype: np.dtype[Any], eod_id: int | None) -> LaidOutDocuments:
     """Arrange encoded texts as Modalities packs them: one sequence each, closed by EOD; empty texts are dropped.
 
     Args:
@@ -120,9 +120,9 @@ def _insert_eod(
         OverflowError: If an id does not fit.
     """
     result = np.empty(len(tokens) + len(places), dtype)
-    loops = loaded_loops()
-    if loops is not None:
-        largest, eod_in_text = loops.insert_token(tokens, places, eod_id, result)
+    kernels = loaded_kernels()
+    if kernels is not None:
+        largest, eod_in_text = kernels.insert_token(tokens, places, eod_id, result)
         require_fit(np.array([largest]), dtype)
         return result, eod_in_text
     require_fit(tokens, dtype)

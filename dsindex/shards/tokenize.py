@@ -16,7 +16,7 @@ import xxhash
 from dsindex.errors import BadRecordError, InputError, TokenizerError
 from dsindex.regular_files import open_unbuffered
 from dsindex.shards.attempt import Attempt, shard_folder
-from dsindex.shards.layout import LaidOutDocuments, lay_out_documents, lay_out_packed_documents
+from dsindex.shards.layout import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
 from dsindex.shards.quarantine import quarantine_line
 from dsindex.storage import StoredFile  # noqa: TC001 - the ledger parses results by their annotations
 
@@ -50,8 +50,8 @@ class ShardSettings:
     """Token type on disk."""
     eod_id: int | None
     """Appended to every document that has tokens; None to append nothing."""
-    layout: Literal["megatron", "packed"]
-    """`megatron` keeps empty documents and always appends EOD; `packed` drops them and never repeats a final EOD."""
+    layout: Literal["megatron", "pbin"]
+    """`megatron` keeps empty documents and always appends EOD; `pbin` drops them and never repeats a final EOD."""
     quarantine: bool
     """Whether bad records are quarantined; otherwise the first one is an error."""
     max_record_bytes: int | None
@@ -304,8 +304,8 @@ class _KeyWriter:
     def add(self, column: TextColumn, encoder: Encoder) -> LaidOutDocuments:
         batch = encoder.encode(column.texts)
         check_ids(batch.tokens, self._vocabulary_size)
-        if self._layout == "packed":
-            documents = lay_out_packed_documents(batch, dtype=self._dtype, eod_id=self._eod_id)
+        if self._layout == "pbin":
+            documents = lay_out_pbin_documents(batch, dtype=self._dtype, eod_id=self._eod_id)
         else:
             documents = lay_out_documents(batch, column.texts_per_record, dtype=self._dtype, eod_id=self._eod_id)
         self._part.add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from dsindex.kernels.loader import loaded_loops
+from dsindex.kernels.loader import loaded_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,14 +21,14 @@ _BYTES_PER_LINE = 64
 
 def find_newlines(data: bytearray, size: int) -> NDArray[np.int64] | None:
     """Return the index of every newline byte in data[:size], ascending; None while the kernels are not loaded."""
-    loops = loaded_loops()
-    if loops is None:
+    kernels = loaded_kernels()
+    if kernels is None:
         return None
     octets = np.frombuffer(data, np.uint8)
     room = size // _BYTES_PER_LINE + 1
     while True:
         newlines = np.empty(room, np.int64)
-        count = loops.find_newlines(octets, size, newlines)
+        count = kernels.find_newlines(octets, size, newlines)
         if count >= 0:
             return newlines[:count]
         room *= 8
@@ -49,8 +49,8 @@ def scan_texts(
         For each key an array of shape [lines]. None while the kernels are not loaded, and unless each line is an object
         that has each key once, written without escapes, with a string that has no lone surrogate as its value.
     """
-    loops = loaded_loops()
-    if loops is None:
+    kernels = loaded_kernels()
+    if kernels is None:
         return None
     spelt = [key.encode("utf-8", errors="surrogatepass") for key in keys]
     key_bytes = np.frombuffer(b"".join(spelt), np.uint8)
@@ -60,7 +60,7 @@ def scan_texts(
     texts = np.frombuffer(buffer, np.uint8)
     text_ends = np.empty((len(keys), len(starts) + 1), np.int64)
     text_ends[:, 0] = room * np.arange(len(keys))
-    if not loops.read_objects(np.frombuffer(data, np.uint8), starts, ends, key_bytes, key_ends, texts, text_ends):
+    if not kernels.read_objects(np.frombuffer(data, np.uint8), starts, ends, key_bytes, key_ends, texts, text_ends):
         return None
     return {
         key: pa.LargeStringArray.from_buffers(len(starts), pa.py_buffer(text_ends[number]), buffer)

@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 import workflows.stages.start
 import workflows.state.inputs
-from dsindex.merge import MergeRange, RangeResult, merge_range
+from dsindex.merging import MergeRange, RangeResult, merge_range
 from dsindex.shards.tokenize import KeyResult, ShardResult, ShardSettings, ShardTask, tokenize_shard
 from dsindex.storage import DIGEST_BLOCK_BYTES, StoredFile
 from workflows.execution.calls import Call, Outcome

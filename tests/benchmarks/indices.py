@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.indices.blend import samples_wanted
-from dsindex.indices.epochs import EpochPlan, SampleRule, plan_epochs
+from dsindex.indices.epochs import EpochCounts, SampleRule, count_epochs
 from dsindex.indices.greedy import blend_by_weights
 from dsindex.indices.source import count_tokens
 from dsindex.indices.splits import normalise
@@ -110,16 +110,16 @@ def random_lengths(documents: int) -> NDArray[np.int32]:
     return (1 + lengths).astype(np.int32)
 
 
-def plan_for(lengths: NDArray[np.int32], epochs: int) -> EpochPlan:
+def plan_for(lengths: NDArray[np.int32], epochs: int) -> EpochCounts:
     tokens = count_tokens(lengths)
-    return plan_epochs(tokens, (epochs * tokens - 1) // RULE.sequence_length, rule=RULE, place="benchmark")
+    return count_epochs(tokens, (epochs * tokens - 1) // RULE.sequence_length, rule=RULE, place="benchmark")
 
 
-def build_with_dsindex(lengths: NDArray[np.int32], plan: EpochPlan) -> tuple[NDArray[Any], ...]:
+def build_with_dsindex(lengths: NDArray[np.int32], plan: EpochCounts) -> tuple[NDArray[Any], ...]:
     return build_arrays(lengths, plan, begin=0, rule=RULE, seed=SEED, threads=THREADS)
 
 
-def build_with_megatron(lengths: NDArray[np.int32], plan: EpochPlan) -> tuple[NDArray[Any], ...]:
+def build_with_megatron(lengths: NDArray[np.int32], plan: EpochCounts) -> tuple[NDArray[Any], ...]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from megatron.core.datasets import gpt_dataset, helpers

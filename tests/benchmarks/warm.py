@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.kernels.loader import load_loops
+from dsindex.kernels.loader import load_kernels
 from dsindex.shards.ownership import mark_folder
 from dsindex.shards.tokenize import ShardSettings, tokenize_shard
 from tests.benchmarks.processes import RunError
@@ -94,7 +94,7 @@ def compare(source: TextSource, folder: str, *, workers: int, rounds: int) -> di
     Raises:
         RunError: If they wrote different bytes.
     """
-    load_loops()
+    load_kernels()
     executors: dict[str, Executor] = {
         "ray": RayExecutor(address=None, workers=workers),
         "local": ThreadExecutor(workers),

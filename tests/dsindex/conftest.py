@@ -4,17 +4,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dsindex.kernels import loader as loops
+from dsindex.kernels import loader as kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture(params=["loops not loaded", "loops loaded"])
+@pytest.fixture(params=["kernels not loaded", "kernels loaded"])
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Reading with and without the compiled loops: nothing may depend on it."""
+    """Reading with and without the compiled kernels: nothing may depend on it."""
     with monkeypatch.context() as patch:
-        patch.setattr(loops, "_LOADER", loops._Loader())
-        if request.param == "loops loaded":
-            loops._LOADER.loops = loops.import_loops()
+        patch.setattr(kernels, "_LOADER", kernels._Loader())
+        if request.param == "kernels loaded":
+            kernels._LOADER.kernels = kernels.import_kernels()
         yield request.param

@@ -17,13 +17,13 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dsindex.checks.caches import CacheTask, find_caches, verify_cache
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import DsindexError
 from dsindex.formats.mmididx import check_index, read_index
-from dsindex.merge import open_part, write_merged_index
+from dsindex.merging import open_part, write_merged_index
 from dsindex.shards.provenance import count_rows, read_rows
 from dsindex.storage import DigestingWriter
-from dsindex.verify.caches import CacheTask, find_caches, verify_cache
 from tests.support.damage import damage_bytes, damage_json
 from tests.support.golden import OWN
 from workflows.execution.choice import make_executor

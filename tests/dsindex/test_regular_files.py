@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dsindex.convert import convert_to_packed
+from dsindex.checks.structure import verify_quarantine
+from dsindex.conversion import convert_to_pbin
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import DsindexError
 from dsindex.formats.mmididx import read_index
-from dsindex.formats.pbin import read_packed_header
+from dsindex.formats.pbin import read_pbin_header
 from dsindex.formats.raw_index import create_raw_index
 from dsindex.indices.cache import read_description
 from dsindex.regular_files import open_descriptor, open_file, open_unbuffered, what_is_no_file
 from dsindex.shards.tokenize import fingerprint_input
 from dsindex.storage import digest_file
 from dsindex.text.tokenizer import load_tokenizer
-from dsindex.verify.structure import verify_quarantine
 from tests.support.golden import OWN
 from workflows.cli import main
 
@@ -90,11 +90,11 @@ def test_other_errors_stay_what_they_are() -> None:
 
 READERS: dict[str, Callable[[], object]] = {
     "index": lambda: read_index("pipe.idx"),
-    "packed": lambda: read_packed_header("pipe.pbin"),
+    "packed": lambda: read_pbin_header("pipe.pbin"),
     "dataset": lambda: IndexedDataset("pipe"),
     "raw index": lambda: create_raw_index("pipe.jsonl", "x.idx"),
     "target of a raw index": lambda: create_raw_index("file", "pipe.idx"),
-    "conversion": lambda: convert_to_packed("pipe", "x.pbin"),
+    "conversion": lambda: convert_to_pbin("pipe", "x.pbin"),
     "description": lambda: read_description("pipe"),
     "digest": lambda: digest_file("pipe"),
     "fingerprint": lambda: fingerprint_input("pipe"),

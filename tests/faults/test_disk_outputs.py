@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dsindex.convert import convert_to_packed
+from dsindex.conversion import convert_to_pbin
 from tests.support.datasets import write_dataset
 from tests.support.pbin_files import write_pbin
 from workflows.cli import main
@@ -26,7 +26,7 @@ def make_sources(folder: Path) -> None:
     write_dataset(folder / "broken", DOCUMENTS)
     index = (folder / "broken.idx").read_bytes()
     (folder / "broken.idx").write_bytes(index[:-100])
-    convert_to_packed(str(folder / "set"), str(folder / "set.pbin"))
+    convert_to_pbin(str(folder / "set"), str(folder / "set.pbin"))
     write_pbin(folder / "other.pbin", [[1, 2, 3]] * 900, token_bytes=2)
     (folder / "lines.jsonl").write_bytes(b'{"text": "a"}\n' * 9000)
 
@@ -34,7 +34,13 @@ def make_sources(folder: Path) -> None:
 COMMANDS: dict[str, Callable[[Path, Path], list[str]]] = {
     "convert to .pbin": lambda source, disk: ["convert", f"{source}/set", f"{disk}/out.pbin"],
     "convert to MMIDIDX": lambda source, disk: ["convert", f"{source}/set.pbin", f"{disk}/out"],
-    "convert era": lambda source, disk: ["convert", f"{source}/set.pbin", f"{disk}/out.pbin", "--pbin-era", "2024-04"],
+    "convert version": lambda source, disk: [
+        "convert",
+        f"{source}/set.pbin",
+        f"{disk}/out.pbin",
+        "--pbin-era",
+        "2024-04",
+    ],
     "pack --merge": lambda source, disk: [
         *("pack", "--merge", f"{source}/set.pbin", f"{source}/other.pbin", "--output", f"{disk}/out.pbin")
     ],

@@ -160,12 +160,12 @@ def warm_up_loops() -> None:
     """Load the compiled loops of the index, which takes longer than all else that a small index needs."""
     import numpy as np
 
-    from dsindex.indices.epochs import SampleRule, plan_epochs
+    from dsindex.indices.epochs import SampleRule, count_epochs
     from dsindex.indices.task import build_arrays
 
     lengths = np.array([20, 50, 60], np.int32)
     rule = SampleRule(sequence_length=30)
-    build_arrays(lengths, plan_epochs(130, 9, rule=rule, place=""), begin=0, rule=rule, seed=1)
+    build_arrays(lengths, count_epochs(130, 9, rule=rule, place=""), begin=0, rule=rule, seed=1)
 
 
 def run_child(folder: Path, arguments: list[str], strike: Strike, waiting: str | None) -> None:
@@ -203,7 +203,7 @@ def run_child(folder: Path, arguments: list[str], strike: Strike, waiting: str |
 
 def use_small_ranges() -> None:
     """Cut outputs into ranges of 8 KiB, so that a small build has many; each is then a digest block of its own."""
-    importlib.import_module("dsindex.merge").range_bytes = lambda _total: SMALL_RANGE_BYTES
+    importlib.import_module("dsindex.merging").range_bytes = lambda _total: SMALL_RANGE_BYTES
 
 
 def record_tokenizing(path: Path) -> None:

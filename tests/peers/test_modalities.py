@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsindex.convert import convert_to_packed
-from dsindex.datasets.packed import PackedMemMapDatasetContinuous
+from dsindex.conversion import convert_to_pbin
+from dsindex.datasets.pbin import PackedMemMapDatasetContinuous
 from dsindex.errors import FormatError
-from dsindex.formats.pbin import open_tokens, read_document_lengths, read_packed_header
-from dsindex.formats.pbin_join import merge_packed, repair_joined
+from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
+from dsindex.formats.pbin_join import join_pbin_files, repair_joined
 from dsindex.formats.raw_index import create_raw_index, read_raw_index
 from tests.support.datasets import write_dataset
 from tests.support.pbin_files import pbin_bytes, write_pbin
@@ -117,7 +117,7 @@ def documents_of(dataset: Any) -> list[list[int]]:
 def test_its_datasets_open_our_files(tmp_path: Path, dtype: str) -> None:
     source = write_dataset(tmp_path / "x", [[document] for document in DOCUMENTS], dtype=dtype)
     path = tmp_path / "x.pbin"
-    convert_to_packed(source, str(path))
+    convert_to_pbin(source, str(path))
     assert documents_of(peer.PackedMemMapDatasetBase(path, "tokens")) == DOCUMENTS
     for block_size in (2, 3, 7, 38):
         for reuse in (True, False):
@@ -155,7 +155,7 @@ def test_our_reader_opens_its_files(tmp_path: Path) -> None:
             file.write(tokens)
         file.write(packed_data.pickle.dumps(index))
     packed_data.update_data_length_in_pre_allocated_header(target, index)
-    header = read_packed_header(str(target))
+    header = read_pbin_header(str(target))
     lengths = np.concatenate(list(read_document_lengths(str(target), header)))
     assert lengths.tolist() == [4, 5, 2, 2]  # EOD is not appended where it is last already
     assert open_tokens(str(target), header).tobytes() == "abc\0déf\0<\0g\0".encode()
@@ -165,12 +165,12 @@ def test_its_join_is_detected_and_mended_and_its_reader_opens_ours(tmp_path: Pat
     parts = [write_pbin(tmp_path / f"{number}.pbin", DOCUMENTS) for number in range(3)]
     streams = [packed_data.EmbeddedStreamData(Path(part)) for part in parts]
     packed_data.join_embedded_stream_data(streams, tmp_path / "theirs.pbin")
-    header = read_packed_header(str(tmp_path / "theirs.pbin"))
+    header = read_pbin_header(str(tmp_path / "theirs.pbin"))
     with pytest.raises(FormatError, match="if Modalities joined this file"):
         list(read_document_lengths(str(tmp_path / "theirs.pbin"), header))
     assert repair_joined(str(tmp_path / "theirs.pbin"), str(tmp_path / "mended.pbin")) == 2
-    merge_packed(parts, str(tmp_path / "ours.pbin"))
-    expected = pbin_bytes(DOCUMENTS * 3, era="current")
+    join_pbin_files(parts, str(tmp_path / "ours.pbin"))
+    expected = pbin_bytes(DOCUMENTS * 3, version="current")
     assert (tmp_path / "mended.pbin").read_bytes() == expected
     assert (tmp_path / "ours.pbin").read_bytes() == expected
     assert documents_of(peer.PackedMemMapDatasetBase(tmp_path / "ours.pbin", "tokens")) == DOCUMENTS * 3

@@ -6,7 +6,7 @@ import functools
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from dsindex.instruct.tokens import ChatTokenizer
+from dsindex.instruction.tokens import ChatTokenizer
 
 SPECIAL = ["<s>", "</s>", "<pad>", "<|im_start|>", "<|im_end|>", "[UNK]"]
 LINES = [

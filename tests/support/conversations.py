@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsindex.instruct.config import parse_config
+from dsindex.instruction.config import parse_config
 from tests.support.golden import GOLDEN
 
 if TYPE_CHECKING:
-    from dsindex.instruct.config import InstructionConfig
+    from dsindex.instruction.config import InstructionConfig
 
 CONVERSATIONS = GOLDEN / "conversations.jsonl"
 SPEC = {

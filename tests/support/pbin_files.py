@@ -9,20 +9,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-ERA_NAMES = ["spec", "2024-01-30", "2024-04", "current"]
+VERSION_NAMES = ["spec", "2024-01-30", "2024-04", "current"]
 DOCUMENTS = [[1, 2, 3], [], [200, 9], [4], [], []]
 
 
-def pbin_bytes(documents: Sequence[Sequence[int]], *, era: str, token_bytes: int = 4) -> bytes:
-    order = "big" if era in {"spec", "2024-01-30"} else "little"
-    header_bytes = 8 if era == "spec" else 12
+def pbin_bytes(documents: Sequence[Sequence[int]], *, version: str, token_bytes: int = 4) -> bytes:
+    order = "big" if version in {"spec", "2024-01-30"} else "little"
+    header_bytes = 8 if version == "spec" else 12
     data = b"".join(token.to_bytes(token_bytes, order) for document in documents for token in document)  # type: ignore[arg-type]
-    offset = 0 if era == "current" else header_bytes
+    offset = 0 if version == "current" else header_bytes
     index = []
     for document in documents:
         index.append((offset, len(document) * token_bytes))
         offset += len(document) * token_bytes
-    head = len(data).to_bytes(8, order) + (b"" if era == "spec" else token_bytes.to_bytes(4, order))  # type: ignore[arg-type]
+    head = len(data).to_bytes(8, order) + (b"" if version == "spec" else token_bytes.to_bytes(4, order))  # type: ignore[arg-type]
     return head + data + pickle.dumps(index, protocol=4)
 
 
@@ -37,6 +37,8 @@ def joined_by_modalities(files: Sequence[bytes]) -> bytes:
     return sum(sizes).to_bytes(8, "little") + files[0][8:12] + data + pickle.dumps(index, protocol=4)
 
 
-def write_pbin(path: Path, documents: Sequence[Sequence[int]], *, era: str = "current", token_bytes: int = 4) -> str:
-    path.write_bytes(pbin_bytes(documents, era=era, token_bytes=token_bytes))
+def write_pbin(
+    path: Path, documents: Sequence[Sequence[int]], *, version: str = "current", token_bytes: int = 4
+) -> str:
+    path.write_bytes(pbin_bytes(documents, version=version, token_bytes=token_bytes))
     return str(path)

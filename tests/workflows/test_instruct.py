@@ -17,11 +17,11 @@ from dsindex.datasets.instruction import PackedInstructionDataset
 from dsindex.errors import BadRecordError, InputError, PlanError, RecordError, RecordProblem
 from dsindex.guarded import limits
 from dsindex.guarded.limits import Limits
-from dsindex.instruct.config import check_config, parse_config
-from dsindex.instruct.encoder import InstructionEncoder
-from dsindex.instruct.records import parse_record
-from dsindex.instruct.splits import split_by_hash
-from dsindex.instruct.tokens import ChatTokenizer
+from dsindex.instruction.config import check_config, parse_config
+from dsindex.instruction.encoder import InstructionEncoder
+from dsindex.instruction.records import parse_record
+from dsindex.instruction.splits import split_by_hash
+from dsindex.instruction.tokens import ChatTokenizer
 from dsindex.shards.provenance import read_source
 from tests.support.chat_tokenizers import train
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC, SPEC_RECORD, SPEC_YAML

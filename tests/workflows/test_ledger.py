@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsindex.merge import MergeRange, Piece, RangeResult
+from dsindex.merging import MergeRange, Piece, RangeResult
 from dsindex.shards.tokenize import KeyResult, ShardResult, ShardTask
 from dsindex.storage import StoredFile
 from workflows.state import ledger as ledger_module

@@ -1,4 +1,4 @@
-"""`dsindex pack`: Modalities' bytes for any cut, era and executor; resumed; its own configuration; what is refused."""
+"""`dsindex pack`: Modalities' bytes for any cut, version and executor; resumed; its own configuration; refusals."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import yaml
 
 import workflows.stages.tokenize
 import workflows.state.publishing
-from dsindex import merge
+from dsindex import merging
 from dsindex.errors import InputError, OutputError, PlanError, RecordError, TokenizerError
-from dsindex.formats.pbin import ERAS, read_packed_header
+from dsindex.formats.pbin import PBIN_VERSIONS, read_pbin_header
 from dsindex.formats.raw_index import create_raw_index
 from dsindex.guarded import limits
 from dsindex.guarded.limits import Limits
@@ -28,10 +28,10 @@ from dsindex.text.patterns import parse_text_pattern
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.golden import MODALITIES, OWN
 from tests.support.killed import run_until_killed
-from tests.support.pbin_files import ERA_NAMES, pbin_bytes, write_pbin
+from tests.support.pbin_files import VERSION_NAMES, pbin_bytes, write_pbin
 from workflows.cli import main
 from workflows.jobs.pack import run_pack
-from workflows.jobs.pack_ends import choose_token_bytes
+from workflows.jobs.pbin_ends import choose_token_bytes
 from workflows.options.pack import PackConfig
 from workflows.stages.room import Estimate
 
@@ -90,13 +90,13 @@ def words(folder: Path, size: int, *, added: Sequence[str] = ()) -> str:
     return str(folder)
 
 
-def packed_by_hand(texts: Sequence[str], tokenizer: str, *, era: str, token_bytes: int) -> bytes:
+def packed_by_hand(texts: Sequence[str], tokenizer: str, *, version: str, token_bytes: int) -> bytes:
     """What must come out, told as plainly as possible."""
     loaded = tokenizers.Tokenizer.from_file(os.path.join(tokenizer, "tokenizer.json"))
     eod = load_tokenizer(tokenizer).eod_id
     documents = [loaded.encode(text).ids for text in texts]
     closed = [ids if ids[-1] == eod else [*ids, eod] for ids in documents if ids]
-    return pbin_bytes(closed, era=era, token_bytes=token_bytes)
+    return pbin_bytes(closed, version=version, token_bytes=token_bytes)
 
 
 def golden_texts() -> list[str]:
@@ -129,15 +129,15 @@ def test_pack_on_ray_equals_modalities(way: dict[str, Any], tmp_path: Path, quie
     pack_nonempty(way, tmp_path, quiet)
 
 
-@pytest.mark.parametrize("era", ERA_NAMES)
+@pytest.mark.parametrize("version", VERSION_NAMES)
 @pytest.mark.parametrize(("num_words", "token_bytes"), [(256, 1), (257, 2), (70_000, 4)])
 def test_every_era_and_token_size_is_what_is_packed_by_hand(
-    era: str, num_words: int, token_bytes: int, tmp_path: Path, make_pack: MakeConfig, quiet: Reporter
+    version: str, num_words: int, token_bytes: int, tmp_path: Path, make_pack: MakeConfig, quiet: Reporter
 ) -> None:
     tokenizer = words(tmp_path / "words", num_words)
-    report = run_pack(make_pack(tokenizer_model=tokenizer, pbin_era=era, shard_size="30KiB"), reporter=quiet)
-    size = 4 if era == "spec" else token_bytes
-    packed = packed_by_hand(golden_texts(), tokenizer, era=era, token_bytes=size)
+    report = run_pack(make_pack(tokenizer_model=tokenizer, pbin_era=version, shard_size="30KiB"), reporter=quiet)
+    size = 4 if version == "spec" else token_bytes
+    packed = packed_by_hand(golden_texts(), tokenizer, version=version, token_bytes=size)
     assert Path(report.path).read_bytes() == packed
     assert report.token_dtype == {1: "uint8", 2: "uint16", 4: "uint32"}[size]
     assert report.num_documents + report.num_empty == len(golden_texts())
@@ -145,21 +145,21 @@ def test_every_era_and_token_size_is_what_is_packed_by_hand(
 
 
 def test_eras_in_the_configuration_are_those_of_the_format() -> None:
-    assert get_args(PackConfig.model_fields["pbin_era"].annotation) == tuple(ERAS)
+    assert get_args(PackConfig.model_fields["pbin_era"].annotation) == tuple(PBIN_VERSIONS)
 
 
-@pytest.mark.parametrize("era", ["spec", "2024-01-30", "current"])
+@pytest.mark.parametrize("version", ["spec", "2024-01-30", "current"])
 def test_ranges_of_the_output_may_end_anywhere_in_it(
-    era: str, make_pack: MakeConfig, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+    version: str, make_pack: MakeConfig, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Head, shards and index in one range, and each in many, with buffers that end inside of all of them."""
-    whole = run_pack(make_pack(pbin_era=era), reporter=quiet)
+    whole = run_pack(make_pack(pbin_era=version), reporter=quiet)
     expected = Path(whole.path).read_bytes()
-    monkeypatch.setattr(merge, "range_bytes", lambda _total: 1 << 12)
-    monkeypatch.setattr(merge, "COPY_BYTES", 1 << 8)
-    run_pack(make_pack(pbin_era=era, fresh=True), reporter=quiet)
+    monkeypatch.setattr(merging, "range_bytes", lambda _total: 1 << 12)
+    monkeypatch.setattr(merging, "COPY_BYTES", 1 << 8)
+    run_pack(make_pack(pbin_era=version, fresh=True), reporter=quiet)
     assert Path(whole.path).read_bytes() == expected
-    assert read_packed_header(whole.path).era.name == era
+    assert read_pbin_header(whole.path).version.name == version
 
 
 def published(folder: Path) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def test_texts_without_tokens_are_counted_and_no_documents(
     counts = report.counts
     assert (counts.lines, counts.blank, counts.records, counts.kept, counts.quarantined) == (7, 1, 6, 5, 1)
     tokenizer = str(OWN.plain_tokenizer)
-    by_hand = packed_by_hand(["a", "<|endoftext|>", "b"], tokenizer, era="current", token_bytes=2)
+    by_hand = packed_by_hand(["a", "<|endoftext|>", "b"], tokenizer, version="current", token_bytes=2)
     assert Path(report.path).read_bytes() == by_hand
     content = json.loads((tmp_path / "out" / "docs.manifest.json").read_bytes())["content"]
     assert (content["account"]["documents_with_tokens"], content["account"]["empty_documents"]) == (3, 2)
@@ -209,7 +209,7 @@ def test_nothing_but_texts_without_tokens_makes_an_empty_file(
 ) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"text": ""}\n' * 3)
     report = run_pack(make_pack(input=(str(tmp_path / "a.jsonl"),)), reporter=quiet)
-    assert Path(report.path).read_bytes() == pbin_bytes([], era="current", token_bytes=2)
+    assert Path(report.path).read_bytes() == pbin_bytes([], version="current", token_bytes=2)
 
 
 # What is done twice, cut off, or asked for differently.
@@ -304,7 +304,7 @@ def test_killed_packing_continues(make_pack: MakeConfig, quiet: Reporter, tmp_pa
         ({"pbin_era": "spec"}, 'pbin-era was "current" and is "spec"'),
         ({"tokenizer_model": str(OWN.bos_tokenizer)}, "tokenizer was .* and is"),
     ],
-    ids=["eod", "pattern", "era", "tokenizer"],
+    ids=["eod", "pattern", "version", "tokenizer"],
 )
 def test_output_of_another_plan_is_refused_by_name(
     make_pack: MakeConfig, quiet: Reporter, options: dict[str, Any], message: str
@@ -336,8 +336,8 @@ def test_files_of_others_beside_the_output_stay(make_pack: MakeConfig, quiet: Re
 )
 def test_token_size_is_that_of_the_vocabulary(num_words: int, token_bytes: int, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(words(tmp_path, num_words))
-    assert choose_token_bytes(tokenizer, ERAS["current"]) == token_bytes
-    assert choose_token_bytes(tokenizer, ERAS["spec"]) == 4
+    assert choose_token_bytes(tokenizer, PBIN_VERSIONS["current"]) == token_bytes
+    assert choose_token_bytes(tokenizer, PBIN_VERSIONS["spec"]) == 4
 
 
 def test_added_token_that_does_not_fit_is_refused_by_name(
@@ -348,7 +348,7 @@ def test_added_token_that_does_not_fit_is_refused_by_name(
         run_pack(make_pack(tokenizer_model=tokenizer), reporter=quiet)
     assert not (tmp_path / "out").exists()
     run_pack(make_pack(tokenizer_model=tokenizer, pbin_era="spec"), reporter=quiet)
-    choose_token_bytes(load_tokenizer(words(tmp_path / "fits", 255, added=["<new>"])), ERAS["current"])
+    choose_token_bytes(load_tokenizer(words(tmp_path / "fits", 255, added=["<new>"])), PBIN_VERSIONS["current"])
 
 
 # jq patterns.
@@ -517,13 +517,13 @@ def test_command_packs_and_merges(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert f"{one}: {len(golden_texts()) - 2} documents" in shown
     assert "2 texts without tokens\n  .pbin " in shown
     assert "already complete" in said(capsys, *INPUT, *TOKENIZER, "--output", one, "--executor", "local")[1]
-    write_pbin(tmp_path / "two.pbin", [[7, 8]], era="spec", token_bytes=4)
+    write_pbin(tmp_path / "two.pbin", [[7, 8]], version="spec", token_bytes=4)
     code, shown = said(capsys, "--merge", one, tmp_path / "two.pbin", "--output", tmp_path / "both.pbin")
     assert (code, "files of different vocabularies" in shown) == (1, True)
-    write_pbin(tmp_path / "two.pbin", [[7, 8]], era="2024-01-30", token_bytes=2)
+    write_pbin(tmp_path / "two.pbin", [[7, 8]], version="2024-01-30", token_bytes=2)
     merged = ("--merge", one, tmp_path / "two.pbin", "--output", tmp_path / "both.pbin", "--executor", "local")
     assert said(capsys, *merged)[0] == 0
-    texts = packed_by_hand(golden_texts(), str(OWN.plain_tokenizer), era="current", token_bytes=2)
+    texts = packed_by_hand(golden_texts(), str(OWN.plain_tokenizer), version="current", token_bytes=2)
     tokens = np.frombuffer(texts, "<u2", int.from_bytes(texts[:8], "little") // 2, 12)
     both = (tmp_path / "both.pbin").read_bytes()
     assert both[12 : 12 + tokens.nbytes + 4] == tokens.tobytes() + bytes([7, 0, 8, 0])
@@ -578,7 +578,7 @@ def test_modalities_configuration_is_taken_as_it_is(tmp_path: Path, capsys: pyte
     code, shown = said(capsys, write_config(tmp_path, config), "--executor", "local")
     assert code == 0
     assert "ignored, since dsindex works in shards: settings.processing_batch_size, settings.raw_samples_queue" in shown
-    expected = packed_by_hand(golden_texts(), str(OWN.plain_tokenizer), era="current", token_bytes=2)
+    expected = packed_by_hand(golden_texts(), str(OWN.plain_tokenizer), version="current", token_bytes=2)
     assert (tmp_path / "docs.pbin").read_bytes() == expected
 
 
@@ -587,11 +587,11 @@ def test_flags_win_over_modalities_configuration(tmp_path: Path, capsys: pytest.
     del config["settings"]["dst_path"]
     path = write_config(tmp_path, config)
     assert said(capsys, "--config", path, "--pbin-era", "spec", "--executor", "local")[0] == 0
-    assert read_packed_header(str(tmp_path / "docs.pbin")).era.name == "spec"
+    assert read_pbin_header(str(tmp_path / "docs.pbin")).version.name == "spec"
     run = json.loads((tmp_path / "docs.manifest.json").read_bytes())["run"]
     assert run["workers"] == 3
     assert said(capsys, path, "--output", tmp_path / "other.pbin", "--executor", "local")[0] == 0
-    assert read_packed_header(str(tmp_path / "other.pbin")).era.name == "current"
+    assert read_pbin_header(str(tmp_path / "other.pbin")).version.name == "current"
 
 
 NOT_HONOURED: dict[str, tuple[dict[str, Any], str]] = {

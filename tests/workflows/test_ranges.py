@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dsindex import merge
+from dsindex import merging
 from dsindex.errors import BadRecordError, InputError
-from dsindex.formats.pbin import ERAS
-from dsindex.instruct.config import check_config
+from dsindex.formats.pbin import PBIN_VERSIONS
+from dsindex.instruction.config import check_config
 from dsindex.storage import digest_file
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from dsindex.merge import MergeRange, RangeResult
+    from dsindex.merging import MergeRange, RangeResult
     from workflows.execution.calls import Call
     from workflows.progress.reporter import Reporter
 
@@ -49,9 +49,9 @@ pytestmark = pytest.mark.usefixtures("small_ranges")
 
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge, "range_bytes", lambda _total: STEP)
-    monkeypatch.setattr(merge, "DIGEST_BLOCK_BYTES", STEP // 2)
-    monkeypatch.setattr(merge, "COPY_BYTES", STEP // 4)
+    monkeypatch.setattr(merging, "range_bytes", lambda _total: STEP)
+    monkeypatch.setattr(merging, "DIGEST_BLOCK_BYTES", STEP // 2)
+    monkeypatch.setattr(merging, "COPY_BYTES", STEP // 4)
     monkeypatch.setattr("dsindex.storage.DIGEST_BLOCK_BYTES", STEP // 2)
 
 
@@ -135,9 +135,9 @@ def test_ranges_are_merged_before_the_last_shard_is_begun(
     assert not partials(tmp_path)
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("version", PBIN_VERSIONS)
 def test_packed_ranges_but_the_first_are_merged_early(
-    era: str, tmp_path: Path, quiet: Reporter, started: list[str], monkeypatch: pytest.MonkeyPatch
+    version: str, tmp_path: Path, quiet: Reporter, started: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one has the header, which says how many tokens there are."""
 
@@ -146,7 +146,7 @@ def test_packed_ranges_but_the_first_are_merged_early(
             input=(str(OWN.docs),),
             tokenizer_model=str(OWN.plain_tokenizer),
             output=str(tmp_path / folder / "docs.pbin"),
-            pbin_era=era,
+            pbin_era=version,
             executor="local",
             workers=1,
             shard_size="4KiB",

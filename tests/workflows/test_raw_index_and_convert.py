@@ -58,12 +58,12 @@ def test_raw_index_names_ten_lines_at_most(tmp_path: Path, capsys: pytest.Captur
 def test_convert_goes_both_ways_and_between_eras(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_dataset(tmp_path / "x", [[[1, 2]], [], [[3]]])
     assert run(convert_command, tmp_path / "x.idx", tmp_path / "y.pbin", "--pbin-era", "spec") == 0
-    assert (tmp_path / "y.pbin").read_bytes() == pbin_bytes([[1, 2], [], [3]], era="spec")
+    assert (tmp_path / "y.pbin").read_bytes() == pbin_bytes([[1, 2], [], [3]], version="spec")
     assert run(convert_command, tmp_path / "y.pbin", tmp_path / "z.bin", "--token-type", "uint16") == 0
     for suffix in ("bin", "idx"):
         assert (tmp_path / f"z.{suffix}").read_bytes() == (tmp_path / f"x.{suffix}").read_bytes()
     assert run(convert_command, tmp_path / "y.pbin", tmp_path / "now.pbin") == 0
-    assert (tmp_path / "now.pbin").read_bytes() == pbin_bytes([[1, 2], [], [3]], era="current")
+    assert (tmp_path / "now.pbin").read_bytes() == pbin_bytes([[1, 2], [], [3]], version="current")
     assert "3 documents, 3 tokens of type uint16" in capsys.readouterr().out
 
 
@@ -75,7 +75,7 @@ def test_convert_needs_a_pbin(tmp_path: Path) -> None:
 def test_convert_flattens_when_told_to(tmp_path: Path) -> None:
     write_dataset(tmp_path / "x", [[[1], [2]]])
     assert run(convert_command, tmp_path / "x", tmp_path / "y.pbin", "--flatten") == 0
-    assert (tmp_path / "y.pbin").read_bytes() == pbin_bytes([[1, 2]], era="current", token_bytes=2)
+    assert (tmp_path / "y.pbin").read_bytes() == pbin_bytes([[1, 2]], version="current", token_bytes=2)
 
 
 def test_ordered_runner_keeps_order_over_groups(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_ordered_runner_keeps_order_over_groups(tmp_path: Path) -> None:
 
 
 def test_convert_in_spawned_processes(tmp_path: Path) -> None:
-    source = write_pbin(tmp_path / "x.pbin", [[1, 2, 3]] * 10, era="2024-04")
+    source = write_pbin(tmp_path / "x.pbin", [[1, 2, 3]] * 10, version="2024-04")
     assert run(convert_command, source, tmp_path / "y.pbin", "--executor", "processes", "--workers", 1) == 0
-    assert (tmp_path / "y.pbin").read_bytes() == pbin_bytes([[1, 2, 3]] * 10, era="current")
+    assert (tmp_path / "y.pbin").read_bytes() == pbin_bytes([[1, 2, 3]] * 10, version="current")
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
@@ -112,7 +112,7 @@ def test_output_that_is_an_input_by_another_name_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], link: Callable[[Path, Path], None]
 ) -> None:
     write_pbin(tmp_path / "a.pbin", [[1, 2, 3]])
-    files = [(tmp_path / "a.pbin").read_bytes(), pbin_bytes([[4]], era="current")]
+    files = [(tmp_path / "a.pbin").read_bytes(), pbin_bytes([[4]], version="current")]
     (tmp_path / "joined.pbin").write_bytes(joined_by_modalities(files))
     link(tmp_path / ("joined.pbin" if command[0] == "repair" else "a.pbin"), tmp_path / "taken.pbin")
     before = {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.iterdir()}

@@ -19,7 +19,7 @@ from workflows.state.manifest import manifest_path
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dsindex.repair.outputs import RepairAccount
+    from dsindex.rescue.outputs import RepairReport
     from workflows.options.config import BuildConfig
     from workflows.progress.reporter import Reporter
 
@@ -44,7 +44,7 @@ def plain(make_config: MakeConfig, quiet: Reporter, tmp_path: Path) -> str:
     return str(tmp_path / "out" / "docs_text_document")
 
 
-def repair(prefix: str, reporter: Reporter, **options: Any) -> RepairAccount:
+def repair(prefix: str, reporter: Reporter, **options: Any) -> RepairReport:
     defaults = {"executor": "local", "workers": 2, "output": f"{prefix}_new"}
     return run_repair(prefix, RepairConfig(**{**defaults, **options}), reporter=reporter)
 

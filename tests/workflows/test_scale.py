@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from dsindex.merge import MergeRange, Part, RangeResult, plan_merge
+from dsindex.merging import MergeRange, Part, RangeResult, plan_merge
 from dsindex.shards.tokenize import KeyResult, ShardResult, ShardTask
 from dsindex.storage import StoredFile
 from workflows.execution.calls import Call, Outcome

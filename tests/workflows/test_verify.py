@@ -15,7 +15,7 @@ import pytest
 
 from dsindex.errors import InputError, TokenizerError
 from dsindex.formats.mmididx import read_index
-from dsindex.instruct.config import check_config
+from dsindex.instruction.config import check_config
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
 from tests.workflows.test_dispatch import FakeExecutor

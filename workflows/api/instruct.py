@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dsindex.instruct.config import InstructionConfig
+from dsindex.instruction.config import InstructionConfig
 from dsindex.yaml_file import read_yaml
 from workflows.api.boundary import (
     OptionsError,

@@ -10,9 +10,9 @@ import os
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from dsindex.convert import Conversion
+from dsindex.conversion import Conversion
 from dsindex.indices.task import BlendIndexTask
-from dsindex.repair.outputs import RepairAccount
+from dsindex.rescue.outputs import RepairReport
 from workflows.commands.build import describe_build
 from workflows.commands.convert import describe_conversion
 from workflows.commands.instruct import describe_instruct
@@ -169,7 +169,7 @@ class VerifyResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepairResult(RepairAccount):
+class RepairResult(RepairReport):
     """What a repair saved."""
 
     source: str

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from workflows.api.boundary import OptionsError
 from workflows.api.results import IndexResult, InstructResult, Result
 from workflows.commands.verify import as_prefix
-from workflows.options.pack import PACKED_SUFFIX
+from workflows.options.pack import PBIN_SUFFIX
 
 Subject: TypeAlias = str | os.PathLike[str] | Result
 """A dataset: a path without `.bin` and `.idx` (or one of the two), a `.pbin`, or a result with `prefixes`."""
@@ -54,7 +54,7 @@ def list_text_prefixes(option: str, subjects: Subjects) -> list[str]:
             msg = f"{option}: expected datasets of texts, got instruction data, whose tokens and masks go together"
             raise OptionsError(msg)
     found = list_prefixes(option, given)
-    packed = next((prefix for prefix in found if prefix.endswith(PACKED_SUFFIX)), None)
+    packed = next((prefix for prefix in found if prefix.endswith(PBIN_SUFFIX)), None)
     if packed is not None:
         msg = f"{option}: expected datasets of .bin and .idx, got {packed}; convert it: dsindex.convert"
         raise OptionsError(msg)

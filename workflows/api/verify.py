@@ -12,9 +12,9 @@ from workflows.api.tokenizers import tokenizer_in_place
 from workflows.commands.options import validated
 from workflows.commands.repair import with_fitting_output
 from workflows.commands.verify import as_prefix, check_options, verify_dataset
-from workflows.jobs.repair import RepairConfig, run_packed_repair, run_repair
+from workflows.jobs.repair import RepairConfig, run_pbin_repair, run_repair
 from workflows.jobs.verify import VerifyConfig
-from workflows.options.pack import PACKED_SUFFIX
+from workflows.options.pack import PBIN_SUFFIX
 
 if TYPE_CHECKING:
     import os
@@ -133,8 +133,8 @@ def repair(
         found = seen_from_anywhere(config, found)
         config = config.model_copy(update={"output": seen_from_anywhere(config, config.output)})
         with open_reporter(progress) as reporter:
-            if found.endswith(PACKED_SUFFIX):
-                num_joints = run_packed_repair(found, config)
+            if found.endswith(PBIN_SUFFIX):
+                num_joints = run_pbin_repair(found, config)
                 return PackedRepairResult(source=found, target=config.output, num_joints=num_joints)
             found = as_prefix(found)
             account = run_repair(found, config, reporter=reporter)

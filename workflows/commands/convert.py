@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.convert import convert_era, convert_to_indexed, convert_to_packed
-from dsindex.formats.pbin import CURRENT_ERA, ERAS
+from dsindex.conversion import convert_to_indexed, convert_to_pbin, convert_version
+from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
 from workflows.execution.choice import make_executor
 from workflows.execution.dispatch import RetryPolicy
@@ -19,7 +19,7 @@ from workflows.progress.standard_streams import write_lines
 if TYPE_CHECKING:
     import argparse
 
-    from dsindex.convert import Conversion
+    from dsindex.conversion import Conversion
 
 OWN_FLAGS = ("source", "destination", "pbin_era", "flatten", "token_type")
 
@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("destination", metavar="DST", help="FILE.pbin or PREFIX; it must not exist")
     parser.add_argument(
         "--pbin-era",
-        choices=list(ERAS),
-        help=f"version of the .pbin to write (default: {CURRENT_ERA.name}), or to read if DST is an MMIDIDX dataset",
+        choices=list(PBIN_VERSIONS),
+        help=f"version of the .pbin to write (default: {CURRENT_VERSION.name}), or to read if DST is MMIDIDX",
     )
     parser.add_argument("--flatten", action="store_true", help="join the sequences of each document")
     parser.add_argument(
@@ -77,19 +77,19 @@ def convert_dataset(
     if not (_is_packed(source) or _is_packed(destination)):
         msg = f"expected SRC or DST to end in .pbin, got {source} and {destination}"
         raise UsageError(msg)
-    era = ERAS[pbin_era] if pbin_era else None
+    version = PBIN_VERSIONS[pbin_era] if pbin_era else None
     executor = make_executor(config)
     try:
         policy = RetryPolicy(deadline_seconds=config.shard_deadline)
         run_tasks = ordered_runner(executor, name="convert", policy=policy)
         if not _is_packed(source):
-            return convert_to_packed(
-                _prefix(source), destination, era=era or CURRENT_ERA, flatten=flatten, run_tasks=run_tasks
+            return convert_to_pbin(
+                _prefix(source), destination, version=version or CURRENT_VERSION, flatten=flatten, run_tasks=run_tasks
             )
         if _is_packed(destination):
-            return convert_era(source, destination, era=era or CURRENT_ERA, run_tasks=run_tasks)
+            return convert_version(source, destination, version=version or CURRENT_VERSION, run_tasks=run_tasks)
         dtype = np.dtype(token_type) if token_type else None
-        return convert_to_indexed(source, _prefix(destination), era=era, dtype=dtype, run_tasks=run_tasks)
+        return convert_to_indexed(source, _prefix(destination), version=version, dtype=dtype, run_tasks=run_tasks)
     finally:
         executor.close()
 

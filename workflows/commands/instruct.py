@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError
-from dsindex.instruct.config import InstructionConfig, check_config
+from dsindex.instruction.config import InstructionConfig, check_config
 from dsindex.yaml_file import option_names, read_yaml
 from workflows.commands.options import UsageError, add_record_arguments, validated
 from workflows.jobs.instruct import run_instruct

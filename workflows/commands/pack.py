@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dsindex.formats.pbin import CURRENT_ERA, ERAS
-from dsindex.formats.pbin_join import merge_packed
+from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS
+from dsindex.formats.pbin_join import join_pbin_files
 from workflows.commands.options import UsageError, add_config_argument, add_text_arguments, read_options, validated
 from workflows.execution.choice import make_executor
 from workflows.execution.dispatch import RetryPolicy
@@ -15,7 +15,7 @@ from workflows.jobs.pack import run_pack
 from workflows.options.config import ExecutorConfig
 from workflows.options.pack import (
     MODALITIES_PARTS,
-    PACKED_SUFFIX,
+    PBIN_SUFFIX,
     PackConfig,
     is_modalities_config,
     read_modalities_config,
@@ -52,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     data.add_argument("--output", metavar="FILE.pbin", help="the packed data")
     data.add_argument(
-        "--pbin-era", choices=list(ERAS), help=f"version of the .pbin to write (default: {CURRENT_ERA.name})"
+        "--pbin-era",
+        choices=list(PBIN_VERSIONS),
+        help=f"version of the .pbin to write (default: {CURRENT_VERSION.name})",
     )
     data.add_argument("--merge", nargs="+", metavar="FILE.pbin", help="join these files instead of packing text")
     add_text_arguments(parser)
@@ -98,12 +100,12 @@ def _read_options(options: argparse.Namespace) -> dict[str, Any]:
 def _merge(merged: dict[str, Any]) -> int:
     """Join `.pbin` files."""
     paths, output = merged.pop("merge"), merged.pop("output", None)
-    era = merged.pop("pbin_era", CURRENT_ERA.name)
-    if not isinstance(output, str) or not output.endswith(PACKED_SUFFIX):
-        msg = f"--output: expected the name of a new {PACKED_SUFFIX} file for --merge, got {output!r}"
+    version = merged.pop("pbin_era", CURRENT_VERSION.name)
+    if not isinstance(output, str) or not output.endswith(PBIN_SUFFIX):
+        msg = f"--output: expected the name of a new {PBIN_SUFFIX} file for --merge, got {output!r}"
         raise UsageError(msg)
-    if era not in ERAS:
-        msg = f"--pbin-era: expected one of {', '.join(ERAS)}, got {era!r}"
+    if version not in PBIN_VERSIONS:
+        msg = f"--pbin-era: expected one of {', '.join(PBIN_VERSIONS)}, got {version!r}"
         raise UsageError(msg)
     foreign = sorted(merged.keys() - ExecutorConfig.model_fields.keys())
     if foreign:
@@ -113,8 +115,11 @@ def _merge(merged: dict[str, Any]) -> int:
     executor = make_executor(config)
     try:
         policy = RetryPolicy(deadline_seconds=config.shard_deadline)
-        header = merge_packed(
-            paths, output, era=ERAS[era], run_tasks=ordered_runner(executor, name="merge", policy=policy)
+        header = join_pbin_files(
+            paths,
+            output,
+            version=PBIN_VERSIONS[version],
+            run_tasks=ordered_runner(executor, name="merge", policy=policy),
         )
     finally:
         executor.close()

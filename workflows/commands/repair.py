@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
 from workflows.commands.verify import add_source_arguments, as_prefix
-from workflows.jobs.repair import RepairConfig, run_packed_repair, run_repair
+from workflows.jobs.repair import RepairConfig, run_pbin_repair, run_repair
 from workflows.progress.choice import make_reporter
 from workflows.progress.standard_streams import write_json, write_lines
 
 if TYPE_CHECKING:
     import argparse
 
-    from dsindex.repair.outputs import RepairAccount
+    from dsindex.rescue.outputs import RepairReport
 
 DESCRIPTION = """\
 Restore a damaged dataset in new files: NEW.bin and NEW.idx, and NEW.repair.json, which reports what
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     config = read_config(options, RepairConfig, beside=("prefix", "json"))
     config = with_fitting_output(options.prefix, config)
     if options.prefix.endswith(".pbin"):
-        joints = run_packed_repair(options.prefix, config)
+        joints = run_pbin_repair(options.prefix, config)
         write_lines(describe_packed_repair(options.prefix, config.output, joints))
         return 0
     with make_reporter() as reporter:
@@ -96,7 +96,7 @@ def describe_packed_repair(path: str, output: str, num_joints: int) -> str:
     return f"{path}: {said}\n"
 
 
-def describe_repair(prefix: str, account: RepairAccount) -> str:
+def describe_repair(prefix: str, account: RepairReport) -> str:
     """Return the result as text."""
     if not account.outputs:
         return f"{prefix}: intact, nothing to repair and nothing written\n"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
 from workflows.jobs.verify import VerifyConfig, run_verify
-from workflows.jobs.verify_packed import run_packed_verify
-from workflows.options.pack import PACKED_SUFFIX
+from workflows.jobs.verify_pbin import run_pbin_verify
+from workflows.options.pack import PBIN_SUFFIX
 from workflows.progress.choice import make_reporter
 from workflows.progress.standard_streams import write_json, write_lines
 
@@ -83,7 +83,7 @@ def check_options(prefixes: Sequence[str], config: VerifyConfig) -> None:
     if "sample" in config.model_fields_set and not config.against_source:
         msg = "--sample needs --against-source: it says how much of the source is compared"
         raise UsageError(msg)
-    packed = [prefix for prefix in prefixes if prefix.endswith(PACKED_SUFFIX)]
+    packed = [prefix for prefix in prefixes if prefix.endswith(PBIN_SUFFIX)]
     if packed and config.cache is not None:
         msg = f"--cache checks Megatron's index caches, and {packed[0]} can have none; leave one of them out"
         raise UsageError(msg)
@@ -91,8 +91,8 @@ def check_options(prefixes: Sequence[str], config: VerifyConfig) -> None:
 
 def verify_dataset(given: str, config: VerifyConfig, *, reporter: Reporter) -> VerifyReport:
     """Verify one dataset: a `.pbin`, or an MMIDIDX pair by its prefix or one of its files."""
-    if given.endswith(PACKED_SUFFIX):
-        return run_packed_verify(given, config, reporter=reporter)
+    if given.endswith(PBIN_SUFFIX):
+        return run_pbin_verify(given, config, reporter=reporter)
     return run_verify(as_prefix(given), config, reporter=reporter)
 
 
@@ -109,13 +109,13 @@ def describe_verification(report: VerifyReport) -> str:
     lines = [f"{report.prefix}: {'intact' if report.is_whole else 'DAMAGED'}"]
     if report.counts is not None:
         counts = report.counts
-        sequences = f"{counts.num_sequences:,} sequences, " if report.era is None else ""
+        sequences = f"{counts.num_sequences:,} sequences, " if report.version is None else ""
         lines.append(
             f"  {counts.num_documents:,} documents ({counts.num_empty_documents:,} empty), "
             f"{sequences}{counts.num_tokens:,} tokens of type {counts.token_dtype}"
         )
-    if report.era is not None:
-        lines.append(f"  version of the .pbin: {report.era}")
+    if report.version is not None:
+        lines.append(f"  version of the .pbin: {report.version}")
     lines += [f"  checked: {check}" for check in report.checks]
     lines += [f"  note: {note}" for note in report.notes]
     lines += [f"  FOUND: {finding}" for finding in report.findings]

@@ -30,7 +30,7 @@ from workflows.state.publishing import Dataset, Target, shard_part, shard_proven
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dsindex.merge import Part
+    from dsindex.merging import Part
     from dsindex.shards.tokenize import ShardResult, ShardTask
     from dsindex.storage import StoredFile
     from workflows.execution.calls import Executor

@@ -32,12 +32,12 @@ from dsindex.storage import free_bytes
 from workflows.execution.calls import Call
 from workflows.execution.cpus import available_cpus
 from workflows.execution.ordered import run_in_order
-from workflows.jobs.index_plan import NO_IDENTIFIERS, Counts, plan_indices, plan_settings, sources
+from workflows.jobs.index_caches import NO_IDENTIFIERS, Counts, cache_settings, find_index_caches, sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dsindex.indices.plan import CacheSettings
+    from dsindex.indices.needed_caches import CacheSettings
     from workflows.execution.calls import Executor
     from workflows.options.index import IndexConfig
 
@@ -70,13 +70,13 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
         DsindexError: For everything else that a user can mend.
     """
     began = time.monotonic()
-    settings = plan_settings(config)
+    settings = cache_settings(config)
     if config.explain and not any(sources(config)):
         finding = explain_cache(read_description(config.like or ""), config.data_cache_path or ".")
         return IndexReport(tasks=(), results=(), notes=(), findings=(finding,), seconds=time.monotonic() - began)
     counts = count_all(config, settings, executor)
     threads = 1 if executor.kind == "ray" else available_cpus()
-    tasks, notes = plan_indices(config, settings, counts, threads=threads)
+    tasks, notes = find_index_caches(config, settings, counts, threads=threads)
     results: list[IndexResult] = []
     findings: tuple[Finding, ...] = ()
     if config.explain:

@@ -16,8 +16,8 @@ import orjson
 import xxhash
 
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.instruct.packed_blocks import PackingResult, PackingTask, write_packing
-from dsindex.instruct.shards import (
+from dsindex.instruction.block_files import PackingResult, PackingTask, write_packing
+from dsindex.instruction.shards import (
     MASK_DTYPE,
     InstructionSettings,
     encode_shard,
@@ -27,7 +27,7 @@ from dsindex.instruct.shards import (
     split_prefix,
     text_key,
 )
-from dsindex.instruct.statistics import InstructionStatistics
+from dsindex.instruction.statistics import InstructionStatistics
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
 from workflows.jobs.frame import Job, JobOutcome, Made, run_job, work_folder_path
@@ -43,7 +43,7 @@ from workflows.state.outputs import MEGATRON_SUFFIXES, Output
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dsindex.instruct.config import InstructionConfig
+    from dsindex.instruction.config import InstructionConfig
     from dsindex.shards.tokenize import ShardResult, ShardTask
     from dsindex.storage import StoredFile
     from workflows.options.instruct import InstructConfig

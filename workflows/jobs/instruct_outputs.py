@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import FormatError
 from dsindex.formats.mmididx import IndexHeader
-from dsindex.instruct.packed_blocks import PLAN_DTYPE
-from dsindex.instruct.shards import (
+from dsindex.instruction.block_files import LAYOUT_DTYPE
+from dsindex.instruction.shards import (
     MASK_DTYPE,
     bad_records_of,
     mask_key,
@@ -22,7 +22,7 @@ from dsindex.instruct.shards import (
     statistics_of,
     text_key,
 )
-from dsindex.merge import Part
+from dsindex.merging import Part
 from workflows.stages.early_merge import TokenSource
 from workflows.stages.source import count_records
 from workflows.state.manifest import Content, RecordCounts, RecordedPacking, read_manifest
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from dsindex.instruct.packed_blocks import PackingResult
+    from dsindex.instruction.block_files import PackingResult
     from dsindex.shards.tokenize import ShardResult, ShardTask
     from dsindex.storage import StoredFile
     from workflows.options.instruct import InstructConfig
@@ -135,7 +135,7 @@ class SplitOutputs:
             identity=f"{packing.bin.digest} {packing.idx.digest}",  # every run makes it again with the same content
             bin_bytes=packing.bin.size_bytes,
             header=IndexHeader(
-                dtype=PLAN_DTYPE,
+                dtype=LAYOUT_DTYPE,
                 num_sequences=packing.num_blocks,
                 num_boundaries=packing.num_blocks + 1,
                 has_modes=False,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsindex.errors import FormatError, InputError, OutputError
-from dsindex.merge import Part, merged_header, open_part
+from dsindex.merging import Part, merged_header, open_part
 from dsindex.storage import free_bytes
 from workflows.jobs.frame import Job, Made, run_job
 from workflows.state.identity import Plan

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.convert import TYPE_OF_SIZE
-from dsindex.formats.pbin import ERAS, PackedHeader
+from dsindex.conversion import TYPE_OF_SIZE
+from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader
 from dsindex.shards.ownership import SHARDS_FOLDER, new_file_id, read_folder_id
 from dsindex.shards.tokenize import ShardSettings
 from dsindex.text.patterns import parse_text_pattern
 from workflows.execution.choice import wants_ray
 from workflows.execution.ordered import ordered_runner
 from workflows.jobs.frame import Job, JobOutcome, Made, run_job, work_folder_path
-from workflows.jobs.pack_ends import choose_token_bytes, make_ends
+from workflows.jobs.pbin_ends import choose_token_bytes, make_ends
 from workflows.stages.early_merge import TokenSource
 from workflows.stages.nodes import require_sound_nodes
 from workflows.stages.room import check_room
@@ -32,11 +32,11 @@ from workflows.stages.source import (
 from workflows.stages.tokenize import make_shards
 from workflows.state.identity import Plan
 from workflows.state.manifest import Content, RecordCounts
-from workflows.state.outputs import PACKED_SUFFIXES, Output
+from workflows.state.outputs import PBIN_SUFFIXES, Output
 from workflows.state.publishing import Dataset, Target, identify_parts, shard_part, shard_provenance, shard_quarantine
 
 if TYPE_CHECKING:
-    from dsindex.merge import Part
+    from dsindex.merging import Part
     from dsindex.shards.tokenize import ShardResult, ShardTask
     from dsindex.storage import StoredFile
     from workflows.options.pack import PackConfig
@@ -87,12 +87,12 @@ class _Pack:
         self._config = config
         self._reporter = reporter
         self._prefix = os.path.abspath(config.output_prefix)
-        self._output = Output(prefix=config.output_prefix, suffixes=PACKED_SUFFIXES)
+        self._output = Output(prefix=config.output_prefix, suffixes=PBIN_SUFFIXES)
         self._work_dir = work_folder_path(config)
         self._results: Results = []
         self._source = open_source(config, append_eod=True)
-        self._era = ERAS[config.pbin_era]
-        self._token_bytes = choose_token_bytes(self._source.tokenizer, self._era)
+        self._version = PBIN_VERSIONS[config.pbin_era]
+        self._token_bytes = choose_token_bytes(self._source.tokenizer, self._version)
         settings = self._source.settings()
         own = {
             "eod-token": settings.pop("append-eod"),
@@ -105,8 +105,8 @@ class _Pack:
             prefix=self._prefix,
             plan_id=self._plan.plan_id,
             bound_bytes=self._source.total_bytes * self._token_bytes,
-            header_bytes=self._era.header_bytes,
-            swapped_bytes=self._token_bytes if self._era.byte_order == ">" else 1,
+            header_bytes=self._version.header_bytes,
+            swapped_bytes=self._token_bytes if self._version.byte_order == ">" else 1,
         )
 
     def run(self) -> PackReport:
@@ -159,7 +159,7 @@ class _Pack:
             pattern=self._pattern,
             dtype=TYPE_OF_SIZE[self._token_bytes].str,
             eod_id=source.eod_id,
-            layout="packed",
+            layout="pbin",
             quarantine=config.on_bad_record == "quarantine",
             max_record_bytes=config.max_record_size,
             provenance=not config.no_provenance,
@@ -172,8 +172,8 @@ class _Pack:
 
     def _dataset(self, results: Results, work: Work) -> Dataset:
         parts = tuple(self._part(result) for _, result in results)
-        header = PackedHeader(
-            era=self._era, token_bytes=self._token_bytes, data_bytes=sum(part.bin_bytes for part in parts)
+        header = PbinHeader(
+            version=self._version, token_bytes=self._token_bytes, data_bytes=sum(part.bin_bytes for part in parts)
         )
         run_tasks = ordered_runner(work.executor, name="pack-index", policy=work.policy)
         name = f"ends.{new_file_id(read_folder_id(self._work_dir) or '')}"
@@ -183,7 +183,7 @@ class _Pack:
             parts=parts,
             provenance=None if self._config.no_provenance else shard_provenance(results, self._work_dir),
             quarantine=shard_quarantine(results, self._work_dir, [file.path for file in self._source.inputs]),
-            packed=make_ends(header, parts, stem=stem, identity=identify_parts(parts), run_tasks=run_tasks),
+            pbin=make_ends(header, parts, stem=stem, identity=identify_parts(parts), run_tasks=run_tasks),
         )
 
     def _part(self, result: ShardResult) -> Part:

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from dsindex.checks.structure import verify_index
 from dsindex.errors import FormatError, InputError, OutputError, TokenizerError
 from dsindex.formats.new_files import NewFiles, refuse_existing
 from dsindex.formats.pbin_join import repair_joined
 from dsindex.json_text import encode_json
-from dsindex.repair.by_index import examine_index, repair_by_index
-from dsindex.repair.by_shards import repair_by_shards
-from dsindex.repair.by_tokens import repair_by_eod, repair_by_lengths
-from dsindex.repair.outputs import RepairAccount, RepairOutputs, require_digest
+from dsindex.rescue.by_index import examine_index, repair_by_index
+from dsindex.rescue.by_shards import repair_by_shards
+from dsindex.rescue.by_tokens import repair_by_eod, repair_by_lengths
+from dsindex.rescue.outputs import RepairOutputs, RepairReport, require_digest
 from dsindex.storage import digest_file
-from dsindex.verify.structure import verify_index
 from workflows.execution.choice import make_executor
 from workflows.execution.ordered import ordered_runner
 from workflows.jobs.repair_shards import find_shards, find_work_folder
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from workflows.progress.reporter import Reporter
 
 Way = Literal["auto", "shards", "index", "bin", "source"]
-ACCOUNT_SUFFIX = "repair.json"
+REPORT_SUFFIX = "repair.json"
 
 
 class RepairConfig(SourceConfig):
@@ -51,7 +51,7 @@ class RepairConfig(SourceConfig):
     dtype: Literal["uint8", "uint16", "int32", "int64"] | None = None
 
 
-def run_repair(prefix: str, config: RepairConfig, *, reporter: Reporter) -> RepairAccount:
+def run_repair(prefix: str, config: RepairConfig, *, reporter: Reporter) -> RepairReport:
     """Restore one dataset into new files.
 
     Raises:
@@ -65,7 +65,7 @@ def run_repair(prefix: str, config: RepairConfig, *, reporter: Reporter) -> Repa
         executor.close()
 
 
-def run_packed_repair(path: str, config: RepairConfig) -> int:
+def run_pbin_repair(path: str, config: RepairConfig) -> int:
     """Repair a `.pbin` that was joined with low offsets; return the number of repaired joints, 0 for an intact file.
 
     Raises:
@@ -102,10 +102,10 @@ class _Repair:
             self._notes.append(f"the manifest could not be used: {error}")
             return None
 
-    def run(self) -> RepairAccount:
-        account_path = f"{self._config.output}.{ACCOUNT_SUFFIX}"
+    def run(self) -> RepairReport:
+        report_path = f"{self._config.output}.{REPORT_SUFFIX}"
         inputs = [f"{self._prefix}.{suffix}" for suffix in ("bin", "idx")]
-        refuse_existing([*self._target.paths, account_path], inputs=inputs)
+        refuse_existing([*self._target.paths, report_path], inputs=inputs)
         if self._config.way == "auto" and (whole := self._recognise_whole()) is not None:
             return whole
         self._reporter.stage("repair", total=1, unit="datasets")
@@ -118,7 +118,7 @@ class _Repair:
             {"format": "dsindex repair 1", "of": self._prefix, **asdict(account)}, indent=True, newline=True
         )
         try:
-            with NewFiles([account_path]) as [new]:
+            with NewFiles([report_path]) as [new]:
                 new.file.write(described)
         except OutputError as error:
             msg = f"{error}; only this report is missing: {' and '.join(account.outputs)} are written and whole"
@@ -126,14 +126,14 @@ class _Repair:
         self._reporter.advance(1)
         return account
 
-    def _recognise_whole(self) -> RepairAccount | None:
+    def _recognise_whole(self) -> RepairReport | None:
         """Return the result for an intact dataset: its index fits its tokens and its manifest, if there is one."""
         counts, _ = verify_index(self._prefix)
         if counts is None:
             return None
         if any(digest_file(f"{self._prefix}.{suffix}") != digest for suffix, digest in self._digests.items()):
             return None
-        return RepairAccount(
+        return RepairReport(
             way="nothing: it is whole",
             is_certain=True,
             outputs=(),
@@ -144,13 +144,13 @@ class _Repair:
             notes=tuple(self._notes),
         )
 
-    def _try_ways(self) -> RepairAccount:
+    def _try_ways(self) -> RepairReport:
         """Try the wanted ways, the most certain first.
 
         Raises:
             FormatError: If none works, with the reason for each.
         """
-        ways: dict[str, Callable[[], RepairAccount]] = {
+        ways: dict[str, Callable[[], RepairReport]] = {
             "shards": self._by_shards,
             "index": self._by_index,
             "bin": self._by_tokens,
@@ -174,7 +174,7 @@ class _Repair:
         msg = f"{self._prefix}: cannot be repaired with certainty{hint}:" + "".join(f"\n  {why}" for why in reasons)
         raise FormatError(msg)
 
-    def _by_shards(self) -> RepairAccount:
+    def _by_shards(self) -> RepairReport:
         work_dir = self._config.work_dir or find_work_folder(self._prefix)
         if work_dir is None:
             msg = f"there is no work folder beside {self._prefix}; if it is elsewhere, name it with --work-dir"
@@ -200,7 +200,7 @@ class _Repair:
         if "bin" in self._digests:
             require_digest(path, self._digests["bin"])
 
-    def _by_index(self) -> RepairAccount:
+    def _by_index(self) -> RepairReport:
         """Restore an index that lacks only its pointers, and prove it by the manifest if there is one."""
         found = examine_index(self._prefix, dtype=self._dtype())
         one_each = self._one_sequence_per_document()
@@ -212,7 +212,7 @@ class _Repair:
             raise FormatError(msg)
         return repair_by_index(found, self._target, one_sequence_per_document=not found.is_complete, is_certain=True)
 
-    def _by_part_of_index(self) -> RepairAccount:
+    def _by_part_of_index(self) -> RepairReport:
         """Save the intact documents, if there is no manifest or its digests cannot be reached any more."""
         found = examine_index(self._prefix, dtype=self._dtype())
         one_each = self._one_sequence_per_document()
@@ -229,7 +229,7 @@ class _Repair:
             is_certain=True,
         )
 
-    def _by_sequences(self) -> RepairAccount:
+    def _by_sequences(self) -> RepairReport:
         found = examine_index(self._prefix, dtype=self._dtype())
         return repair_by_index(
             found, replace(self._target, digests={}), one_sequence_per_document=True, is_certain=False
@@ -250,7 +250,7 @@ class _Repair:
             and content.sequences == content.documents
         )
 
-    def _by_tokens(self) -> RepairAccount:
+    def _by_tokens(self) -> RepairReport:
         content, path = self._content, f"{self._prefix}.bin"
         if content is None:
             msg = "there is no manifest, so it is unknown whether every document ends with EOD"
@@ -278,7 +278,7 @@ class _Repair:
             raise FormatError(msg)
         require_digest(f"{self._prefix}.bin", self._digests["bin"])
 
-    def _by_source(self) -> RepairAccount:
+    def _by_source(self) -> RepairReport:
         """Tokenize the inputs again for their lengths; the `.bin` itself must be intact."""
         self._require_digest_of_tokens()
         source = open_recorded_source(self._prefix, self._manifest, self._config)
@@ -291,7 +291,7 @@ class _Repair:
             batches=lay_out_source(source.settings, executor=self._executor),
         )
 
-    def _by_guessed_eod(self) -> RepairAccount:
+    def _by_guessed_eod(self) -> RepairReport:
         eod_id = self._config.eod_id
         if eod_id is None and self._content is not None:
             eod_id = self._content.eod_id

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import FormatError
-from dsindex.merge import Part, open_part
+from dsindex.merging import Part, open_part
 from workflows.stages.kept_shards import find_whole_shards
 from workflows.state.inputs import MAX_SHARDS, InputFile, plan_shards
 from workflows.state.ledger import read_committed_shards, task_key

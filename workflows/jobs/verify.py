@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator, Field
 
-from dsindex.verify.caches import find_caches, verify_cache
-from dsindex.verify.structure import DOCUMENTS_PER_PIECE, DocumentPiece, IndexCounts, verify_ends, verify_index
+from dsindex.checks.caches import find_caches, verify_cache
+from dsindex.checks.structure import DOCUMENTS_PER_PIECE, DocumentPiece, IndexCounts, verify_ends, verify_index
 from workflows.execution.calls import Call
 from workflows.execution.choice import make_executor
 from workflows.state.manifest import manifest_path
 from workflows.verification.checks import Check, Step, Verdict
 from workflows.verification.comparison import open_for_comparison, run_and_compare
 from workflows.verification.manifest_checks import (
-    check_account,
     check_counts,
     check_files,
     check_quarantine,
+    check_record_counts,
     read_recorded,
 )
 from workflows.verification.provenance import check_provenance
@@ -87,7 +87,7 @@ def _verify(prefix: str, config: VerifyConfig, *, executor: Executor, reporter: 
     if content is not None and counts is not None:
         checks += [
             check_counts(prefix, content, counts),
-            check_account(prefix, content, counts, keeps_empty=True),
+            check_record_counts(prefix, content, counts, keeps_empty=True),
             check_quarantine(recorded),
         ]
     checks.append(_check_tokens(recorded, counts))

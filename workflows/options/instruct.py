@@ -1,4 +1,4 @@
-"""The options of `dsindex instruct`, apart from the YAML configuration of `dsindex.instruct.config`."""
+"""The options of `dsindex instruct`, apart from the YAML configuration of `dsindex.instruction.config`."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from workflows.options.config import TextConfig
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PACKED_SUFFIX = ".pbin"
+PBIN_SUFFIX = ".pbin"
 MODALITIES_PARTS = ("settings", "tokenizer")
 NUM_CPUS = "${node_env:num_cpus}"
 """The only interpolation that is accepted: all CPUs, which is the default of dsindex."""
@@ -43,13 +43,13 @@ class PackConfig(TextConfig):
     @classmethod
     def _derive_prefix(cls, values: Any) -> Any:  # noqa: ANN401 - not validated yet
         """Name the files beside the `.pbin` after it."""
-        return {**values, "output_prefix": str(values.get("output", "")).removesuffix(PACKED_SUFFIX)}
+        return {**values, "output_prefix": str(values.get("output", "")).removesuffix(PBIN_SUFFIX)}
 
     @field_validator("output")
     @classmethod
-    def _names_a_packed_file(cls, output: str) -> str:
-        if not output.endswith(PACKED_SUFFIX) or not os.path.basename(output).removesuffix(PACKED_SUFFIX):
-            msg = f"expected the name of a {PACKED_SUFFIX} file, got {output!r}"
+    def _names_a_pbin_file(cls, output: str) -> str:
+        if not output.endswith(PBIN_SUFFIX) or not os.path.basename(output).removesuffix(PBIN_SUFFIX):
+            msg = f"expected the name of a {PBIN_SUFFIX} file, got {output!r}"
             raise ValueError(msg)
         return output
 
@@ -119,7 +119,7 @@ def read_modalities_config(path: str, loaded: Mapping[str, Any]) -> tuple[dict[s
     _check_index(path, settings)
     options: dict[str, Any] = {
         "input": [settings.src_path],
-        "output": settings.dst_path or os.path.splitext(settings.src_path)[0] + PACKED_SUFFIX,
+        "output": settings.dst_path or os.path.splitext(settings.src_path)[0] + PBIN_SUFFIX,
         "tokenizer_model": tokenizer.pretrained_model_name_or_path,
         "eod_token": settings.eod_token,
         "jq_pattern": settings.jq_pattern,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from dsindex.merge import (
+from dsindex.merging import (
     MergeRange,
     Part,
     RangeResult,
@@ -116,7 +116,7 @@ class _Assembly:
             return
         dataset, target = self._dataset, self._target
         name = os.path.basename(target.prefix)
-        if dataset.packed is None:
+        if dataset.pbin is None:
             yield (
                 "idx",
                 Call(

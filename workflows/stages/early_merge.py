@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsindex.merge import Piece, RangePlanner, merge_range
+from dsindex.merging import Piece, RangePlanner, merge_range
 from dsindex.storage import output_error
 from workflows.execution.calls import Call
 from workflows.state.partial_files import remove_partials
@@ -19,7 +19,7 @@ from workflows.state.partial_files import remove_partials
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dsindex.merge import MergeRange, Part
+    from dsindex.merging import MergeRange, Part
     from dsindex.shards.tokenize import ShardResult
     from workflows.state.ledger import Ledger
     from workflows.state.publishing import Target

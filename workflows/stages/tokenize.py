@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dsindex.errors import InputError, RecordError
-from dsindex.merge import MergeRange
+from dsindex.merging import MergeRange
 from dsindex.shards.tokenize import ShardResult, ShardTask, tokenize_shard
 from workflows.execution.calls import Call
 from workflows.execution.dispatch import run_calls

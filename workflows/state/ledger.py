@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from dsindex.errors import FormatError
 from dsindex.json_text import decode_json, encode_json
-from dsindex.merge import MergeRange, RangeResult
+from dsindex.merging import MergeRange, RangeResult
 from dsindex.shards.tokenize import ShardResult, ShardTask
 from dsindex.storage import output_error
 from workflows.state.history import DAMAGE, HistoryReader, read_entry

@@ -22,7 +22,7 @@ from workflows.state.manifest import (
     manifest_path,
     read_manifest,
 )
-from workflows.state.publishing import PACKED_PUBLISHING_ORDER, PUBLISHING_ORDER
+from workflows.state.publishing import PBIN_PUBLISHING_ORDER, PUBLISHING_ORDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +47,7 @@ class Output:
 
 
 MEGATRON_SUFFIXES = ("idx", *(suffix for suffix in PUBLISHING_ORDER if suffix != "idx"))
-PACKED_SUFFIXES = tuple(reversed(PACKED_PUBLISHING_ORDER))
+PBIN_SUFFIXES = tuple(reversed(PBIN_PUBLISHING_ORDER))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

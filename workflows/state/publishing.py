@@ -17,7 +17,7 @@ import xxhash
 
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.json_text import name_bytes
-from dsindex.merge import (
+from dsindex.merging import (
     Part,
     Piece,
     merged_header,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 PROVENANCE_SUFFIX = "provenance.parquet"
 QUARANTINE_SUFFIX = "quarantine.jsonl.zst"
 PUBLISHING_ORDER = ("bin", PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, "idx")
-PACKED_PUBLISHING_ORDER = (PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, "pbin")
+PBIN_PUBLISHING_ORDER = (PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, "pbin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Target:
     @property
     def publishing_order(self) -> tuple[str, ...]:
         """Suffixes of all files that it may have; if the last one exists, the others are complete."""
-        return PACKED_PUBLISHING_ORDER if self.header_bytes else PUBLISHING_ORDER
+        return PBIN_PUBLISHING_ORDER if self.header_bytes else PUBLISHING_ORDER
 
     @property
     def token_suffix(self) -> str:
@@ -106,7 +106,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackedEnds:
+class PbinEnds:
     """The header and the index of a `.pbin`, before and after its tokens."""
 
     head: Piece
@@ -123,7 +123,7 @@ class Dataset:
     provenance: tuple[ShardProvenance, ...] | None
     quarantine: tuple[ShardQuarantine, ...] = ()
     """Shards' bad records; if empty, no quarantine file is published."""
-    packed: PackedEnds | None = None
+    pbin: PbinEnds | None = None
     """Header and index of a `.pbin`; None for a `.bin` and an `.idx`."""
 
     @property
@@ -142,7 +142,7 @@ class Dataset:
     def pieces(self) -> list[Piece]:
         """The pieces of the token file, in order."""
         tokens = [self.target.piece(part) for part in self.parts]
-        return tokens if self.packed is None else [self.packed.head, *tokens, self.packed.index]
+        return tokens if self.pbin is None else [self.pbin.head, *tokens, self.pbin.index]
 
     @property
     def bin_bytes(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dsindex.verify.source import (
+from dsindex.checks.source import (
     DocumentSlice,
     SourceRange,
     SourceResult,
@@ -17,7 +17,7 @@ from dsindex.verify.source import (
     count_records,
     plan_slices,
 )
-from dsindex.verify.stored import read_runs
+from dsindex.checks.stored import read_runs
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
 from workflows.verification.checks import Check, RanCheck, Step, Verdict, run_checks
@@ -26,8 +26,8 @@ from workflows.verification.source import open_recorded_source, plan_ranges
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from dsindex.formats.pbin import PackedHeader
-    from dsindex.verify.structure import IndexCounts
+    from dsindex.checks.structure import IndexCounts
+    from dsindex.formats.pbin import PbinHeader
     from workflows.execution.calls import Executor
     from workflows.progress.reporter import Reporter
     from workflows.verification.manifest_checks import Recorded
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 def open_for_comparison(
-    recorded: Recorded, config: SourceConfig, *, packed: PackedHeader | None = None
+    recorded: Recorded, config: SourceConfig, *, pbin: PbinHeader | None = None
 ) -> tuple[RecordedSource | None, Check]:
     """Find what a dataset was made of, before anything long begins.
 
     Args:
         recorded: The manifest.
         config: Where things are.
-        packed: Header of the `.pbin`; None: the dataset is an MMIDIDX pair.
+        pbin: Header of the `.pbin`; None: the dataset is an MMIDIDX pair.
 
     Returns:
         The source, None where the dataset cannot be compared; and why not, or what changed.
@@ -54,7 +54,7 @@ def open_for_comparison(
     if recorded.content is None and recorded.is_there:
         note = "the manifest is damaged, so the dataset could not be compared with its source"
         return None, Check(notes=(note,))
-    source = open_recorded_source(recorded.prefix, recorded.manifest, config, packed=packed)
+    source = open_recorded_source(recorded.prefix, recorded.manifest, config, pbin=pbin)
     return (None if source.findings else source), Check(findings=source.findings)
 
 
@@ -169,18 +169,18 @@ def _judge_comparison(
 
 def _with_slices_of_index(settings: SourceSettings, slices: Sequence[DocumentSlice]) -> Iterable[DocumentSlice]:
     """Return slices of a `.pbin` what its index says of them; workers read that of an MMIDIDX pair themselves."""
-    if settings.packed is None:
+    if settings.pbin is None:
         return slices
-    runs = read_runs(settings.dataset, settings.packed, ((piece.begin, piece.end) for piece in slices))
+    runs = read_runs(settings.dataset, settings.pbin, ((piece.begin, piece.end) for piece in slices))
     return (replace(piece, run=run) for piece, run in zip(slices, runs, strict=True))
 
 
 def _with_ranges_of_index(settings: SourceSettings, ranges: Sequence[SourceRange]) -> Iterable[SourceRange]:
     """Do the same for ranges, in the order of their documents."""
-    if settings.packed is None:
+    if settings.pbin is None:
         return ranges
     bounds = ((piece.first_document, piece.first_document + (piece.num_documents or 0)) for piece in ranges)
-    runs = read_runs(settings.dataset, settings.packed, bounds)
+    runs = read_runs(settings.dataset, settings.pbin, bounds)
     return (replace(piece, run=run) for piece, run in zip(ranges, runs, strict=True))
 
 

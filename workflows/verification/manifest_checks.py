@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dsindex.checks.structure import verify_digest, verify_quarantine
 from dsindex.errors import FormatError
-from dsindex.verify.structure import verify_digest, verify_quarantine
 from workflows.execution.calls import Call
 from workflows.state.manifest import Content, Manifest, manifest_path, read_manifest
 from workflows.state.publishing import QUARANTINE_SUFFIX
@@ -16,7 +16,7 @@ from workflows.verification.checks import Check, Step
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from dsindex.verify.structure import IndexCounts
+    from dsindex.checks.structure import IndexCounts
 
 
 _UNCHECKED = "digests, vocabulary and EOD could not be checked"
@@ -101,7 +101,7 @@ def check_counts(given: str, content: Content, counts: IndexCounts) -> Check:
     )
 
 
-def check_account(given: str, content: Content, counts: IndexCounts, *, keeps_empty: bool) -> Check:
+def check_record_counts(given: str, content: Content, counts: IndexCounts, *, keeps_empty: bool) -> Check:
     """Add up the account of lines, if there is one.
 
     Args:

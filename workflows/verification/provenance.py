@@ -6,10 +6,10 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dsindex.checks.provenance import InputFacts, RowPiece, RowPieceResult, compare_row_counts, verify_rows
+from dsindex.checks.structure import DOCUMENTS_PER_PIECE
 from dsindex.errors import FormatError
 from dsindex.shards.provenance import count_rows
-from dsindex.verify.provenance import InputFacts, RowPiece, RowPieceResult, compare_row_counts, verify_rows
-from dsindex.verify.structure import DOCUMENTS_PER_PIECE
 from workflows.execution.calls import Call
 from workflows.state.publishing import PROVENANCE_SUFFIX
 from workflows.verification.checks import Check, Step, Verdict

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.verify.structure import IndexCounts
+    from dsindex.checks.structure import IndexCounts
     from workflows.verification.checks import Check, RanCheck, Verdict
 
 
@@ -25,7 +25,7 @@ class VerifyReport:
     notes: tuple[str, ...] = ()
     """What could not be checked, and why."""
     counts: IndexCounts | None = None
-    era: str | None = None
+    version: str | None = None
     """Of a `.pbin`."""
     has_manifest: bool = False
     is_there: bool = True
@@ -42,7 +42,7 @@ def make_report(
     ran: Sequence[RanCheck],
     *,
     counts: IndexCounts | None = None,
-    era: str | None = None,
+    version: str | None = None,
     has_manifest: bool = False,
 ) -> VerifyReport:
     """Fold checks that ran into a report: first what was known without a call, then what the calls say.
@@ -51,7 +51,7 @@ def make_report(
         prefix: The dataset as it was given.
         ran: In the order of the plan.
         counts: What its index says, if that is whole.
-        era: Of a `.pbin`.
+        version: Of a `.pbin`.
         has_manifest: Whether a manifest of its own lies beside it.
     """
     checks, verdicts = [each.check for each in ran], [each.verdict for each in ran]
@@ -65,7 +65,7 @@ def make_report(
         findings=tuple(finding for each in said for finding in each.findings),
         notes=tuple(note for each in said for note in each.notes),
         counts=counts,
-        era=era,
+        version=version,
         has_manifest=has_manifest,
     )
 

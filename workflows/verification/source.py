@@ -6,17 +6,17 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from dsindex.checks.source import SourceInput, SourceRange, SourceSettings, lay_out_range
 from dsindex.errors import InputError, TokenizerError
 from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.patterns import parse_text_pattern
 from dsindex.text.tokenizer import load_tokenizer
-from dsindex.verify.source import SourceInput, SourceRange, SourceSettings, lay_out_range
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
 from workflows.options.config import ExecutorConfig
-from workflows.options.pack import PACKED_SUFFIX
+from workflows.options.pack import PBIN_SUFFIX
 from workflows.state.publishing import PROVENANCE_SUFFIX
-from workflows.verification.rebuilt_options import read_packed_options
+from workflows.verification.pbin_options import read_pbin_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dsindex.formats.pbin import PackedHeader
+    from dsindex.formats.pbin import PbinHeader
     from dsindex.text.patterns import TextPattern
     from dsindex.text.tokenizer import Tokenizer
     from workflows.execution.calls import Executor
@@ -60,7 +60,7 @@ def open_recorded_source(
     manifest: Manifest | None,
     config: SourceConfig,
     *,
-    packed: PackedHeader | None = None,
+    pbin: PbinHeader | None = None,
 ) -> RecordedSource:
     """Find what a dataset was made of.
 
@@ -68,7 +68,7 @@ def open_recorded_source(
         prefix: Path without suffix.
         manifest: Of the dataset; None: there is none.
         config: Where things are.
-        packed: Header of the `.pbin`; None: the dataset is an MMIDIDX pair.
+        pbin: Header of the `.pbin`; None: the dataset is an MMIDIDX pair.
 
     Raises:
         InputError: If there is no manifest, or the dataset was not made from text.
@@ -78,10 +78,10 @@ def open_recorded_source(
     from dsindex.text.engines import choose_engine
 
     content = manifest.content if manifest is not None else None
-    key, pattern = _recorded_text(prefix, content, packed)
+    key, pattern = _recorded_text(prefix, content, pbin)
     recorded = content.tokenizer if content is not None else None
     if manifest is None or content is None or recorded is None or key is None:
-        maker = "a build" if packed is None else "`dsindex pack`"
+        maker = "a build" if pbin is None else "`dsindex pack`"
         msg = (
             f"{prefix}: expected the manifest of {maker}, which names inputs and tokenizer, and there is none; "
             f"the dataset cannot be compared with its source (a merged one: compare the datasets it was made of)"
@@ -92,8 +92,8 @@ def open_recorded_source(
     provenance = f"{prefix}.{PROVENANCE_SUFFIX}"
     inputs, findings = _find_inputs(content.inputs, manifest.run.plan)
     settings = SourceSettings(
-        dataset=prefix if packed is None else f"{prefix}{PACKED_SUFFIX}",
-        packed=packed,
+        dataset=prefix if pbin is None else f"{prefix}{PBIN_SUFFIX}",
+        pbin=pbin,
         inputs=inputs,
         key=key,
         pattern=pattern,
@@ -111,7 +111,7 @@ def open_recorded_source(
 
 
 def _recorded_text(
-    prefix: str, content: Content | None, packed: PackedHeader | None
+    prefix: str, content: Content | None, pbin: PbinHeader | None
 ) -> tuple[str | None, TextPattern | None]:
     """Tell which text of a record a dataset was made of: its column, None where that is not known, and its pattern.
 
@@ -127,9 +127,9 @@ def _recorded_text(
             f"--output-prefix and compare the digests in both manifests"
         )
         raise InputError(msg)
-    if packed is None:
+    if pbin is None:
         return content.options.json_key, None
-    pattern = parse_text_pattern(read_packed_options(prefix, content).jq_pattern)
+    pattern = parse_text_pattern(read_pbin_options(prefix, content).jq_pattern)
     return pattern.column, pattern
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from dsindex.checks.tokens import TokenPieceResult, plan_token_pieces, verify_tokens
 from dsindex.storage import combine_digests
-from dsindex.verify.tokens import TokenPieceResult, plan_token_pieces, verify_tokens
 from workflows.execution.calls import Call
 from workflows.verification.checks import Check, Step, Verdict
 

@@ -16,17 +16,17 @@ from dsindex.datasets import (
     IndexedDataset,
     MemMapDataset,
     MissingPackageError,
-    PackedDocuments,
     PackedInstructionDataset,
     PackedMemMapDatasetContinuous,
     PackedMemMapDatasetMegatron,
+    PbinDocuments,
     RawLines,
     SampleOptions,
 )
 from dsindex.errors import DsindexError
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
-from tests.support.pbin_files import ERA_NAMES, write_pbin
+from tests.support.pbin_files import VERSION_NAMES, write_pbin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,8 +61,8 @@ def make_blend(folder: Path, **options: Any) -> BlendedDataset:
     return BlendedDataset(parts, np.array([0, 1, 1, 0], np.int16), np.array([0, 0, 1, 1], np.int64))
 
 
-def make_documents(folder: Path, **options: Any) -> PackedDocuments:
-    return PackedDocuments(write_pbin(folder / "x.pbin", DOCUMENTS), **options)
+def make_documents(folder: Path, **options: Any) -> PbinDocuments:
+    return PbinDocuments(write_pbin(folder / "x.pbin", DOCUMENTS), **options)
 
 
 def make_continuous(folder: Path, **options: Any) -> PackedMemMapDatasetContinuous:
@@ -171,9 +171,9 @@ def test_closed_dataset_still_prints(tmp_path: Path) -> None:
     assert repr(dataset) == f"IndexedDataset('{tmp_path}/d', closed)"
 
 
-@pytest.mark.parametrize("era", ERA_NAMES)
-def test_packed_documents_reads_every_version(tmp_path: Path, era: str) -> None:
-    dataset = PackedDocuments(write_pbin(tmp_path / "x.pbin", DOCUMENTS, era=era))
+@pytest.mark.parametrize("version", VERSION_NAMES)
+def test_packed_documents_reads_every_version(tmp_path: Path, version: str) -> None:
+    dataset = PbinDocuments(write_pbin(tmp_path / "x.pbin", DOCUMENTS, version=version))
     assert [tokens.tolist() for tokens in dataset] == DOCUMENTS
     assert [tokens.tolist() for tokens in dataset[::-2]] == DOCUMENTS[::-2]
     assert dataset[-1].tolist() == DOCUMENTS[-1]
@@ -185,7 +185,7 @@ def test_packed_documents_reads_every_version(tmp_path: Path, era: str) -> None:
 
 
 def test_packed_documents_of_an_empty_file(tmp_path: Path) -> None:
-    dataset = PackedDocuments(write_pbin(tmp_path / "x.pbin", []))
+    dataset = PbinDocuments(write_pbin(tmp_path / "x.pbin", []))
     assert len(dataset) == 0
     assert list(dataset) == []
 

@@ -10,10 +10,10 @@ import pytest
 
 from dsindex.datasets.instruction import InstructionDataset, PackedInstructionDataset, packing_prefix
 from dsindex.errors import FormatError, InputError, RecordProblem, TokenizerError
-from dsindex.instruct.collator import InstructionCollator, stack_blocks
-from dsindex.instruct.config import parse_config
-from dsindex.instruct.encoder import InstructionEncoder
-from dsindex.instruct.packing import plan_packing
+from dsindex.instruction.block_layout import lay_out_blocks
+from dsindex.instruction.collator import InstructionCollator, stack_blocks
+from dsindex.instruction.config import parse_config
+from dsindex.instruction.encoder import InstructionEncoder
 from tests.support.chat_tokenizers import KINDS, train
 from tests.support.conversations import SPEC_RECORD, SPEC_YAML, conversation
 
@@ -131,7 +131,7 @@ def test_packed_dataset_reads_the_plan_that_is_there(tmp_path: Path) -> None:
     assert [dataset.plan.block(number).tolist() for number in range(3)] == [[0, 3], [2], [1]]
     assert dataset.plan.fill == pytest.approx(16 / 24)
     made = PackedInstructionDataset(prefix, sequence_length=9, pad_id=0).plan
-    assert made.conversations.tolist() == plan_packing([4] * 4, sequence_length=9).conversations.tolist()
+    assert made.conversations.tolist() == lay_out_blocks([4] * 4, sequence_length=9).conversations.tolist()
 
 
 def test_unpacked_dataset_has_one_conversation_per_block(tmp_path: Path) -> None:

@@ -12,23 +12,23 @@ from hypothesis import strategies as st
 
 from dsindex.errors import FormatError, LimitError, OutputError
 from dsindex.formats.pbin import (
-    ERAS,
-    PackedHeader,
-    PackedIndexWriter,
+    PBIN_VERSIONS,
+    PbinHeader,
+    PbinIndexWriter,
     open_tokens,
     read_document_lengths,
-    read_packed_header,
+    read_pbin_header,
     token_bytes_for_vocabulary,
 )
-from dsindex.formats.pbin_join import merge_packed, repair_joined
+from dsindex.formats.pbin_join import join_pbin_files, repair_joined
 from tests.support.golden import MODALITIES
-from tests.support.pbin_files import DOCUMENTS, ERA_NAMES, joined_by_modalities, pbin_bytes, write_pbin
+from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, joined_by_modalities, pbin_bytes, write_pbin
 
-SHAPES = [(era, size) for era in ERA_NAMES for size in ([4] if era == "spec" else [1, 2, 4])]
+SHAPES = [(version, size) for version in VERSION_NAMES for size in ([4] if version == "spec" else [1, 2, 4])]
 
 
 def documents_of(path: str, **options: Any) -> list[list[int]]:
-    header = read_packed_header(path, **options)
+    header = read_pbin_header(path, **options)
     lengths = np.concatenate([np.empty(0, np.int64), *read_document_lengths(path, header)])
     tokens = open_tokens(path, header)
     assert len(tokens) == lengths.sum()
@@ -36,37 +36,46 @@ def documents_of(path: str, **options: Any) -> list[list[int]]:
     return [tokens[end - length : end].tolist() for end, length in zip(ends, lengths, strict=True)]
 
 
-@pytest.mark.parametrize(("era", "token_bytes"), SHAPES)
+@pytest.mark.parametrize(("version", "token_bytes"), SHAPES)
 @pytest.mark.parametrize("documents", [DOCUMENTS, [[]], [[5]], [[], [1]], [[4, 1], [2]]], ids=str)
-def test_the_era_is_told_from_the_file(tmp_path: Path, era: str, token_bytes: int, documents: list[list[int]]) -> None:
-    path = write_pbin(tmp_path / "x.pbin", documents, era=era, token_bytes=token_bytes)
-    header = read_packed_header(path)
-    assert (header.era.name, header.token_bytes) == (era, token_bytes)
+def test_the_era_is_told_from_the_file(
+    tmp_path: Path, version: str, token_bytes: int, documents: list[list[int]]
+) -> None:
+    path = write_pbin(tmp_path / "x.pbin", documents, version=version, token_bytes=token_bytes)
+    header = read_pbin_header(path)
+    assert (header.version.name, header.token_bytes) == (version, token_bytes)
     assert documents_of(path) == documents
-    assert documents_of(path, era=ERAS[era]) == documents
+    assert documents_of(path, version=PBIN_VERSIONS[version]) == documents
 
 
 def test_files_without_documents_are_current_where_eras_do_not_differ(tmp_path: Path) -> None:
-    told = {era: read_packed_header(write_pbin(tmp_path / era, [], era=era)).era.name for era in ERA_NAMES}
+    told = {
+        version: read_pbin_header(write_pbin(tmp_path / version, [], version=version)).version.name
+        for version in VERSION_NAMES
+    }
     assert told == {"spec": "spec", "2024-01-30": "2024-01-30", "2024-04": "current", "current": "current"}
-    assert read_packed_header(str(tmp_path / "current"), era=ERAS["2024-04"]).era.name == "2024-04"
+    assert read_pbin_header(str(tmp_path / "current"), version=PBIN_VERSIONS["2024-04"]).version.name == "2024-04"
 
 
-@pytest.mark.parametrize(("era", "token_bytes"), SHAPES)
-def test_writer_gives_the_documented_bytes(era: str, token_bytes: int) -> None:
+@pytest.mark.parametrize(("version", "token_bytes"), SHAPES)
+def test_writer_gives_the_documented_bytes(version: str, token_bytes: int) -> None:
     lengths = np.array([len(document) for document in DOCUMENTS])
-    header = PackedHeader(era=ERAS[era], token_bytes=token_bytes, data_bytes=int(lengths.sum()) * token_bytes)
+    header = PbinHeader(
+        version=PBIN_VERSIONS[version], token_bytes=token_bytes, data_bytes=int(lengths.sum()) * token_bytes
+    )
     tokens = np.array([token for document in DOCUMENTS for token in document], header.dtype)
     parts = [header.to_bytes(), tokens.tobytes()]
-    index = PackedIndexWriter(lambda data: parts.append(bytes(data)), header)
+    index = PbinIndexWriter(lambda data: parts.append(bytes(data)), header)
     index.add(lengths[:2])
     index.add(lengths[2:])
     index.close()
-    assert b"".join(parts) == pbin_bytes(DOCUMENTS, era=era, token_bytes=token_bytes)
+    assert b"".join(parts) == pbin_bytes(DOCUMENTS, version=version, token_bytes=token_bytes)
 
 
 def test_writer_refuses_documents_that_are_not_the_tokens() -> None:
-    index = PackedIndexWriter(bytearray().extend, PackedHeader(era=ERAS["current"], token_bytes=2, data_bytes=10))
+    index = PbinIndexWriter(
+        bytearray().extend, PbinHeader(version=PBIN_VERSIONS["current"], token_bytes=2, data_bytes=10)
+    )
     index.add(np.array([4]))
     with pytest.raises(ValueError, match="expected documents of 10 bytes as in the header, got 8"):
         index.close()
@@ -74,9 +83,9 @@ def test_writer_refuses_documents_that_are_not_the_tokens() -> None:
 
 def test_header_refuses_sizes_that_an_era_lacks() -> None:
     with pytest.raises(LimitError, match=r"tokens of 4 bytes for a \.pbin of version spec, got 2"):
-        PackedHeader(era=ERAS["spec"], token_bytes=2, data_bytes=0).to_bytes()
+        PbinHeader(version=PBIN_VERSIONS["spec"], token_bytes=2, data_bytes=0).to_bytes()
     with pytest.raises(LimitError, match="1, 2 or 4 bytes"):
-        PackedHeader(era=ERAS["current"], token_bytes=3, data_bytes=0).to_bytes()
+        PbinHeader(version=PBIN_VERSIONS["current"], token_bytes=3, data_bytes=0).to_bytes()
 
 
 @pytest.mark.parametrize("vocabulary_size", [0, 1, 2**32 + 1])
@@ -87,22 +96,22 @@ def test_token_size_refuses_what_no_token_holds(vocabulary_size: int) -> None:
 
 def test_golden_file_comes_back_byte_for_byte(tmp_path: Path) -> None:
     golden = str(MODALITIES / "nonempty.pbin")
-    assert read_packed_header(golden).era.name == "current"
-    merge_packed([golden], str(tmp_path / "x.pbin"))
+    assert read_pbin_header(golden).version.name == "current"
+    join_pbin_files([golden], str(tmp_path / "x.pbin"))
     assert (tmp_path / "x.pbin").read_bytes() == Path(golden).read_bytes()
 
 
-@pytest.mark.parametrize("era", ERA_NAMES)
-def test_another_era_than_the_named_one_is_refused(tmp_path: Path, era: str) -> None:
-    path = write_pbin(tmp_path / "x.pbin", DOCUMENTS, era=era)
-    for other in set(ERA_NAMES) - {era}:
-        with pytest.raises(FormatError, match=f"of version {other}, got version {era}; leave out --pbin-era"):
-            read_packed_header(path, era=ERAS[other])
+@pytest.mark.parametrize("version", VERSION_NAMES)
+def test_another_era_than_the_named_one_is_refused(tmp_path: Path, version: str) -> None:
+    path = write_pbin(tmp_path / "x.pbin", DOCUMENTS, version=version)
+    for other in set(VERSION_NAMES) - {version}:
+        with pytest.raises(FormatError, match=f"of version {other}, got version {version}; leave out --pbin-era"):
+            read_pbin_header(path, version=PBIN_VERSIONS[other])
 
 
-@pytest.mark.parametrize("era", ERA_NAMES)
-def test_a_cut_file_is_refused_everywhere(tmp_path: Path, era: str) -> None:
-    data = pbin_bytes(DOCUMENTS, era=era)
+@pytest.mark.parametrize("version", VERSION_NAMES)
+def test_a_cut_file_is_refused_everywhere(tmp_path: Path, version: str) -> None:
+    data = pbin_bytes(DOCUMENTS, version=version)
     path = tmp_path / "x.pbin"
     for end in range(len(data)):
         path.write_bytes(data[:end])
@@ -122,14 +131,14 @@ def test_a_cut_file_is_refused_everywhere(tmp_path: Path, era: str) -> None:
 )
 def test_an_index_that_is_not_the_tokens_is_refused(tmp_path: Path, index: list[tuple[int, int]], message: str) -> None:
     path = tmp_path / "x.pbin"
-    path.write_bytes(pbin_bytes([[1, 2]], era="current")[:20] + pickle.dumps(index, protocol=4))
+    path.write_bytes(pbin_bytes([[1, 2]], version="current")[:20] + pickle.dumps(index, protocol=4))
     with pytest.raises(FormatError, match=message):
         documents_of(str(path))
 
 
 def test_a_missing_file_is_refused() -> None:
     with pytest.raises(FormatError, match="nowhere: cannot be read"):
-        read_packed_header("nowhere")
+        read_pbin_header("nowhere")
 
 
 @settings(max_examples=200, deadline=None)
@@ -137,7 +146,7 @@ def test_a_missing_file_is_refused() -> None:
 def test_damaged_files_give_format_errors_or_whole_documents(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    content = bytearray(pbin_bytes(DOCUMENTS, era=data.draw(st.sampled_from(ERA_NAMES))))
+    content = bytearray(pbin_bytes(DOCUMENTS, version=data.draw(st.sampled_from(VERSION_NAMES))))
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.integers(0, len(content) - 1))
         content[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
@@ -152,32 +161,32 @@ def test_damaged_files_give_format_errors_or_whole_documents(
             Path(f"{path}.mended").unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("era", ERA_NAMES)
-def test_merge_gives_the_file_of_all_documents(tmp_path: Path, era: str) -> None:
+@pytest.mark.parametrize("version", VERSION_NAMES)
+def test_merge_gives_the_file_of_all_documents(tmp_path: Path, version: str) -> None:
     parts = [DOCUMENTS, [], [[7, 8]], [[]]]
-    paths = [write_pbin(tmp_path / f"{n}", part, era=ERA_NAMES[n]) for n, part in enumerate(parts)]
-    merge_packed(paths, str(tmp_path / "merged"), era=ERAS[era])
-    assert (tmp_path / "merged").read_bytes() == pbin_bytes(list(chain.from_iterable(parts)), era=era)
+    paths = [write_pbin(tmp_path / f"{n}", part, version=VERSION_NAMES[n]) for n, part in enumerate(parts)]
+    join_pbin_files(paths, str(tmp_path / "merged"), version=PBIN_VERSIONS[version])
+    assert (tmp_path / "merged").read_bytes() == pbin_bytes(list(chain.from_iterable(parts)), version=version)
 
 
 def test_merge_refuses_different_token_sizes_and_existing_files(tmp_path: Path) -> None:
     two = write_pbin(tmp_path / "two", [[1]], token_bytes=2)
     four = write_pbin(tmp_path / "four", [[1]], token_bytes=4)
     with pytest.raises(FormatError, match=r"expected tokens of 2 bytes as in .*two, got 4"):
-        merge_packed([two, four], str(tmp_path / "x"))
+        join_pbin_files([two, four], str(tmp_path / "x"))
     with pytest.raises(OutputError, match="expected a file that does not exist yet"):
-        merge_packed([two], four)
+        join_pbin_files([two], four)
     with pytest.raises(ValueError, match="at least one"):
-        merge_packed([], str(tmp_path / "x"))
+        join_pbin_files([], str(tmp_path / "x"))
     assert {file.name for file in tmp_path.iterdir()} == {"two", "four"}
 
 
 def test_merge_leaves_nothing_behind_where_a_part_is_damaged(tmp_path: Path) -> None:
     good = write_pbin(tmp_path / "good", [[1]])
     bad = tmp_path / "bad"
-    bad.write_bytes(pbin_bytes([[1, 2]], era="current")[:20] + pickle.dumps([(0, 4)], protocol=4))
+    bad.write_bytes(pbin_bytes([[1, 2]], version="current")[:20] + pickle.dumps([(0, 4)], protocol=4))
     with pytest.raises(FormatError, match="bad: expected documents of 8 bytes"):
-        merge_packed([good, str(bad)], str(tmp_path / "x"))
+        join_pbin_files([good, str(bad)], str(tmp_path / "x"))
     assert {file.name for file in tmp_path.iterdir()} == {"good", "bad"}
 
 
@@ -186,11 +195,11 @@ def test_merge_leaves_nothing_behind_where_a_part_is_damaged(tmp_path: Path) -> 
 )
 def test_repair_mends_what_modalities_joined(tmp_path: Path, parts: list[list[list[int]]]) -> None:
     joined = tmp_path / "joined.pbin"
-    joined.write_bytes(joined_by_modalities([pbin_bytes(part, era="current") for part in parts]))
+    joined.write_bytes(joined_by_modalities([pbin_bytes(part, version="current") for part in parts]))
     with pytest.raises(FormatError, match="repair it with `dsindex repair`"):
         documents_of(str(joined))
     assert repair_joined(str(joined), str(tmp_path / "mended.pbin")) >= 1
-    assert (tmp_path / "mended.pbin").read_bytes() == pbin_bytes(list(chain.from_iterable(parts)), era="current")
+    assert (tmp_path / "mended.pbin").read_bytes() == pbin_bytes(list(chain.from_iterable(parts)), version="current")
 
 
 def test_repair_does_nothing_to_a_whole_file(tmp_path: Path) -> None:
@@ -203,6 +212,6 @@ def test_repair_does_nothing_to_a_whole_file(tmp_path: Path) -> None:
 )
 def test_repair_refuses_what_is_not_certain(tmp_path: Path, index: list[tuple[int, int]]) -> None:
     path = tmp_path / "x.pbin"
-    path.write_bytes(pbin_bytes([[1, 2, 3, 4]], era="current")[:28] + pickle.dumps(index, protocol=4))
+    path.write_bytes(pbin_bytes([[1, 2, 3, 4]], version="current")[:28] + pickle.dumps(index, protocol=4))
     with pytest.raises(FormatError, match="pack the data again"):
         repair_joined(str(path), str(tmp_path / "y"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dsindex.errors import LimitError
 from dsindex.indices import sample
 from dsindex.indices.document import build_document_index
-from dsindex.indices.epochs import SampleRule, plan_epochs
+from dsindex.indices.epochs import SampleRule, count_epochs
 from dsindex.indices.mersenne import shuffle_in_place
 from dsindex.indices.sample import build_sample_index
 from dsindex.indices.shuffle import build_shuffle_index
@@ -72,7 +72,7 @@ def test_arrays_equal_the_slow_reference(
     rule = SampleRule(sequence_length=length, extra_token=extra, keep_partial=keep_partial, threshold=threshold)
     if not sum(lengths):
         num_samples = None
-    plan = plan_epochs(sum(lengths), num_samples, rule=rule, place="p")
+    plan = count_epochs(sum(lengths), num_samples, rule=rule, place="p")
     rng = np.random.RandomState(seed)
     ids = list(range(begin, begin + len(lengths)))
     if plan.separate_final_epoch:
@@ -107,7 +107,7 @@ def test_pinned_order_of_seed_1234() -> None:
     """A change here breaks every cache ever built: training jobs would resume on other samples."""
     lengths = np.array([20, 50, 60, 30, 100, 5], np.int32)
     rule = SampleRule(sequence_length=30)
-    plan = plan_epochs(265, 20, rule=rule, place="p")
+    plan = count_epochs(265, 20, rule=rule, place="p")
     documents, rows, order = build_arrays(lengths, plan, begin=0, rule=rule, seed=1234)
     assert (plan.num_epochs, plan.separate_final_epoch) == (3, True)
     assert documents.tolist() == PINNED_DOCUMENTS
@@ -162,7 +162,7 @@ PINNED_ORDER = [8, 1, 15, 4, 3, 7, 11, 10, 14, 13, 2, 6, 9, 0, 5, 12, 16, 25, 22
 )
 def test_boundaries(lengths: list[int], extra: bool, rows: list[list[int]] | None) -> None:
     rule = SampleRule(sequence_length=10 if rows else 2**30, extra_token=extra)
-    plan = plan_epochs(sum(lengths), None, rule=rule, place="p")
+    plan = count_epochs(sum(lengths), None, rule=rule, place="p")
     documents = np.arange(len(lengths), dtype=np.int32)
     built = build_sample_index(np.array(lengths, np.int32), documents, plan.num_samples, rule=rule)
     assert built.tolist() == (rows or [[0, 0], [0, 2**30], [1, 1], [1, 2**30 + 1]])

@@ -8,8 +8,8 @@ from dsindex.errors import LimitError
 from dsindex.indices.epochs import (
     SampleRule,
     TrainingLength,
+    count_epochs,
     count_samples,
-    plan_epochs,
     samples_for_epochs,
     samples_for_training,
 )
@@ -23,7 +23,7 @@ RULE = SampleRule(sequence_length=10)
     ids=["just-enough", "one-token-short", "nothing-wanted", "one-token", "eleven-times-one-token", "one-epoch"],
 )
 def test_epochs_are_the_least_that_give_the_samples(tokens: int, num_samples: int | None, epochs: int) -> None:
-    assert plan_epochs(tokens, num_samples, rule=RULE, place="p").num_epochs == epochs
+    assert count_epochs(tokens, num_samples, rule=RULE, place="p").num_epochs == epochs
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_epochs_are_the_least_that_give_the_samples(tokens: int, num_samples: in
 def test_final_epoch_is_separate_below_the_threshold(num_samples: int, threshold: float, separate: bool) -> None:
     # 1000 tokens: 99 samples come before the second epoch; 80 % of an epoch's 99 is 79.2, cut to 79; 95 % is 94.
     rule = SampleRule(sequence_length=10, threshold=threshold)
-    plan = plan_epochs(1000, num_samples, rule=rule, place="p")
+    plan = count_epochs(1000, num_samples, rule=rule, place="p")
     assert plan.separate_final_epoch == separate
     assert plan.shuffled_together == (99 if separate else plan.num_samples)
     assert plan.num_samples == (99 if num_samples == 99 else 199)
@@ -50,18 +50,18 @@ def test_part_without_tokens_is_refused_where_megatron_loops_for_ever() -> None:
     with pytest.raises(
         LimitError, match=r"^web, split test: 5 samples were requested, but the part has no tokens \(Meg"
     ):
-        plan_epochs(0, 5, rule=RULE, place="web, split test")
+        count_epochs(0, 5, rule=RULE, place="web, split test")
     with pytest.raises(LimitError, match="loop forever"):
-        plan_epochs(0, 0, rule=RULE, place="p")  # the extra token alone
-    assert plan_epochs(0, 0, rule=SampleRule(sequence_length=10, extra_token=False), place="p").num_samples == 0
-    assert plan_epochs(0, None, rule=RULE, place="p").num_samples == 0
+        count_epochs(0, 0, rule=RULE, place="p")  # the extra token alone
+    assert count_epochs(0, 0, rule=SampleRule(sequence_length=10, extra_token=False), place="p").num_samples == 0
+    assert count_epochs(0, None, rule=RULE, place="p").num_samples == 0
 
 
 def test_too_many_epochs_are_refused() -> None:
     with pytest.raises(LimitError, match="take 3000000001 epochs of 10 tokens, more than the 2147483647"):
-        plan_epochs(10, 3_000_000_000, rule=RULE, place="p")
+        count_epochs(10, 3_000_000_000, rule=RULE, place="p")
     with pytest.raises(LimitError, match="at least 0, got -1"):
-        plan_epochs(10, -1, rule=RULE, place="p")
+        count_epochs(10, -1, rule=RULE, place="p")
 
 
 @pytest.mark.parametrize("length", [1, 0, -5, 2**31 - 1])
@@ -76,7 +76,7 @@ def test_kept_partial_sample_is_counted_in_float32() -> None:
     assert count_samples(2**24 + 3, rule=rule) == 2**23 + 2
     assert count_samples(2**25 + 1, rule=rule) == 2**24, "exact would be one more"
     with pytest.raises(LimitError, match="expected 16777217 samples, got 16777216, as Megatron counts them in float32"):
-        plan_epochs(2**25 + 2, 2**24 + 1, rule=rule, place="p")
+        count_epochs(2**25 + 2, 2**24 + 1, rule=rule, place="p")
 
 
 @pytest.mark.parametrize(("epochs", "samples"), [("1", 99), ("2.5", 249), ("0.5", 49), ("0.001", 0), ("1/3", 33)])

@@ -8,7 +8,7 @@ import pytest
 
 from dsindex.errors import LimitError
 from dsindex.indices.blend import Blend
-from dsindex.indices.plan import CachePlan, CacheSettings, PartCounts, plan_caches
+from dsindex.indices.needed_caches import CacheSettings, NeededCaches, PartCounts, find_needed_caches
 from dsindex.indices.splits import parse_split, split_matrix
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ def plan(
     settings: CacheSettings = SHARED,
     count_part: Callable[[str, int], PartCounts] = lambda _prefix, _split: PartCounts(begin=0, end=9, tokens=1001),
     **options: Any,
-) -> CachePlan:
-    return plan_caches(blends, sizes, settings=settings, count_part=count_part, **options)
+) -> NeededCaches:
+    return find_needed_caches(blends, sizes, settings=settings, count_part=count_part, **options)
 
 
 def test_single_weighted_prefix_is_a_blend_unless_each_split_has_a_path() -> None:

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Reference
 
 from dsindex.errors import TokenizerError
-from dsindex.kernels import loader as loops
+from dsindex.kernels import loader as kernels
 from dsindex.text import encoders
 from dsindex.text.agreement import (
     DIFFERING,
@@ -100,7 +100,7 @@ def test_what_is_new_to_other_parts_is_the_references(name: str, normalizer: str
     assert batch.num_reference_texts == 1
 
 
-@pytest.mark.parametrize("has_loops", [False, True], ids=["numpy", "loops"])
+@pytest.mark.parametrize("has_loops", [False, True], ids=["numpy", "kernels"])
 @pytest.mark.parametrize(
     "content",
     [
@@ -115,7 +115,7 @@ def test_what_is_new_to_other_parts_is_the_references(name: str, normalizer: str
 def test_batches_with_both_kinds_of_text_keep_their_order(
     content: bytes, has_loops: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loops._LOADER, "loops", loops.import_loops() if has_loops else None)
+    monkeypatch.setattr(kernels._LOADER, "kernels", kernels.import_kernels() if has_loops else None)
     monkeypatch.setattr(encoders, "TOKENIZERS_BATCH_BYTES", 50)
     rng = random.Random(7)
     pieces = [*trained.PIECES, "'s", " Wheel", *NEW_LETTERS]

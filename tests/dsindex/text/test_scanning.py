@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsindex.kernels import loader as loops
+from dsindex.kernels import loader as kernels
 from dsindex.text import scanning
 from dsindex.text.fields import read_fields
 from dsindex.text.lines import read_lines
@@ -24,8 +24,8 @@ KEYS = ["text", "tit\u00e9"]
 
 @pytest.fixture(autouse=True)
 def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "_LOADER", loops._Loader())
-    loops._LOADER.loops = loops.import_loops()
+    monkeypatch.setattr(kernels, "_LOADER", kernels._Loader())
+    kernels._LOADER.kernels = kernels.import_kernels()
 
 
 def scan(lines: list[bytes], keys: list[str] = KEYS, spare: bytes = b"") -> list[list[str]] | None:
@@ -137,8 +137,8 @@ def test_newlines_are_found_at_any_place(gaps: list[int], tail: int) -> None:
 
 
 def test_a_process_that_reads_much_goes_over_to_the_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "_LOADER", loops._Loader())
-    monkeypatch.setattr(loops, "LOAD_FROM_BYTES", 100_000)
+    monkeypatch.setattr(kernels, "_LOADER", kernels._Loader())
+    monkeypatch.setattr(kernels, "LOAD_FROM_BYTES", 100_000)
     path = tmp_path / "in.jsonl"
     path.write_bytes(b'{"text": "some text"}\n' * 10_000)
     size = path.stat().st_size
@@ -149,16 +149,16 @@ def test_a_process_that_reads_much_goes_over_to_the_loops(tmp_path: Path, monkey
 
     first = read()
     deadline = time.monotonic() + 240
-    while loops._LOADER.loops is None and time.monotonic() < deadline:
+    while kernels._LOADER.kernels is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert loops._LOADER.loops == loops.import_loops()
-    assert sum(thread.name == "dsindex-loops" for thread in threading.enumerate()) <= 1
+    assert kernels._LOADER.kernels == kernels.import_kernels()
+    assert sum(thread.name == "dsindex-kernels" for thread in threading.enumerate()) <= 1
     assert read() == first
     assert sum(len(block.starts) for block in read_lines(str(path), 0, size, block_bytes=8192)) == 10_000  # type: ignore[union-attr]
 
 
 def test_a_process_that_reads_little_does_without() -> None:
-    loader = loops._Loader()
-    loader.count(loops.LOAD_FROM_BYTES - 1)
-    assert not [thread for thread in threading.enumerate() if thread.name == "dsindex-loops"]
-    assert loader.loops is None
+    loader = kernels._Loader()
+    loader.count(kernels.LOAD_FROM_BYTES - 1)
+    assert not [thread for thread in threading.enumerate() if thread.name == "dsindex-kernels"]
+    assert loader.kernels is None

@@ -1,0 +1,314 @@
+"""Open a `.pbin` of Modalities (dsindex.formats.pbin) as blocks of a fixed number of tokens, under Modalities' names.
+
+Blocks are numpy arrays in the types that Modalities gives to torch: uint8, int32 and int64 for tokens of 1, 2 and 4
+bytes.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+
+import numpy as np
+
+from dsindex.datasets.tensors import tensor_maker
+from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from dsindex.formats.pbin import PbinHeader, PbinVersion
+
+MEMORY_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int32), 4: np.dtype(np.int64)}
+"""Type of a token in memory by its bytes on disk; torch has no arithmetic for most unsigned types."""
+
+
+class _Blocks:
+    """Blocks of `block_size` tokens that begin at given tokens. Pickles as its arguments and is mapped again."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], block_size: int, *, version: PbinVersion | None, torch: bool
+    ) -> None:
+        if block_size < 2:
+            msg = f"expected a block_size of at least 2, an input and a target, got {block_size}"
+            raise ValueError(msg)
+        self._make_tensor = tensor_maker(torch)
+        self.path = os.fspath(path)
+        self.block_size = block_size
+        self.header: PbinHeader = read_pbin_header(self.path, version=version)
+        if self.header.num_tokens < block_size:
+            msg = (
+                f"{self.path}: expected a block_size of at most its {self.header.num_tokens} tokens, got {block_size}; "
+                f"choose a smaller one"
+            )
+            raise ValueError(msg)
+        self._tokens = open_tokens(self.path, self.header)
+        self._memory_type = MEMORY_TYPES[self.header.token_bytes]
+
+    def _block(self, begin: int) -> NDArray[Any]:
+        tokens = self._tokens[begin : begin + self.block_size].astype(self._memory_type)
+        return tokens if self._make_tensor is None else self._make_tensor(tokens)
+
+
+class PackedMemMapDatasetContinuous(_Blocks):
+    """All tokens in file order, cut into blocks without regard to documents.
+
+    With `reuse_last_target` a block begins with the last token of the one before, so that every token but the first is
+    a target once: (T - B) // (B - 1) + 1 blocks of B = `block_size` out of T tokens. Without it blocks share nothing,
+    T // B of them. What is left at the end is dropped. The index of the file is not read.
+
+    Args:
+        path: The `.pbin`.
+        block_size: Tokens of a block.
+        reuse_last_target: Overlap blocks by one token.
+        version: The version of the file; told from the file if None.
+        torch: Blocks are tensors of int64.
+
+    Raises:
+        FormatError: If the file is no `.pbin`.
+        ValueError: If `block_size` is below 2 or above the number of tokens.
+        MissingPackageError: If torch is asked for and not installed.
+
+    Source: Modalities, PackedMemMapDatasetContinuous.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        block_size: int,
+        reuse_last_target: bool = True,
+        *,
+        version: PbinVersion | None = None,
+        torch: bool = False,
+    ) -> None:
+        super().__init__(path, block_size, version=version, torch=torch)
+        self.reuse_last_target = reuse_last_target
+        self._stride = block_size - 1 if reuse_last_target else block_size
+
+    def __len__(self) -> int:
+        """Return the number of blocks."""
+        return (self.header.num_tokens - self.block_size) // self._stride + 1
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> NDArray[Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
+        """Return the tokens of a block, shape [block_size], or a list of those of a slice.
+
+        Raises:
+            IndexError: If there is no such block.
+        """
+        if isinstance(index, slice):
+            return [self._block(number * self._stride) for number in range(*index.indices(len(self)))]
+        return self._block(_checked(index, len(self)) * self._stride)
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
+        """Return many blocks, each as `ds[i]`: what torch's DataLoader calls for a batch."""
+        return [self[index] for index in indices]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        is_torch = self._make_tensor is not None
+        return _open_continuous, (self.path, self.block_size, self.reuse_last_target, self.header.version, is_torch)
+
+    def __repr__(self) -> str:
+        return (
+            f"PackedMemMapDatasetContinuous({self.path!r}: {len(self):,} blocks of {self.block_size:,} tokens, "
+            f"reuse_last_target={self.reuse_last_target})"
+        )
+
+
+class PackedMemMapDatasetMegatron(_Blocks):
+    """Blocks that begin where a document begins, as far as documents are no longer than a block.
+
+    Our rule, for B = `block_size`: the first block begins at the first token and takes B tokens, whatever documents
+    they are of. The next block begins
+
+    1. where the block ends, if a document begins there;
+    2. else at the beginning of the document that did not fit whole, which is read again from its start;
+    3. but if that document is the one in which the block itself begins, it is longer than the block could hold: then
+       the next block goes on where this one ends, so that no token of a long document is lost.
+
+    The tail that fills no block is dropped. Documents of 3, 4, 2 and 9 tokens with B = 5: [0, 5) holds the first and
+    part of the second; [3, 8) the second and part of the third; [7, 12) the third and part of the fourth; [9, 14) the
+    fourth, which is longer than 5; [14, 19) would be its rest, 4 tokens, and is dropped.
+
+    Modalities' class of this name starts 12 bytes late and takes the block size as bytes; it is not a reference.
+
+    Args:
+        path: The `.pbin`.
+        block_size: Tokens of a block.
+        version: The version of the file; told from the file if None.
+        torch: Blocks are tensors of int64.
+
+    Raises:
+        FormatError: If the file is no `.pbin`, or its index is damaged.
+        ValueError: If `block_size` is below 2 or above the number of tokens.
+        MissingPackageError: If torch is asked for and not installed.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], block_size: int, *, version: PbinVersion | None = None, torch: bool = False
+    ) -> None:
+        super().__init__(path, block_size, version=version, torch=torch)
+        lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(self.path, self.header)]
+        self._begins = plan_document_blocks(np.concatenate(lengths), block_size)
+
+    def __len__(self) -> int:
+        """Return the number of blocks."""
+        return len(self._begins)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> NDArray[Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
+        """Return the tokens of a block, shape [block_size], or a list of those of a slice.
+
+        Raises:
+            IndexError: If there is no such block.
+        """
+        if isinstance(index, slice):
+            return [self._block(int(begin)) for begin in self._begins[index]]
+        return self._block(int(self._begins[_checked(index, len(self))]))
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
+        """Return many blocks, each as `ds[i]`: what torch's DataLoader calls for a batch."""
+        return [self[index] for index in indices]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_megatron, (self.path, self.block_size, self.header.version, self._make_tensor is not None)
+
+    def __repr__(self) -> str:
+        return f"PackedMemMapDatasetMegatron({self.path!r}: {len(self):,} blocks of {self.block_size:,} tokens)"
+
+
+class PbinDocuments:
+    """The documents of a `.pbin` as arrays: `ds[i]`, `ds[a:b]`. Pickles as its path and is mapped again.
+
+    Args:
+        path: The `.pbin`.
+        version: The version of the file; told from the file if None.
+        torch: Documents are tensors of int64.
+
+    Raises:
+        FormatError: If the file is no `.pbin`, or its index is damaged.
+        MissingPackageError: If torch is asked for and not installed.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, version: PbinVersion | None = None, torch: bool = False
+    ) -> None:
+        self._make_tensor = tensor_maker(torch)
+        self.path = os.fspath(path)
+        self.header: PbinHeader = read_pbin_header(self.path, version=version)
+        self._tokens = open_tokens(self.path, self.header)
+        self._memory_type = MEMORY_TYPES[self.header.token_bytes]
+        lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(self.path, self.header)]
+        self._ends = np.cumsum(np.concatenate(lengths))
+
+    def __len__(self) -> int:
+        """Return the number of documents, empty ones included."""
+        return len(self._ends)
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens of all documents."""
+        return self.header.num_tokens
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> NDArray[Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
+        """Return the tokens of a document, shape [tokens], or a list of those of a slice.
+
+        Raises:
+            IndexError: If there is no such document.
+        """
+        if isinstance(index, slice):
+            return [self._document(number) for number in range(*index.indices(len(self)))]
+        return self._document(_checked(index, len(self), what="document"))
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
+        """Return many documents, each as `ds[i]`: what torch's DataLoader calls for a batch."""
+        return [self[index] for index in indices]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_documents, (self.path, self.header.version, self._make_tensor is not None)
+
+    def __repr__(self) -> str:
+        return (
+            f"PbinDocuments({self.path!r}: {len(self):,} documents, {self.num_tokens:,} tokens of "
+            f"{self.header.token_bytes} bytes, version {self.header.version.name})"
+        )
+
+    def _document(self, number: int) -> NDArray[Any]:
+        begin = int(self._ends[number - 1]) if number else 0
+        tokens = self._tokens[begin : int(self._ends[number])].astype(self._memory_type)
+        return tokens if self._make_tensor is None else self._make_tensor(tokens)
+
+
+def plan_document_blocks(document_lengths: NDArray[np.int64], block_size: int) -> NDArray[np.int64]:
+    """Return the token at which each block begins, by the rule of PackedMemMapDatasetMegatron.
+
+    Args:
+        document_lengths: Tokens of each document, shape [documents].
+        block_size: Tokens of a block.
+
+    >>> plan_document_blocks(np.array([3, 4, 2, 9]), 5)
+    array([0, 3, 7, 9])
+    """
+    ends = np.cumsum(document_lengths)
+    begins = ends - document_lengths
+    total = int(ends[-1]) if len(ends) else 0
+    # Blocks that begin in document i, had one begun at its start: one for each full block_size of it, and one more for
+    # its rest, which goes on into later documents. The document after all these follows from where the last one ends.
+    rests = document_lengths % block_size
+    num_blocks = document_lengths // block_size + (rests > 0)
+    last_ends = begins + num_blocks * block_size
+    following = np.searchsorted(begins, last_ends, side="right") - 1
+    following = np.where(rests > 0, following, np.arange(1, len(begins) + 1))
+    visited = _follow(following)
+    counts = num_blocks[visited]
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    planned = np.repeat(begins[visited], counts) + within * block_size
+    return planned[planned + block_size <= total]
+
+
+def _follow(following: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the documents reached from the first one; each leads to a later one, or to itself at the end."""
+    step = following.data
+    count = len(following)
+    visited = np.zeros(count, dtype=np.bool_)
+    mark = visited.data
+    document = 0
+    while document < count and not mark[document]:
+        mark[document] = True
+        document = step[document]
+    return np.flatnonzero(visited)
+
+
+def _checked(index: SupportsIndex, length: int, *, what: str = "block") -> int:
+    number = operator.index(index)
+    if not -length <= number < length:
+        msg = f"expected a {what} from 0 to {length - 1}, got {number}"
+        raise IndexError(msg)
+    return number % length
+
+
+def _open_continuous(
+    path: str, block_size: int, reuse_last_target: bool, version: PbinVersion, torch: bool
+) -> PackedMemMapDatasetContinuous:
+    return PackedMemMapDatasetContinuous(path, block_size, reuse_last_target, version=version, torch=torch)
+
+
+def _open_megatron(path: str, block_size: int, version: PbinVersion, torch: bool) -> PackedMemMapDatasetMegatron:
+    return PackedMemMapDatasetMegatron(path, block_size, version=version, torch=torch)
+
+
+def _open_documents(path: str, version: PbinVersion, torch: bool) -> PbinDocuments:
+    return PbinDocuments(path, version=version, torch=torch)

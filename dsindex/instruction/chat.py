@@ -1,0 +1,113 @@
+"""Render messages with a chat template as the text of a conversation with its trainable spans of characters.
+
+Templates are rendered as in Hugging Face's transformers (`rendering.py`), in guarded processes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from dsindex.errors import InputError, RecordProblem
+from dsindex.guarded.process import GuardedWork, LimitReachedError
+
+if TYPE_CHECKING:
+    import datetime
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from dsindex.guarded.limits import Limits
+    from dsindex.instruction.records import Message
+    from dsindex.instruction.tokens import Span
+
+    Rendered: TypeAlias = tuple[str, list[Span]]
+
+
+class ChatTemplate:
+    """A compiled template. Picklable and thread-safe.
+
+    Args:
+        source: jinja2 text.
+        constants: Variables for all conversations: names of special tokens, `chat_template_data`.
+        date: The date for `strftime_now`; without it, a template that calls it fails on every record.
+        join_lines: Remove newlines between `}` and `{` first, as Modalities does.
+        limits: Time and memory limits for one rendering; None for the defaults.
+
+    Raises:
+        InputError: If the source is not an allowed template.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        constants: Mapping[str, Any] | None = None,
+        date: datetime.date | None = None,
+        join_lines: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        definition = {
+            "source": source.replace("}\n{", "}{") if join_lines else source,
+            # None rather than missing, as in transformers: templates test `tools is not none`.
+            "constants": {"tools": None, "documents": None, **(constants or {})},
+            "date": date.isoformat() if date is not None else None,
+        }
+        try:
+            self._work = GuardedWork(
+                "dsindex.instruction.rendering", definition, subject="the chat template", limits=limits
+            )
+        except LimitReachedError as error:
+            raise InputError(f"{error.reason}; change it") from error
+        if "refused" in self._work.facts:
+            raise InputError(f"chat template: {self._work.facts['refused']}")
+        self.marks_generation: bool = self._work.facts["marks_generation"]
+        """Whether the template has `{% generation %}` blocks."""
+
+    def render(self, messages: Sequence[Message], **variables: object) -> Rendered:
+        """Render one conversation.
+
+        Args:
+            messages: Messages with `role` and `content`.
+            variables: Further JSON data, such as `tools`.
+
+        Returns:
+            The text, and the spans of characters inside `{% generation %}` blocks.
+
+        Raises:
+            RecordProblem: If the template does not render this conversation.
+            LimitReachedError: If rendering it takes too much time or memory.
+        """
+        [rendered] = self.render_all([write_conversation(messages, variables)])
+        if isinstance(rendered, RecordProblem):
+            raise rendered
+        return rendered
+
+    def render_all(self, conversations: Sequence[bytes]) -> Iterator[Rendered | RecordProblem]:
+        """Render conversations in order.
+
+        Args:
+            conversations: Results of `write_conversation`; a few MiB together.
+
+        Yields:
+            For each conversation, the result of `render` or the problem that it raises.
+
+        Raises:
+            LimitReachedError: At the first conversation that takes too much time or memory.
+        """
+        for answer in self._work.run(conversations):
+            if "problem" in answer:
+                yield RecordProblem("template-failed", answer["problem"])
+            else:
+                yield answer["text"], [(begin, end) for begin, end in answer["spans"]]
+
+
+def write_conversation(messages: Sequence[Message], variables: Mapping[str, Any]) -> bytes:
+    """Return a template's variables for one conversation as JSON.
+
+    Raises:
+        RecordProblem: If a text contains a lone surrogate.
+    """
+    known = {**variables, "messages": list(messages), "add_generation_prompt": False}
+    try:
+        return json.dumps(known, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        raise RecordProblem("bad-text", "expected Unicode text, got a lone surrogate") from None

@@ -1,0 +1,182 @@
+"""The configuration of instruction-tuning data, which is one YAML file.
+
+A prompt is made either by `message_construction`, with `special_tokens` and `loss_masking_jq_patterns`, or by a chat
+template, never by both.
+"""
+
+from __future__ import annotations
+
+import datetime  # noqa: TC003  (pydantic reads the annotations)
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic_core import PydanticSerializationError
+
+from dsindex.errors import InputError
+from dsindex.instruction.records import DEFAULT_ROLES
+from dsindex.regular_files import open_file
+from dsindex.yaml_file import parse_yaml, read_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class InstructionConfig(BaseModel):
+    """How records become prompts, which text is trainable, and how long prompts may be."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    special_tokens: dict[str, str] = Field(default_factory=dict)
+    """Name -> text of a token, which must be one id. `bos_token`, `eos_token` and `pad_token` have special meanings."""
+    message_construction: tuple[str, ...] = ()
+    """Names of fields in the order in which their texts are concatenated; empty to use a chat template."""
+    loss_masking_jq_patterns: tuple[str, ...] = ()
+    """What is masked: `.field`, or `.field | filter` to apply the filter to every message of the field."""
+    jq_patterns: dict[str, str] | tuple[str, ...] | None = None
+    """Patterns for the fields of `message_construction` in a record; by default, field `x` is `.x`."""
+    optional_fields: tuple[str, ...] = ()
+    """Fields that a record may lack."""
+    unmatched_patterns: Literal["refuse", "allow"] = "refuse"
+    """Whether to refuse a record in which a masking pattern selects nothing although its field exists."""
+    role_prefixes: dict[str, str] = Field(default_factory=dict)
+    """Text added before each message of a mapped role; never trainable."""
+    separator: str = ""
+    """Text added between two parts; never trainable."""
+    eos_after: Literal["conversation", "reply"] = "conversation"
+    """Where EOS is added: at the end only, or also after every trainable message."""
+
+    chat_template: str | None = None
+    """A jinja2 chat template; None for the tokenizer's own."""
+    chat_template_file: Path | None = None
+    """File with a chat template, relative to the configuration."""
+    chat_template_name: str = "default"
+    """Name of the template in a tokenizer that has several."""
+    chat_template_data: dict[str, JsonValue] = Field(default_factory=dict)
+    """The template's variable `chat_template_data`, as in Modalities."""
+    join_template_lines: bool = False
+    """Remove newlines between `}` and `{`, as Modalities does for a template written as a YAML block."""
+    template_date: datetime.date | None = None
+    """The date for `strftime_now`. Without it, a template that uses the date is refused: output never depends on the
+    day."""
+    b_include_to_loss_token: str | None = None
+    """Begin marker, a token as in Modalities: the tokens strictly between begin and end markers are trainable. Without
+    markers, the text in `{% generation %}` blocks is."""
+    e_include_to_loss_token: str | None = None
+
+    record_format: Literal["auto", "messages", "sharegpt", "alpaca"] = "auto"
+    role_mapping: dict[str, str] = Field(default_factory=lambda: dict(DEFAULT_ROLES))
+    """A record's role name -> the template's. A record with any other role is bad."""
+    assistant_role: str = "assistant"
+    """The mapped role whose messages end an exchange, where a long conversation can be split."""
+    special_tokens_in_text: Literal["keep", "refuse"] = "keep"
+    """Whether a special token's text in a message becomes that token, and is counted, or makes the record bad."""
+
+    max_length: int | None = Field(default=None, ge=2)
+    """Maximum number of tokens of one sequence."""
+    too_long: Literal["refuse", "truncate", "split"] = "refuse"
+    """A longer conversation makes its record bad, is cut to its first `max_length` tokens, or is split between
+    exchanges into several sequences, each with the whole prompt."""
+
+    @model_validator(mode="after")
+    def _check(self) -> InstructionConfig:
+        if self.message_construction:
+            self._check_construction()
+        elif self.loss_masking_jq_patterns:
+            raise ValueError(
+                "loss_masking_jq_patterns needs message_construction; a chat template marks what is trained on"
+            )
+        if self.chat_template is not None and self.chat_template_file is not None:
+            raise ValueError("expected chat_template or chat_template_file, got both")
+        begin, end = self.b_include_to_loss_token, self.e_include_to_loss_token
+        if (begin is None) != (end is None) or (begin is not None and begin == end):
+            raise ValueError(
+                "b_include_to_loss_token and e_include_to_loss_token must be two different tokens, or absent"
+            )
+        if self.too_long != "refuse" and self.max_length is None:
+            raise ValueError(f"too_long: {self.too_long} needs max_length")
+        return self
+
+    def _check_construction(self) -> None:
+        names = self.message_construction
+        if len(set(names)) != len(names):
+            raise ValueError(f"message_construction names a field twice: {', '.join(names)}")
+        if self.chat_template is not None or self.chat_template_file is not None or self.b_include_to_loss_token:
+            raise ValueError("expected message_construction or a chat template, got both")
+        if unknown := set(self.optional_fields) - set(names):
+            raise ValueError(f"optional_fields names {min(unknown)!r}, which message_construction does not")
+        if unknown := set(self.role_prefixes) - set(self.role_mapping.values()):
+            raise ValueError(f"role_prefixes names {min(unknown)!r}, to which role_mapping maps no role")
+
+
+def parse_config(text: str, *, source: str = "configuration", folder: Path | None = None) -> InstructionConfig:
+    """Read a configuration from YAML text.
+
+    Args:
+        text: YAML, one mapping.
+        source: Name of the configuration in errors.
+        folder: Folder of a relative `chat_template_file`; its text becomes `chat_template`, so that the configuration
+            is self-contained.
+
+    Raises:
+        InputError: If the text is not YAML, or not this configuration.
+    """
+    return check_config(parse_yaml(text, source=source), source=source, folder=folder)
+
+
+def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None = None) -> InstructionConfig:
+    """Return options as a self-contained configuration.
+
+    Args:
+        options: Name -> value, as parsed from YAML.
+        source: Name of the configuration in errors.
+        folder: As for `parse_config`.
+
+    Raises:
+        InputError: If the options are invalid, or the file of a chat template cannot be read.
+    """
+    try:
+        config = InstructionConfig.model_validate(options)
+    except ValidationError as error:
+        raise InputError(f"{source}: {_explain(error)}") from error
+    if config.chat_template_file is None:
+        return _complete(config, source)
+    path = (folder or Path()) / config.chat_template_file
+    try:
+        with open_file(path) as file:
+            template = file.read().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: expected a chat template in UTF-8, got {error}") from error
+    return _complete(config.model_copy(update={"chat_template": template, "chat_template_file": None}), source)
+
+
+def _complete(config: InstructionConfig, source: str) -> InstructionConfig:
+    """Refuse text that has no UTF-8 encoding, which YAML escapes can spell."""
+    try:
+        config.model_dump_json()
+    except PydanticSerializationError as error:
+        reason = str(error).partition("UnicodeEncodeError: ")[2] or str(error)
+        raise InputError(f"{source}: expected Unicode text in every option, got other text ({reason})") from error
+    return config
+
+
+def read_instruction_config(path: Path) -> InstructionConfig:
+    """Read a configuration from a YAML file.
+
+    Raises:
+        InputError: If the file cannot be read, or is not this configuration.
+    """
+    return check_config(read_yaml(str(path)), source=str(path), folder=path.parent)
+
+
+def _explain(error: ValidationError) -> str:
+    found: list[str] = []
+    for detail in error.errors():
+        place = ".".join(str(part) for part in detail["loc"])
+        known: Any = InstructionConfig.model_fields
+        if detail["type"] == "extra_forbidden":
+            found.append(f"{place}: no such option; the options are {', '.join(known)}")
+        else:
+            message = detail["msg"].removeprefix("Value error, ")
+            found.append(f"{place}: {message}" if place else message)
+    return "; ".join(found)

@@ -1,0 +1,383 @@
+"""The unit of work of instruction data: encode the conversations of one byte range into partial datasets.
+
+Each split has a `.bin`/`.idx` pair of tokens and one of masks (uint8, 1 = trainable), with the same sequences and
+documents. A conversation is a document; it has more than one sequence only if it was too long and was split.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.dtypes import cast_tokens
+from dsindex.errors import BadRecordError, RecordLimitError, RecordProblem
+from dsindex.guarded.limits import Limits, default_limits
+from dsindex.guarded.process import LimitReachedError
+from dsindex.instruction.splits import SPLITS, split_by_hash
+from dsindex.instruction.statistics import InstructionStatistics
+from dsindex.shards.quarantine import quarantine_line
+from dsindex.shards.tokenize import (
+    KeyResult,
+    ShardResult,
+    check_ids,
+    check_unchanged,
+    fingerprint_input,
+    provenance_rows,
+    shard_attempt,
+)
+from dsindex.text.fields import JSON_WHITESPACE
+from dsindex.text.lines import LongLine, read_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from dsindex.instruction.config import InstructionConfig
+    from dsindex.instruction.encoder import EncodedConversation, InstructionEncoder
+    from dsindex.shards.attempt import Attempt, AttemptFile
+    from dsindex.shards.tokenize import ShardTask
+    from dsindex.text.lines import LineBlock
+    from dsindex.text.tokenizer import Tokenizer
+
+MASK_DTYPE = np.dtype(np.uint8)
+BLOCK_BYTES = 1 << 20
+"""Text encoded before it is written; a longer line takes memory for its own size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderRecipe:
+    """The texts from which an InstructionEncoder is made; equal recipes share one encoder in a process."""
+
+    config: str
+    """An InstructionConfig as JSON."""
+    tokenizer: str
+    """The text of tokenizer.json."""
+    special_tokens: tuple[tuple[str, str], ...]
+    """Names such as `bos_token` and texts from the tokenizer's folder, sorted."""
+    chat_templates: tuple[tuple[str, str], ...]
+    """Names and texts from the tokenizer's folder, sorted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionSettings:
+    """The settings that all shards of a job share; sent to every worker once."""
+
+    recipe: EncoderRecipe
+    vocabulary_size: int
+    dtype: str
+    """Token type on disk."""
+    fractions: tuple[float, float, float] | None
+    """Shares of train, valid and test; None for a single dataset."""
+    split_seed: int
+    quarantine: bool
+    """Whether bad records are quarantined; otherwise the first one is an error."""
+    max_record_bytes: int | None
+    provenance: bool
+    work_dir: str
+    """The work folder, which holds the files of attempts."""
+    limits: Limits = field(default_factory=default_limits)
+    """Time and memory limits of templates and patterns for one record."""
+
+
+def make_recipe(config: InstructionConfig, tokenizer: Tokenizer, tokenizer_model: str) -> EncoderRecipe:
+    """Return the recipe of an encoder.
+
+    Args:
+        config: The form of the records, and what is trainable.
+        tokenizer: The tokenizer.
+        tokenizer_model: The path that it was loaded from, where a folder may have chat templates.
+
+    Raises:
+        TokenizerError: If a file of the folder is invalid.
+    """
+    from dsindex.instruction.tokenizer_files import read_tokenizer_folder
+
+    files = read_tokenizer_folder(Path(tokenizer_model))
+    return EncoderRecipe(
+        config=config.model_dump_json(),
+        tokenizer=tokenizer.json.decode(),
+        special_tokens=tuple(sorted(files.special_tokens.items())),
+        chat_templates=tuple(sorted(files.chat_templates.items())),
+    )
+
+
+def make_instruction_encoder(recipe: EncoderRecipe, limits: Limits | None = None) -> InstructionEncoder:
+    """Return the process-wide encoder of a recipe.
+
+    Args:
+        recipe: The encoder's recipe.
+        limits: Time and memory limits of templates and patterns for one record; None for the defaults.
+
+    Raises:
+        TokenizerError: If a special token is not exactly one id.
+        InputError: If a pattern or the template cannot be used.
+    """
+    return _make_instruction_encoder(recipe, limits or default_limits())
+
+
+@functools.lru_cache(maxsize=2)
+def _make_instruction_encoder(recipe: EncoderRecipe, limits: Limits) -> InstructionEncoder:
+    from dsindex.instruction.config import InstructionConfig
+    from dsindex.instruction.encoder import InstructionEncoder
+    from dsindex.instruction.tokens import ChatTokenizer
+
+    tokenizer = ChatTokenizer(
+        recipe.tokenizer, special_tokens=dict(recipe.special_tokens), chat_templates=dict(recipe.chat_templates)
+    )
+    return InstructionEncoder(InstructionConfig.model_validate_json(recipe.config), tokenizer, limits=limits)
+
+
+def split_names(fractions: Sequence[float] | None) -> tuple[str | None, ...]:
+    """Return the splits with a share above 0, or None alone for a single dataset.
+
+    >>> split_names(None), split_names((0.9, 0.1, 0))
+    ((None,), ('train', 'valid'))
+    """
+    if fractions is None:
+        return (None,)
+    return tuple(name for name, share in zip(SPLITS, fractions, strict=True) if share > 0)
+
+
+def split_prefix(prefix: str, split: str | None) -> str:
+    """Return the prefix of a split's datasets, as expected by PackedInstructionDataset.
+
+    >>> split_prefix("out/chat", "valid"), split_prefix("out/chat", None)
+    ('out/chat_valid', 'out/chat')
+    """
+    return prefix if split is None else f"{prefix}_{split}"
+
+
+def text_key(split: str | None) -> str:
+    """Return the key of a split's tokens in a shard's result, which is also the suffix to the job's prefix.
+
+    >>> text_key(None), text_key("valid")
+    ('text_document', 'valid_text_document')
+    """
+    return "text_document" if split is None else f"{split}_text_document"
+
+
+def mask_key(split: str | None) -> str:
+    """Return the key of a split's masks in a shard's result."""
+    return "loss_mask" if split is None else f"{split}_loss_mask"
+
+
+def statistics_of(results: Iterable[ShardResult], split: str | None) -> InstructionStatistics:
+    """Return the statistics of a split over all shards."""
+    total: Counter[str] = Counter()
+    for result in results:
+        total.update(dict(result.counts))
+    key = text_key(split)
+    return InstructionStatistics(
+        **{field.name: total[f"{key}.{field.name}"] for field in fields(InstructionStatistics)}
+    )
+
+
+def bad_records_of(results: Iterable[ShardResult]) -> dict[str, int]:
+    """Return the number of quarantined records over all shards, by kind of problem."""
+    total: Counter[str] = Counter()
+    for result in results:
+        for name, count in result.counts:
+            if name.startswith(_BAD):
+                total[name.removeprefix(_BAD)] += count
+    return dict(sorted(total.items()))
+
+
+_BAD = "bad."
+
+
+def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
+    """Encode the conversations of a byte range into files under names unique to this attempt, synced to disk.
+
+    Raises:
+        BadRecordError: At the range's first bad record, unless bad records are quarantined.
+        RecordLimitError: At the first record for which a template or pattern takes too much time or memory.
+        InputError: If the input is missing or has changed since the job was planned.
+        TokenizerError: If the tokenizer is damaged.
+        OutputError: If the work folder cannot be written.
+    """
+    check_unchanged(task)
+    with shard_attempt(task, settings.work_dir) as attempt:
+        shard = _Shard(attempt, task, settings)
+        blocks = read_lines(
+            task.path,
+            task.begin,
+            task.end,
+            block_bytes=BLOCK_BYTES,
+            max_line_bytes=settings.max_record_bytes,
+            expected_size=task.input_size_bytes,
+        )
+        for block in blocks:
+            shard.add(block)
+        check_unchanged(task)
+        result = shard.finish()
+        attempt.commit()
+    return result
+
+
+class _Shard:
+    """Writes and counts the conversations of one attempt at a shard."""
+
+    def __init__(self, attempt: Attempt, task: ShardTask, settings: InstructionSettings) -> None:
+        self._attempt = attempt
+        self._task = task
+        self._settings = settings
+        self._encoder = make_instruction_encoder(settings.recipe, settings.limits)
+        self._lines = self._blank = 0
+        self._bad: Counter[str] = Counter()
+        self._quarantine: AttemptFile | None = None
+        with attempt.errors_named():
+            self._splits = {split: _SplitWriter(split, attempt, settings) for split in split_names(settings.fractions)}
+
+    def add(self, block: LineBlock | LongLine) -> None:
+        """Encode lines and append them to this attempt's files."""
+        if isinstance(block, LongLine):
+            self._lines += 1
+            self._refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, len(block.head)))
+            return
+        offsets, sizes = block.offsets().tolist(), block.line_sizes().tolist()
+        limit = self._settings.max_record_bytes
+        lines = [block.text(number) for number in range(len(sizes))]
+        is_blank = [not line.strip(JSON_WHITESPACE) for line in lines]
+        is_large = [limit is not None and size > limit for size in sizes]
+        encoded = self._encoder.encode_lines(
+            [line for line, *left_out in zip(lines, is_blank, is_large, strict=True) if not any(left_out)]
+        )
+        for number, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
+            if is_blank[number]:
+                self._blank += 1
+                continue
+            line = block.first_line + number
+            outcome = _too_large(size, limit or 0) if is_large[number] else self._next(encoded, offset)
+            if isinstance(outcome, RecordProblem):
+                self._refuse(offset, line, block.line(number)[:limit], outcome)
+            else:
+                self._splits[self._split_of(outcome)].take(outcome, offset, line)
+        self._lines += len(sizes)
+        with self._attempt.errors_named():
+            for split in self._splits.values():
+                split.write()
+
+    def _next(
+        self, encoded: Iterator[EncodedConversation | RecordProblem], offset: int
+    ) -> EncodedConversation | RecordProblem:
+        try:
+            outcome = next(encoded)
+        except LimitReachedError as error:
+            raise RecordLimitError(self._task.path, offset, error.reason) from error
+        if not isinstance(outcome, RecordProblem):
+            check_ids(outcome.tokens, self._settings.vocabulary_size)
+        return outcome
+
+    def _split_of(self, encoded: EncodedConversation) -> str | None:
+        fractions = self._settings.fractions
+        if fractions is None:
+            return None
+        return split_by_hash(encoded.fingerprint, fractions=fractions, seed=self._settings.split_seed)
+
+    def _refuse(self, offset: int, line: int, line_bytes: bytes, problem: RecordProblem) -> None:
+        from dsindex.text.records import BadRecord
+
+        reason = f"{problem.reason} ({problem.kind})"
+        if not self._settings.quarantine:
+            raise BadRecordError(self._task.path, offset, reason)
+        record = BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason)
+        with self._attempt.errors_named():
+            if self._quarantine is None:
+                self._quarantine = self._attempt.open("quarantine")
+            self._quarantine.write(quarantine_line(self._task.path, record))
+        self._bad[problem.kind] += 1
+
+    def finish(self) -> ShardResult:
+        """Sync all files and return the result."""
+        counts = {f"{_BAD}{kind}": count for kind, count in self._bad.items()}
+        with self._attempt.errors_named():
+            keys = tuple(key for split in self._splits.values() for key in split.finish())
+            quarantine = self._quarantine.finish() if self._quarantine is not None else None
+        for split in self._splits.values():
+            counts |= split.counts()
+        return ShardResult(
+            shard=self._task.shard,
+            num_lines=self._lines,
+            num_blank=self._blank,
+            num_records=sum(split.statistics.conversations for split in self._splits.values()),
+            num_quarantined=self._bad.total(),
+            keys=keys,
+            provenance=None,
+            quarantine=quarantine,
+            input_fingerprint=fingerprint_input(self._task.path),
+            counts=tuple(sorted(counts.items())),
+        )
+
+
+class _SplitWriter:
+    """The tokens, masks and provenance of one split."""
+
+    def __init__(self, split: str | None, attempt: Attempt, settings: InstructionSettings) -> None:
+        self._split = split
+        self._dtype = np.dtype(settings.dtype)
+        self._tokens = attempt.open_part(text_key(split), self._dtype)
+        self._masks = attempt.open_part(mask_key(split), MASK_DTYPE)
+        self._provenance = attempt.open(f"{text_key(split)}.prov") if settings.provenance else None
+        self._pending: list[EncodedConversation] = []
+        self._places: list[tuple[int, int]] = []
+        self.statistics = InstructionStatistics()
+
+    def take(self, encoded: EncodedConversation, offset: int, line: int) -> None:
+        """Buffer a conversation until the next `write`."""
+        self._pending.append(encoded)
+        self._places.append((offset, line))
+        self.statistics += InstructionStatistics.of(encoded)
+
+    def write(self) -> None:
+        """Write the buffered conversations."""
+        if not self._pending:
+            return
+        lengths = np.concatenate([encoded.lengths for encoded in self._pending])
+        per_document = np.array([len(encoded.lengths) for encoded in self._pending], np.int64)
+        tokens = cast_tokens(np.concatenate([encoded.tokens for encoded in self._pending]), self._dtype)
+        self._tokens.add(tokens, lengths, per_document)
+        self._masks.add(np.concatenate([encoded.mask for encoded in self._pending]), lengths, per_document)
+        if self._provenance is not None:
+            offsets, lines = np.array(self._places, np.int64).T
+            self._provenance.write(provenance_rows(offsets, lines).data)
+        self._pending, self._places = [], []
+
+    def finish(self) -> tuple[KeyResult, KeyResult]:
+        """Sync the files and return the results for tokens and masks."""
+        provenance = self._provenance.finish() if self._provenance is not None else None
+        index = self._tokens.index
+        common: Mapping[str, Any] = {
+            "num_sequences": index.num_sequences,
+            "num_documents": index.num_documents,
+            "num_tokens": index.num_tokens,
+            "num_empty_documents": 0,
+            "eod_in_text": 0,
+        }
+        results = []
+        for key, part, is_aligned in (
+            (text_key(self._split), self._tokens, False),
+            (mask_key(self._split), self._masks, True),
+        ):
+            bin_file, idx_file = part.finish()
+            own = None if is_aligned else provenance
+            results.append(
+                KeyResult(key=key, bin=bin_file, idx=idx_file, provenance=own, is_aligned=is_aligned, **common)
+            )
+        return results[0], results[1]
+
+    def counts(self) -> dict[str, int]:
+        """Return the statistics as named counts, which are added up over shards."""
+        return {
+            f"{text_key(self._split)}.{field.name}": getattr(self.statistics, field.name)
+            for field in fields(InstructionStatistics)
+        }
+
+
+def _too_large(num_bytes: int, limit: int) -> RecordProblem:
+    from dsindex.text.records import describe_long_line
+
+    return RecordProblem("too-large", describe_long_line(num_bytes, limit))

@@ -1,0 +1,51 @@
+"""Statistics of a build of conversations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dsindex.instruction.encoder import EncodedConversation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionStatistics:
+    """Counts of conversations and their tokens, to be added up over shards."""
+
+    conversations: int = 0
+    """Number of records that became tokens."""
+    sequences: int = 0
+    """Number of sequences: one per conversation, more if it was split."""
+    tokens: int = 0
+    learnt: int = 0
+    """Number of trainable tokens, with mask 1."""
+    cut: int = 0
+    """Number of tokens that truncation or splitting left out."""
+    special_in_text: int = 0
+    """Number of conversations whose text contains a special token's string."""
+
+    @classmethod
+    def of(cls, encoded: EncodedConversation) -> InstructionStatistics:
+        """Return the statistics of one conversation."""
+        return cls(
+            conversations=1,
+            sequences=len(encoded.lengths),
+            tokens=len(encoded.tokens),
+            learnt=int(encoded.mask.sum()),
+            cut=encoded.cut,
+            special_in_text=int(encoded.special_in_text),
+        )
+
+    def __add__(self, other: InstructionStatistics) -> InstructionStatistics:
+        return InstructionStatistics(
+            **{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
+        )
+
+    def describe(self) -> str:
+        """Return a summary in one sentence."""
+        share = 100 * self.learnt / self.tokens if self.tokens else 0.0
+        return (
+            f"{self.conversations:,} conversations, {self.sequences:,} sequences, {self.tokens:,} tokens, "
+            f"{self.learnt:,} trainable ({share:.1f} %), {self.cut:,} cut off"
+        )

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+import pickle
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsindex.datasets.pbin import (
+    PackedMemMapDatasetContinuous,
+    PackedMemMapDatasetMegatron,
+    plan_document_blocks,
+)
+from dsindex.errors import FormatError
+from dsindex.formats.pbin import PBIN_VERSIONS
+from tests.support.golden import MODALITIES
+from tests.support.pbin_files import VERSION_NAMES, write_pbin
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CASES = json.loads((MODALITIES / "cases.json").read_text())
+DOCUMENTS = [[1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11, 12, 13, 14, 15, 16, 17, 18]]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_continuous_gives_what_modalities_gives(name: str) -> None:
+    case = CASES[name]
+    dataset = PackedMemMapDatasetContinuous(MODALITIES / "nonempty.pbin", case["block_size"], case["reuse_last_target"])
+    assert len(dataset) == case["len"]
+    assert dataset[0].shape == (case["block_size"],)
+    assert dataset[0][:8].tolist() == case["first"]
+    assert dataset[-1][-8:].tolist() == case["last"]
+
+
+@pytest.mark.parametrize("version", VERSION_NAMES)
+@pytest.mark.parametrize(
+    ("reuse", "expected"), [(True, [[1, 2, 3], [3, 4, 5], [5, 6, 7]]), (False, [[1, 2, 3], [4, 5, 6]])]
+)
+def test_continuous_reads_every_era(tmp_path: Path, version: str, reuse: bool, expected: list[list[int]]) -> None:
+    path = write_pbin(tmp_path / "x.pbin", [[1, 2, 3, 4], [5, 6], [7, 8]], version=version)
+    dataset = PackedMemMapDatasetContinuous(path, 3, reuse_last_target=reuse)
+    assert [block.tolist() for block in dataset] == expected
+    assert [block.tolist() for block in dataset[1:]] == expected[1:]
+    assert [block.tolist() for block in dataset[::-1]] == expected[::-1]
+    assert dataset[-1].tolist() == expected[-1]
+
+
+@pytest.mark.parametrize(("token_bytes", "dtype"), [(1, "uint8"), (2, "int32"), (4, "int64")])
+def test_blocks_have_the_types_that_modalities_gives_to_torch(tmp_path: Path, token_bytes: int, dtype: str) -> None:
+    largest = 256**token_bytes - 1
+    path = write_pbin(tmp_path / "x.pbin", [[0, largest]], token_bytes=token_bytes)
+    for block in (PackedMemMapDatasetContinuous(path, 2)[0], PackedMemMapDatasetMegatron(path, 2)[0]):
+        assert block.dtype == dtype
+        assert block.tolist() == [0, largest]
+        block[0] = 1  # a copy, which the caller may change
+
+
+@pytest.mark.parametrize("kind", [PackedMemMapDatasetContinuous, PackedMemMapDatasetMegatron])
+def test_both_kinds_refuse_what_cannot_be(
+    tmp_path: Path, kind: type[PackedMemMapDatasetContinuous | PackedMemMapDatasetMegatron]
+) -> None:
+    path = write_pbin(tmp_path / "x.pbin", DOCUMENTS)
+    for block_size in (1, 0, -3):
+        with pytest.raises(ValueError, match=f"block_size of at least 2, an input and a target, got {block_size}"):
+            kind(path, block_size)
+    with pytest.raises(ValueError, match=r"x\.pbin: expected a block_size of at most its 18 tokens, got 19"):
+        kind(path, 19)
+    assert len(kind(path, 18)) == 1
+    with pytest.raises(FormatError, match="of version spec, got version current"):
+        kind(path, 4, version=PBIN_VERSIONS["spec"])
+    dataset = kind(path, 5)
+    for number in (len(dataset), -len(dataset) - 1):
+        with pytest.raises(IndexError, match=f"expected a block from 0 to {len(dataset) - 1}, got {number}"):
+            dataset[number]
+    assert dataset[len(dataset) :] == []
+
+
+@pytest.mark.parametrize("kind", [PackedMemMapDatasetContinuous, PackedMemMapDatasetMegatron])
+def test_both_kinds_pickle_as_their_arguments(
+    tmp_path: Path, kind: type[PackedMemMapDatasetContinuous | PackedMemMapDatasetMegatron]
+) -> None:
+    dataset = kind(write_pbin(tmp_path / "x.pbin", DOCUMENTS * 500, version="2024-04"), 4)
+    pickled = pickle.dumps(dataset)
+    assert len(pickled) < 1000
+    again = pickle.loads(pickled)  # noqa: S301 - ours
+    assert np.array_equal(again[:], dataset[:])
+
+
+def test_pickled_continuous_keeps_its_overlap(tmp_path: Path) -> None:
+    dataset = PackedMemMapDatasetContinuous(write_pbin(tmp_path / "x.pbin", DOCUMENTS), 4, reuse_last_target=False)
+    assert len(pickle.loads(pickle.dumps(dataset))) == len(dataset) == 4  # noqa: S301 - ours
+
+
+@pytest.mark.parametrize("version", VERSION_NAMES)
+def test_megatron_blocks_follow_the_rule(tmp_path: Path, version: str) -> None:
+    """The worked example of the docstring."""
+    dataset = PackedMemMapDatasetMegatron(write_pbin(tmp_path / "x.pbin", DOCUMENTS, version=version), 5)
+    expected = [[1, 2, 3, 4, 5], [4, 5, 6, 7, 8], [8, 9, 10, 11, 12], [10, 11, 12, 13, 14]]
+    assert [block.tolist() for block in dataset] == expected
+    assert [block.tolist() for block in dataset[1:3]] == expected[1:3]
+
+
+def rule_step_by_step(lengths: list[int], block_size: int) -> list[int]:
+    begins = [sum(lengths[:number]) for number in range(len(lengths))]
+    blocks, begin = [], 0
+    while begin + block_size <= sum(lengths):
+        blocks.append(begin)
+        end = begin + block_size
+        if end in begins or end == sum(lengths):
+            begin = end
+        else:
+            not_whole = max(start for start in begins if start < end)
+            begin = not_whole if not_whole > begin else end
+    return blocks
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 12)), st.integers(2, 9))
+def test_document_blocks_are_those_of_the_rule_step_by_step(lengths: list[int], block_size: int) -> None:
+    planned = plan_document_blocks(np.array(lengths, np.int64), block_size)
+    assert planned.tolist() == rule_step_by_step(lengths, block_size)

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dsindex.errors import InputError
+from dsindex.instruction.config import parse_config, read_instruction_config
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        pytest.param("messages: [a]", "messages: no such option; the options are special_tokens", id="unknown"),
+        pytest.param("- a", "expected a mapping", id="list"),
+        pytest.param("a: [", "expected YAML", id="not-yaml"),
+        pytest.param("a: !!python/object/apply:os.system [ls]", "expected YAML", id="object"),
+        pytest.param("special_tokens: {bos_token: 1}", "special_tokens.bos_token", id="not-a-text"),
+        pytest.param("loss_masking_jq_patterns: [.a]", "needs message_construction", id="mask-without-construction"),
+        pytest.param("message_construction: [a, a]", "names a field twice: a, a", id="twice"),
+        pytest.param("message_construction: [a]\nchat_template: x", "got both", id="both"),
+        pytest.param("message_construction: [a]\noptional_fields: [b]", "optional_fields names 'b'", id="optional"),
+        pytest.param("message_construction: [a]\nrole_prefixes: {bard: x}", "names 'bard'", id="prefix"),
+        pytest.param("chat_template: x\nchat_template_file: y", "got both", id="two-templates"),
+        pytest.param("b_include_to_loss_token: x", "two different tokens", id="one-marker"),
+        pytest.param("b_include_to_loss_token: x\ne_include_to_loss_token: x", "two different", id="same-marker"),
+        pytest.param("too_long: split", "needs max_length", id="no-length"),
+        pytest.param("too_long: chop\nmax_length: 5", "'refuse', 'truncate' or 'split'", id="policy"),
+        pytest.param("max_length: 1", "max_length: .*greater", id="length"),
+        pytest.param('separator: "\\ud800"', r"expected Unicode text in every option, got .*\\ud800", id="no-unicode"),
+    ],
+)
+def test_configuration_says_what_is_wrong(text: str, match: str) -> None:
+    with pytest.raises(InputError, match=f"^configuration(, line 1)?: .*{match}"):
+        parse_config(text)
+
+
+def test_configuration_takes_its_template_from_a_file_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "chat.jinja").write_text("{{ messages }}")
+    (tmp_path / "chat.yaml").write_text("chat_template_file: chat.jinja")
+    config = read_instruction_config(tmp_path / "chat.yaml")
+    assert config.chat_template == "{{ messages }}"
+    assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301
+    (tmp_path / "chat.jinja").unlink()
+    with pytest.raises(InputError, match=r"chat\.jinja: expected a chat template"):
+        read_instruction_config(tmp_path / "chat.yaml")
+    with pytest.raises(InputError, match=r"other\.yaml: cannot be read"):
+        read_instruction_config(tmp_path / "other.yaml")

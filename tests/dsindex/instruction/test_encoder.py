@@ -1,0 +1,254 @@
+"""Chat configurations from record to mask; what is too long; what a tokenizer's folder brings."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dsindex.errors import InputError, RecordProblem, TokenizerError
+from dsindex.instruction.config import parse_config
+from dsindex.instruction.encoder import EncodedConversation, InstructionEncoder
+from dsindex.instruction.tokens import ChatTokenizer
+from tests.support.chat_tokenizers import train
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLAIN = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content + eos_token }}"
+    "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+# As in Modalities' tutorial; its block of lines is joined there, too.
+MODALITIES = r"""
+join_template_lines: true
+chat_template: |
+    {{ chat_template_data.system_instruction + '\n' }}
+    {% for turn in messages %}
+    {{ turn.role + ':' }}
+    {% if turn.role == chat_template_data.assistant_role %}
+    {{ chat_template_data.special_tokens.b_include_to_loss_token}}
+    {% else %}
+    {{ " " }}
+    {% endif %}
+    {{ turn.content + '\n'}}
+    {% if turn.role == chat_template_data.assistant_role %}
+    {{ chat_template_data.special_tokens.e_assistant_token}}
+    {{ chat_template_data.special_tokens.e_include_to_loss_token}}
+    {% endif %}
+    {% endfor %}
+chat_template_data:
+  assistant_role: Assistant
+  system_instruction: "You are Mody."
+  special_tokens:
+      b_include_to_loss_token: <|im_start|>
+      e_include_to_loss_token: <|im_end|>
+      e_assistant_token: </s>
+b_include_to_loss_token: <|im_start|>
+e_include_to_loss_token: <|im_end|>
+role_mapping: {user: User, assistant: Assistant}
+"""
+
+
+def chat(*texts: str, system: str = "") -> dict[str, Any]:
+    messages = [{"role": "system", "content": system}] if system else []
+    return {"messages": messages + [{"role": ("user", "assistant")[i % 2], "content": t} for i, t in enumerate(texts)]}
+
+
+def encoder(text: str, *, template: str = PLAIN, kind: str = "bytes") -> InstructionEncoder:
+    return InstructionEncoder(parse_config(f"chat_template: {json.dumps(template)}\n{text}"), train(kind))
+
+
+def pieces(encoded: EncodedConversation, kind: str = "bytes") -> list[tuple[str, str]]:
+    """Return the masked and the trainable text of each sequence."""
+    tokenizer, begin, found = train(kind), 0, []
+    for length in encoded.lengths.tolist():
+        chosen = list(zip(encoded.tokens[begin : begin + length], encoded.mask[begin : begin + length], strict=True))
+        texts = ["".join(tokenizer.token_text(int(t)) for t, m in chosen if m == learnt) for learnt in (0, 1)]
+        found.append((texts[0].replace("Ġ", " "), texts[1].replace("Ġ", " ")))
+        begin += length
+    assert begin == len(encoded.tokens) == len(encoded.mask)
+    return found
+
+
+def test_modalities_configuration_learns_between_its_markers() -> None:
+    config = parse_config(MODALITIES)
+    encoded = InstructionEncoder(config, train("bytes")).encode(chat("up?", "Hello!", "who", "you"))
+    ((masked, learnt),) = pieces(encoded)
+    assert (
+        masked == "You are Mody.ĊUser: up?ĊAssistant:<|im_start|><|im_end|>User: whoĊAssistant:<|im_start|><|im_end|>"
+    )
+    assert learnt == "Hello!Ċ</s>youĊ</s>"
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_marker_in_a_text_is_refused(where: int) -> None:
+    texts = ["up", "you"]
+    texts[where] += "<|im_end|>"
+    with pytest.raises(RecordProblem, match=r"<\|im_end\|>") as caught:
+        InstructionEncoder(parse_config(MODALITIES), train("bytes")).encode(chat(*texts))
+    assert caught.value.kind == "marker-in-text"
+
+
+def test_template_has_to_say_what_is_learnt() -> None:
+    with pytest.raises(InputError, match="expected marks for the trainable text, got none"):
+        encoder("", template="{{ messages }}")
+    with pytest.raises(InputError, match="the tokenizer has none"):
+        InstructionEncoder(parse_config("{}"), train("bytes"))
+
+
+@pytest.mark.parametrize(
+    ("record", "kind"),
+    [
+        pytest.param([], "bad-field", id="no-object"),
+        pytest.param({"messages": []}, "no-turns", id="no-turns"),
+        pytest.param(chat("only a question"), "nothing-learnt", id="all-masked"),
+        pytest.param(chat("a", "\udfa0"), "bad-text", id="surrogate"),
+        pytest.param({"messages": [{"role": "bard", "content": "x"}]}, "unknown-role", id="role"),
+        pytest.param(
+            {"messages": [{"role": "assistant", "content": None, "tool_calls": [1]}]}, "template-failed", id="template"
+        ),
+    ],
+)
+def test_record_problems_have_their_kind(record: Any, kind: str) -> None:
+    with pytest.raises(RecordProblem) as caught:
+        encoder("special_tokens: {eos_token: </s>}").encode(record)
+    assert caught.value.kind == kind
+
+
+def test_conversation_that_is_nested_too_deep_is_a_problem_not_a_crash() -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(RecordProblem, match="nested too deep"):
+        encoder("").encode({**chat("a", "b"), "tools": deep})
+    with pytest.raises(RecordProblem):
+        InstructionEncoder(parse_config("message_construction: [role]"), train("bytes")).encode(
+            {"role": "x", "y": deep}
+        )
+
+
+CHAT = chat("Hi", "Hello", "who", "you", "Go", "by", system="S")
+
+
+def test_too_long_conversations_are_refused_with_their_length() -> None:
+    with pytest.raises(RecordProblem, match=r"expected at most 10 tokens, got \d+") as caught:
+        encoder("max_length: 10").encode(CHAT)
+    assert caught.value.kind == "too-long"
+
+
+def test_truncation_keeps_the_beginning_and_counts_the_rest() -> None:
+    whole, cut = encoder("").encode(CHAT), encoder("max_length: 9\ntoo_long: truncate").encode(CHAT)
+    assert cut.tokens.tolist() == whole.tokens[:9].tolist()
+    assert cut.mask.tolist() == whole.mask[:9].tolist()
+    assert (cut.cut, cut.fingerprint) == (len(whole.tokens) - 9, whole.fingerprint)
+    with pytest.raises(RecordProblem, match="nothing is trained on in the first 2"):
+        encoder("max_length: 2\ntoo_long: truncate").encode(CHAT)
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        pytest.param(100, [("SHiwhoGo", "Hello</s>you</s>by</s>")], id="fits"),
+        pytest.param(12, [("SHiwho", "Hello</s>you</s>"), ("SGo", "by</s>")], id="two"),
+        pytest.param(7, [("SHi", "Hello</s>"), ("Swho", "you</s>"), ("SGo", "by</s>")], id="three"),
+    ],
+)
+def test_splitting_cuts_between_exchanges_and_repeats_the_system_message(limit: int, expected: list[Any]) -> None:
+    encoded = encoder(f"max_length: {limit}\ntoo_long: split").encode(CHAT)
+    assert pieces(encoded) == expected
+    assert encoded.lengths.max() <= limit
+    assert encoded.cut == 0
+
+
+def test_splitting_refuses_an_exchange_that_does_not_fit() -> None:
+    with pytest.raises(RecordProblem, match="exchange 1 and its prompt: expected at most 5 tokens"):
+        encoder("max_length: 5\ntoo_long: split").encode(CHAT)
+    with pytest.raises(RecordProblem, match="no exchange to split at"):
+        encoder("max_length: 2\ntoo_long: split", template="{% generation %}a b c d{% endgeneration %}").encode(
+            {"messages": [{"role": "system", "content": "S"}]}
+        )
+
+
+def test_splitting_drops_and_counts_a_last_question_without_reply() -> None:
+    encoded = encoder("max_length: 8\ntoo_long: split").encode(chat("Hi", "Hello", "who is this you who"))
+    assert pieces(encoded) == [("Hi", "Hello</s>")]
+    assert encoded.cut == len(train("bytes").encode("who is this you who").ids)
+
+
+def test_splitting_a_construction_repeats_its_prompt() -> None:
+    config = parse_config(
+        "special_tokens: {bos_token: <s>, eos_token: </s>}\nmessage_construction: [role, conversations]\n"
+        "max_length: 7\n"
+        "loss_masking_jq_patterns: ['.conversations | select(.from == \"human\")', .role]\ntoo_long: split"
+    )
+    turns = [{"from": ("human", "gpt")[i % 2], "value": text} for i, text in enumerate(("who", "you", "Go", "by"))]
+    encoded = InstructionEncoder(config, train("bytes")).encode({"role": "S", "conversations": turns})
+    assert pieces(encoded) == [("<s>Swho", "you</s>"), ("<s>SGo", "by</s>")]
+
+
+def test_tool_messages_stay_with_their_exchange() -> None:
+    messages = [
+        {"role": "user", "content": "who"},
+        {"role": "assistant", "content": "call"},
+        {"role": "tool", "content": "up"},
+        {"role": "assistant", "content": "you"},
+        {"role": "user", "content": "Go"},
+        {"role": "assistant", "content": "by"},
+    ]
+    encoded = encoder("max_length: 11\ntoo_long: split").encode({"messages": messages})
+    assert pieces(encoded) == [("whoup", "call</s>you</s>"), ("Go", "by</s>")]
+
+
+def test_fingerprint_is_of_the_content_only() -> None:
+    first = encoder("").encode({"id": 1, **chat("a", "b")})
+    again = encoder("").encode({**chat("a", "b"), "id": 2})
+    other = encoder("").encode(chat("a", "c"))
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+
+
+def test_encoding_in_threads_gives_the_same() -> None:
+    shared = encoder("")
+    records = [chat("Hi", "Hello " * i) for i in range(1, 40)]
+    expected = [shared.encode(record).mask.tolist() for record in records]
+    with ThreadPoolExecutor(4) as pool:
+        assert [encoded.mask.tolist() for encoded in pool.map(shared.encode, records)] == expected
+
+
+def write_folder(folder: Path, **config: Any) -> Path:
+    (folder / "tokenizer.json").write_text(train("bytes")._json)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_template_and_special_tokens_come_from_the_tokenizers_folder(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, eos_token={"content": "</s>"}, bos_token="<s>", chat_template=PLAIN)
+    encoded = InstructionEncoder(parse_config("{}"), ChatTokenizer.from_path(folder)).encode(chat("Hi", "you"))
+    assert pieces(encoded) == [("Hi", "you</s>")]
+    (folder / "chat_template.jinja").write_text("{% generation %}{{ bos_token }}{% endgeneration %}")
+    encoded = InstructionEncoder(parse_config("{}"), ChatTokenizer.from_path(folder)).encode(chat("Hi", "you"))
+    assert pieces(encoded) == [("", "<s>")]
+
+
+def test_named_template_is_chosen(tmp_path: Path) -> None:
+    named = [{"name": "default", "template": "{{ x }}"}, {"name": "sft", "template": PLAIN}]
+    tokenizer = ChatTokenizer.from_path(write_folder(tmp_path, eos_token="</s>", chat_template=named))
+    encoded = InstructionEncoder(parse_config("chat_template_name: sft"), tokenizer).encode(chat("Hi", "you"))
+    assert pieces(encoded) == [("Hi", "you</s>")]
+    with pytest.raises(InputError, match="template 'rag'; the tokenizer has default, sft"):
+        InstructionEncoder(parse_config("chat_template_name: rag"), tokenizer)
+
+
+@pytest.mark.parametrize("template", [5, [5], [{"name": "a"}], [{"name": "a", "template": None}]])
+def test_folder_with_a_broken_template_is_refused(tmp_path: Path, template: Any) -> None:
+    with pytest.raises(TokenizerError, match="expected chat_template to be a text or a list"):
+        ChatTokenizer.from_path(write_folder(tmp_path, chat_template=template))
+
+
+def test_tokenizer_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match="found nothing"):
+        ChatTokenizer.from_path(tmp_path / "nosuch")
+    with pytest.raises(TokenizerError, match=r"text of a tokenizer\.json"):
+        ChatTokenizer("{}")

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from dsindex.instruction.records import (
+    RecordProblem,
+    alpaca_to_messages,
+    check_text,
+    parse_record,
+    read_messages,
+    sharegpt_to_messages,
+)
+
+USER, REPLY = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        pytest.param({"messages": [USER, REPLY]}, [USER, REPLY], id="messages"),
+        pytest.param(
+            {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]},
+            [USER, REPLY],
+            id="sharegpt",
+        ),
+        pytest.param(
+            {"system": "Be kind.", "conversations": [{"from": "human", "value": "Hi"}]},
+            [{"role": "system", "content": "Be kind."}, USER],
+            id="sharegpt-system",
+        ),
+        pytest.param({"instruction": "Hi", "input": "", "output": "Hello"}, [USER, REPLY], id="alpaca"),
+        pytest.param(
+            {"system": "S", "instruction": "Add", "input": "1+1", "output": "2"},
+            [
+                {"role": "system", "content": "S"},
+                {"role": "user", "content": "Add\n\n1+1"},
+                {"role": "assistant", "content": "2"},
+            ],
+            id="alpaca-input",
+        ),
+        pytest.param(
+            {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}]},
+            [USER, {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}],
+            id="tool-calls",
+        ),
+    ],
+)
+def test_read_messages_gives_one_shape(record: dict[str, Any], expected: list[dict[str, Any]]) -> None:
+    assert read_messages(record) == expected
+
+
+@pytest.mark.parametrize(
+    ("record", "kind", "match"),
+    [
+        pytest.param({"text": "x"}, "missing-field", "the record has: text", id="no-conversation"),
+        pytest.param({"messages": []}, "no-turns", "empty list", id="no-turns"),
+        pytest.param({"conversations": []}, "no-turns", "empty list", id="no-turns-sharegpt"),
+        pytest.param({"messages": {}}, "bad-field", "got an object", id="not-a-list"),
+        pytest.param({"conversations": "x"}, "bad-field", "got a text", id="sharegpt-not-a-list"),
+        pytest.param({"messages": ["x"]}, "bad-field", "message 1: expected an object", id="not-an-object"),
+        pytest.param({"messages": [{"content": "x"}]}, "missing-field", "message 1: .*role", id="no-role"),
+        pytest.param({"messages": [USER, {"role": "user"}]}, "missing-field", "message 2: .*content", id="no-content"),
+        pytest.param({"messages": [{"role": "user", "content": None}]}, "bad-field", "got null", id="null-content"),
+        pytest.param({"messages": [{"role": "user", "content": 5}]}, "bad-field", "got a number", id="number"),
+        pytest.param({"messages": [{"role": "bard", "content": ""}]}, "unknown-role", "got 'bard'", id="unknown-role"),
+        pytest.param({"instruction": "x"}, "missing-field", "output", id="alpaca-no-output"),
+        pytest.param({"instruction": "x", "output": 1}, "bad-field", "`output`", id="alpaca-number"),
+    ],
+)
+def test_read_messages_names_what_is_wrong(record: dict[str, Any], kind: str, match: str) -> None:
+    with pytest.raises(RecordProblem, match=match) as caught:
+        read_messages(record)
+    assert caught.value.kind == kind
+
+
+def test_converters_leave_role_names_to_the_mapping() -> None:
+    turns = sharegpt_to_messages({"conversations": [{"from": "narrator", "value": "x", "weight": 1}]})
+    assert turns == [{"role": "narrator", "content": "x", "weight": 1}]
+    assert read_messages({"messages": turns}, roles={"narrator": "system"})[0]["role"] == "system"
+    assert alpaca_to_messages({"instruction": "a", "input": None, "output": "b"})[0]["content"] == "a"
+
+
+@pytest.mark.parametrize(
+    "line", [b"[1]", b"{", b"\xff{}", b'{"a": ' + b"1" * 5000 + b"}", b'{"a":' + b"[" * 2000 + b"]" * 2000 + b"}"]
+)
+def test_parse_record_refuses_what_is_no_object(line: bytes) -> None:
+    with pytest.raises(RecordProblem) as caught:
+        parse_record(line)
+    assert caught.value.kind == "bad-json"
+
+
+def test_parse_record_keeps_integers_and_limits_nesting() -> None:
+    assert parse_record(b'{"n": 12345678901234567890123}') == {"n": 12345678901234567890123}
+    with pytest.raises(RecordProblem, match="at most 900 objects and lists"):
+        parse_record(b'{"a":' + b"[" * 2000 + b"]" * 2000 + b"}")
+
+
+def test_check_text_names_a_lone_surrogate() -> None:
+    check_text("日本🎉")
+    with pytest.raises(RecordProblem, match=r"U\+D800 at character 2"):
+        check_text("ab\ud800")
+
+
+def test_record_problem_survives_a_process_border() -> None:
+    problem = pickle.loads(pickle.dumps(RecordProblem("no-turns", "nothing said")))  # noqa: S301
+    assert (problem.kind, problem.reason) == ("no-turns", "nothing said")

@@ -1,0 +1,192 @@
+"""The mask against slow references, for conversations in several scripts and three kinds of tokenizer."""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, pre_tokenizers
+
+from dsindex.errors import RecordProblem
+from dsindex.instruction.config import parse_config
+from dsindex.instruction.encoder import InstructionEncoder
+from dsindex.instruction.tokens import ChatTokenizer, mask_between_markers, mask_from_spans, show_masks
+from tests.support.chat_tokenizers import KINDS, LINES, train
+from tests.support.golden import TOKENIZERS
+
+CHAT = """
+chat_template: "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.name }}{% generation %}{{ m.content }}\
+{% endgeneration %}{{ m.tail }}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+"""
+ALPHABET = [*sorted(set("".join(LINES))), " ", "  ", "\n", "\t", "\u00a0", "\u200d", "ﬁ", "İ", "\u0301", "<s>", "§"]
+CHOICES = [*ALPHABET, *(word for line in LINES for word in line.split(" "))]
+
+words = st.lists(st.sampled_from(CHOICES), max_size=12).map("".join)
+turns = st.tuples(words, words, words, words)
+conversations = st.lists(turns, min_size=1, max_size=5)
+
+
+@functools.cache
+def tokenizer_of(kind: str) -> ChatTokenizer:
+    return train(kind) if kind in KINDS else ChatTokenizer.from_path(TOKENIZERS[kind])
+
+
+@functools.cache
+def raw_tokenizer_of(kind: str) -> Tokenizer:
+    return Tokenizer.from_str(tokenizer_of(kind)._json)
+
+
+@functools.cache
+def encoder_of(kind: str) -> InstructionEncoder:
+    return InstructionEncoder(parse_config(CHAT), tokenizer_of(kind))
+
+
+def available() -> list[str]:
+    return [*KINDS, *TOKENIZERS]
+
+
+def record_of(chat: list[tuple[str, str, str, str]]) -> tuple[dict[str, Any], list[tuple[str, bool]]]:
+    """Return a record, and the pieces of the text that the template makes of it."""
+    messages, pieces = [], []
+    for question, name, reply, tail in chat:
+        messages.append({"role": "user", "content": question})
+        messages.append({"role": "assistant", "content": reply, "name": name, "tail": tail})
+        pieces += [(question, False), (name, False), (reply, True), (tail, False)]
+    return {"messages": messages}, pieces
+
+
+def reference_mask(kind: str, pieces: list[tuple[str, bool]]) -> tuple[list[int], list[int]]:
+    """Tokenize the whole, then ask every character of every token."""
+    text = "".join(piece for piece, _ in pieces)
+    learnt = [is_learnt for piece, is_learnt in pieces for _ in piece]
+    encoding = raw_tokenizer_of(kind).encode(text, add_special_tokens=False)
+    mask = []
+    for begin, end in exact_offsets(kind, text, encoding.tokens, encoding.offsets):
+        places = range(begin, max(end, begin + 1))
+        mask.append(int(any(learnt[place] for place in places if place < len(text))))
+    return encoding.ids, mask
+
+
+def exact_offsets(kind: str, text: str, tokens: list[str], offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    if kind in {"wordpiece", "unigram"}:
+        return offsets
+    # Not the tokenizer's word for it: the bytes of a byte-level tokenizer's tokens are the bytes of the text.
+    owner = [place for place, character in enumerate(text) for _ in character.encode()]
+    found, position = [], 0
+    for token in tokens:
+        size = len(token) if all(character in bytes_alphabet() for character in token) else len(token.encode())
+        places = owner[position : position + size]
+        position += size
+        found.append((places[0], places[-1] + 1))
+    assert position == len(owner)
+    return found
+
+
+@functools.cache
+def bytes_alphabet() -> frozenset[str]:
+    return frozenset(pre_tokenizers.ByteLevel.alphabet())
+
+
+def check(kind: str, chat: list[tuple[str, str, str, str]]) -> bool:
+    record, pieces = record_of(chat)
+    ids, mask = reference_mask(kind, pieces)
+    if not any(mask):
+        with pytest.raises(RecordProblem, match="at least one token"):
+            encoder_of(kind).encode(record)
+        return False
+    encoded = encoder_of(kind).encode(record)
+    assert encoded.tokens.tolist() == ids
+    assert encoded.mask.tolist() == mask
+    return True
+
+
+@pytest.mark.parametrize("kind", available())
+@settings(max_examples=60, deadline=None)
+@given(chat=conversations)
+def test_mask_is_that_of_the_characters_and_never_changes_tokens(
+    kind: str, chat: list[tuple[str, str, str, str]]
+) -> None:
+    check(kind, chat)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mask_is_that_of_the_characters_on_seeded_conversations(kind: str) -> None:
+    """Set `CONVERSATIONS` to 10,000 for the long run."""
+    rng = random.Random(7)
+    learnt = sum(check(kind, random_chat(rng)) for _ in range(CONVERSATIONS))
+    assert learnt > CONVERSATIONS * 0.8
+
+
+CONVERSATIONS = 100
+
+
+def random_chat(rng: random.Random) -> list[tuple[str, str, str, str]]:
+    choices = [*CHOICES, *LINES]
+
+    def text(limit: int) -> str:
+        return "".join(rng.choice(choices) for _ in range(rng.randrange(limit)))
+
+    return [(text(8), text(3), text(8), text(3)) for _ in range(rng.randrange(1, 6))]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "spans", "expected"),
+    [
+        pytest.param([[0, 2], [2, 4]], [(2, 4)], [0, 1], id="border"),
+        pytest.param([[0, 3], [3, 4]], [(2, 3)], [1, 0], id="straddles-begin"),
+        pytest.param([[0, 2], [2, 5]], [(0, 3)], [1, 1], id="straddles-end"),
+        pytest.param([[0, 1], [0, 1], [0, 1], [1, 2]], [(0, 1)], [1, 1, 1, 0], id="one-character-in-pieces"),
+        pytest.param([[0, 2], [1, 3]], [(2, 3)], [0, 1], id="overlapping"),
+        pytest.param([[0, 1], [1, 1], [1, 2]], [(1, 2)], [0, 1, 1], id="no-character-before-learnt"),
+        pytest.param([[0, 1], [1, 1]], [(0, 1)], [1, 0], id="no-character-after-learnt"),
+        pytest.param([[0, 2]], [], [0], id="nothing"),
+        pytest.param([[0, 2]], [(1, 1)], [0], id="empty-span"),
+        pytest.param([[2, 2]], [(0, 2)], [0], id="at-the-end"),
+        pytest.param([], [(0, 2)], [], id="no-tokens"),
+    ],
+)
+def test_mask_from_spans_marks_tokens_with_a_learnt_character(
+    offsets: list[list[int]], spans: list[tuple[int, int]], expected: list[int]
+) -> None:
+    characters = max([2, *(end for _, end in offsets)])
+    mask = mask_from_spans(np.array(offsets, dtype=np.int64).reshape(-1, 2), spans, num_characters=characters)
+    assert mask.tolist() == expected
+
+
+def test_blanks_belong_to_their_tokens_although_the_tokenizer_trims_them() -> None:
+    assert raw_tokenizer_of("bytes").encode("a  ").offsets[-1] == (3, 3)
+    assert train("bytes").encode("a  ").offsets.tolist()[-1] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        # The example in Modalities' own test, as a mask.
+        pytest.param(
+            [5, 5, 0, 5, 5, 1, 5, 0, 5, 1, 0, 1, 5, 0, 1],
+            [0, 0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0],
+            id="modalities",
+        ),
+        pytest.param([0, 1], [0, 0], id="empty-part"),
+        pytest.param([5, 6], [0, 0], id="none"),
+        pytest.param([], [], id="empty"),
+    ],
+)
+def test_mask_between_markers(ids: list[int], expected: list[int]) -> None:
+    assert mask_between_markers(np.array(ids, dtype=np.uint32), begin_id=0, end_id=1).tolist() == expected
+
+
+@pytest.mark.parametrize("ids", [[1], [0], [0, 0, 1, 1], [0, 5, 1, 1], [5, 0, 5]])
+def test_mask_between_markers_refuses_what_does_not_alternate(ids: list[int]) -> None:
+    with pytest.raises(RecordProblem, match="in turn") as caught:
+        mask_between_markers(np.array(ids, dtype=np.uint32), begin_id=0, end_id=1)
+    assert caught.value.kind == "unbalanced-markers"
+
+
+def test_show_masks_of_nothing_is_empty() -> None:
+    assert show_masks(np.array([], dtype=np.uint32), np.array([], dtype=np.uint8), train("bytes")) == ""

@@ -1,0 +1,251 @@
+"""Verification of `.pbin` files: every kind of damage has a sentence of its own, and none is found in whole ones."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tracemalloc
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from dsindex.checks.pbin import PbinEndsPiece, verify_pbin_ends, verify_pbin_header, verify_pbin_index
+from dsindex.checks.stored import PbinDocuments, PbinRun, read_runs
+from dsindex.checks.tokens import plan_token_pieces, verify_tokens
+from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS, PbinHeader, PbinIndexWriter, read_pbin_header
+from tests.support.golden import MODALITIES
+from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, joined_by_modalities, pbin_bytes, write_pbin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+INDEX = [(0, 12), (12, 0), (12, 8), (20, 4), (24, 0), (24, 0)]
+"""Of DOCUMENTS in tokens of 4 bytes."""
+WHOLE = pbin_bytes(DOCUMENTS, version="current")
+
+
+def findings_of(path: Path, data: bytes, *, version_name: str | None = None) -> list[str]:
+    """Write a file and give what is found in its structure."""
+    path.write_bytes(data)
+    header, findings = verify_pbin_header(str(path), version_name=version_name)
+    if header is not None:
+        counts, wrong = verify_pbin_index(str(path), header)
+        assert (counts is None) == bool(wrong)
+        findings += wrong
+    return findings
+
+
+def with_index(entries: object) -> bytes:
+    return WHOLE[: 12 + 24] + pickle.dumps(entries, protocol=4)
+
+
+def changed(number: int, entry: tuple[int, int]) -> bytes:
+    return with_index([entry if at == number else kept for at, kept in enumerate(INDEX)])
+
+
+class Calls:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+        return os.mkdir, ("made-by-a-pickle",)
+
+
+@pytest.mark.parametrize("version", VERSION_NAMES)
+@pytest.mark.parametrize("token_bytes", [1, 2, 4])
+def test_whole_file_of_every_era(version: str, token_bytes: int, tmp_path: Path) -> None:
+    size = 4 if version == "spec" else token_bytes
+    path = write_pbin(tmp_path / "a.pbin", DOCUMENTS, version=version, token_bytes=size)
+    header, findings = verify_pbin_header(path, version_name=version)
+    assert header is not None
+    assert (header.version.name, findings) == (version, [])
+    counts, findings = verify_pbin_index(path, header)
+    assert findings == []
+    assert counts is not None
+    assert (counts.num_documents, counts.num_empty_documents, counts.num_tokens) == (6, 3, 6)
+    assert counts.token_dtype == {1: "uint8", 2: "uint16", 4: "uint32"}[size]
+
+
+def test_file_of_modalities_is_whole(tmp_path: Path) -> None:
+    assert findings_of(tmp_path / "a.pbin", (MODALITIES / "nonempty.pbin").read_bytes()) == []
+
+
+DAMAGE: list[tuple[str, bytes, str]] = [
+    ("empty", b"", "expected the header of a .pbin, 8 bytes with the size of all tokens and 4 with that of one"),
+    ("header-cut", WHOLE[:11], "expected the header of a .pbin"),
+    ("token-size", WHOLE[:8] + b"\3" + WHOLE[9:], "got 180000000000000003000000"),
+    ("tokens-cut", WHOLE[:30], "expected tokens up to byte 36, as its header says, and an index, got a file of 30"),
+    ("index-gone", WHOLE[:36], "expected tokens up to byte 36, as its header says, and an index, got a file of 36"),
+    ("torn-tokens", b"\x17" + WHOLE[1:], "expected whole tokens of 4 bytes, got 23 bytes in its header"),
+    ("data-size", b"\x14" + WHOLE[1:], "expected its index at byte 32, where its header says that the tokens end"),
+    ("tokens-gone", WHOLE[:12] + WHOLE[16:], "expected its index at byte 36"),
+    ("index-cut", WHOLE[:-3], "got one that is cut off"),
+    ("more", WHOLE + b"x", "left over at the end"),
+    ("calls", with_index([Calls()]), "it was not unpickled"),
+    ("triples", with_index([(0, 24, 1)]), "expected entry 0 to be (offset, length), two integers"),
+    ("negative", changed(3, (-20, 4)), "expected entry 3 to be (offset, length), two integers from 0"),
+    ("first-offset", changed(0, (7, 12)), "expected its first document at offset 0, or that of its first token"),
+    (
+        "overlap",
+        changed(3, (19, 4)),
+        "expected document 3 at offset 20, where document 2 ends, got 19: the two overlap",
+    ),
+    ("torn", changed(3, (21, 3)), "expected document 3 to be whole tokens of 4 bytes, got 3 bytes"),
+    ("falls", changed(3, (0, 4)), "document 3 at offset 20, where document 2 ends, got 0: the two overlap"),
+    ("gap", changed(2, (16, 4)), "got 16: the bytes between belong to no document"),
+    ("outside", changed(5, (24, 4)), "document 5 within the tokens, from offset 0 to 24, got 4 bytes at offset 24"),
+    ("huge", changed(2, (12, 2**63 - 8)), "within the tokens, from offset 0 to 24, got 9223372036854775800 bytes"),
+    (
+        "last-gone",
+        with_index(INDEX[:3]),
+        "expected the last document to end at offset 24, where the tokens end, got 20",
+    ),
+    ("all-gone", with_index([]), "expected the last document to end at offset 24, where the tokens end, got 0"),
+    ("low-by-8", with_index([*INDEX[:2], (4, 8), (12, 4), (16, 0), (16, 0)]), "ends, got 4: the two overlap"),
+    ("low-by-12-and-less", with_index([*INDEX[:2], (0, 8)]), "ends, got 0: the two overlap"),
+    ("low-once", changed(3, (8, 4)), "document 3 at offset 20, where document 2 ends, got 8: the two overlap"),
+]
+
+
+@pytest.mark.parametrize(("data", "sentence"), [case[1:] for case in DAMAGE], ids=[case[0] for case in DAMAGE])
+def test_damage_is_named(data: bytes, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    findings = findings_of(tmp_path / "a.pbin", data)
+    assert sentence in findings[0]
+    assert findings[0].startswith(f"{tmp_path}/a.pbin: ")
+    assert findings[0].endswith("restore the file, or pack it again")
+    assert len(findings) <= 3
+    assert [path.name for path in tmp_path.iterdir()] == ["a.pbin"]
+
+
+@pytest.mark.parametrize("version", VERSION_NAMES)
+def test_file_that_was_cut_anywhere_is_found(version: str, tmp_path: Path) -> None:
+    whole = pbin_bytes([[1, 2], [3], [4, 5, 6]], version=version)
+    for size in range(len(whole)):
+        assert findings_of(tmp_path / "a.pbin", whole[:size]), size
+        assert findings_of(tmp_path / "a.pbin", whole[:size], version_name=version), size
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [(WHOLE[:-3], "got one that is cut off"), (changed(0, (7, 12)), "document 0 at offset 0, where the tokens begin")],
+)
+def test_header_is_whole_where_only_the_index_is_damaged(data: bytes, sentence: str, tmp_path: Path) -> None:
+    """The manifest says the version, so that tokens can be looked at."""
+    path = tmp_path / "a.pbin"
+    path.write_bytes(data)
+    header, findings = verify_pbin_header(str(path), version_name="current")
+    assert (findings, header) == ([], PbinHeader(version=CURRENT_VERSION, token_bytes=4, data_bytes=24))
+    assert header is not None
+    counts, findings = verify_pbin_index(str(path), header)
+    assert counts is None
+    assert sentence in findings[0]
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    header, [finding] = verify_pbin_header(str(tmp_path / "a.pbin"), version_name=None)
+    assert header is None
+    assert "a.pbin: cannot be read (No such file or directory)" in finding
+
+
+def test_other_era_than_the_manifest_says(tmp_path: Path) -> None:
+    [finding] = findings_of(tmp_path / "a.pbin", WHOLE, version_name="spec")
+    assert "expected a .pbin of version spec as in the manifest, got version current" in finding
+    nothing = pbin_bytes([], version="2024-04")  # the same bytes in two versions
+    assert findings_of(tmp_path / "a.pbin", nothing, version_name="2024-04") == []
+    header, _ = verify_pbin_header(str(tmp_path / "a.pbin"), version_name="2024-04")
+    assert header is not None
+    assert header.version is PBIN_VERSIONS["2024-04"]
+
+
+@pytest.mark.parametrize("num_files", [2, 4])
+def test_low_offsets_of_a_join_are_recognised(num_files: int, tmp_path: Path) -> None:
+    files = [pbin_bytes([[1, 2, 3, 4], [5, 6]], version="current") for _ in range(num_files)]
+    joined = joined_by_modalities(files)
+    [finding] = findings_of(tmp_path / "a.pbin", joined)
+    assert f"12 bytes too low after each of {num_files - 1} joints, as Modalities leaves them" in finding
+    assert f"dsindex repair {tmp_path}/a.pbin --output NEW.pbin" in finding
+
+
+def test_index_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    peaks = []
+    for num_documents in (300_000, 1_200_000):
+        header = PbinHeader(version=CURRENT_VERSION, token_bytes=2, data_bytes=2 * num_documents)
+        path = tmp_path / f"{num_documents}.pbin"
+        with path.open("wb") as file:
+            file.write(header.to_bytes() + bytes(header.data_bytes))
+            index = PbinIndexWriter(file.write, header)
+            index.add(np.ones(num_documents, np.int64))
+            index.close()
+        tracemalloc.start()
+        counts, findings = verify_pbin_index(str(path), header)
+        bounds = pairwise([*range(0, num_documents, 1 << 14), num_documents])
+        assert sum(len(run.lengths) for run in read_runs(str(path), header, bounds)) == num_documents
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert findings == []
+        assert counts is not None
+        assert counts.num_documents == num_documents
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        [(0, 6)],
+        [(0, 2), (2, 5), (5, 6)],
+        [(1, 1), (1, 3), (4, 5)],
+        [(3, 9), (9, 12)],
+        [(8, 9)],
+    ],
+)
+def test_runs_are_the_documents_of_the_index(bounds: Sequence[tuple[int, int]], tmp_path: Path) -> None:
+    path = write_pbin(tmp_path / "a.pbin", DOCUMENTS, version="2024-01-30")
+    header = read_pbin_header(path)
+    runs = list(read_runs(path, header, bounds))
+    assert [run.first_document for run in runs] == [begin for begin, _ in bounds]
+    for run, (begin, end) in zip(runs, bounds, strict=True):
+        stored = PbinDocuments(path, header, run)
+        wanted = DOCUMENTS[begin:end]
+        documents = stored.read(begin, len(wanted))
+        assert documents.sequence_lengths.tolist() == [len(document) for document in wanted]
+        assert documents.tokens.tolist() == list(chain.from_iterable(wanted))
+        assert stored.end == begin + len(wanted)
+
+
+@pytest.mark.parametrize("version", VERSION_NAMES)
+def test_documents_without_eod_are_named(version: str, tmp_path: Path) -> None:
+    path = write_pbin(tmp_path / "a.pbin", [[1, 9], [], [9], [9, 1], [2]], version=version)
+    run = PbinRun(first_document=2, first_token=2, lengths=np.array([1, 2, 1]))
+    piece = PbinEndsPiece(path=path, header=read_pbin_header(path), run=run, eod_id=9)
+    findings = verify_pbin_ends(piece)
+    assert len(findings) == 2
+    assert "expected document 3 to end with EOD (9), got 1" in findings[0]
+    assert "expected document 4 to end with EOD (9), got 2" in findings[1]
+
+
+@pytest.mark.parametrize("version", VERSION_NAMES)
+def test_only_tokens_are_taken_for_tokens(version: str, tmp_path: Path) -> None:
+    """Header and index hold larger numbers, and their bytes, than the tokens do."""
+    path = write_pbin(tmp_path / "a.pbin", [[1, 0], [2, 0], [300, 0]], version=version)
+    header = read_pbin_header(path)
+    [piece] = plan_token_pieces(
+        path,
+        os.path.getsize(path),
+        token_bytes=(header.version.header_bytes, header.index_offset),
+        dtype=header.dtype.str,
+        vocabulary_size=301,
+        eod_id=0,
+    )
+    result = verify_tokens(piece)
+    assert (result.findings, result.num_eod) == ((), 3)
+    [piece] = plan_token_pieces(
+        path,
+        os.path.getsize(path),
+        token_bytes=(header.version.header_bytes, header.index_offset),
+        dtype=header.dtype.str,
+        vocabulary_size=300,
+        eod_id=None,
+    )
+    place = header.version.header_bytes + 4 * 4
+    assert f"expected token ids from 0 to 299, got 300 at byte {place}" in verify_tokens(piece).findings[0]

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsindex.conversion import convert_to_indexed, convert_to_pbin, convert_version
+from dsindex.errors import FormatError, InputError, LimitError, OutputError
+from dsindex.formats import token_copy
+from dsindex.formats.mmididx import IndexBuilder
+from dsindex.formats.pbin import PBIN_VERSIONS
+from tests.support.datasets import write_dataset
+from tests.support.golden import DATASETS, dataset_name
+from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, pbin_bytes, write_pbin
+
+SEQUENCES = [[[1, 2, 3]], [], [[250, 9]], [[4]], [], []]
+
+
+def pair(prefix: str | Path) -> tuple[bytes, bytes]:
+    return Path(f"{prefix}.bin").read_bytes(), Path(f"{prefix}.idx").read_bytes()
+
+
+@pytest.mark.parametrize("version", VERSION_NAMES)
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32"])
+@pytest.mark.parametrize("documents", [SEQUENCES, [], [[]], [[[7]]]], ids=str)
+def test_round_trip_gives_identical_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, dtype: str, documents: Any
+) -> None:
+    monkeypatch.setattr(token_copy, "RANGE_TOKENS", 2)
+    source = write_dataset(tmp_path / "source", documents, dtype=dtype)
+    packed = str(tmp_path / "x.pbin")
+    convert_to_pbin(source, packed, version=PBIN_VERSIONS[version])
+    size = 4 if version == "spec" else np.dtype(dtype).itemsize
+    flat = [document[0] if document else [] for document in documents]
+    assert Path(packed).read_bytes() == pbin_bytes(flat, version=version, token_bytes=size)
+    named = np.dtype(dtype) if version == "spec" else None
+    conversion = convert_to_indexed(packed, str(tmp_path / "back"), dtype=named)
+    assert pair(tmp_path / "back") == pair(source)
+    assert (conversion.num_documents, conversion.dtype) == (len(documents), np.dtype(dtype))
+
+
+@pytest.mark.parametrize("prefix", DATASETS, ids=dataset_name)
+def test_datasets_of_megatron_come_back(tmp_path: Path, prefix: Path) -> None:
+    packed = str(tmp_path / "x.pbin")
+    try:
+        convert_to_pbin(str(prefix), packed)
+    except FormatError as error:
+        assert "--flatten" in str(error)  # noqa: PT017 - datasets of sentences are refused
+        convert_to_pbin(str(prefix), packed, flatten=True)
+        return
+    convert_to_indexed(packed, str(tmp_path / "back"))
+    assert pair(tmp_path / "back") == pair(prefix)
+
+
+@pytest.mark.parametrize("version", VERSION_NAMES)
+@pytest.mark.parametrize("other", VERSION_NAMES)
+def test_every_era_turns_into_every_other(tmp_path: Path, version: str, other: str) -> None:
+    source = write_pbin(tmp_path / "x.pbin", DOCUMENTS, version=version)
+    conversion = convert_version(source, str(tmp_path / "y.pbin"), version=PBIN_VERSIONS[other])
+    assert (tmp_path / "y.pbin").read_bytes() == pbin_bytes(DOCUMENTS, version=other)
+    assert (conversion.num_documents, conversion.num_tokens) == (6, 6)
+
+
+def test_an_era_that_cannot_hold_the_tokens_is_refused(tmp_path: Path) -> None:
+    source = write_pbin(tmp_path / "x.pbin", DOCUMENTS, token_bytes=2)
+    with pytest.raises(LimitError, match="tokens of 4 bytes"):
+        convert_version(source, str(tmp_path / "y.pbin"), version=PBIN_VERSIONS["spec"])
+
+
+@pytest.mark.parametrize(
+    ("documents", "options", "message"),
+    [
+        ([[[1], [2]]], {}, "expected documents of one sequence, got 2 in document 0; .* --flatten"),
+        ([[[1]], [[]]], {}, "expected sequences with tokens, got none in sequence 1, .* --flatten"),
+        ([[[1]]], {"dtype": "int64"}, r"a type that can be restored from a \.pbin \(uint8, uint16, int32\), got int64"),
+        ([[[1]]], {"dtype": "int16"}, "got int16"),
+        ([[[1]]], {"modes": [1]}, "expected a dataset without sequence modes"),
+        ([[[1, -1]]], {"dtype": "int32"}, "token id -1 does not fit uint32"),
+    ],
+)
+def test_what_a_pbin_cannot_say_is_refused(
+    tmp_path: Path, documents: Any, options: dict[str, Any], message: str
+) -> None:
+    source = write_dataset(tmp_path / "x", documents, **options)
+    with pytest.raises(FormatError, match=message):
+        convert_to_pbin(source, str(tmp_path / "x.pbin"))
+    assert {file.name for file in tmp_path.iterdir()} == {"x.bin", "x.idx"}
+
+
+def test_flatten_joins_the_sequences_of_a_document(tmp_path: Path) -> None:
+    source = write_dataset(tmp_path / "x", [[[1], [2, 3]], [[], [4]], [[]], []])
+    convert_to_pbin(source, str(tmp_path / "x.pbin"), flatten=True)
+    expected = pbin_bytes([[1, 2, 3], [4], [], []], version="current", token_bytes=2)
+    assert (tmp_path / "x.pbin").read_bytes() == expected
+
+
+def test_ids_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    packed = write_pbin(tmp_path / "x.pbin", [[2**31]])
+    with pytest.raises(FormatError, match="token id 2147483648 does not fit int32"):
+        convert_to_indexed(packed, str(tmp_path / "y"))
+    assert {file.name for file in tmp_path.iterdir()} == {"x.pbin"}
+
+
+def test_a_document_too_long_for_megatron_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_long(*_: object, **__: object) -> None:
+        msg = "a sequence of 2147483648 tokens"
+        raise OverflowError(msg)
+
+    monkeypatch.setattr(IndexBuilder, "add_documents", too_long)
+    with pytest.raises(LimitError, match=r"x\.pbin: a sequence of 2147483648 tokens"):
+        convert_to_indexed(write_pbin(tmp_path / "x.pbin", [[1]]), str(tmp_path / "y"))
+
+
+@pytest.mark.parametrize("name", ["y.bin", "y.idx"])
+def test_existing_outputs_stay(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"mine")
+    with pytest.raises(OutputError, match="expected a file that does not exist yet"):
+        convert_to_indexed(write_pbin(tmp_path / "x.pbin", [[1]]), str(tmp_path / "y"))
+    assert {file.name for file in tmp_path.iterdir()} == {name, "x.pbin"}
+    assert (tmp_path / name).read_bytes() == b"mine"
+
+
+def test_missing_sources_and_folders_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"none\.idx: cannot be read"):
+        convert_to_pbin(str(tmp_path / "none"), str(tmp_path / "x.pbin"))
+    source = write_dataset(tmp_path / "x", SEQUENCES)
+    with pytest.raises(OutputError, match="cannot be written"):
+        convert_to_pbin(source, str(tmp_path / "nowhere" / "x.pbin"))
+    with pytest.raises(OutputError, match="cannot be written"):
+        convert_to_indexed(write_pbin(tmp_path / "x.pbin", [[1]]), str(tmp_path / "nowhere" / "y"))
+    (tmp_path / "x.bin").unlink()
+    with pytest.raises(InputError, match=r"x\.bin: cannot be read"):
+        convert_to_pbin(source, str(tmp_path / "y.pbin"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 2**16 - 1), max_size=5), max_size=12),
+    st.sampled_from(VERSION_NAMES),
+    st.integers(1, 7),
+)
+def test_any_documents_come_back(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], version: str, range_tokens: int
+) -> None:
+    folder = tmp_path_factory.mktemp("convert")
+    source = write_dataset(folder / "x", [[document] if document else [] for document in documents])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_copy, "RANGE_TOKENS", range_tokens)
+        patch.setattr(token_copy, "COPY_TOKENS", 3)
+        convert_to_pbin(source, str(folder / "x.pbin"), version=PBIN_VERSIONS[version])
+        convert_to_indexed(str(folder / "x.pbin"), str(folder / "y"), dtype=np.dtype("uint16"))
+    assert pair(folder / "y") == pair(source)

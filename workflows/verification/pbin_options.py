@@ -1,0 +1,41 @@
+"""What the manifest of packed data must say of the options that only a packing has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsindex.errors import FormatError
+from workflows.state.manifest import manifest_path
+
+if TYPE_CHECKING:
+    from workflows.state.manifest import Content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PbinOptions:
+    """The options of a packing that the dataset depends on."""
+
+    jq_pattern: str
+    pbin_era: str
+
+
+def read_pbin_options(prefix: str, content: Content) -> PbinOptions:
+    """Return the options of a packing.
+
+    Args:
+        prefix: Of the packed data, for the message.
+        content: Of its manifest.
+
+    Raises:
+        FormatError: If one is missing.
+    """
+    options = content.options
+    if options.jq_pattern is None or options.pbin_era is None:
+        missing = "jq_pattern" if options.jq_pattern is None else "pbin_era"
+        msg = (
+            f"{manifest_path(prefix)}: expected another content.options.{missing}: Field required; the manifest is "
+            f"damaged, restore it, or pack again with --fresh"
+        )
+        raise FormatError(msg)
+    return PbinOptions(jq_pattern=options.jq_pattern, pbin_era=options.pbin_era)
