@@ -167,7 +167,7 @@ def test_merge_range_of_a_shortened_part_is_an_input_error(tmp_path: Path) -> No
     [task] = plan_merge([part.piece], str(tmp_path / "out"))
     (tmp_path / "out").write_bytes(b"")
     os.truncate(tmp_path / "p.bin", 7)
-    with pytest.raises(InputError, match=r"p\.bin: ends at byte 7.*changed since the merge was planned"):
+    with pytest.raises(InputError, match=r"p\.bin: ends at byte 7.*changed during the copy"):
         merge_range(task)
 
 
