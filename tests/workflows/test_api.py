@@ -341,7 +341,7 @@ def test_repair_makes_what_the_command_makes() -> None:
     mended = dsindex.repair(packed, output="y.pbin")
     assert isinstance(mended, dsindex.PackedRepairResult)
     assert (mended.num_joints, mended.prefixes) == (0, ("x.pbin",))
-    assert str(mended) == "x.pbin: whole, nothing done"
+    assert str(mended) == "x.pbin: intact"
 
 
 def test_estimate_takes_the_options_of_a_build() -> None:
@@ -424,7 +424,7 @@ def test_ray_that_a_call_starts_leaves_nothing_behind() -> None:
         f"built = dsindex.build({str(OWN.docs)!r}, tokenizer={str(TOKENIZER)!r}, append_eod=True,\n"
         "    output_prefix='out/docs', executor='ray', workers=1)\n"
         "after = {name: os.environ.get(name) for name in before}\n"
-        "print(built.run['executor'], ray.is_initialized(), before == after)\n"
+        "print(built.run.executor, ray.is_initialized(), before == after)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
