@@ -384,7 +384,7 @@ def test_tokenizer_of_transformers_is_refused_with_what_to_give() -> None:
     class Fast:
         backend_tokenizer = None
 
-    with pytest.raises(dsindex.OptionsError, match=r"got .*\.Fast \(give its backend_tokenizer\)"):
+    with pytest.raises(dsindex.OptionsError, match=r"got .*\.Fast \(pass its backend_tokenizer\)"):
         build(tokenizer=Fast())
 
 
