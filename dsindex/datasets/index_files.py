@@ -24,7 +24,7 @@ def open_index_array(source: IndexSource, *, what: str, shape: tuple[int | None,
     Raises:
         FormatError: If the file cannot be read, or the array is not one of integers in this shape.
     """
-    name = "the given array" if isinstance(source, np.ndarray) else os.fspath(source)
+    name = "the index array" if isinstance(source, np.ndarray) else os.fspath(source)
     if not isinstance(source, np.ndarray):
         _check_head(name, what)
     try:
