@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class BlendedDataset:
-    """Map-style dataset of a blend's samples. It is pickled as paths if it was opened from paths.
+    """Map-style dataset of a blend's samples. Pickled as paths if it was opened from paths.
 
     Args:
         datasets: The blended datasets, all of the same sequence length.

@@ -1,4 +1,4 @@
-"""Training samples of one dataset as Megatron-core's GPTDataset returns them, from an index cache that either wrote.
+"""Training samples of one dataset as Megatron-core's GPTDataset returns them, from its index cache or dsindex's.
 
 A sample is a run of tokens over the sequences in the order of the document index. The sample index says where each
 sample begins, and the shuffle index sets the order of training. All three are memory-mapped.
@@ -44,7 +44,7 @@ class SampleOptions:
     create_attention_mask: bool = False
     """Add `attention_mask`: sequence_length squared bytes for each sample, which most attention kernels do without."""
     pad_token: int | None = None
-    """Pads a partial last sample. As in Megatron, its loss is masked and the model sees token 0 instead."""
+    """Pads a partial last sample. As in Megatron, loss on it is masked and the model sees token 0 instead."""
 
     def __post_init__(self) -> None:
         if self.eod_token is None and (self.reset_position_ids or self.reset_attention_mask or self.eod_mask_loss):
@@ -361,7 +361,7 @@ def _document_starts(sequence_length: int, ends: NDArray[np.intp]) -> NDArray[np
 
 
 def _causal_mask(sequence_length: int, hidden_after: list[int]) -> NDArray[np.bool_]:
-    """Return a mask, True where the row must not see the column: later tokens, and across the given ends."""
+    """Return a mask, True where the row must not see the column: later tokens, and those up to a given end."""
     mask = ~np.tri(sequence_length, dtype=np.bool_)
     for end in hidden_after:
         mask[end + 1 :, : end + 1] = True

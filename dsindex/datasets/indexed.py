@@ -301,7 +301,7 @@ class IndexedDataset:
 
 
 def _reopen(prefix: str, torch: bool) -> IndexedDataset:
-    """Open a dataset in another process; the first one has checked it if that was wanted."""
+    """Open an unpickled dataset, without checking it a second time."""
     return IndexedDataset(prefix, check=False, torch=torch)
 
 

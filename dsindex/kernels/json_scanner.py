@@ -89,7 +89,7 @@ def _mark_special(_context: Any, data: Any, position: Any) -> Any:  # noqa: ANN4
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _copy_and_mark_special(_context: Any, data: Any, position: Any, texts: Any, written: Any) -> Any:  # noqa: ANN401
-    """Copy data[position : position + 64] to texts[written : written + 64], and return marks as `_mark_special`."""
+    """Copy data[position : position + 64] to texts[written : written + 64], and return marks like `_mark_special`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401 - as above
         source = _address(context, builder, signature.args[0], arguments[0], arguments[1])
