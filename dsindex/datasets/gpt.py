@@ -344,7 +344,7 @@ class GPTDataset:
 
     def _damaged(self, number: int) -> FormatError:
         return FormatError(
-            f"{self.dataset.prefix}: expected at most {self.sequence_length + self._extra} tokens of the dataset in "
+            f"{self.dataset.prefix}: expected at most {self.sequence_length + self._extra} tokens of the dataset for "
             f"sample {number}, got indices that point elsewhere; they were built from other data or settings"
         )
 
