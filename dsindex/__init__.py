@@ -1,4 +1,4 @@
-"""dsindex: JSONL to merged, indexed training data.
+"""dsindex: turn JSONL into merged, indexed training data.
 
     import dsindex
 
@@ -7,7 +7,7 @@
     print(dsindex.verify(built, cache=caches))
     sample = dsindex.open(caches)[0]
 
-Everything here loads when it is first used: `import dsindex` itself imports nothing but this file.
+Everything here is imported on first use: `import dsindex` by itself loads only this file.
 """
 
 from __future__ import annotations

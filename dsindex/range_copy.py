@@ -1,7 +1,7 @@
-"""Copy ranges of files: read sources at offsets, write chunks at a fixed offset of the output.
+"""Copy ranges between files: read sources at offsets, and write chunks at a fixed offset of the output.
 
-The caller decides what happens to chunks on the way: dsindex.merging digests them, dsindex.formats.token_copy casts
-them. Since offsets are fixed, a second attempt writes the same bytes to the same place.
+Callers process the chunks in between: dsindex.merging digests them, dsindex.formats.token_copy casts them. Since
+offsets are fixed, a second attempt writes the same bytes to the same place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RangeSource:
-    """A file whose bytes are copied, open for reading."""
+    """A source file that is open for reading."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self._path = path
@@ -31,7 +31,7 @@ class RangeSource:
         """Fill a buffer with the bytes from an offset on.
 
         Raises:
-            InputError: If the file ends before the buffer is full; or if it cannot be read, which may pass.
+            InputError: If the file ends before the buffer is full, or cannot be read (marked as transient).
         """
         try:
             read_into(self._descriptor, buffer, offset)
@@ -46,10 +46,10 @@ class RangeSource:
 
 @contextlib.contextmanager
 def open_source(path: str) -> Iterator[RangeSource]:
-    """Open a file whose bytes are copied.
+    """Open a source file for the time of the block.
 
     Raises:
-        InputError: If it cannot be opened, or is no regular file.
+        InputError: If it cannot be opened, or is not a regular file.
     """
     try:
         descriptor = open_descriptor(path)
@@ -64,16 +64,16 @@ def open_source(path: str) -> Iterator[RangeSource]:
 def write_chunks(
     path: str, offset: int, chunks: Iterable[memoryview], *, refusal: Callable[[OSError], OutputError]
 ) -> None:
-    """Write chunks one after the other into an existing file, from an offset on, and sync them to disk.
+    """Write consecutive chunks into an existing file from an offset on, and sync them to disk.
 
     Args:
-        path: Of the file; never followed through a link.
+        path: The file; a symbolic link is refused.
         offset: Byte at which the first chunk begins.
-        chunks: Each may be changed when the next one is asked for.
-        refusal: Turns what the system refused into the error that is raised.
+        chunks: Each is written before the next is requested, so they may share a buffer.
+        refusal: Makes the error to raise from the system's.
 
     Raises:
-        OutputError: If the file cannot be opened or written, as `refusal` says it.
+        OutputError: If the file cannot be opened or written, as made by `refusal`.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)

@@ -1,4 +1,4 @@
-"""What a person opens and indexes: datasets on disk, as numpy arrays. Each class loads when it is first asked for."""
+"""Datasets on disk as numpy arrays. Each class is imported on first access."""
 
 from __future__ import annotations
 

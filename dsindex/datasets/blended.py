@@ -1,4 +1,4 @@
-"""Training samples of several datasets in turn, as Megatron-core's BlendedDataset gives them."""
+"""Training samples of several datasets in turn, as Megatron-core's BlendedDataset returns them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class BlendedDataset:
-    """Samples of a blend by number. Map-style, and pickles as paths where it was made from paths.
+    """Map-style dataset of a blend's samples. Pickled as paths if it was opened from paths.
 
     Args:
-        datasets: What is blended, all of one sequence length.
-        dataset_index: Which dataset gives each sample, shape [samples].
-        dataset_sample_index: Which of its samples, shape [samples].
+        datasets: The blended datasets, all of the same sequence length.
+        dataset_index: Dataset number of each sample, shape [samples].
+        dataset_sample_index: Sample number within that dataset, shape [samples].
 
     Raises:
-        FormatError: If an index cannot be read or is not of the shape and type described.
+        FormatError: If an index cannot be read, or its shape or type is not as described.
         ValueError: If there are no datasets, or their samples differ in length.
     """
 
@@ -59,20 +59,20 @@ class BlendedDataset:
         check: bool = True,
         torch: bool = False,
     ) -> BlendedDataset:
-        """Open what Megatron-core's cache holds for one split of a blend.
+        """Open one split of a blend from Megatron-core's index cache.
 
         Args:
-            description_path: The `<md5>-BlendedDataset-<split>-description.txt`. Its two indices, and the caches of the
-                datasets that are blended, lie in the same folder.
-            prefixes: The datasets in the order of the blend, where their paths are not those in the description.
-            add_extra_token: As the caches were built; the description does not say.
-            options: What samples say beside their tokens.
+            description_path: The `<md5>-BlendedDataset-<split>-description.txt`. Its two indices and the caches of the
+                blended datasets are in the same folder.
+            prefixes: The datasets in the order of the blend, if their paths differ from those in the description.
+            add_extra_token: Whether the caches were built with it; the description does not say.
+            options: How masks and positions of samples are made.
             check: As for IndexedDataset.
-            torch: Samples have tensors in the place of arrays.
+            torch: Return tensors instead of arrays.
 
         Raises:
             FormatError: If a file is missing or damaged, or is not the cache of a BlendedDataset.
-            ValueError: If there are not as many prefixes as datasets.
+            ValueError: If the number of prefixes is not the number of datasets.
         """
         path = os.fspath(description_path)
         description = read_description(path)
@@ -113,7 +113,7 @@ class BlendedDataset:
         return {"dataset_id": dataset_id, **self.datasets[dataset_id][sample]}
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
-        """Return many samples, each as `ds[i]`, from one call for all tokens: what torch's DataLoader asks for."""
+        """Return many samples, each as `ds[i]`, with one call for all tokens; torch's DataLoader calls this."""
         numbers = sample_numbers([index.__index__() for index in indices])
         texts = self.batch(numbers)
         return [
@@ -127,7 +127,7 @@ class BlendedDataset:
         return self.datasets[dataset_id].tokens(sample)
 
     def parts(self, index: SupportsIndex) -> list[SamplePart]:
-        """Tell from which datasets and sequences a sample's tokens come, as `GPTDataset.parts` does."""
+        """Return the datasets and sequences that a sample's tokens come from, as `GPTDataset.parts` does."""
         dataset_id, sample = self._locate(index)
         return self.datasets[dataset_id].parts(sample)
 
@@ -162,7 +162,7 @@ class BlendedDataset:
         )
 
     def _locate(self, index: SupportsIndex) -> tuple[np.integer[Any], int]:
-        """Return the dataset, in the index's own type as Megatron does, and the number of its sample."""
+        """Return the dataset number, in the index's dtype as in Megatron, and the sample number."""
         number = index.__index__()
         self._check_number(number)
         dataset_id, sample = self.dataset_index[number], int(self.dataset_sample_index[number])
@@ -177,7 +177,7 @@ class BlendedDataset:
     def _check_location(self, dataset_id: np.integer[Any], sample: int) -> None:
         if not 0 <= dataset_id < len(self.datasets) or not 0 <= sample < len(self.datasets[dataset_id]):
             msg = (
-                f"expected a blend of samples that its {len(self.datasets)} datasets have, got sample {sample} of "
-                f"dataset {dataset_id}; the blend was built over other datasets"
+                f"expected only samples that the blend's {len(self.datasets)} datasets have, got sample {sample} of "
+                f"dataset {dataset_id}; the blend was built from other datasets"
             )
             raise FormatError(msg)

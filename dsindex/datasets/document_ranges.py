@@ -1,4 +1,4 @@
-"""A dataset's documents in ranges of about equal size, each read by itself, for readers on many machines."""
+"""Split a dataset's documents into ranges of about equal size that readers on many machines read independently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BLOCK_BYTES = 32 << 20
-"""Of tokens, in one table; a longer document is a table of its own."""
+"""Bytes of tokens per table; a longer document gets its own table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +25,15 @@ class DocumentRange:
     """The documents [begin, end) of a dataset."""
 
     prefix: str
-    """Absolute: the task may run in another folder."""
+    """Absolute path, since the task may run in another folder."""
     begin: int
     end: int
     size_bytes: int
-    """Of their tokens."""
+    """Size of the tokens."""
 
 
 def plan_ranges(dataset: IndexedDataset, num_ranges: int, *, prefix: str) -> list[DocumentRange]:
-    """Cut the documents into ranges of about equal bytes; at most so many, none of them empty."""
+    """Split the documents into at most `num_ranges` non-empty ranges of about equal size in bytes."""
     total = dataset.num_tokens * dataset.dtype.itemsize
     count = dataset.num_documents
     cuts = [
@@ -53,7 +53,7 @@ def plan_ranges(dataset: IndexedDataset, num_ranges: int, *, prefix: str) -> lis
 
 
 def read_range(documents: DocumentRange) -> Iterator[pa.Table]:
-    """Read the documents of a range, as tables of about BLOCK_BYTES."""
+    """Yield the documents of a range as tables of about BLOCK_BYTES."""
     dataset = IndexedDataset(documents.prefix, check=False)
     begin = documents.begin
     while begin < documents.end:
@@ -72,7 +72,7 @@ def _make_table(dataset: IndexedDataset, begin: int, end: int) -> pa.Table:
 
     values, _, pointers, shift = dataset.token_columns()
     sequences = dataset.document_indices[begin : end + 1]
-    starts = np.full(len(sequences), len(values), np.int64)  # where documents after the last sequence would begin
+    starts = np.full(len(sequences), len(values), np.int64)  # documents after the last sequence begin at the end
     starts[sequences < len(pointers)] = pointers[sequences[sequences < len(pointers)]] >> shift
     first, last = int(starts[0]), int(starts[-1])
     tokens = pa.LargeListArray.from_arrays(pa.array(starts - first), pa.array(values[first:last]))
@@ -80,7 +80,7 @@ def _make_table(dataset: IndexedDataset, begin: int, end: int) -> pa.Table:
 
 
 def _first_byte(dataset: IndexedDataset, document: int) -> int:
-    """Return where a document begins in the `.bin`; its size for the one after the last."""
+    """Return the byte at which a document begins in the `.bin`; past the last document, the size of the `.bin`."""
     _, lengths, pointers, _ = dataset.token_columns()
     sequence = int(dataset.document_indices[document])
     return int(pointers[sequence]) if sequence < len(lengths) else dataset.num_tokens * dataset.dtype.itemsize

@@ -1,7 +1,7 @@
-"""Training samples of one prefix as Megatron-core's GPTDataset gives them, from the index files that it, or we, cached.
+"""Training samples of one dataset as Megatron-core's GPTDataset returns them, from its index cache or dsindex's.
 
-A sample is a run of tokens over the sequences in the order of the document index; the sample index says where each
-begins, the shuffle index in which order they are trained. All three stay on disk, mapped.
+A sample is a run of tokens over the sequences in the order of the document index. The sample index says where each
+sample begins, and the shuffle index sets the order of training. All three are memory-mapped.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
     from dsindex.datasets.index_files import IndexSource
 
 _PADDING = -1
-"""Stands where a sample has no token, while it is assembled; no vocabulary has it."""
+"""Placeholder for missing tokens while a sample is assembled; no vocabulary contains it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleOptions:
-    """What a sample says beside its tokens. The names are Megatron's."""
+    """How masks and positions of a sample are made. The names are Megatron's."""
 
     eod_token: int | None = None
-    """End of a document; the three options that follow need it."""
+    """Id of EOD; `reset_position_ids`, `reset_attention_mask` and `eod_mask_loss` need it."""
     reset_position_ids: bool = False
-    """Count positions from 0 again after each EOD."""
+    """Restart positions at 0 after each EOD."""
     reset_attention_mask: bool = False
-    """Hide what lies before an EOD from what lies after; needs `create_attention_mask`."""
+    """Hide tokens up to an EOD from those after it; needs `create_attention_mask`."""
     eod_mask_loss: bool = False
-    """No loss where the input is EOD."""
+    """Mask the loss where the input is EOD."""
     create_attention_mask: bool = False
     """Add `attention_mask`: sequence_length squared bytes for each sample, which most attention kernels do without."""
     pad_token: int | None = None
-    """Pads a partial last sample. As in Megatron, no loss falls on this token and the model sees token 0 instead."""
+    """Pads a partial last sample. As in Megatron, loss on it is masked and the model sees token 0 instead."""
 
     def __post_init__(self) -> None:
         if self.eod_token is None and (self.reset_position_ids or self.reset_attention_mask or self.eod_mask_loss):
             msg = "reset_position_ids, reset_attention_mask and eod_mask_loss need an eod_token, got None"
             raise ValueError(msg)
         if self.reset_attention_mask and not self.create_attention_mask:
-            msg = "reset_attention_mask without create_attention_mask would change nothing; ask for both or neither"
+            msg = "reset_attention_mask without create_attention_mask would change nothing; set both or neither"
             raise ValueError(msg)
         if self.pad_token is not None and self.pad_token == self.eod_token:
-            msg = f"pad_token {self.pad_token} is the eod_token, which would lose its loss; leave pad_token out"
+            msg = f"pad_token {self.pad_token} is the eod_token, whose loss would be masked; leave pad_token out"
             raise ValueError(msg)
 
 
@@ -63,37 +63,38 @@ DEFAULT_OPTIONS = SampleOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplePart:
-    """Where tokens of a sample come from."""
+    """A run of a sample's tokens, and the sequence that it comes from."""
 
     prefix: str
-    """The dataset."""
+    """Prefix of the dataset."""
     sequence: int
     """Number of the sequence in the dataset."""
     offset: int
-    """First token in the sequence."""
+    """Position of the first token in the sequence."""
     num_tokens: int
 
 
 class GPTDataset:
-    """Samples by number: `ds[i]` for training, `ds.tokens(i)` and `ds.batch(ids)` bare, `ds.parts(i)` for their origin.
+    """Map-style dataset of training samples.
 
-    Map-style, and pickles as paths where it was made from paths. Numbers below 0 count from the end.
+    `ds[i]` is a sample for training, `ds.tokens(i)` and `ds.batch(ids)` are bare tokens, and `ds.parts(i)` says where
+    they come from. Negative numbers count from the end. It is pickled as paths if it was opened from paths.
 
     Args:
         dataset: The tokens.
         document_index: Sequence numbers in the order of training, shape [epochs * sequences of the split].
         sample_index: Rows [position in document_index, token offset], shape [samples + 1, 2].
-        shuffle_index: Which row is which sample, shape [samples].
-        sequence_length: Tokens that the model sees of a sample.
-        add_extra_token: Samples hold one token more than that, so that the last has a label too. It must be what the
-            indices were built with: they do not say.
-        options: What samples say beside their tokens.
-        torch: Samples have tensors in the place of arrays.
+        shuffle_index: Row of the sample index for each sample, shape [samples].
+        sequence_length: Tokens of a sample that the model sees.
+        add_extra_token: Samples have one more token, so that the last one has a label, too. It must be as the indices
+            were built; they do not say.
+        options: How masks and positions of samples are made.
+        torch: Return tensors instead of arrays.
 
     Raises:
-        FormatError: If an index cannot be read or is not of the shape and type described.
+        FormatError: If an index cannot be read, or its shape or type is not as described.
         ValueError: If the dataset does not hold integers, or the sequence length is below 1.
-        MissingPackageError: If torch is asked for and not installed.
+        MissingPackageError: If `torch` is set and torch is not installed.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class GPTDataset:
         from dsindex.kernels.sample_assembly import assemble_samples  # compiled by numba, which is slow to import
 
         if dataset.dtype.kind not in "iu":
-            msg = f"{dataset.prefix}: expected integer tokens, got {dataset.dtype}; no samples can be made of these"
+            msg = f"{dataset.prefix}: expected integer tokens, got {dataset.dtype}; choose a dataset of tokens"
             raise ValueError(msg)
         if sequence_length < 1:
             msg = f"expected a sequence length of at least 1, got {sequence_length}"
@@ -135,7 +136,7 @@ class GPTDataset:
             self.sample_index,
         )
         self._pad = _PADDING if options.pad_token is None else options.pad_token
-        # A token of the data can be taken for padding only if there is such a token.
+        # Only then can a token of the data equal the padding.
         self._pad_may_occur = options.pad_token is not None or dataset.dtype.kind == "i"
         self._positions = np.arange(sequence_length, dtype=np.int64)
         self._ones = np.ones(sequence_length, np.float32)
@@ -151,15 +152,15 @@ class GPTDataset:
         check: bool = True,
         torch: bool = False,
     ) -> GPTDataset:
-        """Open what Megatron-core's cache holds for one split of one prefix.
+        """Open one split of one dataset from Megatron-core's index cache.
 
         Args:
-            description_path: The `<md5>-GPTDataset-<split>-description.txt`; the three indices lie beside it.
-            prefix: The dataset, where its path is not the one in the description.
-            add_extra_token: As the cache was built; the description does not say.
-            options: What samples say beside their tokens.
+            description_path: The `<md5>-GPTDataset-<split>-description.txt`; the three indices are in the same folder.
+            prefix: The dataset, if its path differs from the one in the description.
+            add_extra_token: Whether the cache was built with it; the description does not say.
+            options: How masks and positions of samples are made.
             check: As for IndexedDataset.
-            torch: Samples have tensors in the place of arrays.
+            torch: Return tensors instead of arrays.
 
         Raises:
             FormatError: If a file is missing or damaged, or is not the cache of a GPTDataset.
@@ -193,7 +194,7 @@ class GPTDataset:
         """Return a sample for training.
 
         Args:
-            index: Which sample; None for one that only fills up a batch: the first, without any loss.
+            index: Number of the sample. None returns the first one with all loss masked, to fill up a batch.
 
         Returns:
             `tokens`, `labels` and `position_ids`, int64, and `loss_mask`, float32, each of shape [sequence_length];
@@ -210,14 +211,14 @@ class GPTDataset:
         return sample
 
     def __getitems__(self, indices: Sequence[SupportsIndex | None]) -> list[dict[str, NDArray[Any]]]:
-        """Return many samples, each as `ds[i]`, from one call for all tokens: what torch's DataLoader asks for."""
+        """Return many samples, each as `ds[i]`, with one call for all tokens; torch's DataLoader calls this."""
         numbers = [index.__index__() for index in indices if index is not None]
         if len(numbers) < len(indices):
             return [self[index] for index in indices]
         return [self.make_sample(text) for text in self.batch(numbers)]
 
     def make_sample(self, text: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Return the sample of these tokens, as `tokens` and `batch` give them; they become part of it."""
+        """Return a sample for training from tokens as `tokens` and `batch` return them; it takes over their memory."""
         options = self.options
         if self._extra:
             tokens, labels = text[:-1], text[1:]
@@ -244,7 +245,7 @@ class GPTDataset:
     def tokens(self, index: SupportsIndex) -> NDArray[np.int64]:
         """Return the tokens of a sample, shape [sequence_length + 1] ([sequence_length] without the extra token).
 
-        A partial last sample is filled up with the pad token, or -1 where there is none.
+        A partial last sample is padded with the pad token, or -1 if there is none.
 
         Raises:
             IndexError: If there is no such sample.
@@ -270,14 +271,14 @@ class GPTDataset:
             raise self._no_such_sample(numbers[wrong[0]])
         out = np.empty((len(numbers), self.sequence_length + self._extra), np.int64)
         rows = self.shuffle_index[numbers]
-        rows.flags.writeable = False  # the same compiled loop as for one sample
+        rows.flags.writeable = False  # so that numba uses the kernel that was compiled for one sample
         done = self._assemble(*self._columns, rows, self._extra, self._pad, out)
         if done < len(numbers):
             raise self._damaged(int(numbers[done]))
         return out
 
     def parts(self, index: SupportsIndex) -> list[SamplePart]:
-        """Tell from which sequences a sample's tokens come, in order; parts without tokens are left out.
+        """Return the sequences that a sample's tokens come from, in order; parts without tokens are left out.
 
         Raises:
             IndexError: If there is no such sample.
@@ -321,7 +322,7 @@ class GPTDataset:
         )
 
     def _apply_eod(self, sample: dict[str, NDArray[Any]]) -> None:
-        """Do what the options ask for at the ends of documents."""
+        """Apply the options that concern document boundaries."""
         options = self.options
         ends = np.flatnonzero(sample["tokens"] == options.eod_token)
         if options.eod_mask_loss:
@@ -344,12 +345,12 @@ class GPTDataset:
     def _damaged(self, number: int) -> FormatError:
         return FormatError(
             f"{self.dataset.prefix}: expected at most {self.sequence_length + self._extra} tokens of the dataset for "
-            f"sample {number}, but the indices point elsewhere; they were built from other data or settings"
+            f"sample {number}, got indices that point elsewhere; they were built from other data or settings"
         )
 
 
 def _document_starts(sequence_length: int, ends: NDArray[np.intp]) -> NDArray[np.int64]:
-    """Return for each position where its document begins, from the positions of the EODs.
+    """Return the start of each position's document, given the positions of the EODs.
 
     >>> _document_starts(6, np.array([1, 3]))
     array([0, 0, 2, 2, 4, 4])
@@ -360,7 +361,7 @@ def _document_starts(sequence_length: int, ends: NDArray[np.intp]) -> NDArray[np
 
 
 def _causal_mask(sequence_length: int, hidden_after: list[int]) -> NDArray[np.bool_]:
-    """Return True where row must not see column: the future, and what lies before an EOD from after it."""
+    """Return a mask, True where the row must not see the column: later tokens, and those up to a given end."""
     mask = ~np.tri(sequence_length, dtype=np.bool_)
     for end in hidden_after:
         mask[end + 1 :, : end + 1] = True

@@ -1,4 +1,4 @@
-"""Map the arrays of an index cache, after a look at their form."""
+"""Memory-map the arrays of an index cache, and check their shape and type."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 IndexSource: TypeAlias = str | os.PathLike[str] | np.ndarray[Any, np.dtype[Any]]
-"""An index: a `.npy` file, which is mapped, or an array."""
+"""An index array, or the path of a `.npy` file to map."""
 
 
 def open_index_array(source: IndexSource, *, what: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
-    """Map an index, or take an array as it is, after a look at its form; None in `shape` is any length.
+    """Return an index as a read-only array; files are memory-mapped. None in `shape` means any length.
 
     Raises:
-        FormatError: If the file cannot be read, or the array is not of integers in this shape.
+        FormatError: If the file cannot be read, or the array is not one of integers in this shape.
     """
-    name = "the given array" if isinstance(source, np.ndarray) else os.fspath(source)
+    name = "the index array" if isinstance(source, np.ndarray) else os.fspath(source)
     if not isinstance(source, np.ndarray):
         _check_head(name, what)
     try:
         array: np.ndarray[Any, np.dtype[Any]] = (
             source if isinstance(source, np.ndarray) else np.load(name, mmap_mode="r", allow_pickle=False)
         )
-    except (OSError, ValueError, EOFError, SyntaxError, TokenError) as error:  # the last two: a head that is no Python
+    except (OSError, ValueError, EOFError, SyntaxError, TokenError) as error:  # the last two: a header not in Python
         msg = f"{name}: cannot be read as {what} ({error})"
         raise FormatError(msg) from error
     fits = array.ndim == len(shape) and all(n in (None, m) for n, m in zip(shape, array.shape, strict=True))
@@ -39,19 +39,19 @@ def open_index_array(source: IndexSource, *, what: str, shape: tuple[int | None,
         asked = " x ".join("any" if n is None else str(n) for n in shape)
         msg = f"{name}: expected {what} of {asked} integers, got {array.dtype} of shape {array.shape}"
         raise FormatError(msg)
-    # A plain read-only array: np.memmap is slow to slice, and numba compiles once for all.
+    # np.memmap is slow to slice; one array type, always read-only, lets numba compile each kernel once.
     plain = array.view(np.ndarray)
     plain.flags.writeable = False
     return plain
 
 
 def _check_head(path: str, what: str) -> None:
-    """See that a `.npy` file begins as one: numpy would set aside as much memory as a damaged head claims to need.
+    """Check how a `.npy` file begins, since numpy would allocate whatever size a damaged header claims.
 
     Raises:
-        FormatError: If it does not.
+        FormatError: If the file does not begin with a valid header.
 
-    Source: numpy.lib.format: magic, version, and the length of the head in 2 bytes, or 4 from version 2 on.
+    Source: numpy.lib.format: magic, version, and the length of the header in 2 bytes, or 4 from version 2 on.
     """
     try:
         with open_file(path) as file:
@@ -67,7 +67,7 @@ def _check_head(path: str, what: str) -> None:
 
 
 def sample_numbers(indices: ArrayLike) -> NDArray[np.integer[Any]]:
-    """Return a list of sample numbers as an array.
+    """Return sample numbers as an array.
 
     Raises:
         TypeError: If they are not integers in one dimension.

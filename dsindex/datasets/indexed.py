@@ -1,6 +1,6 @@
-"""Open an MMIDIDX dataset (`<prefix>.bin` + `<prefix>.idx`, see dsindex.formats.mmididx) and index its sequences.
+"""Read the sequences of an MMIDIDX dataset (`<prefix>.bin` and `<prefix>.idx`, see dsindex.formats.mmididx).
 
-Everything is a view of the mapped files: opening costs no memory, and forked or spawned workers share the page cache.
+Arrays are views of the mapped files: opening takes no memory, and forked or spawned workers share the page cache.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 class IndexedDataset:
     """The sequences of an MMIDIDX dataset as read-only numpy arrays: `ds[i]`, `ds[a:b]`, `ds.document(j)`.
 
-    A sequence is always an array, also where the dataset has modes: those are in `sequence_modes`. Pickles as its path
-    and is mapped again where it is unpickled. Arrays that were handed out stay valid after `close`.
+    A sequence is an array even if the dataset has modes, which are in `sequence_modes`. The dataset is pickled as its
+    path and mapped again when unpickled. Arrays that were returned stay valid after `close`.
 
     Args:
         prefix: Path of the two files without `.bin` and `.idx`.
-        check: Look at every entry of the index when opening, some nanoseconds per sequence. Without it, only sizes and
-            the two ends are looked at, at a cost that does not depend on the size; an index that is wrong in the middle
-            then gives a FormatError or wrong tokens later, but never reads outside the file.
-        torch: `ds[i]` and `ds[a:b]` are tensors, of int64 where tokens are integers; copies, as torch knows nothing
-            that is read-only.
+        check: Check every entry of the index when opening, which takes some nanoseconds per sequence. Otherwise only
+            sizes and the first and last entries are checked, in constant time; an index that is wrong in the middle
+            then causes a FormatError or wrong tokens later, but nothing is read outside the file.
+        torch: Return `ds[i]` and `ds[a:b]` as tensors, of int64 if tokens are integers. They are copies, since torch
+            has no read-only tensors.
 
     Raises:
-        FormatError: If a file is missing, or the two are not what formats.mmididx says.
-        MissingPackageError: If torch is asked for and not installed.
+        FormatError: If a file is missing, damaged, or does not fit the other.
+        MissingPackageError: If `torch` is set and torch is not installed.
     """
 
     def __init__(self, prefix: str | os.PathLike[str], *, check: bool = True, torch: bool = False) -> None:
@@ -56,7 +56,7 @@ class IndexedDataset:
         self._num_sequences = index.header.num_sequences
         self._tokens = tokens
         self._shift = self.dtype.itemsize.bit_length() - 1
-        # A memoryview gives plain ints from unaligned memory: twice the speed of numpy scalars for a whole ds[i].
+        # A memoryview reads plain ints from unaligned memory, which makes ds[i] twice as fast as numpy scalars do.
         self._lengths = _as_items(index.sequence_lengths, "i")
         self._pointers = _as_items(index.sequence_pointers, "q")
 
@@ -69,7 +69,7 @@ class IndexedDataset:
     @overload
     def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
     def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        """Return the tokens of a sequence, or a list of those of a slice of sequences, which may have any step.
+        """Return the tokens of a sequence, or for a slice a list of such arrays.
 
         Raises:
             IndexError: If there is no such sequence.
@@ -89,19 +89,19 @@ class IndexedDataset:
         return tokens if self._make_tensor is None else self._make_tensor(tokens)
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
-        """Return many sequences, each as `ds[i]`: what torch's DataLoader calls for a batch."""
+        """Return many sequences, each as `ds[i]`; torch's DataLoader calls this."""
         return [self[index] for index in indices]
 
     def get(self, index: SupportsIndex, offset: int = 0, length: int | None = None) -> NDArray[Any]:
         """Return part of a sequence.
 
         Args:
-            index: Which sequence.
-            offset: Tokens to leave out at its start.
-            length: Tokens to give; all that follow where None.
+            index: Number of the sequence.
+            offset: Tokens to skip at its start.
+            length: Tokens to return; all that follow if None.
 
         Raises:
-            IndexError: If there is no such sequence, or the part is not wholly inside it.
+            IndexError: If there is no such sequence, or it does not contain the whole part.
             FormatError: If the index points outside the `.bin`.
         """
         try:
@@ -123,20 +123,20 @@ class IndexedDataset:
         return tokens
 
     def take(self, indices: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Copy many sequences at once.
+        """Return copies of many sequences in one array.
 
         Args:
-            indices: Sequence numbers in any order, also repeated or negative; shape [n].
+            indices: Sequence numbers in any order, possibly repeated or negative; shape [n].
 
         Returns:
-            (values, offsets): the tokens one sequence after the other, shape [offsets[n]], and where each begins, shape
-            [n + 1]. Sequence k of the result is `values[offsets[k]:offsets[k + 1]]`.
+            (values, offsets): the concatenated tokens, shape [offsets[n]], and the starts of sequences, shape [n + 1].
+            Sequence k of the result is `values[offsets[k]:offsets[k + 1]]`.
 
         Raises:
             IndexError: If there is no such sequence.
             FormatError: If the index points outside the `.bin`.
         """
-        from dsindex.kernels.sample_assembly import copy_ranges  # compiled by numba: too slow to import for ds[i] alone
+        from dsindex.kernels.sample_assembly import copy_ranges  # numba is too slow to import for ds[i] alone
 
         ids = np.asarray(indices)
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
@@ -158,13 +158,13 @@ class IndexedDataset:
         return values, offsets
 
     def token_columns(self) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64], int]:
-        """Return what compiled loops read: all tokens, sequence lengths and pointers, log2 of a token's bytes."""
+        """Return the arguments of kernels: all tokens, sequence lengths and pointers, log2 of a token's bytes."""
         index = self._open_index()
         return self._tokens, index.sequence_lengths, index.sequence_pointers, self._shift
 
     @property
     def num_documents(self) -> int:
-        """Number of documents, those without tokens included."""
+        """Number of documents, including empty ones."""
         return self._open_index().header.num_documents
 
     @property
@@ -174,7 +174,7 @@ class IndexedDataset:
 
     @property
     def sequence_lengths(self) -> NDArray[np.int32]:
-        """Tokens of each sequence, shape [sequences]."""
+        """Number of tokens of each sequence, shape [sequences]."""
         return self._open_index().sequence_lengths
 
     @property
@@ -184,7 +184,7 @@ class IndexedDataset:
 
     @property
     def sequence_modes(self) -> NDArray[np.int8] | None:
-        """Modality of each sequence (0 is text), shape [sequences]; None where the dataset has no modes."""
+        """Modality of each sequence (0 is text), shape [sequences]; None if the dataset has no modes."""
         return self._open_index().sequence_modes
 
     def document_sequences(self, document: SupportsIndex) -> range:
@@ -201,13 +201,16 @@ class IndexedDataset:
             msg = f"{self.prefix}: expected a document below {self.num_documents}, got {document}"
             raise IndexError(msg)
         begin, end = int(boundaries[number]), int(boundaries[number + 1])
-        if not 0 <= begin <= end <= len(self):  # only where the index was not checked when it was opened
-            msg = f"{self.prefix}.idx: document {number} has sequences {begin} to {end} of {len(self)}; verify it"
+        if not 0 <= begin <= end <= len(self):  # possible only if the index was not checked on opening
+            msg = (
+                f"{self.prefix}.idx: expected document {number} within {len(self)} sequences, got {begin} to {end}; "
+                f"verify the dataset"
+            )
             raise FormatError(msg)
         return range(begin, end)
 
     def document(self, document: SupportsIndex) -> NDArray[Any]:
-        """Return all tokens of a document, its sequences one after the other, as they lie in the `.bin`.
+        """Return all tokens of a document: its sequences one after the other, as in the `.bin`.
 
         Raises:
             IndexError: If there is no such document.
@@ -221,7 +224,7 @@ class IndexedDataset:
         return self._tokens[begin : begin + sum(map(len, parts))]
 
     def document_of(self, index: SupportsIndex) -> int:
-        """Tell which document a sequence belongs to.
+        """Return the number of the document that a sequence belongs to.
 
         Raises:
             IndexError: If there is no such sequence.
@@ -230,16 +233,16 @@ class IndexedDataset:
         number += len(self) if number < 0 else 0
         if not 0 <= number < len(self):
             raise self._no_such_sequence(index)
-        # A document without sequences begins where the next one does: the last that begins at or before is the owner.
+        # An empty document begins where the next one does, so the last one that begins at or before owns the sequence.
         return int(np.searchsorted(self.document_indices, number, side="right")) - 1
 
     @property
     def closed(self) -> bool:
-        """Tell whether `close` was called."""
+        """Whether `close` was called."""
         return self._index is None
 
     def close(self) -> None:
-        """Let go of the files. Arrays that were handed out stay valid; the maps go with the last of them."""
+        """Release the files. Arrays that were returned stay valid; the files are unmapped with the last of them."""
         self._index = None
         self._tokens = self._tokens[:0].copy()
         self._lengths = self._pointers = ()
@@ -267,7 +270,7 @@ class IndexedDataset:
             return [self.get(number) for number in range(begin, end, step)]
         if begin >= end:
             return []
-        # Neighbours lie one after the other: one look at the two ends bounds all of them.
+        # Neighbours are contiguous, so checking the two ends bounds all of them.
         lengths = self.sequence_lengths[begin:end]
         stops = np.cumsum(lengths, dtype=np.int64).tolist()
         first = self._pointers[begin] >> self._shift
@@ -284,7 +287,7 @@ class IndexedDataset:
         return self._index
 
     def _no_such_sequence(self, index: object) -> Exception:
-        """Say why an index was refused, once it was."""
+        """Return the error for an index that was refused."""
         if self.closed:
             return ValueError(f"{self.prefix}: the dataset is closed")
         if not isinstance(index, SupportsIndex):
@@ -293,17 +296,17 @@ class IndexedDataset:
 
     def _outside(self, index: object) -> FormatError:
         return FormatError(
-            f"{self.prefix}.idx: sequence {index} does not lie inside the .bin; the index is damaged, verify it"
+            f"{self.prefix}.idx: expected sequence {index} inside the .bin, got a position outside; verify the dataset"
         )
 
 
 def _reopen(prefix: str, torch: bool) -> IndexedDataset:
-    """Open in another process what was checked, or not, in the first."""
+    """Open an unpickled dataset, without checking it a second time."""
     return IndexedDataset(prefix, check=False, torch=torch)
 
 
 def _map_tokens(bin_path: str, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]:
-    """Map a `.bin`; give its whole tokens, read-only, and its size in bytes."""
+    """Map a `.bin` and return its complete tokens, read-only, and its size in bytes."""
     try:
         with open_file(bin_path) as file:
             size_bytes = os.fstat(file.fileno()).st_size
@@ -316,7 +319,7 @@ def _map_tokens(bin_path: str, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]
 
 
 def _as_items(array: NDArray[Any], code: Literal["i", "q"]) -> memoryview[int] | tuple[int, ...]:
-    """Return a view of an array whose items are plain ints; a memoryview, which has no form for an empty one."""
+    """Return a view of an array whose items are plain ints; a tuple if it is empty, which memoryviews cannot be."""
     if not len(array):
         return ()
     native = array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -1,9 +1,9 @@
-"""Instruction data to train on: JSONL tokenized as it is read, or what `dsindex instruct` has written.
+"""Instruction data to train on: JSONL that is tokenized when read, or the output of `dsindex instruct`.
 
-`InstructionDataset` is the spec's: JSONL + raw index, one dict per record, for an InstructionCollator.
-`PackedInstructionDataset` reads `<prefix>_text_document` (tokens), `<prefix>_loss_mask` (uint8, 1 = learn; one
-per token) and, where there is one, `<prefix>_packing_<L>`, all MMIDIDX. In the last one a sequence is a block, and its
-"tokens" are the numbers of the sequences that stand in the block.
+`InstructionDataset` reads JSONL through a raw index and returns one dict per record, for an InstructionCollator.
+`PackedInstructionDataset` reads `<prefix>_text_document` (tokens), `<prefix>_loss_mask` (uint8, one per token,
+1 = trainable) and, if it exists, `<prefix>_packing_<L>`, all in MMIDIDX. In the last one, the block layout, a sequence
+is a block, and its "tokens" are the numbers of the sequences in that block.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 class InstructionDataset:
-    """Records of a JSONL file, with the fields that jq patterns name tokenized.
+    """Records of a JSONL file, with the fields that jq patterns select tokenized.
 
     Args:
-        jsonl_path: The file.
-        index_path: Its raw index; `<stem>.idx` beside it where None. Built where it is missing.
-        tokenizer: Tokenizes texts, without adding anything.
-        jq_patterns: Name -> pattern, or patterns whose last part is their name; each a text or messages.
-        special_tokens: Name -> text of a token that is exactly one id.
+        jsonl_path: The JSONL file.
+        index_path: Its raw index; `<stem>.idx` in the same folder if None. Built if it is missing.
+        tokenizer: Tokenizes texts; adds no special tokens.
+        jq_patterns: Name -> pattern, or patterns whose last part is their name; each selects a text or messages.
+        special_tokens: Name -> text of a special token, which must be exactly one id.
 
     Raises:
         TokenizerError: If a special token is not exactly one id.
@@ -63,13 +63,11 @@ class InstructionDataset:
         fields = parse_field_patterns(jq_patterns)
         self._names = [field.name for field in fields]
         if SPECIAL_TOKENS_KEY in self._names:
-            raise InputError(
-                f"jq_patterns: a field cannot be called {SPECIAL_TOKENS_KEY!r}; name its pattern otherwise"
-            )
+            raise InputError(f"jq_patterns: a field cannot be called {SPECIAL_TOKENS_KEY!r}; choose another name")
         self._patterns = Patterns(fields)
         self._tokenizer = tokenizer
         self.special_ids = {name: tokenizer.special_id(name, text) for name, text in special_tokens.items()}
-        """Name -> id."""
+        """Name -> id of each special token."""
         self.path = os.fspath(jsonl_path)
         index = raw_index_path(self.path) if index_path is None else os.fspath(index_path)
         try:
@@ -88,13 +86,13 @@ class InstructionDataset:
         """Return the fields of one record, tokenized.
 
         Returns:
-            Per field: for a text `{"value": text, "tokens": ids}`; for a list of messages the messages, each with
-            `tokens` added. And `special_tokens`: name -> id. A field that the record lacks is left out.
+            For each field that the record has: `{"value": text, "tokens": ids}` for a text, or the list of messages,
+            each with `tokens` added. Also `special_tokens`: name -> id.
 
         Raises:
             IndexError: If there is no such record.
             RecordProblem: If it is not JSON, or a field is neither a text nor a list of messages.
-            RecordLimitError: If a pattern takes too much time or memory for it.
+            RecordLimitError: If a pattern needs too much time or memory for it.
         """
         record = parse_record(self._line(index))
         for text in strings_in(record):
@@ -112,7 +110,7 @@ class InstructionDataset:
         return sample
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
-        """Return many records, each as `ds[i]`: what torch's DataLoader calls for a batch."""
+        """Return many records, each as `ds[i]`; torch's DataLoader calls this."""
         return [self[index] for index in indices]
 
     def __repr__(self) -> str:
@@ -141,16 +139,16 @@ class PackedInstructionDataset:
     """Blocks of conversations with their loss masks.
 
     Args:
-        prefix: Path up to `_text_document.bin`.
-        sequence_length: L, in tokens.
-        pad_id: Fills blocks.
-        packed: Read the packing plan, or make it where there is none (the same); else one conversation per block.
-        torch: Blocks are dicts of tensors, by the names of a Block's fields.
+        prefix: Path without `_text_document.bin`.
+        sequence_length: Tokens per block.
+        pad_id: Token that fills up blocks.
+        packed: Use the block layout; it is computed if it was not stored. False means one conversation per block.
+        torch: Return blocks as dicts of tensors, by the names of a Block's fields.
 
     Raises:
-        FormatError: If a file is missing or broken, or tokens, masks and plan do not fit each other.
-        ValueError: If a conversation is longer than L.
-        MissingPackageError: If torch is asked for and not installed.
+        FormatError: If a file is missing or damaged, or tokens, masks and block layout do not fit each other.
+        ValueError: If a conversation is longer than a block.
+        MissingPackageError: If `torch` is set and torch is not installed.
     """
 
     def __init__(
@@ -170,14 +168,14 @@ class PackedInstructionDataset:
         self._mask = IndexedDataset(f"{self.prefix}_loss_mask")
         self._check_masks()
         self.plan = self._open_plan() if packed else _one_per_block(self._text.sequence_lengths, sequence_length)
-        """Which sequences stand in which block."""
+        """The sequences in each block."""
 
     def __len__(self) -> int:
         """Return the number of blocks."""
         return self.plan.num_blocks
 
     def __getitem__(self, index: SupportsIndex) -> Block | dict[str, Any]:
-        """Return one block; a dict of tensors with `torch`.
+        """Return one block, or with `torch` a dict of tensors.
 
         Raises:
             IndexError: If there is no such block.
@@ -193,7 +191,7 @@ class PackedInstructionDataset:
         return convert_arrays({field.name: getattr(block, field.name) for field in fields(block)}, self._make_tensor)
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Block | dict[str, Any]]:
-        """Return many blocks, each as `ds[i]`: what torch's DataLoader calls for a batch."""
+        """Return many blocks, each as `ds[i]`; torch's DataLoader calls this."""
         return [self[index] for index in indices]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -216,7 +214,7 @@ class PackedInstructionDataset:
         if len(texts) != len(masks) or not np.array_equal(texts, masks):
             raise FormatError(
                 f"{mask_path}.idx: expected the lengths of {self.prefix}_text_document.idx ({len(texts)} sequences), "
-                f"got others ({len(masks)} sequences); build both again"
+                f"got other lengths ({len(masks)} sequences); build both again"
             )
 
     def _open_plan(self) -> BlockLayout:
@@ -231,7 +229,7 @@ class PackedInstructionDataset:
         counts = np.bincount(conversations, minlength=len(lengths)) if self._are_ids(conversations) else np.zeros(0)
         if len(counts) != len(lengths) or not (counts == 1).all():
             raise FormatError(
-                f"{path}.bin: expected every one of {len(lengths)} sequences once, got another list; build it again"
+                f"{path}.bin: expected each of {len(lengths)} sequences once, got another list; build it again"
             )
         tokens = np.zeros(len(conversations) + 1, dtype=np.int64)
         np.cumsum(lengths[conversations], out=tokens[1:])
@@ -254,7 +252,7 @@ class PackedInstructionDataset:
 
 
 def packing_prefix(prefix: str, sequence_length: int) -> str:
-    """Return the path of a packing plan without `.bin` and `.idx`.
+    """Return the path of a block layout without `.bin` and `.idx`.
 
     >>> packing_prefix("out/chat", 4096)
     'out/chat_packing_4096'

@@ -1,8 +1,8 @@
-"""Open whatever a path names: what it is, is told from the files themselves.
+"""Open a dataset of any format; the format is detected from the files.
 
-a file that begins as MMIDIDX, or the .bin beside it     IndexedDataset
+an MMIDIDX file, or its .bin                             IndexedDataset
 a .pbin of any version                                   PbinDocuments; blocks of tokens with `block_size`
-a pickled list of pairs, or the JSONL beside it          RawLines; tokens with `tokenizer`
+a raw index, or its JSONL file                           RawLines; tokens with `tokenizer`
 PREFIX of PREFIX_text_document and PREFIX_loss_mask      PackedInstructionDataset
 a description of an index cache, or its folder           GPTDataset or BlendedDataset
 """
@@ -65,25 +65,25 @@ def open_dataset(
     check: bool = True,
     torch: bool = False,
 ) -> Dataset:
-    """Open a dataset; its kind is told from the files.
+    """Open a dataset; its format is detected from the files.
 
     Args:
-        path: A prefix, or one of a dataset's files, or the folder of an index cache.
-        block_size: Of a `.pbin`: blocks of so many tokens instead of documents.
-        sequence_length: Of instruction data: the length of blocks; that of the packing plan if there is one only.
-        pad_id: Of instruction data: fills blocks; 0 if None. No loss falls on padding.
-        split: Of an index cache in a folder with several: train, valid or test; train if None.
-        prefix: Of an index cache: the dataset, where its path is not the one in the description; several of a blend.
-        options: Of an index cache: what samples say beside their tokens.
-        tokenizer: Of a JSONL file: tokenizes lines, which are bytes otherwise.
-        check: Look at every entry of an MMIDIDX index, as IndexedDataset says.
-        torch: Tensors in the place of arrays.
+        path: A prefix, one of a dataset's files, or the folder of an index cache.
+        block_size: For a `.pbin`: return blocks of this many tokens instead of documents.
+        sequence_length: For instruction data: tokens per block; may be None if only one block layout is stored.
+        pad_id: For instruction data: token that fills up blocks; 0 if None. Loss is masked on padding.
+        split: For a folder with several index caches: train, valid or test; train if None.
+        prefix: For an index cache: the dataset, if its path differs from the description's; a list for a blend.
+        options: For an index cache: how masks and positions of samples are made.
+        tokenizer: For a JSONL file: tokenizes lines, which are bytes otherwise.
+        check: Check every entry of an MMIDIDX index, as in IndexedDataset.
+        torch: Return tensors instead of arrays.
 
     Raises:
-        InputError: If there is no dataset, if it is not clear which of several is meant, or if an option is given that
-            means nothing to a dataset of this kind.
-        FormatError: If a file is damaged, or is not of any of these formats.
-        MissingPackageError: If torch is asked for and not installed.
+        InputError: If there is no dataset, if it is ambiguous which one is meant, or if this kind of dataset does not
+            take an option.
+        FormatError: If a file is damaged or in none of these formats.
+        MissingPackageError: If `torch` is set and torch is not installed.
     """
     given = {
         "block_size": block_size,
@@ -109,20 +109,20 @@ def open_cache(
     check: bool = True,
     torch: bool = False,
 ) -> GPTDataset | BlendedDataset:
-    """Open the one index cache of a split among several.
+    """Open the index cache of a split.
 
-    The caches of datasets that a blend among them is made of are parts of it.
+    If one of the caches is of a blend, the caches of its datasets are taken as parts of it.
 
     Args:
-        descriptions: Paths of descriptions, each with the prefixes of its datasets; None where it names them itself.
-        place: What messages call them.
+        descriptions: Path of each description -> prefixes of its datasets; None to use those in the description.
+        place: Name of the caches in messages.
         split: train, valid or test.
-        options: What samples say beside their tokens.
+        options: How masks and positions of samples are made.
         check: As for IndexedDataset.
-        torch: Samples have tensors in the place of arrays.
+        torch: Return tensors instead of arrays.
 
     Raises:
-        InputError: If there is none, or if there are several.
+        InputError: If the split has no cache, or several.
         FormatError: If a file is missing or damaged.
     """
     known = {path: read_description(path) for path in descriptions}
@@ -139,9 +139,9 @@ def open_cache(
     if not found:
         splits = sorted({str(each.get("index_split", each.get("split"))) for each in known.values()})
         msg = f"{place}: expected the index cache of the split {split}, got {_list(splits) or 'no description'}"
-        raise InputError(f"{msg}; choose a split that is there" if splits else msg)
+        raise InputError(f"{msg}; choose one of these splits" if splits else msg)
     if len(found) > 1:
-        msg = f"{place}: expected one index cache of the split {split}, got {len(found)}: {_list(found)}; name one"
+        msg = f"{place}: expected one index cache of the split {split}, got {len(found)}: {_list(found)}; choose one"
         raise InputError(msg)
     path, prefixes = found[0], descriptions[found[0]]
     extra = _has_extra_token(path)
@@ -152,7 +152,7 @@ def open_cache(
 
 
 def _has_extra_token(description_path: str) -> bool:
-    """Return what our record beside a cache says; without one, Megatron's default."""
+    """Return the setting in dsindex's record of a cache; without a record, Megatron's default."""
     description = read_description(description_path)
     folder = os.path.dirname(description_path)
     if description["class"] == BLENDED_CLASS:
@@ -163,7 +163,7 @@ def _has_extra_token(description_path: str) -> bool:
 
 
 class _Opening:
-    """One path, and what was asked for."""
+    """One path, and the options given for it."""
 
     def __init__(self, path: str, given: Mapping[str, Any], check: bool, torch: bool) -> None:
         self._path = path
@@ -192,7 +192,7 @@ class _Opening:
     def _open_file(self) -> Dataset:
         path = self._path
         stem, suffix = os.path.splitext(path)
-        if suffix == PBIN_SUFFIX:  # its first byte is that of a number, and can be any
+        if suffix == PBIN_SUFFIX:  # begins with a number, so its first byte can be any
             return self._open_packed(path)
         head = _read_head(path)
         if head.startswith((MAGIC, PICKLE_START)):
@@ -202,7 +202,7 @@ class _Opening:
         if path.endswith(DESCRIPTION_SUFFIX):
             return self._open_description()
         if head.startswith(b"\x93NUMPY"):
-            msg = f"{path}: expected a dataset, got an array of an index cache; give the cache's description or folder"
+            msg = f"{path}: expected a dataset, got an array of an index cache; use the cache's description or folder"
             raise FormatError(msg)
         if suffix == LINES_SUFFIX or head.lstrip().startswith(b"{"):
             return self._open_lines(path, raw_index_path(path))
@@ -248,9 +248,9 @@ class _Opening:
             lengths = [plan[len(packing_prefix(path, 0)) - 1 : -len(".idx")] for plan in plans]
             known = sorted(int(text) for text in lengths if text.isdecimal())
             if len(known) != 1:
-                shown = f"plans for {_list(map(str, known))}" if known else "no packing plan"
-                msg = f"{path}: expected one packing plan, which says the sequence length, got {shown}; "
-                raise InputError(f"{msg}give sequence_length")
+                shown = f"layouts for {_list(map(str, known))}" if known else "none"
+                msg = f"{path}: expected one block layout to take the sequence length from, got {shown}; "
+                raise InputError(f"{msg}set sequence_length")
             length = known[0]
         return PackedInstructionDataset(
             path, sequence_length=length, pad_id=self._given.get("pad_id", 0), torch=self._torch
@@ -261,7 +261,7 @@ class _Opening:
         if not descriptions:
             msg = (
                 f"{self._path}: expected the path of a dataset or the folder of an index cache, got a folder without "
-                f"descriptions; add the name of a dataset in it, without .bin and .idx"
+                f"descriptions; append the name of a dataset in it, without .bin and .idx"
             )
             raise InputError(msg)
         return self._open_cache(descriptions, self._given.get("split", DEFAULT_SPLIT))
@@ -271,7 +271,7 @@ class _Opening:
         own = str(description.get("index_split", description.get("split")))
         wanted = self._given.get("split", own)
         if wanted != own:
-            msg = f"{self._path}: expected the description of the split {wanted}, got that of {own}; leave split out"
+            msg = f"{self._path}: expected the description of the split {wanted}, got that of {own}; omit split"
             raise InputError(msg)
         return self._open_cache([self._path], own)
 
@@ -289,10 +289,10 @@ class _Opening:
         )
 
     def _allow(self, kind: str, *names: str) -> None:
-        """Refuse options that mean nothing to a kind of dataset."""
+        """Raise an error for options that a kind of dataset does not take."""
         foreign = next((name for name in self._given if name not in names), None)
         if foreign is not None:
-            msg = f"{self._path}: it is {kind}, to which the option {foreign} means nothing; leave it out"
+            msg = f"{self._path}: this is {kind}, which does not take the option {foreign}; omit it"
             raise InputError(msg)
 
     def _nothing(self) -> InputError:
@@ -312,10 +312,10 @@ def _read_head(path: str) -> bytes:
 
 
 def _find_lines(idx_path: str) -> str:
-    """Return the file whose lines a raw index is of: the one beside it whose name differs by the suffix alone.
+    """Return the JSONL file of a raw index: the file in the same folder that differs in the suffix only.
 
     Raises:
-        InputError: If there is none, or if there are several and no `.jsonl` among them.
+        InputError: If there is none, or several without a `.jsonl` among them.
     """
     stem = os.path.splitext(idx_path)[0]
     beside = [path for path in sorted(glob.glob(f"{glob.escape(stem)}.*")) if raw_index_path(path) == idx_path]
@@ -324,7 +324,7 @@ def _find_lines(idx_path: str) -> str:
         return f"{stem}{LINES_SUFFIX}"
     if len(found) != 1:
         got, place = _list(found) or "none", f"{stem}{LINES_SUFFIX}"
-        msg = f"{idx_path}: expected the file of this raw index beside it, got {got}; put it there as {place}"
+        msg = f"{idx_path}: expected the JSONL file of this raw index beside it, got {got}; move it to {place}"
         raise InputError(msg)
     return found[0]
 

@@ -1,6 +1,6 @@
-"""Open a `.pbin` of Modalities (dsindex.formats.pbin) as blocks of a fixed number of tokens, under Modalities' names.
+"""Read `.pbin` files of Modalities (dsindex.formats.pbin) as documents or as blocks, under Modalities' class names.
 
-Blocks are numpy arrays in the types that Modalities gives to torch: uint8, int32 and int64 for tokens of 1, 2 and 4
+They are numpy arrays of the types that Modalities passes to torch: uint8, int32 and int64 for tokens of 1, 2 and 4
 bytes.
 """
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from dsindex.formats.pbin import PbinHeader, PbinVersion
 
 MEMORY_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int32), 4: np.dtype(np.int64)}
-"""Type of a token in memory by its bytes on disk; torch has no arithmetic for most unsigned types."""
+"""Token type in memory by token bytes on disk; torch has no arithmetic for most unsigned types."""
 
 
 class _Blocks:
-    """Blocks of `block_size` tokens that begin at given tokens. Pickles as its arguments and is mapped again."""
+    """Blocks of `block_size` tokens that begin at given tokens; pickled as the arguments and mapped again."""
 
     def __init__(
         self, path: str | os.PathLike[str], block_size: int, *, version: PbinVersion | None, torch: bool
@@ -56,21 +56,21 @@ class _Blocks:
 class PackedMemMapDatasetContinuous(_Blocks):
     """All tokens in file order, cut into blocks without regard to documents.
 
-    With `reuse_last_target` a block begins with the last token of the one before, so that every token but the first is
-    a target once: (T - B) // (B - 1) + 1 blocks of B = `block_size` out of T tokens. Without it blocks share nothing,
-    T // B of them. What is left at the end is dropped. The index of the file is not read.
+    With `reuse_last_target` a block begins with the last token of the previous one, so that every token but the first
+    is a target once: T tokens make (T - B) // (B - 1) + 1 blocks of B = `block_size` tokens. Without it, blocks do not
+    overlap, and there are T // B. The remainder at the end is dropped. The index of the file is not read.
 
     Args:
         path: The `.pbin`.
-        block_size: Tokens of a block.
+        block_size: Tokens per block.
         reuse_last_target: Overlap blocks by one token.
-        version: The version of the file; told from the file if None.
-        torch: Blocks are tensors of int64.
+        version: The version of the file; detected if None.
+        torch: Return blocks as tensors of int64.
 
     Raises:
-        FormatError: If the file is no `.pbin`.
+        FormatError: If the file is not a `.pbin`.
         ValueError: If `block_size` is below 2 or above the number of tokens.
-        MissingPackageError: If torch is asked for and not installed.
+        MissingPackageError: If `torch` is set and torch is not installed.
 
     Source: Modalities, PackedMemMapDatasetContinuous.
     """
@@ -97,7 +97,7 @@ class PackedMemMapDatasetContinuous(_Blocks):
     @overload
     def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
     def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        """Return the tokens of a block, shape [block_size], or a list of those of a slice.
+        """Return the tokens of a block, shape [block_size], or for a slice a list of such arrays.
 
         Raises:
             IndexError: If there is no such block.
@@ -107,7 +107,7 @@ class PackedMemMapDatasetContinuous(_Blocks):
         return self._block(_checked(index, len(self)) * self._stride)
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
-        """Return many blocks, each as `ds[i]`: what torch's DataLoader calls for a batch."""
+        """Return many blocks, each as `ds[i]`; torch's DataLoader calls this."""
         return [self[index] for index in indices]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -122,17 +122,16 @@ class PackedMemMapDatasetContinuous(_Blocks):
 
 
 class PackedMemMapDatasetMegatron(_Blocks):
-    """Blocks that begin where a document begins, as far as documents are no longer than a block.
+    """Blocks that begin where a document begins, unless the document is longer than a block.
 
-    Our rule, for B = `block_size`: the first block begins at the first token and takes B tokens, whatever documents
-    they are of. The next block begins
+    The rule for B = `block_size`: the first block begins at the first token and takes B tokens, across documents. The
+    next block begins
 
     1. where the block ends, if a document begins there;
-    2. else at the beginning of the document that did not fit whole, which is read again from its start;
-    3. but if that document is the one in which the block itself begins, it is longer than the block could hold: then
-       the next block goes on where this one ends, so that no token of a long document is lost.
+    2. else at the beginning of the document that did not fit, which is read again from its start;
+    3. but if the block began in that same document, where the block ends, so that no token of a long document is lost.
 
-    The tail that fills no block is dropped. Documents of 3, 4, 2 and 9 tokens with B = 5: [0, 5) holds the first and
+    A tail shorter than a block is dropped. Documents of 3, 4, 2 and 9 tokens with B = 5: [0, 5) has the first and
     part of the second; [3, 8) the second and part of the third; [7, 12) the third and part of the fourth; [9, 14) the
     fourth, which is longer than 5; [14, 19) would be its rest, 4 tokens, and is dropped.
 
@@ -140,14 +139,14 @@ class PackedMemMapDatasetMegatron(_Blocks):
 
     Args:
         path: The `.pbin`.
-        block_size: Tokens of a block.
-        version: The version of the file; told from the file if None.
-        torch: Blocks are tensors of int64.
+        block_size: Tokens per block.
+        version: The version of the file; detected if None.
+        torch: Return blocks as tensors of int64.
 
     Raises:
-        FormatError: If the file is no `.pbin`, or its index is damaged.
+        FormatError: If the file is not a `.pbin`, or its index is damaged.
         ValueError: If `block_size` is below 2 or above the number of tokens.
-        MissingPackageError: If torch is asked for and not installed.
+        MissingPackageError: If `torch` is set and torch is not installed.
     """
 
     def __init__(
@@ -166,7 +165,7 @@ class PackedMemMapDatasetMegatron(_Blocks):
     @overload
     def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
     def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        """Return the tokens of a block, shape [block_size], or a list of those of a slice.
+        """Return the tokens of a block, shape [block_size], or for a slice a list of such arrays.
 
         Raises:
             IndexError: If there is no such block.
@@ -176,7 +175,7 @@ class PackedMemMapDatasetMegatron(_Blocks):
         return self._block(int(self._begins[_checked(index, len(self))]))
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
-        """Return many blocks, each as `ds[i]`: what torch's DataLoader calls for a batch."""
+        """Return many blocks, each as `ds[i]`; torch's DataLoader calls this."""
         return [self[index] for index in indices]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -187,16 +186,16 @@ class PackedMemMapDatasetMegatron(_Blocks):
 
 
 class PbinDocuments:
-    """The documents of a `.pbin` as arrays: `ds[i]`, `ds[a:b]`. Pickles as its path and is mapped again.
+    """The documents of a `.pbin` as arrays: `ds[i]`, `ds[a:b]`. It is pickled as its path and mapped again.
 
     Args:
         path: The `.pbin`.
-        version: The version of the file; told from the file if None.
-        torch: Documents are tensors of int64.
+        version: The version of the file; detected if None.
+        torch: Return documents as tensors of int64.
 
     Raises:
-        FormatError: If the file is no `.pbin`, or its index is damaged.
-        MissingPackageError: If torch is asked for and not installed.
+        FormatError: If the file is not a `.pbin`, or its index is damaged.
+        MissingPackageError: If `torch` is set and torch is not installed.
     """
 
     def __init__(
@@ -211,12 +210,12 @@ class PbinDocuments:
         self._ends = np.cumsum(np.concatenate(lengths))
 
     def __len__(self) -> int:
-        """Return the number of documents, empty ones included."""
+        """Return the number of documents, including empty ones."""
         return len(self._ends)
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens of all documents."""
+        """Number of tokens in all documents."""
         return self.header.num_tokens
 
     @overload
@@ -224,7 +223,7 @@ class PbinDocuments:
     @overload
     def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
     def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        """Return the tokens of a document, shape [tokens], or a list of those of a slice.
+        """Return the tokens of a document, shape [tokens], or for a slice a list of such arrays.
 
         Raises:
             IndexError: If there is no such document.
@@ -234,7 +233,7 @@ class PbinDocuments:
         return self._document(_checked(index, len(self), what="document"))
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
-        """Return many documents, each as `ds[i]`: what torch's DataLoader calls for a batch."""
+        """Return many documents, each as `ds[i]`; torch's DataLoader calls this."""
         return [self[index] for index in indices]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -257,7 +256,7 @@ def plan_document_blocks(document_lengths: NDArray[np.int64], block_size: int) -
 
     Args:
         document_lengths: Tokens of each document, shape [documents].
-        block_size: Tokens of a block.
+        block_size: Tokens per block.
 
     >>> plan_document_blocks(np.array([3, 4, 2, 9]), 5)
     array([0, 3, 7, 9])
@@ -265,8 +264,8 @@ def plan_document_blocks(document_lengths: NDArray[np.int64], block_size: int) -
     ends = np.cumsum(document_lengths)
     begins = ends - document_lengths
     total = int(ends[-1]) if len(ends) else 0
-    # Blocks that begin in document i, had one begun at its start: one for each full block_size of it, and one more for
-    # its rest, which goes on into later documents. The document after all these follows from where the last one ends.
+    # If a block begins at the start of document i, these blocks begin in it: one per full block_size, and one for the
+    # rest, which continues into later documents. The document in which the last one ends is visited next.
     rests = document_lengths % block_size
     num_blocks = document_lengths // block_size + (rests > 0)
     last_ends = begins + num_blocks * block_size

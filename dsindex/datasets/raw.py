@@ -1,4 +1,4 @@
-"""Open a JSONL file through its raw index and tokenize lines when they are asked for: Modalities' MemMapDataset."""
+"""Read a JSONL file through its raw index, and tokenize lines on access as Modalities' MemMapDataset does."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 class RawLines:
     """The lines of a JSONL file as bytes, found through its raw index.
 
-    The index is built when it is missing; it appears whole, so several processes may open the file at once.
+    A missing index is built and created atomically, so several processes may open the file at once.
 
     Args:
         path: The JSONL file.
-        index_path: The raw index; beside the file, with the suffix `.idx`, if None.
+        index_path: The raw index; `<stem>.idx` in the same folder if None.
 
     Raises:
         InputError: If the file cannot be read.
@@ -52,7 +52,7 @@ class RawLines:
         return len(self._pairs)
 
     def offset(self, index: SupportsIndex) -> int:
-        """Return the byte of the file at which a line begins.
+        """Return the byte offset at which a line begins.
 
         Raises:
             IndexError: If there is no such line.
@@ -77,7 +77,7 @@ class RawLines:
         return bytes(line)
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[bytes]:
-        """Return many lines, each as `ds[i]`: what torch's DataLoader calls for a batch."""
+        """Return many lines, each as `ds[i]`; torch's DataLoader calls this."""
         return [self[index] for index in indices]
 
     def __repr__(self) -> str:
@@ -85,26 +85,26 @@ class RawLines:
 
 
 class MemMapDataset:
-    """The tokens of each line of a JSONL file, made when they are asked for.
+    """The tokens of each line of a JSONL file, tokenized on access.
 
-    Pickles with its index; the jq program is compiled in each process.
+    It is pickled with its index; each process compiles the jq program.
 
     Args:
         path: The JSONL file.
         tokenizer: A tokenizer, or the path of one.
-        index_path: The raw index; beside the file, with the suffix `.idx`, if None. Built when it is missing.
-        jq_pattern: What of a line is tokenized; its first result must be a string.
-        engine: `auto` takes gigatoken where it gives the same ids, which pays for long texts.
+        index_path: The raw index; `<stem>.idx` in the same folder if None. Built if it is missing.
+        jq_pattern: Selects the text of a line; its first result must be a string.
+        engine: `auto` uses gigatoken if it returns the same ids, which pays off for long texts.
         add_special_tokens: Run the tokenizer's post-processor, as Modalities does.
-        torch: Token ids are tensors of int64.
+        torch: Return token ids as tensors of int64.
 
     Raises:
         InputError: If the file cannot be read.
         BadRecordError: If the index is missing and a line is faulty.
         FormatError: If the index is damaged or belongs to another file.
         TokenizerError: If there is no tokenizer at the path.
-        ValueError: If `jq_pattern` is no jq program.
-        MissingPackageError: If torch is asked for and not installed.
+        ValueError: If `jq_pattern` is not a valid jq program.
+        MissingPackageError: If `torch` is set and torch is not installed.
     """
 
     def __init__(
@@ -138,22 +138,22 @@ class MemMapDataset:
     @overload
     def __getitem__(self, index: slice) -> list[NDArray[np.uint32]]: ...
     def __getitem__(self, index: SupportsIndex | slice) -> NDArray[np.uint32] | list[NDArray[np.uint32]]:
-        """Return the token ids of a line, shape [tokens], or a list of those of a slice.
+        """Return the token ids of a line, shape [tokens], or for a slice a list of such arrays.
 
         Raises:
             IndexError: If there is no such line.
-            BadRecordError: If the jq pattern gives no string for it.
+            BadRecordError: If the jq pattern does not return a string.
         """
         if isinstance(index, slice):
             return self.__getitems__(range(*index.indices(len(self))))
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[np.uint32]]:
-        """Return the token ids of many lines, encoded in one call: what torch's DataLoader asks for.
+        """Return the token ids of many lines, encoded in one call; torch's DataLoader calls this.
 
         Raises:
             IndexError: If there is no such line.
-            BadRecordError: If the jq pattern gives no string for one.
+            BadRecordError: If the jq pattern does not return a string for one of them.
         """
         import pyarrow as pa
 
@@ -166,16 +166,16 @@ class MemMapDataset:
         return tokens if self._make_tensor is None else list(map(self._make_tensor, tokens))
 
     def text(self, index: SupportsIndex) -> str:
-        """Return what the jq pattern finds in a line, before it is tokenized.
+        """Return the text that the jq pattern selects from a line.
 
         Raises:
             IndexError: If there is no such line.
-            BadRecordError: If the line is not UTF-8, or the pattern gives no string for it.
+            BadRecordError: If the line is not UTF-8, or the pattern does not return a string.
         """
         try:
             found = next(iter(self._program.input_text(self.lines[index].decode())), None)
         except ValueError as error:  # UnicodeDecodeError is one
-            reason = f"expected JSON that the jq pattern {self.jq_pattern!r} can read ({error}); mend the line"
+            reason = f"expected JSON that the jq pattern {self.jq_pattern!r} can read ({error}); correct the line"
             raise BadRecordError(self.lines.path, self.lines.offset(index), reason) from error
         if not isinstance(found, str):
             kind = "nothing" if found is None else type(found).__name__

@@ -1,4 +1,4 @@
-"""Tensors in the place of arrays, where a dataset is asked for them. torch is an extra, and loads when it is used."""
+"""Convert arrays to tensors for datasets with `torch=True`. torch is an optional package, imported on first use."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class MissingPackageError(DsindexError, ImportError):
-    """Something was asked for that needs a package which is not installed."""
+    """An option or function needs a package that is not installed."""
 
 
 def tensor_maker(wanted: bool) -> Callable[[NDArray[Any]], Any] | None:
-    """Return what makes a tensor of an array; None where arrays are wanted.
+    """Return a function that turns an array into a tensor; None if arrays are wanted.
 
-    Integers become int64, which models take as token ids. Memory is shared only if nobody else has it.
+    Integers become int64, the type of token ids in models. Only the memory of writeable arrays is shared.
 
     Raises:
-        MissingPackageError: If torch is wanted and not installed.
+        MissingPackageError: If tensors are wanted and torch is not installed.
     """
     if not wanted:
         return None
@@ -34,7 +34,7 @@ def tensor_maker(wanted: bool) -> Callable[[NDArray[Any]], Any] | None:
         msg = f"torch=True needs torch, which cannot be imported ({error}); install it: pip install 'dsindex[torch]'"
         raise MissingPackageError(msg) from error
 
-    def make(array: NDArray[Any]) -> Any:  # noqa: ANN401 - torch is not there for type checkers
+    def make(array: NDArray[Any]) -> Any:  # noqa: ANN401 - torch may not be installed
         if array.dtype.kind in "iu":
             array = array.astype(np.int64, copy=not array.flags.writeable)
         elif not array.flags.writeable:
@@ -45,5 +45,5 @@ def tensor_maker(wanted: bool) -> Callable[[NDArray[Any]], Any] | None:
 
 
 def convert_arrays(sample: Mapping[str, Any], make: Callable[[NDArray[Any]], Any]) -> dict[str, Any]:
-    """Return a sample with a tensor for each array."""
+    """Return a sample with its arrays replaced by tensors."""
     return {name: make(value) if isinstance(value, np.ndarray) else value for name, value in sample.items()}

@@ -2,8 +2,8 @@
 
 The whole text is tokenized once, and the tokenizer returns the characters that each token covers (its offsets). **A
 token is trainable if and only if at least one of its characters is in a trainable span**, so one that straddles a
-boundary is. Pieces of a byte-level tokenizer that share a character all cover it. A token without characters, which
-some tokenizers produce, is trainable iff the character at its position is.
+boundary is trainable. Pieces of a byte-level tokenizer that share a character all cover it. A token without
+characters, which some tokenizers produce, is trainable if the character at its position is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedText:
-    """The tokens of one text and the characters that each covers."""
+    """The tokens of a text, and the characters that each token covers."""
 
     ids: NDArray[np.uint32]
     offsets: NDArray[np.int64]
@@ -113,7 +113,7 @@ class ChatTokenizer:
             shown = ", ".join(f"{self.token_text(i)!r} ({i})" for i in ids) or "none"
             raise TokenizerError(
                 f"special token {name} = {text!r}: expected exactly one id of its own, got {len(ids)}: {shown}; "
-                "add it to the tokenizer's added tokens, or name one that the tokenizer has"
+                "add it to the tokenizer's added tokens, or choose one that the tokenizer has"
             )
         return int(ids[0])
 
@@ -150,14 +150,14 @@ def mask_from_spans(offsets: NDArray[np.int64], spans: Sequence[Span], *, num_ch
     >>> mask_from_spans(np.array([[0, 2], [2, 5], [5, 6]]), [(3, 5)], num_characters=6)
     array([0, 1, 0], dtype=uint8)
     """
-    learnt = np.zeros(num_characters + 1, dtype=bool)
+    trainable = np.zeros(num_characters + 1, dtype=bool)
     for begin, end in spans:
-        learnt[begin:end] = True
-    # Number of trainable characters before each position.
+        trainable[begin:end] = True
+    # Trainable characters before each position.
     before = np.zeros(num_characters + 2, dtype=np.int64)
-    np.cumsum(learnt, out=before[1:])
+    np.cumsum(trainable, out=before[1:])
     begins, ends = offsets[:, 0], offsets[:, 1]
-    # A token without characters takes the one at its position; the end of the text is never trainable.
+    # A token without characters counts as covering the one at its position; the end of the text is never trainable.
     mask: NDArray[np.uint8] = (before[np.maximum(ends, begins + 1)] > before[begins]).astype(np.uint8)
     return mask
 
@@ -177,7 +177,7 @@ def mask_between_markers(ids: NDArray[np.uint32], *, begin_id: int, end_id: int)
         RecordProblem: If the markers do not alternate, beginning with `begin_id` and ending with `end_id`.
 
     Source: Modalities, LossMaskingCollateFnWrapper, which runs on blocks cut from a stream, where a part may lack its
-    end. Here conversations are whole, and every part has both.
+    end. Here conversations are complete, and every part has both.
 
     >>> mask_between_markers(np.array([5, 0, 7, 8, 1, 5], dtype=np.uint32), begin_id=0, end_id=1)
     array([0, 0, 1, 1, 0, 0], dtype=uint8)
@@ -195,24 +195,21 @@ def mask_between_markers(ids: NDArray[np.uint32], *, begin_id: int, end_id: int)
 
 
 def show_masks(ids: NDArray[np.uint32], mask: NDArray[np.uint8], tokenizer: ChatTokenizer) -> str:
-    """Format tokens for display in runs of equal mask: trainable or not, the text, the tokens' pieces and ids.
+    """Return tokens for display, one line per run of equal mask: whether it is trainable, its text, pieces and ids.
 
     Args:
         ids: Tokens of one conversation.
         mask: 1 for trainable; same shape.
-        tokenizer: The tokenizer of the tokens.
-
-    Returns:
-        One line per run.
+        tokenizer: The tokenizer that made the tokens.
     """
     borders = np.flatnonzero(np.diff(mask)) + 1
     lines = []
-    for run, learnt in zip(
+    for run, trainable in zip(
         np.split(ids, borders), mask[np.concatenate(([0], borders))] if ids.size else [], strict=False
     ):
         pieces = " ".join(tokenizer.token_text(int(token)) for token in run)
         shown = " ".join(map(str, run.tolist()))
-        lines.append(f"{'learn' if learnt else '  -  '} | {tokenizer.decode(run)!r} | {pieces} | {shown}")
+        lines.append(f"{'learn' if trainable else '  -  '} | {tokenizer.decode(run)!r} | {pieces} | {shown}")
     return "\n".join(lines)
 
 

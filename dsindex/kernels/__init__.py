@@ -1,1 +1,1 @@
-"""Every compiled loop, and how they are loaded."""
+"""Kernels (functions compiled by numba), and how they are loaded."""

@@ -1,7 +1,7 @@
-"""Compile index kernels to machine code once per machine: numba, with its compile cache on wherever it can be written.
+"""Compile kernels with numba, once per machine if its compile cache can be written.
 
-Kernels take only contiguous arrays and 64-bit integers, so that each is compiled for one or two combinations of types.
-They release the GIL and start no threads of their own: numba's thread pools must not be entered from several threads.
+Kernels take only contiguous arrays and 64-bit integers, so each is compiled for one or two combinations of types. They
+release the GIL and start no threads, since numba's thread pools must not be entered from several threads.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _COMPILING = threading.RLock()
 
 
 def compiled(function: F, *, forceinline: bool = False) -> F:
-    """Compile at the first call, or load what an earlier process compiled.
+    """Return a kernel that is compiled on the first call, or loaded from numba's cache.
 
-    Numba refuses to cache where neither the package's folder, NUMBA_CACHE_DIR nor the user's cache can be written (a
-    read-only container without a home): then every process compiles for itself, a second or so, instead of failing.
+    numba raises RuntimeError if no cache folder can be written, as in a read-only container without a home. Then every
+    process compiles for itself, which takes about a second.
 
-    One thread compiles at a time: of two that need the same third function numba 0.66 lets one fail with a KeyError.
+    One thread compiles at a time: in numba 0.66, one of two that need the same third function fails with a KeyError.
     """
     try:
         result = numba.njit(cache=True, nogil=True, forceinline=forceinline)(function)
@@ -42,5 +42,5 @@ def compiled(function: F, *, forceinline: bool = False) -> F:
 
 
 def inlined(function: F) -> F:
-    """Compile as `compiled` does, into every loop that calls it: a call with an array in it costs some 20 ns."""
+    """Return a kernel that is inlined into its callers, since a call with an array argument takes about 20 ns."""
     return compiled(function, forceinline=True)

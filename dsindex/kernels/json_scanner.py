@@ -1,12 +1,11 @@
-"""Compiled loops over lines of JSON, by RFC 8259: where lines end, which are JSON, the strings under wanted keys.
+"""Kernels for lines of JSON (RFC 8259): find where lines end, which are JSON, and the strings under wanted keys.
 
-Used by formats.json_lines and kernels.loader. Loads numba, so import it where it is used. Every function is given `end`
-and judges no byte from there on; -1 says that what was looked for is not there.
+Imports numba, so import it where it is used. Every function ignores the bytes from `end` on, and returns -1 if it
+does not find what it looks for.
 
-Bytes are looked at 64 at once, by instructions written for LLVM, which turns them into the widest ones there are. It
-does not do so with loops that say the same: with these, reading 300 MB of JSON took 0.75 s of CPU time instead of
-0.37 s, and a whole build of it takes 4 s. All stand in this file, because numba's cache does not see that a function of
-another file has changed.
+64 bytes are compared at once, in LLVM vector code that compiles to the widest instructions of the machine. LLVM does
+not vectorise equivalent loops, which take twice the time. Everything is in this file, because numba's cache does not
+notice changes in other files.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LANES = 64
-"""Bytes that are looked at in one step. A mark is bit k of a uint64 for byte k of them; all have to be there."""
+"""Bytes compared in one step, all within the array. A mark is bit k of a uint64, for byte k."""
 
 _BYTE, _MARKS = ir.IntType(8), ir.IntType(LANES)
 _VECTOR = ir.VectorType(_BYTE, LANES)
 _QUOTE, _BACKSLASH, _BLANK, _NEWLINE = (ir.Constant(_VECTOR, [ord(byte)] * LANES) for byte in '"\\ \n')
 
 MAX_DEPTH = 64
-"""Brackets within brackets that the scanner follows; deeper lines are left to json.loads, whose limit is Python's."""
+"""Deepest nesting that the scanner follows; deeper lines are left to json.loads, whose limit is Python's."""
 
 MAX_NUMBER_BYTES = 4000
 """Longer numbers are left to json.loads: Python refuses integers of more than 4,300 digits."""
@@ -40,7 +39,7 @@ _SPACE, _TEXT, _DIGIT, _HEX, _ESCAPE = 1, 2, 4, 8, 16
 
 
 def _classes() -> NDArray[np.uint8]:
-    """Return what each byte may be: white space, text of a string as it stands, a digit, or follow a backslash."""
+    """Return the classes of each byte value: white space, unescaped text, digit, hex digit, after a backslash."""
     classes = np.zeros(256, dtype=np.uint8)
     classes[0x20:] = _TEXT
     classes[[ord('"'), ord("\\")]] = 0
@@ -60,14 +59,14 @@ _ESCAPED = np.zeros(256, dtype=np.uint8)
 _ESCAPED[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
 
 _VALUE, _KEY, _AFTER = 0, 1, 2
-"""What comes next: a value; a key; a comma, a closing bracket or the end."""
+"""States of `_skip_value`, by what comes next: a value; a key; a comma, a closing bracket or the end."""
 
 _NOTHING, _ONE = np.uint64(0), np.uint64(1)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _mark_newlines(_context: Any, data: Any, position: Any) -> Any:  # noqa: ANN401 - numba's own types
-    """Mark the newlines among data[position : position + 64]."""
+    """Return marks of the newlines in data[position : position + 64]."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401 - as above
         address = _address(context, builder, signature.args[0], arguments[0], arguments[1])
@@ -79,7 +78,7 @@ def _mark_newlines(_context: Any, data: Any, position: Any) -> Any:  # noqa: ANN
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _mark_special(_context: Any, data: Any, position: Any) -> Any:  # noqa: ANN401 - numba's own types
-    """Mark the quotes, backslashes and bytes below 0x20 among data[position : position + 64]."""
+    """Return marks of the quotes, backslashes and bytes below 0x20 in data[position : position + 64]."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401 - as above
         address = _address(context, builder, signature.args[0], arguments[0], arguments[1])
@@ -90,7 +89,7 @@ def _mark_special(_context: Any, data: Any, position: Any) -> Any:  # noqa: ANN4
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _copy_and_mark_special(_context: Any, data: Any, position: Any, texts: Any, written: Any) -> Any:  # noqa: ANN401
-    """Copy data[position : position + 64] to texts[written : written + 64], and mark as `_mark_special` does."""
+    """Copy data[position : position + 64] to texts[written : written + 64], and return marks like `_mark_special`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401 - as above
         source = _address(context, builder, signature.args[0], arguments[0], arguments[1])
@@ -104,7 +103,7 @@ def _copy_and_mark_special(_context: Any, data: Any, position: Any, texts: Any, 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _count_before(_context: Any, marks: Any) -> Any:  # noqa: ANN401 - numba's own types
-    """Count the bytes before the first mark; there is one."""
+    """Return the number of bytes before the first mark; at least one mark must be set."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:  # noqa: ANN401 - as above
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -126,7 +125,7 @@ def _is_special(builder: Any, octets: Any) -> Any:  # noqa: ANN401 - as above
 
 @inlined
 def _skip_class(data: NDArray[np.uint8], position: int, end: int, members: int) -> int:
-    """Return the index of the first byte that is not of a class."""
+    """Return the index of the first byte outside a class."""
     while position < end and _CLASSES[data[position]] & members:
         position += 1
     return position
@@ -186,14 +185,14 @@ def _skip_key(data: NDArray[np.uint8], position: int, end: int) -> int:
 
 @compiled
 def _skip_digits(data: NDArray[np.uint8], position: int, end: int) -> int:
-    """Return the index after one digit or more."""
+    """Return the index after one or more digits."""
     after = _skip_class(data, position, end, _DIGIT)
     return after if after > position else -1
 
 
 @compiled
 def _skip_number(data: NDArray[np.uint8], begin: int, end: int) -> int:
-    """Return the index after the number that begins at `begin`, unless it is very long."""
+    """Return the index after the number at `begin`; -1 also if it is longer than MAX_NUMBER_BYTES."""
     digits = begin + 1 if data[begin] == ord("-") else begin
     position = _skip_digits(data, digits, end)
     if position < 0 or (data[digits] == ord("0") and position > digits + 1):
@@ -227,7 +226,7 @@ def _skip_scalar(data: NDArray[np.uint8], position: int, end: int) -> int:
 
 @compiled
 def _skip_value(data: NDArray[np.uint8], position: int, end: int, closings: NDArray[np.int64]) -> int:
-    """Return the index after the JSON value at `position`; closings[1:] is room for what the open brackets wait for."""
+    """Return the index after the JSON value at `position`; closings[1:] is scratch space for closing brackets."""
     depth = 0
     expected = _VALUE
     while 0 <= position < end:
@@ -249,7 +248,7 @@ def _skip_value(data: NDArray[np.uint8], position: int, end: int, closings: NDAr
                 return -1
             closings[depth] = ord("}") if byte == ord("{") else ord("]")
             position = _skip_class(data, position + 1, end, _SPACE)
-            # An empty pair of brackets is a value already; the next round closes it.
+            # An empty pair of brackets is complete; the next iteration closes it.
             is_empty = position < end and data[position] == closings[depth]
             expected = _AFTER if is_empty else (_KEY if byte == ord("{") else _VALUE)
         else:
@@ -264,7 +263,7 @@ def _skip_value(data: NDArray[np.uint8], position: int, end: int, closings: NDAr
 
 @compiled
 def find_newlines(data: NDArray[np.uint8], size: int, newlines: NDArray[np.int64]) -> int:
-    """Write the index of every newline in data[:size], ascending; give their number, -1 where there is no room."""
+    """Write the index of every newline in data[:size], ascending; return their number, -1 if there is no room."""
     position, count = 0, 0
     while position < size:
         if position + LANES <= len(data):
@@ -293,13 +292,13 @@ def scan_lines(
     ends: NDArray[np.int64],
     accepted: NDArray[np.bool_],
 ) -> None:
-    """Mark the lines that are JSON beyond doubt, apart from their UTF-8.
+    """Mark the lines that are certainly JSON; their UTF-8 is not checked.
 
     Args:
         data: The bytes.
         starts: Index in `data` of each line's first byte.
         ends: Index in `data` after each line's last byte.
-        accepted: Where the marks go, shape [lines].
+        accepted: Output: True for JSON, shape [lines].
     """
     closings = np.empty(MAX_DEPTH + 1, dtype=np.int64)
     for line in range(len(starts)):
@@ -313,7 +312,7 @@ def scan_lines(
 def _find_key(
     data: NDArray[np.uint8], begin: int, end: int, keys: NDArray[np.uint8], key_ends: NDArray[np.int64]
 ) -> int:
-    """Return the number of the wanted key that data[begin:end] spells; -1: none; -2: escaped, so it may be one."""
+    """Return the number of the wanted key in data[begin:end]; -1 for another key, -2 for one with escapes."""
     for position in range(begin, end):
         if data[position] == ord("\\"):
             return -2
@@ -331,7 +330,7 @@ def _find_key(
 
 @inlined
 def _read_code_unit(data: NDArray[np.uint8], position: int, end: int) -> int:
-    r"""Read the escape \uXXXX at `position`; -1: there is none."""
+    r"""Return the code unit of the escape \uXXXX at `position`."""
     if position + 6 > end or data[position] != ord("\\") or data[position + 1] != ord("u"):
         return -1
     code = 0
@@ -344,7 +343,7 @@ def _read_code_unit(data: NDArray[np.uint8], position: int, end: int) -> int:
 
 @inlined
 def _write_character(code: int, texts: NDArray[np.uint8], written: int) -> int:
-    """Write a character in UTF-8 and give the index after it."""
+    """Write a character in UTF-8 and return the index after it."""
     if code < 0x80:
         texts[written] = code
         return written + 1
@@ -367,7 +366,7 @@ def _write_character(code: int, texts: NDArray[np.uint8], written: int) -> int:
 def _read_unicode_escape(
     data: NDArray[np.uint8], position: int, end: int, texts: NDArray[np.uint8], written: int
 ) -> tuple[int, int]:
-    r"""Write the character of the escape \uXXXX, or of two, at `position`; give the indices after both, -1 in doubt."""
+    r"""Write the character of one or two escapes \uXXXX at `position`; return the indices after both, -1 if invalid."""
     code = _read_code_unit(data, position, end)
     position += 6
     if 0xD800 <= code < 0xDC00:
@@ -390,13 +389,13 @@ def _read_string(
     """Write the text of the string whose opening quote is at `position`.
 
     Returns:
-        The index after its closing quote, -1 where there is none or the text has half of a surrogate pair, which UTF-8
-        cannot hold; and the index after what was written.
+        The index after its closing quote, -1 if there is none or the text has a lone surrogate, which UTF-8 cannot
+        represent; and the index after the written text.
     """
     position += 1
     while 0 <= position < end:
         if position + LANES <= len(data):
-            marks = _copy_and_mark_special(data, position, texts, written)  # what is too much is written over
+            marks = _copy_and_mark_special(data, position, texts, written)  # excess bytes are overwritten later
             if marks == _NOTHING:
                 position, written = position + LANES, written + LANES
                 continue
@@ -430,7 +429,7 @@ def _enter_member(
     keys: NDArray[np.uint8],
     key_ends: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Pass the bracket or comma at `position` and a key; give the key's number and its value's index, -1 in doubt."""
+    """Skip a bracket or comma at `position` and a key; return the key's number and its value's index; -1 if unsure."""
     begin = _skip_class(data, position + 1, end, _SPACE)
     if begin == end or data[begin] != ord('"'):
         return -1, -1
@@ -457,7 +456,7 @@ def _read_object(
     line: int,
     closings: NDArray[np.int64],
 ) -> bool:
-    """Write the strings under the wanted keys of the object that data[position:end] is; False in any doubt."""
+    """Write the strings under the wanted keys of the object in data[position:end]; return False if unsure."""
     for number in range(len(key_ends)):
         text_ends[number, line + 1] = -1
     missing = len(key_ends)
@@ -495,21 +494,21 @@ def read_objects(
     texts: NDArray[np.uint8],
     text_ends: NDArray[np.int64],
 ) -> bool:
-    """Read the strings under the wanted keys, if every line is, beyond doubt, an object that has each of them once.
+    """Read the strings under the wanted keys, if every line is certainly an object that has each key once.
 
     Args:
         data: The bytes.
         starts: Index in `data` of each line's first byte.
         ends: Index in `data` after each line's last byte.
-        keys: The wanted keys in UTF-8, one after the other.
-        key_ends: Where each of them ends in `keys`.
-        texts: Where the strings go without escapes, those of a key one after the other; for each key as many bytes as
-            the lines have, and LANES more.
-        text_ends: Where their ends in `texts` go, behind a column of where each key's strings begin, shape
-            [keys, lines + 1].
+        keys: The wanted keys in UTF-8, concatenated.
+        key_ends: End of each key in `keys`.
+        texts: Output: the unescaped strings, those of a key one after the other; needs the size of all lines plus
+            LANES bytes for each key.
+        text_ends: Output: the end of each string in `texts`, shape [keys, lines + 1]. The caller sets column 0 to where
+            each key's strings begin.
 
     Returns:
-        False where `json.loads` has to be asked; the encoding is not looked at.
+        False if `json.loads` must decide. The encoding is not checked.
     """
     closings = np.empty(MAX_DEPTH + 1, dtype=np.int64)
     for line in range(len(starts)):

@@ -1,7 +1,7 @@
-"""The compiled kernels where they pay: over JSON and token ids, several times as fast as numpy and pyarrow.
+"""Load the kernels for JSON and token ids, which are several times as fast as numpy and pyarrow, when that pays off.
 
-numba takes half a second to load, and once on a machine some seconds to compile. So a process that has little to do
-does without, and one that has much loads them beside its work and goes over to them. The results are the same.
+numba takes half a second to import and, once per machine, some seconds to compile. So a process with little to read
+does without the kernels; one with much loads them in the background and then switches. The results are the same.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOAD_FROM_BYTES = 64 << 20
-"""A process that has so much to read, all in all, loads the kernels."""
+"""A process that reads at least this many bytes in total loads the kernels."""
 
 
 class Kernels(NamedTuple):
-    """The kernels, by their names in json_scanner and tokens."""
+    """The kernels, under their names in json_scanner and tokens."""
 
     find_newlines: Callable[..., Any]
     read_objects: Callable[..., Any]
@@ -27,7 +27,7 @@ class Kernels(NamedTuple):
 
 
 class _Loader:
-    """Loads the kernels when this process reads much."""
+    """Loads the kernels once this process has read enough."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class _Loader:
 
     def load(self) -> None:
         kernels = import_kernels()
-        # A first call compiles, or loads what an earlier process compiled: not while work waits for it.
+        # The first call compiles or loads from the cache; make it here, so that no work waits for it.
         line, places = np.frombuffer(bytearray(b'{"a": "b"}\n'), np.uint8), np.zeros(1, np.int64)
         kernels.find_newlines(line, len(line), places)
         key, key_ends = np.frombuffer(b"a", np.uint8), np.ones(1, np.int64)
@@ -60,22 +60,22 @@ _LOADER = _Loader()
 
 
 def count_bytes(num_bytes: int) -> None:
-    """Take note of bytes that this process will read: much of it is what loading the kernels pays for."""
+    """Count bytes that this process will read; from LOAD_FROM_BYTES on, load the kernels in the background."""
     _LOADER.count(num_bytes)
 
 
 def load_kernels() -> None:
-    """Load the kernels now, whatever this process reads; each is compiled when it is first called."""
+    """Load the kernels now, however little this process reads; each is compiled on its first call."""
     _LOADER.kernels = import_kernels()
 
 
 def loaded_kernels() -> Kernels | None:
-    """Return the kernels; None while they are not loaded."""
+    """Return the kernels; None if they are not loaded yet."""
     return _LOADER.kernels
 
 
 def import_kernels() -> Kernels:
-    """Import numba and the kernels."""
+    """Import numba and return the kernels."""
     from dsindex.kernels.json_scanner import find_newlines, read_objects
     from dsindex.kernels.tokens import insert_token
 

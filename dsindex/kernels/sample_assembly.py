@@ -1,6 +1,6 @@
-"""The loops that copy tokens out of a mapped `.bin`, compiled: a part of a sample costs nanoseconds, not a Python call.
+"""Kernels that copy tokens from a mapped `.bin`, so that no Python call is made per sequence.
 
-Whatever an index says, nothing outside `tokens` is read.
+`assemble_samples` never reads outside `tokens`, even if an index is damaged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @compiled
 def copy_ranges(tokens: NDArray[Any], begins: NDArray[np.int64], offsets: NDArray[np.int64], out: NDArray[Any]) -> None:
-    """Copy `tokens[begins[k]:]` to `out[offsets[k]:offsets[k + 1]]` for each k; the caller has checked the bounds."""
+    """Copy `tokens[begins[k]:]` to `out[offsets[k]:offsets[k + 1]]` for each k; the caller checks the bounds."""
     for k in range(len(begins)):
         shift = begins[k] - offsets[k]
         for position in range(offsets[k], offsets[k + 1]):
@@ -36,22 +36,22 @@ def assemble_samples(
     pad: int,
     out: NDArray[np.int64],
 ) -> int:
-    """Copy the tokens of samples, each from one row of the sample index to the next, into the rows of `out`.
+    """Copy the tokens of samples into the rows of `out`; a sample extends from its row of the sample index to the next.
 
     Args:
-        tokens: The `.bin`.
-        lengths: Tokens of each sequence.
+        tokens: All tokens of the `.bin`.
+        lengths: Number of tokens of each sequence.
         pointers: Byte position of each sequence in the `.bin`.
         item_shift: log2 of a token's bytes.
         document_index: Sequence numbers in the order of training.
         sample_index: Rows [position in document_index, token offset], shape [samples + 1, 2].
-        rows: Which samples, as the shuffle index names them, shape [n].
+        rows: Rows of the sample index, as the shuffle index has them, shape [n].
         extra: Tokens that a sample shares with the next: 1 or 0.
-        pad: Fills up a sample that is shorter than the others.
+        pad: Fills up a partial sample.
         out: Shape [n, sequence length + extra].
 
     Returns:
-        How many samples were copied: fewer than n if the next one points outside the data.
+        Number of samples copied; less than n if the next one points outside the data.
 
     Source: Megatron-core GPTDataset, _query_document_sample_shuffle_indices.
     """
@@ -89,7 +89,7 @@ def _assemble_sample(
             return False
         low = sample_index[row, 1] if position == first else 0
         high = sample_index[row + 1, 1] + extra if position == last else lengths[sequence]
-        # Each comparison is made before its sum could overflow.
+        # In this order, no sum can overflow.
         if low < 0 or high < low or high > lengths[sequence] or high - low > len(out) - filled:
             return False
         count = high - low

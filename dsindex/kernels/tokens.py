@@ -1,4 +1,4 @@
-"""The compiled loop over token ids: one id put between the others and all narrowed, in one pass. Loads numba."""
+"""Kernel that inserts one token id between others and narrows all of them in one pass. Imports numba."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 def insert_token(
     tokens: NDArray[np.uint32], places: NDArray[np.int64], token: int, result: NDArray[Any]
 ) -> tuple[int, int]:
-    """Write tokens to `result`, with one more at each of its places; ids that its type cannot hold are cut off.
+    """Write tokens to `result` with another token inserted at given places; ids too large for its type are truncated.
 
     Args:
         tokens: Shape [T].
         places: Ascending indices into `result`, shape [P].
-        token: What goes there.
+        token: Id to insert there.
         result: Shape [T + P].
 
     Returns:
-        The largest of `tokens`, 0 of none, and how many of them are `token`.
+        The largest of `tokens`, or 0 if there are none, and how many of them equal `token`.
     """
     largest, count, begin = np.uint32(0), 0, 0
     for number in range(len(places) + 1):

@@ -1,7 +1,6 @@
-"""Texts to gigatoken and tokens back, as the arrays that they are, without a Python object for each.
+"""Pass texts to gigatoken and get tokens back as arrays, without a Python object per text.
 
-gigatoken takes and gives such ragged arrays as those of the package awkward, which it depends on and which takes 0.2 s
-to import.
+gigatoken takes and returns ragged arrays of awkward, a package that it depends on and that is slow to import.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ def encode_ragged(
     *,
     parallel: bool,
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Encode texts by gigatoken, special-token strings in them included.
+    """Return the tokens of texts from gigatoken; special tokens in the texts are recognised.
 
     Args:
         fast: A gigatoken.Tokenizer.
-        offsets: Where the texts begin in `data`, and where the last one ends; shape [D + 1].
-        data: UTF-8.
-        parallel: Use gigatoken's own threads.
+        offsets: Start of each text in `data`, then the end of the last; shape [D + 1].
+        data: The texts in UTF-8, concatenated.
+        parallel: Use gigatoken's threads.
 
     Returns:
         Token ids, shape [T], and the number of tokens of each text, shape [D].

@@ -384,7 +384,7 @@ def test_tokenizer_of_transformers_is_refused_with_what_to_give() -> None:
     class Fast:
         backend_tokenizer = None
 
-    with pytest.raises(dsindex.OptionsError, match=r"got .*\.Fast \(give its backend_tokenizer\)"):
+    with pytest.raises(dsindex.OptionsError, match=r"got .*\.Fast \(pass its backend_tokenizer\)"):
         build(tokenizer=Fast())
 
 
@@ -511,18 +511,18 @@ def test_open_tells_the_kind_from_the_file() -> None:
         ("x" * 300, {}, InputError, "there is no dataset"),
         ("out", {}, InputError, "out: expected .* the folder of an index cache, got a folder without descriptions"),
         ("cache", {"split": "dev"}, InputError, "expected the index cache of the split dev, got test, train, valid"),
-        ("out/docs_text_document", {"block_size": 8}, InputError, "the option block_size means nothing; leave it out"),
-        ("cache", {"tokenizer": "x"}, InputError, "the option tokenizer means nothing"),
-        ("x.pbin", {"split": "train"}, InputError, "the option split means nothing"),
+        ("out/docs_text_document", {"block_size": 8}, InputError, "does not take the option block_size; omit it"),
+        ("cache", {"tokenizer": "x"}, InputError, "does not take the option tokenizer"),
+        ("x.pbin", {"split": "train"}, InputError, "does not take the option split"),
         ("/dev/null", {}, InputError, "expected a dataset, got a device"),
         ("no-index.jsonl", {}, InputError, "expected its raw index no-index.idx beside it, found none; make one"),
-        ("lonely.idx", {}, InputError, "expected the file of this raw index beside it, got none"),
+        ("lonely.idx", {}, InputError, "expected the JSONL file of this raw index beside it, got none"),
         ("empty", {}, FormatError, "empty: expected .* got a file that begins with b''"),
         ("text.txt", {}, FormatError, "text.txt: expected .* begins with b'hello wo'"),
         ("cut.idx", {}, FormatError, "cut.idx: expected a header of 34 bytes"),
         ("cut.pbin", {}, FormatError, "cut.pbin: expected a .pbin that fits one of the versions"),
         ("evil.idx", {}, FormatError, "evil.idx"),
-        ("array.npy", {}, FormatError, "got an array of an index cache; give the cache's description or folder"),
+        ("array.npy", {}, FormatError, "got an array of an index cache; use the cache's description or folder"),
         ("x-description.txt", {}, FormatError, "expected the description of a GPTDataset or BlendedDataset"),
         ("alone.bin", {}, FormatError, "alone.bin: expected an .idx of MMIDIDX"),
     ],
@@ -566,7 +566,7 @@ def test_open_of_instruction_data_asks_for_a_length_that_it_cannot_know() -> Non
     options: dict[str, Any] = {"tokenizer": TOKENIZER, "executor": "local", "on_bad_record": "quarantine"}
     config = {**SPEC, "max_length": 768, "too_long": "split"}
     made = dsindex.instruct(CONVERSATIONS, config=config, output_prefix="out/chat", **options)
-    with pytest.raises(InputError, match=r"out/chat: expected one packing plan, .* give sequence_length"):
+    with pytest.raises(InputError, match=r"out/chat: expected one block layout .* set sequence_length"):
         dsindex.open(made)
     opened = dsindex.open("out/chat", sequence_length=1024)
     assert isinstance(opened, PackedInstructionDataset)

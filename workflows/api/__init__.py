@@ -1,1 +1,1 @@
-"""The Python API: what `import dsindex` offers, a file for each group of functions. The jobs do the work."""
+"""The Python API behind `import dsindex`, a file for each group of functions. The jobs do the work."""

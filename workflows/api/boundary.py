@@ -1,7 +1,7 @@
-"""What every function of the API does at its edge: options become a job's options, and errors speak Python.
+"""Turn the arguments of API functions into a job's options, and flags in error messages into parameters.
 
-The options are those of the command line, and so are the models that check them. Only the spelling differs: a message
-that names `--eod-token` names `eod_token` here.
+Options and the models that validate them are those of the command line. Only the spelling differs: a message that
+names `--eod-token` there names `eod_token` here.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 
 OPTION_OF = {"tokenizer": "tokenizer_model"}
-"""Parameters that are not called like the option that they stand for."""
+"""Parameters whose names differ from those of their options."""
 NOT_OPTIONS = frozenset({"progress"})
 _PARAMETER_OF_FLAG = {"tokenizer_model": "tokenizer", "from": "way"}
 _FLAG = re.compile(r"(?<![\w/-])--([a-z][a-z0-9-]*)")
 
 
 class OptionsError(DsindexError, ValueError):
-    """Options of a function that are unknown, of a wrong type or value, or make no sense together."""
+    """Options of a function are unknown, of a wrong type or value, or contradict each other."""
 
 
 def api_function(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
-    """Return the function with errors in the words of Python: options as parameters, not as flags.
+    """Return a function whose errors name parameters instead of flags.
 
     Raises:
-        OptionsError: If an argument is unknown, missing, or of a wrong value.
+        OptionsError: If an argument is unknown, missing or invalid.
     """
     signature = inspect.signature(function)
 
@@ -65,7 +65,7 @@ def api_function(function: Callable[Arguments, Returned]) -> Callable[Arguments,
 
 
 def respell(message: str, signature: inspect.Signature) -> str:
-    """Return a message of the command line with the flags that are parameters named as such.
+    """Return a message of the command line with flags replaced by parameters.
 
     >>> respell("start over with --fresh, or change --eod-token", inspect.signature(_example))
     'start over with fresh=True, or change eod_token'
@@ -84,13 +84,13 @@ def respell(message: str, signature: inspect.Signature) -> str:
 
 
 def given_options(function: Callable[..., object], arguments: Mapping[str, object]) -> dict[str, Any]:
-    """Return the arguments that are not the function's defaults, as options of the command line.
+    """Return the arguments that differ from the function's defaults, as options of the command line.
 
-    The defaults are those of the options' models, so leaving them out changes nothing.
+    The defaults equal those of the options' models, so omitting them changes nothing.
 
     Args:
-        function: One of the API.
-        arguments: All of its arguments, by parameter.
+        function: A function of the API.
+        arguments: All its arguments, by parameter.
     """
     parameters = inspect.signature(function).parameters
     return {
@@ -101,7 +101,7 @@ def given_options(function: Callable[..., object], arguments: Mapping[str, objec
 
 
 def plain_value(value: object) -> object:
-    """Return a value in the types that options have: paths as texts, numbers of numpy as Python's, lists as tuples."""
+    """Return a value in the types of options: paths as strings, numpy numbers as Python's, lists as tuples."""
     if isinstance(value, os.PathLike):
         return os.fsdecode(value)
     if isinstance(value, list | tuple):
@@ -115,10 +115,10 @@ def plain_value(value: object) -> object:
 
 
 def list_paths(option: str, value: object) -> tuple[str, ...]:
-    """Return one path, or several, as texts.
+    """Return one or several paths as strings.
 
     Raises:
-        OptionsError: If it is neither.
+        OptionsError: If the value is something else.
     """
     if isinstance(value, str | os.PathLike):
         return (os.fsdecode(value),)
@@ -132,9 +132,9 @@ def list_paths(option: str, value: object) -> tuple[str, ...]:
 
 
 def join_connected_cluster(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with the Ray cluster that this process is connected to, where they name no executor.
+    """Return the options, set to the Ray cluster that this process is connected to if they name no executor.
 
-    On a cluster of several nodes, each is asked first whether it sees the same files, as for one named by `address`.
+    If the cluster has several nodes, `address` is set too, so that all are checked for seeing the same files.
     """
     ray = sys.modules.get("ray")
     if "executor" in options or "address" in options or ray is None or not ray.is_initialized():
@@ -148,12 +148,12 @@ def _is_same(value: object, default: object) -> bool:
 
 
 def seen_from_anywhere(config: ExecutorConfig, path: str) -> str:
-    """Return a path that means the same to tasks: on Ray, workers may have another working folder."""
+    """Return a path that tasks can use; absolute on Ray, whose workers may have another working folder."""
     return os.path.abspath(path) if wants_ray(config) else path
 
 
 def name_type(value: object) -> str:
-    """Return the type of a value with its article, for messages."""
+    """Return the name of a value's type with an article, for messages."""
     kind = type(value).__name__
     return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
 

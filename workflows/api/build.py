@@ -69,56 +69,56 @@ def build(
 ) -> BuildResult:
     """Tokenize JSONL and merge it into one dataset per key, as `dsindex build` does.
 
-    The same call again continues where an interrupted one stopped, and returns at once when all is there. With one of
-    the options from `seq_length` on, the index caches of every dataset are built as well.
+    Repeating an interrupted call continues it; repeating a finished one returns at once. With any of the options from
+    `seq_length` on, the index caches of every dataset are built as well.
 
     Args:
         input: JSONL files or patterns, in the order of the output.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
         output_prefix: Outputs are named `PREFIX_KEY_document.*`.
         json_keys: Keys whose texts are tokenized.
-        append_eod: End every document with the EOD token.
-        eod_token: The EOD token; the folder's `eos_token` if None. An object names none.
-        tokenizer_hf_no_include_special_tokens: Leave the tokenizer's post-processor out.
-        engine: What encodes; `auto` takes gigatoken where it gives the same tokens.
-        on_bad_record: Stop at the first bad record, or set bad records aside.
-        max_bad_records: Give up when more were set aside: a number, or a share such as "0.1%".
-        max_record_size: A longer line is a bad record; a number of bytes, or a text such as "64MiB".
+        append_eod: End every document with EOD.
+        eod_token: The EOD token; the folder's `eos_token` if None. Tokenizer objects name none.
+        tokenizer_hf_no_include_special_tokens: Do not run the tokenizer's post-processor.
+        engine: Tokenizer engine; `auto` uses gigatoken if it returns the same tokens.
+        on_bad_record: Stop at the first bad record, or quarantine bad records.
+        max_bad_records: Stop if more are quarantined: a number, or a share such as "0.1%".
+        max_record_size: A longer line is a bad record; bytes, or a text such as "64MiB".
         shard_size: Bytes of input per shard.
-        no_provenance: Leave out where documents came from.
-        work_dir: Shards and ledger; `PREFIX.build` if None.
+        no_provenance: Do not record provenance.
+        work_dir: Work folder; `PREFIX.build` if None.
         keep_shards: Keep the work folder after success.
-        fresh: Start over; what is there is replaced when the new output is whole.
-        executor: `auto` is Ray if this process is connected to a cluster or one is named, else threads.
+        fresh: Start over; the old output is replaced when the new one is complete.
+        executor: `auto` is Ray if this process is connected to a cluster or `address` is set, else threads.
         address: The Ray cluster to join.
-        installed: The cluster's nodes have dsindex: do not send them this one's code.
-        workers: Tasks that run at once; all CPUs if None.
-        shard_deadline: Seconds after which a slower task is dispatched a second time.
-        seq_length: As for `build_index`, like all that follow.
-        epochs: Epochs that the job trains on.
+        installed: Do not send this process's code to the cluster's nodes; they have dsindex installed.
+        workers: Number of concurrent tasks; all CPUs if None.
+        shard_deadline: Seconds after which a task that is still running gets a second attempt.
+        seq_length: As for `build_index`, as are all that follow.
+        epochs: Epochs that the job trains for.
         num_samples: Samples of train, valid and test.
         train_iters: Iterations that the job trains for.
         train_samples: Samples that the job trains on.
-        global_batch_size: Samples of an iteration.
+        global_batch_size: Samples per iteration.
         eval_interval: Iterations between validations.
-        eval_iters: Iterations of a validation.
+        eval_iters: Iterations per validation.
         full_validation: Each validation is one epoch of valid.
         split: Shares of train, valid and test.
         seed: The job's seed.
         data_cache_path: The job's cache folder.
         tokenizer_identifiers: A file with the tokenizer's identifiers in the job's Megatron.
-        like: A description whose settings are taken.
-        dataset_path_as: What the job types for the prefixes.
+        like: A description to take settings from.
+        dataset_path_as: Paths of the datasets as the job types them.
         no_extra_token: Samples of `seq_length` tokens.
         keep_partial_validation: Keep valid's last, partial sample.
-        mid_level_dataset_surplus: The job's, for weighted blends.
-        layout: Whose index files to write.
-        final_epoch_threshold: When the final epoch is shuffled by itself.
-        progress: True for what the command line shows; or a function that is given each Snapshot.
+        mid_level_dataset_surplus: The job's setting, for weighted blends.
+        layout: Format of the index files.
+        final_epoch_threshold: Share of an epoch below which the final one is shuffled separately.
+        progress: True to show progress as the command line does, or a function to call with each Snapshot.
 
     Raises:
-        OptionsError: If the options make no sense.
-        DsindexError: For everything else that a user can mend; nothing is then under a final name.
+        OptionsError: If the options are invalid.
+        DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
     options = join_connected_cluster(given_options(build, locals()))
     options["input"] = list_paths("input", input)
@@ -156,38 +156,38 @@ def estimate(
     shard_deadline: float | None = None,
     **index_options: Any,  # noqa: ANN401 - those of `build`, by name
 ) -> EstimateResult:
-    """Say what `build` with the same options would make, take and cost, as `dsindex plan` does.
+    """Estimate the output, time, memory and disk space of `build` with the same options, as `dsindex plan` does.
 
-    Up to 64 MiB of the input are encoded and timed. Nothing is written, and no cluster is joined: for one, say its CPUs
-    with `workers`. Options that do not change the estimate are checked and otherwise ignored.
+    Up to 64 MiB of the input are tokenized and timed. Nothing is written and no cluster is joined; for a cluster, set
+    `workers` to its CPUs. Options that do not affect the estimate are validated and otherwise ignored.
 
     Args:
-        input: As for `build`, like all others.
+        input: As for `build`, as are all others.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
         output_prefix: Where the build would write.
         json_keys: Keys whose texts are tokenized.
-        append_eod: End every document with the EOD token.
+        append_eod: End every document with EOD.
         eod_token: The EOD token.
-        tokenizer_hf_no_include_special_tokens: Leave the tokenizer's post-processor out.
-        engine: What encodes.
-        on_bad_record: What becomes of bad records.
-        max_bad_records: How many may be set aside.
+        tokenizer_hf_no_include_special_tokens: Do not run the tokenizer's post-processor.
+        engine: Tokenizer engine.
+        on_bad_record: Stop at bad records, or quarantine them.
+        max_bad_records: How many may be quarantined.
         max_record_size: A longer line is a bad record.
         shard_size: Bytes of input per shard.
-        no_provenance: Leave out where documents came from.
-        work_dir: Shards and ledger.
+        no_provenance: Do not record provenance.
+        work_dir: Work folder.
         keep_shards: Keep the work folder after success.
         fresh: Start over.
         executor: Where the build would run.
         address: The Ray cluster to join.
-        installed: The cluster's nodes have dsindex.
-        workers: Tasks that run at once.
-        shard_deadline: When a slower task is dispatched a second time.
-        index_options: Those options of `build` that say which index caches to build.
+        installed: The cluster's nodes have dsindex installed.
+        workers: Number of concurrent tasks.
+        shard_deadline: Seconds after which a task gets a second attempt.
+        index_options: The options of `build` for index caches.
 
     Raises:
-        OptionsError: If the options make no sense.
-        DsindexError: If inputs or tokenizer cannot be used.
+        OptionsError: If the options are invalid.
+        DsindexError: If the inputs or the tokenizer cannot be used.
     """
     options = given_options(build, {name: value for name, value in locals().items() if name != "index_options"})
     options |= given_options(build, index_options)

@@ -68,42 +68,43 @@ def build_index(
 
     Args:
         data_path: A dataset, or a blend: `[0.3, "a", 0.7, "b"]` with weights, `["a", "b"]` in proportion to their
-            lengths. Datasets are prefixes or results; a result with several stands for all of them.
-        train_data_path: The same for train alone.
-        valid_data_path: For valid.
-        test_data_path: For test.
-        seq_length: Tokens of a sample, as the job's.
-        epochs: Train on so many epochs, fractions allowed; valid and test get one.
-        num_samples: Samples of train, valid and test; None in their place is one epoch.
-        train_iters: Iterations, from which Megatron counts samples.
-        train_samples: The same for a job that counts samples.
-        global_batch_size: Samples of an iteration.
+            lengths. Datasets are prefixes or results; a result with several datasets means all of them.
+        train_data_path: The same for train only.
+        valid_data_path: The same for valid only.
+        test_data_path: The same for test only.
+        seq_length: Tokens per sample, as in the job.
+        epochs: Epochs to train for, fractions allowed; valid and test get one.
+        num_samples: Samples of train, valid and test; None for one of them means one epoch.
+        train_iters: Iterations that the job trains for; with `global_batch_size`, they determine the samples.
+        train_samples: Samples that the job trains on, instead of `train_iters`.
+        global_batch_size: Samples per iteration.
         eval_interval: Iterations between validations.
-        eval_iters: Iterations of a validation.
+        eval_iters: Iterations per validation.
         full_validation: Each validation is one epoch of valid.
-        split: Shares of train, valid and test; the hash takes it letter by letter. "969, 30, 1" if None.
+        split: Shares of train, valid and test, spelled as in the job, since the hash includes the text; "969, 30, 1" if
+            None.
         seed: The job's seed; 1234 if None.
-        data_cache_path: The job's cache folder; Megatron's own beside the dataset if None.
+        data_cache_path: The job's cache folder; Megatron's default, beside the dataset, if None.
         tokenizer_identifiers: A JSON file with the tokenizer's `unique_identifiers` in the job's Megatron.
-        like: A description of such a job, from which tokenizer, seed, sequence length and split are taken.
-        dataset_path_as: What the job types for each prefix, in their order, or `HERE=THERE`.
+        like: A description from such a job, to take tokenizer, seed, sequence length and split from.
+        dataset_path_as: Path of each dataset as the job types it, in order, or `HERE=THERE`.
         no_extra_token: Samples of `seq_length` tokens, not one more.
         keep_partial_validation: Keep valid's last, partial sample.
-        mid_level_dataset_surplus: The job's, for weighted blends.
+        mid_level_dataset_surplus: The job's setting, for weighted blends.
         layout: Megatron-core's caches, or the files of BigScience's Megatron-DeepSpeed.
-        final_epoch_threshold: Shuffle the final epoch by itself if it gives less than this share of one.
-        explain: Build nothing: say in `findings` why the job would not find a cache.
-        check: Build nothing: show what would be built, and its size.
+        final_epoch_threshold: Shuffle the final epoch separately if it has less than this share of an epoch's samples.
+        explain: Build nothing; return in `findings` why the job would not find a cache.
+        check: Build nothing; return what would be built, and its size.
         executor: As for `build`.
         address: The Ray cluster to join.
-        installed: The cluster's nodes have dsindex: do not send them this one's code.
-        workers: Tasks that run at once; all CPUs if None.
-        shard_deadline: Seconds after which a slower task is dispatched a second time.
+        installed: Do not send this process's code to the cluster's nodes; they have dsindex installed.
+        workers: Number of concurrent tasks; all CPUs if None.
+        shard_deadline: Seconds after which a task that is still running gets a second attempt.
         progress: As for `build`.
 
     Raises:
-        OptionsError: If the options make no sense.
-        DsindexError: For everything else that a user can mend.
+        OptionsError: If the options are invalid.
+        DsindexError: If the job cannot be done as asked.
     """
     options = join_connected_cluster(given_options(build_index, locals()))
     options |= {name: _words(name, options[name]) for name in PATHS if name in options}
@@ -116,11 +117,11 @@ def build_index(
     return IndexResult(**fields_of(report))
 
 
-def _words(option: str, blend: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever was given
-    """Return prefixes and weights as the command line has them.
+def _words(option: str, blend: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
+    """Return prefixes and weights as on the command line.
 
     Raises:
-        OptionsError: If something is neither, or a weight is given to a result with several datasets.
+        OptionsError: If something is neither, or a result with several datasets has one weight.
     """
     if isinstance(blend, str | os.PathLike | Result) or not isinstance(blend, Iterable):
         return tuple(list_text_prefixes(option, blend))
@@ -141,7 +142,7 @@ def _words(option: str, blend: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatev
 
 
 def _is_number(part: object) -> bool:
-    """Tell a weight that is written as a text, as on the command line, from a path."""
+    """Tell whether a part is a weight written as a string, as on the command line."""
     try:
         float(part) if isinstance(part, str) else None
     except ValueError:

@@ -57,36 +57,36 @@ def instruct(
 ) -> InstructResult:
     """Turn conversations into tokens, loss masks and packed blocks, as `dsindex instruct` does.
 
-    An option that is None is what the section `job` of `config` says, or else the command line's default.
+    An option that is None is taken from the section `job` of `config`, or else is the command line's default.
 
     Args:
         input: JSONL files or patterns, in the order of the output.
-        config: How records become prompts, and what is learnt of them: a YAML file, or what stands in one.
+        config: How records become prompts and which parts are trainable: a YAML file, or a dict of the same content.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`, which has no chat
             template.
         output_prefix: Outputs are named `PREFIX_text_document.*`, `PREFIX_loss_mask.*`, and so on.
-        seq_length: Pack conversations into blocks of so many tokens; it is `max_length` too where `config` has none.
-        split: Shares of train, valid and test, by a hash of what a conversation says.
-        split_seed: Another seed, another split.
-        on_bad_record: Stop at the first bad record, or set bad records aside.
-        max_bad_records: Give up when more were set aside: a number, or a share such as "0.1%".
+        seq_length: Pack conversations into blocks of this many tokens; also `max_length` if `config` has none.
+        split: Shares of train, valid and test, decided by a hash of each conversation's content.
+        split_seed: Seed of that hash.
+        on_bad_record: Stop at the first bad record, or quarantine bad records.
+        max_bad_records: Stop if more are quarantined: a number, or a share such as "0.1%".
         max_record_size: A longer line is a bad record.
         shard_size: Bytes of input per shard.
-        no_provenance: Leave out where documents came from.
-        work_dir: Shards and ledger; `PREFIX.build` if None.
+        no_provenance: Do not record provenance.
+        work_dir: Work folder; `PREFIX.build` if None.
         keep_shards: Keep the work folder after success.
-        fresh: Start over; what is there is replaced when the new output is whole.
-        executor: As for `build`, with processes in the place of threads.
+        fresh: Start over; the old output is replaced when the new one is complete.
+        executor: As for `build`, with processes instead of threads.
         address: The Ray cluster to join.
-        installed: The cluster's nodes have dsindex: do not send them this one's code.
-        workers: Tasks that run at once; all CPUs if None.
-        shard_deadline: Seconds after which a slower task is dispatched a second time.
+        installed: Do not send this process's code to the cluster's nodes; they have dsindex installed.
+        workers: Number of concurrent tasks; all CPUs if None.
+        shard_deadline: Seconds after which a task that is still running gets a second attempt.
         progress: As for `build`.
 
     Raises:
-        OptionsError: If the options make no sense.
-        InputError: If `config` cannot be read, or is no configuration.
-        DsindexError: For everything else that a user can mend; nothing is then under a final name.
+        OptionsError: If the options are invalid.
+        InputError: If `config` cannot be read or is not a valid configuration.
+        DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
     flags = given_options(instruct, locals())
     del flags["config"]
@@ -102,11 +102,11 @@ def instruct(
 
 
 def _read_settings(config: object) -> tuple[Mapping[str, Any], str, Path]:
-    """Return a configuration as YAML gives it, what messages call it, and the folder of the files that it names.
+    """Return a configuration as parsed YAML, its name for messages, and the folder that its paths are relative to.
 
     Raises:
         InputError: If it is a file that cannot be read.
-        OptionsError: If it is no configuration.
+        OptionsError: If it is neither a path, a mapping nor an InstructionConfig.
     """
     if isinstance(config, InstructionConfig):
         return config.model_dump(exclude_unset=True), "config", Path.cwd()

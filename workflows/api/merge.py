@@ -1,4 +1,4 @@
-"""`dsindex.merge` and `dsindex.convert`: datasets made of datasets."""
+"""`dsindex.merge` and `dsindex.convert`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ConvertConfig(ExecutorConfig):
-    """The options of `dsindex convert`, which has them as flags only."""
+    """The options of `dsindex convert`."""
 
     pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] | None = None
     flatten: bool = False
@@ -43,24 +43,24 @@ def merge(
     shard_deadline: float | None = None,
     progress: Progress = False,
 ) -> MergeResult:
-    """Make one MMIDIDX dataset of many, as `dsindex merge` does.
+    """Merge MMIDIDX datasets into one, as `dsindex merge` does.
 
     Args:
-        input: The datasets in the order of the output: prefixes, or results. A result stands for all its datasets.
+        input: The datasets in the order of the output: prefixes, or results. A result means all its datasets.
         output_prefix: Writes `PREFIX.bin` and `PREFIX.idx`.
-        work_dir: Ledger and lock; `PREFIX.build` if None.
+        work_dir: Work folder; `PREFIX.build` if None.
         keep_shards: Keep the work folder after success.
-        fresh: Start over; what is there is replaced when the new output is whole.
+        fresh: Start over; the old output is replaced when the new one is complete.
         executor: As for `build`.
         address: The Ray cluster to join.
-        installed: The cluster's nodes have dsindex: do not send them this one's code.
-        workers: Tasks that run at once; all CPUs if None.
-        shard_deadline: Seconds after which a slower task is dispatched a second time.
+        installed: Do not send this process's code to the cluster's nodes; they have dsindex installed.
+        workers: Number of concurrent tasks; all CPUs if None.
+        shard_deadline: Seconds after which a task that is still running gets a second attempt.
         progress: As for `build`.
 
     Raises:
-        OptionsError: If the options make no sense.
-        DsindexError: For everything else that a user can mend; nothing is then under a final name.
+        OptionsError: If the options are invalid.
+        DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
     options = join_connected_cluster(given_options(merge, locals()))
     options["input"] = tuple(list_text_prefixes("input", input))
@@ -89,19 +89,19 @@ def convert(
     Args:
         source: A prefix, a `.pbin`, or a result with one dataset.
         destination: A `.pbin`, or a prefix; it must not exist.
-        pbin_era: Version of the `.pbin` that is written; current if None.
+        pbin_era: Version of the `.pbin` to write; current if None.
         flatten: Join the sequences of each document.
-        token_type: Type of the tokens in an MMIDIDX dataset that is written; by their size if None.
+        token_type: Token type of the MMIDIDX dataset to write; by the token size of the source if None.
         executor: As for `build`.
         address: The Ray cluster to join.
-        installed: The cluster's nodes have dsindex: do not send them this one's code.
-        workers: Tasks that run at once; all CPUs if None.
-        shard_deadline: Seconds after which a slower task is dispatched a second time.
+        installed: Do not send this process's code to the cluster's nodes; they have dsindex installed.
+        workers: Number of concurrent tasks; all CPUs if None.
+        shard_deadline: Seconds after which a task that is still running gets a second attempt.
         progress: As for `build`.
 
     Raises:
-        OptionsError: If the options make no sense.
-        DsindexError: For everything else that a user can mend; nothing is then under a final name.
+        OptionsError: If the options are invalid.
+        DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
     options = join_connected_cluster(given_options(convert, locals()))
     target = str(plain_value(options.pop("destination")))

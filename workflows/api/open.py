@@ -31,28 +31,28 @@ def open(
     check: bool = True,
     torch: bool = False,
 ) -> Dataset:
-    """Open a dataset; what it is, is told from its files.
+    """Open a dataset; its format is detected from the files.
 
-    A `.bin`/`.idx` pair gives an IndexedDataset, a `.pbin` its documents or blocks, the raw index of a JSONL file its
-    lines, instruction data its packed blocks, and an index cache the samples of a GPTDataset or BlendedDataset.
+    A `.bin`/`.idx` pair opens as an IndexedDataset, a `.pbin` as its documents or blocks, a JSONL file with a raw index
+    as its lines, instruction data as packed blocks, and an index cache as a GPTDataset or BlendedDataset.
 
     Args:
         path: A prefix, one of a dataset's files, the folder of an index cache, or a result.
-        block_size: Of a `.pbin`: blocks of so many tokens instead of documents.
-        sequence_length: Of instruction data: the length of blocks; that of the packing plan if there is one only.
-        pad_id: Of instruction data: fills blocks; 0 if None. No loss falls on padding.
-        split: Of an index cache, or of instruction data: which of several splits; train if None.
-        prefix: Of an index cache: the dataset, where its path is not the one in the description; several of a blend.
-        options: Of an index cache: what samples say beside their tokens.
-        tokenizer: Of a JSONL file: tokenizes lines, which are bytes otherwise.
-        check: Look at every entry of an MMIDIDX index; without it even a very large dataset opens at once.
-        torch: Tensors in the place of arrays.
+        block_size: For a `.pbin`: return blocks of this many tokens instead of documents.
+        sequence_length: For instruction data: tokens per block; may be None if only one block layout is stored.
+        pad_id: For instruction data: token that fills up blocks; 0 if None. Loss is masked on padding.
+        split: For index caches or instruction data: train, valid or test, if there are several; train if None.
+        prefix: For an index cache: the dataset, if its path differs from the description's; a list for a blend.
+        options: For an index cache: how masks and positions of samples are made.
+        tokenizer: For a JSONL file: tokenizes lines, which are bytes otherwise.
+        check: Check every entry of an MMIDIDX index; without it, even a very large dataset opens at once.
+        torch: Return tensors instead of arrays.
 
     Raises:
-        OptionsError: If `path` is no path, or a result with several datasets.
-        InputError: If there is no dataset, or an option means nothing to a dataset of this kind.
-        FormatError: If a file is damaged, or is not of any of these formats.
-        MissingPackageError: If torch is asked for and not installed.
+        OptionsError: If `path` is neither a path nor a result, or is a result with several datasets.
+        InputError: If there is no dataset, or this kind of dataset does not take an option.
+        FormatError: If a file is damaged or in none of these formats.
+        MissingPackageError: If `torch` is set and torch is not installed.
     """
     given = given_options(open, locals())
     del given["path"]
@@ -67,19 +67,19 @@ def open(
 
 
 def _open_result(caches: IndexResult, given: dict[str, Any]) -> Dataset:
-    """Open one split of the index caches that were built."""
+    """Open one split of the index caches in a result."""
     foreign = given.keys() - {"split", "options", "check", "torch"}
     if foreign:
-        msg = f"path: it is an index cache, to which the option {min(foreign)} means nothing; leave it out"
+        msg = f"path: this is an index cache, which does not take the option {min(foreign)}; omit it"
         raise OptionsError(msg)
     if not caches.descriptions:
-        msg = "path: expected index caches with descriptions, got none; give the dataset, or the path of a cache"
+        msg = "path: expected index caches with descriptions, got none; pass the dataset, or the path of a cache"
         raise OptionsError(msg)
     return open_cache(caches.descriptions, place="path", **given)
 
 
 def _choose_split(result: InstructResult, given: dict[str, Any]) -> str:
-    """Return the prefix of the wanted split of instruction data; the option is used up."""
+    """Return the prefix of the wanted split of instruction data, and remove the option."""
     if len(result.splits) == 1:
         return result.splits[0].prefix
     split = given.pop("split", DEFAULT_SPLIT)

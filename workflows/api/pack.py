@@ -51,30 +51,30 @@ def pack(
     Args:
         input: JSONL files or patterns, in the order of the output.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
-        output: The `.pbin`.
-        eod_token: Ends every document; the folder's `eos_token` if None. An object names none.
-        jq_pattern: Gives the text of a record; a pattern that is more than one key runs per record, slower.
-        pbin_era: Layout, by when Modalities wrote it.
-        tokenizer_hf_no_include_special_tokens: Leave the tokenizer's post-processor out.
-        engine: What encodes; `auto` takes gigatoken where it gives the same tokens.
-        on_bad_record: Stop at the first bad record, or set bad records aside.
-        max_bad_records: Give up when more were set aside: a number, or a share such as "0.1%".
+        output: Path of the `.pbin`.
+        eod_token: Ends every document; the folder's `eos_token` if None. Tokenizer objects name none.
+        jq_pattern: Selects the text of a record; anything but a single key runs per record, which is slower.
+        pbin_era: Version of the `.pbin`, by when Modalities wrote it.
+        tokenizer_hf_no_include_special_tokens: Do not run the tokenizer's post-processor.
+        engine: Tokenizer engine; `auto` uses gigatoken if it returns the same tokens.
+        on_bad_record: Stop at the first bad record, or quarantine bad records.
+        max_bad_records: Stop if more are quarantined: a number, or a share such as "0.1%".
         max_record_size: A longer line is a bad record.
         shard_size: Bytes of input per shard.
-        no_provenance: Leave out where documents came from.
-        work_dir: Shards and ledger; beside the output, as `.build`, if None.
+        no_provenance: Do not record provenance.
+        work_dir: Work folder; beside the output, as `.build`, if None.
         keep_shards: Keep the work folder after success.
-        fresh: Start over; what is there is replaced when the new output is whole.
+        fresh: Start over; the old output is replaced when the new one is complete.
         executor: As for `build`.
         address: The Ray cluster to join.
-        installed: The cluster's nodes have dsindex: do not send them this one's code.
-        workers: Tasks that run at once; all CPUs if None.
-        shard_deadline: Seconds after which a slower task is dispatched a second time.
+        installed: Do not send this process's code to the cluster's nodes; they have dsindex installed.
+        workers: Number of concurrent tasks; all CPUs if None.
+        shard_deadline: Seconds after which a task that is still running gets a second attempt.
         progress: As for `build`.
 
     Raises:
-        OptionsError: If the options make no sense.
-        DsindexError: For everything else that a user can mend; nothing is then under a final name.
+        OptionsError: If the options are invalid.
+        DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
     options = join_connected_cluster(given_options(pack, locals()))
     options["input"] = list_paths("input", input)

@@ -1,4 +1,4 @@
-"""What `progress=` means: nothing, what the command line shows, or a function that is told."""
+"""The `progress` parameter: quiet, the command line's display, or a callback."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 Progress: TypeAlias = bool | Callable[[Snapshot], object]
-"""False: quiet. True: a bar in a terminal, else plain lines, on standard error. A function: is given snapshots."""
+"""False: quiet. True: a bar in a terminal, else plain lines, on standard error. A function: called with snapshots."""
 
 
 class FunctionDisplay:
-    """Hands snapshots to a function; an exception that it raises stops the job, which can be continued."""
+    """Calls a function with snapshots; an exception from it stops the job, which can be continued."""
 
     seconds = BAR_SECONDS
 
@@ -27,25 +27,25 @@ class FunctionDisplay:
         self._function = function
 
     def show(self, snapshot: Snapshot) -> None:
-        """Hand on how a stage goes."""
+        """Pass on the progress of a stage."""
         self._function(snapshot)
 
     def end(self, snapshot: Snapshot) -> None:
-        """Hand on how a stage ended."""
+        """Pass on the final snapshot of a stage."""
         self._function(snapshot)
 
     def say(self, text: str) -> None:
-        """Nothing: a snapshot has no place for it."""
+        """Do nothing: snapshots have no texts."""
 
     def close(self, error: BaseException | None) -> None:
-        """Nothing: the caller gets the error itself."""
+        """Do nothing: the caller gets the exception."""
 
 
-def open_reporter(progress: Progress | Any) -> Reporter:  # noqa: ANN401 - whatever was given
-    """Return the reporter that `progress` asks for, to be used in a `with`.
+def open_reporter(progress: Progress | Any) -> Reporter:  # noqa: ANN401 - anything the caller passed
+    """Return the reporter for a value of `progress`, to be used in a `with`.
 
     Raises:
-        OptionsError: If it is neither a bool nor a function.
+        OptionsError: If the value is neither a bool nor a function.
     """
     if progress is False:
         return Reporter()

@@ -1,6 +1,6 @@
 """`dsindex.ray_datasource`: the documents of a dataset as rows of a `ray.data.Dataset`.
 
-ray.data needs pandas, which dsindex itself does not; it is imported when the function is called.
+ray.data needs pandas, which dsindex does not require; it is imported when the function is called.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 @api_function
-def ray_datasource(prefix: Subject) -> Any:  # noqa: ANN401 - ray.data is not there for type checkers
+def ray_datasource(prefix: Subject) -> Any:  # noqa: ANN401 - ray.data has no types
     """Return a `ray.data.Datasource` of a dataset's documents, for `ray.data.read_datasource`.
 
-    Its rows have two columns: `document`, the number of the document, and `tokens`, a list in the type of the dataset.
-    The order of rows is the order of documents. Each reading task has a range of documents, of about as many bytes as
-    the others, and reads the files itself: all nodes must see them under the same path, and have dsindex.
+    Rows have two columns: `document`, the number of the document, and `tokens`, a list in the type of the dataset. They
+    are in the order of documents. Read tasks have ranges of documents of about equal size and read the files
+    themselves, so all nodes must have dsindex and see the files under the same path.
 
     Args:
         prefix: An MMIDIDX dataset, or a result with one.
 
     Raises:
-        OptionsError: If it is no such dataset.
-        FormatError: If it is damaged.
-        MissingPackageError: If ray.data cannot be imported, for which pandas must be installed.
+        OptionsError: If `prefix` is not such a dataset.
+        FormatError: If the dataset is damaged.
+        MissingPackageError: If ray.data cannot be imported; it needs pandas.
     """
     found = list_text_prefixes("prefix", prefix)
     if len(found) > 1:

@@ -1,4 +1,4 @@
-"""A dataset's documents as a source of ray.data; the one module that needs ray.data to be imported."""
+"""A dataset's documents as a source of ray.data. Only this module imports ray.data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsindex.datasets.indexed import IndexedDataset
 
 
 class DocumentSource(Datasource):  # type: ignore[misc]
-    """Read tasks with ranges of documents."""
+    """Source of read tasks, each with a range of documents."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class DocumentSource(Datasource):  # type: ignore[misc]
         return "dsindex"
 
     def estimate_inmemory_data_size(self) -> int:
-        """Return the bytes of all tokens and document numbers."""
+        """Return the size of all tokens and document numbers in bytes."""
         return self._dataset.num_tokens * self._dataset.dtype.itemsize + 16 * self._dataset.num_documents
 
     def get_read_tasks(
@@ -35,7 +35,7 @@ class DocumentSource(Datasource):  # type: ignore[misc]
         per_task_row_limit: int | None = None,
         data_context: Any = None,  # noqa: ANN401, ARG002 - Ray's own
     ) -> list[ReadTask]:
-        """Return a task for each range of documents."""
+        """Return a read task for each range of documents."""
         return [
             ReadTask(
                 partial(read_range, documents),

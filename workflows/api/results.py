@@ -1,7 +1,7 @@
-"""What the functions return: the jobs' own reports, which print as the command line prints them.
+"""Results of the API functions: the jobs' reports, which print as on the command line.
 
-`str` has all facts, `repr` fits on a line. Those that made or looked at datasets have `prefixes`, and can be given
-wherever a dataset is expected.
+`str` has all facts, `repr` fits on one line. Results of functions that made or checked datasets have `prefixes`, and
+can be passed wherever a dataset is expected.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Result(Protocol):
-    """A result that can be given where a dataset is expected."""
+    """A result that can be passed where a dataset is expected."""
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """The datasets: paths without `.bin` and `.idx`, or those of `.pbin` files."""
+        """The datasets: prefixes, or paths of `.pbin` files."""
         ...
 
 
@@ -48,7 +48,7 @@ class IndexResult(IndexReport):
 
     @property
     def descriptions(self) -> dict[str, tuple[str, ...]]:
-        """The description of each cache, with the prefixes of its datasets; none in a layout without descriptions."""
+        """Description of each cache -> prefixes of its datasets; empty if the layout has no descriptions."""
         return {
             task.files.description: task.prefixes if isinstance(task, BlendIndexTask) else (task.prefix,)
             for task in self.tasks
@@ -57,7 +57,7 @@ class IndexResult(IndexReport):
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Where the caches are."""
+        """The folders of the caches."""
         return tuple(dict.fromkeys(os.path.dirname(result.paths[0]) for result in self.results))
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class BuildResult(BuildReport):
     """The datasets of a build, one for each key."""
 
     indices: tuple[IndexResult, ...]
-    """One per dataset, where index options were given."""
+    """One per dataset, if index options were given."""
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class BuildResult(BuildReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult(MergeReport):
-    """One dataset of many."""
+    """A merged dataset."""
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class InstructResult(InstructReport):
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """Every dataset that was written, those of masks and blocks included."""
+        """Every dataset that was written, including masks and block layouts."""
         return tuple(f"{split.prefix}_{name}" for split in self.splits for name in split.files)
 
     def __str__(self) -> str:
@@ -137,10 +137,10 @@ class InstructResult(InstructReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult:
-    """What a verification found; true where it found nothing."""
+    """The findings of a verification; true if there are none."""
 
     reports: tuple[VerifyReport, ...]
-    """One for each dataset, in the order given."""
+    """One per dataset, in the order given."""
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -149,12 +149,12 @@ class VerifyResult:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing was found in any dataset."""
+        """Whether there are no findings about any dataset."""
         return all(report.is_whole for report in self.reports)
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What was found, in sentences, of all datasets."""
+        """The findings about all datasets, each a sentence."""
         return tuple(finding for report in self.reports for finding in report.findings)
 
     def __bool__(self) -> bool:
@@ -170,16 +170,16 @@ class VerifyResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairResult(RepairReport):
-    """What a repair saved."""
+    """A repaired dataset, and what was saved and lost."""
 
     source: str
     """The damaged dataset."""
     target: str
-    """The new one."""
+    """The new dataset."""
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """The new dataset; the old one where that was whole, so that nothing was written."""
+        """The new dataset; the old one if it was intact, so that nothing was written."""
         return (self.target if self.outputs else self.source,)
 
     def __str__(self) -> str:
@@ -191,16 +191,16 @@ class RepairResult(RepairReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedRepairResult:
-    """What a repair of a `.pbin` that Modalities joined mended."""
+    """A repaired `.pbin` that Modalities had joined."""
 
     source: str
     target: str
     num_joints: int
-    """Joints with low offsets that were mended; 0: the file is whole, and nothing was written."""
+    """Number of joints whose offsets were repaired; if 0, the file was intact and nothing was written."""
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """The new file; the old one where that was whole."""
+        """The new file; the old one if it was intact."""
         return (self.target if self.num_joints else self.source,)
 
     def __str__(self) -> str:
@@ -226,7 +226,7 @@ class ConvertResult(Conversion):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateResult(BuildEstimate):
-    """What a build would make, take and cost."""
+    """The expected output, time, memory and disk space of a build."""
 
     def __str__(self) -> str:
         return describe_plan(self).rstrip()
@@ -236,7 +236,7 @@ class EstimateResult(BuildEstimate):
 
 
 def fields_of(report: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
-    """Return the fields of a job's report, to make a result of it."""
+    """Return the fields of a job's report, to construct a result from."""
     return {field.name: getattr(report, field.name) for field in fields(report)}
 
 

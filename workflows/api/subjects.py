@@ -1,4 +1,4 @@
-"""What may stand where a dataset is expected: its path, or the result of a function that made it."""
+"""Subjects: arguments that name datasets, by path or by the result of a function that made them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from workflows.commands.verify import as_prefix
 from workflows.options.pack import PBIN_SUFFIX
 
 Subject: TypeAlias = str | os.PathLike[str] | Result
-"""A dataset: a path without `.bin` and `.idx` (or one of the two), a `.pbin`, or a result with `prefixes`."""
+"""A dataset: a prefix, a `.bin`, `.idx` or `.pbin`, or a result with `prefixes`."""
 Subjects: TypeAlias = Subject | Iterable[Subject]
 
 
 def list_prefixes(option: str, subjects: Subjects) -> list[str]:
-    """Return the datasets, all of each result.
+    """Return the prefixes of datasets, including all of each result.
 
     Raises:
-        OptionsError: If something is no dataset.
+        OptionsError: If something is not a dataset, or nothing is given.
     """
     found = [prefix for subject in _each(subjects) for prefix in _prefixes(option, subject)]
     if not found:
@@ -30,10 +30,10 @@ def list_prefixes(option: str, subjects: Subjects) -> list[str]:
 
 
 def find_prefix(option: str, subject: Subject) -> str:
-    """Return the one dataset of a subject.
+    """Return the prefix of a single dataset.
 
     Raises:
-        OptionsError: If there are several, or it is no dataset.
+        OptionsError: If there are several, or the subject is not a dataset.
     """
     found = list_prefixes(option, subject)
     if len(found) > 1:
@@ -43,15 +43,15 @@ def find_prefix(option: str, subject: Subject) -> str:
 
 
 def list_text_prefixes(option: str, subjects: Subjects) -> list[str]:
-    """Return the MMIDIDX datasets of texts, all of each result.
+    """Return the prefixes of MMIDIDX datasets of texts, including all of each result.
 
     Raises:
-        OptionsError: If one is packed, or instruction data, whose tokens and masks belong together.
+        OptionsError: If one is a `.pbin`, or instruction data, whose tokens and masks belong together.
     """
     given = _each(subjects)
     for subject in given:
         if isinstance(subject, InstructResult):
-            msg = f"{option}: expected datasets of texts, got instruction data, whose tokens and masks go together"
+            msg = f"{option}: expected datasets of texts, got instruction data, whose tokens and masks belong together"
             raise OptionsError(msg)
     found = list_prefixes(option, given)
     packed = next((prefix for prefix in found if prefix.endswith(PBIN_SUFFIX)), None)
@@ -73,7 +73,7 @@ def _prefixes(option: str, subject: object) -> tuple[str, ...]:
     if isinstance(subject, Result):
         return tuple(subject.prefixes)
     if isinstance(subject, IndexResult):
-        msg = f"{option}: expected a dataset, got index caches; give the dataset that they were built for"
+        msg = f"{option}: expected a dataset, got index caches; pass the dataset that they were built for"
     else:
         msg = f"{option}: expected a path, or the result of a function that made a dataset, got {subject!r}"
     raise OptionsError(msg)

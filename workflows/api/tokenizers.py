@@ -1,7 +1,7 @@
-"""Tokenizers as people have them: a path, or an object of the `tokenizers` library.
+"""Accept a tokenizer as a path or as an object of the `tokenizers` library.
 
-An object is what it serialises to. It is handed to the job as a file in the system's folder for temporary files, which
-is removed with the call: jobs read a tokenizer once, in the driver, and send its bytes to workers.
+An object is serialised to a temporary file, which is removed when the call ends: jobs read a tokenizer once, in the
+driver, and send its bytes to workers.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ TokenizerLike: TypeAlias = "str | os.PathLike[str] | tokenizers.Tokenizer"
 """The folder of a tokenizer, its tokenizer.json, or an object of the `tokenizers` library."""
 
 OBJECT_NAME = "tokenizers.Tokenizer"
-"""What the manifest calls an object, which has no name of its own; its `sha256` says which one it was."""
+"""Name of a tokenizer object in the manifest, which identifies it by its `sha256`."""
 
 
 @contextlib.contextmanager
 def tokenizer_in_place(options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the options with the path of a tokenizer in the place of an object, for the time of the block.
+    """Yield the options with a tokenizer object replaced by the path of a temporary file.
 
     Raises:
-        OptionsError: If the tokenizer is neither a path nor such an object.
+        OptionsError: If the tokenizer is neither a path nor a `tokenizers.Tokenizer`.
     """
     given = options.get("tokenizer_model")
     if given is None or isinstance(given, str):
@@ -40,7 +40,7 @@ def tokenizer_in_place(options: dict[str, Any]) -> Iterator[dict[str, Any]]:
         return
     library = sys.modules.get("tokenizers")
     if library is None or not isinstance(given, library.Tokenizer):
-        backend = " (give its backend_tokenizer)" if hasattr(given, "backend_tokenizer") else ""
+        backend = " (pass its backend_tokenizer)" if hasattr(given, "backend_tokenizer") else ""
         kind = f"{type(given).__module__}.{type(given).__name__}"
         msg = f"tokenizer: expected a path or a tokenizers.Tokenizer, got {kind}{backend}"
         raise OptionsError(msg)

@@ -42,25 +42,25 @@ def verify(
 ) -> VerifyResult:
     """Prove that datasets are intact, as `dsindex verify` does.
 
-    Damage is no exception: the result is true where nothing was found, and says what was found.
+    Damage raises no exception: the result is true if there are no findings, and lists them otherwise.
 
     Args:
-        prefix: Datasets: prefixes, `.pbin` files or results. A result stands for all its datasets.
-        cache: A folder with index caches to check against the data, or what `build_index` returned.
+        prefix: Datasets: prefixes, `.pbin` files or results. A result means all its datasets.
+        cache: Index caches to check against the data: their folder, or the result of `build_index`.
         against_source: Tokenize the inputs again and compare.
-        sample: Compare only a share of the documents, such as 0.01 or "1%".
-        tokenizer: What the dataset was made with; from where the manifest says if None.
-        engine: What tokenizes again; `tokenizers` is slow, and the reference.
+        sample: Share of the documents to compare, such as 0.01 or "1%".
+        tokenizer: The tokenizer of the dataset; read from the path in the manifest if None.
+        engine: Engine for tokenizing again; `tokenizers` is the reference, and slow.
         executor: As for `build`.
         address: The Ray cluster to join.
-        installed: The cluster's nodes have dsindex: do not send them this one's code.
-        workers: Tasks that run at once; all CPUs if None.
-        shard_deadline: Seconds after which a slower task is dispatched a second time.
+        installed: Do not send this process's code to the cluster's nodes; they have dsindex installed.
+        workers: Number of concurrent tasks; all CPUs if None.
+        shard_deadline: Seconds after which a task that is still running gets a second attempt.
         progress: As for `build`.
 
     Raises:
-        OptionsError: If the options make no sense.
-        InputError: If `against_source` or `cache` asks for what cannot be done.
+        OptionsError: If the options are invalid.
+        InputError: If the checks for `against_source` or `cache` cannot be made.
         TokenizerError: If the tokenizer is not the one that the dataset was made with.
     """
     options = join_connected_cluster(given_options(verify, locals()))
@@ -100,29 +100,29 @@ def repair(
     shard_deadline: float | None = None,
     progress: Progress = False,
 ) -> RepairResult | PackedRepairResult:
-    """Make an intact dataset of a damaged one, in new files, as `dsindex repair` does.
+    """Restore a damaged dataset in new files, as `dsindex repair` does.
 
     Args:
         prefix: The dataset: a prefix, a `.pbin` that Modalities joined, or a result with one dataset.
         output: The new prefix, or the new `.pbin`.
-        way: What to make it of, `--from` on the command line: the first that is certain, or the one named.
-        index_only: Write the `.idx` alone; the `.bin` is intact and stays.
+        way: What to restore from, `--from` on the command line; `auto` is the first that is certain.
+        index_only: Write the `.idx` only, for an intact `.bin`.
         work_dir: The build's work folder; beside the dataset if None.
-        tokenizer: What the dataset was made with; from where the manifest says if None.
-        engine: What tokenizes again.
-        guess: Go on where nothing is certain, and say so.
-        eod_id: The id of EOD, where no manifest says it.
-        dtype: The type of the tokens, where nothing says it.
+        tokenizer: The tokenizer of the dataset; read from the path in the manifest if None.
+        engine: Engine for tokenizing again.
+        guess: Continue even if nothing is certain; guesses are reported.
+        eod_id: The id of EOD, if no manifest has it.
+        dtype: The token type, if nothing records it.
         executor: As for `build`.
         address: The Ray cluster to join.
-        installed: The cluster's nodes have dsindex: do not send them this one's code.
-        workers: Tasks that run at once; all CPUs if None.
-        shard_deadline: Seconds after which a slower task is dispatched a second time.
+        installed: Do not send this process's code to the cluster's nodes; they have dsindex installed.
+        workers: Number of concurrent tasks; all CPUs if None.
+        shard_deadline: Seconds after which a task that is still running gets a second attempt.
         progress: As for `build`.
 
     Raises:
-        OptionsError: If the options make no sense.
-        FormatError: If no way is certain, saying of each why not.
+        OptionsError: If the options are invalid.
+        FormatError: If no way is certain; the message says why, for each.
         OutputError: If an output exists or cannot be written.
     """
     options = join_connected_cluster(given_options(repair, locals()))
@@ -145,10 +145,10 @@ def _find_folder(caches: IndexResult) -> str:
     """Return the folder of index caches.
 
     Raises:
-        OptionsError: If there are several.
+        OptionsError: If there are none or several.
     """
     if len(caches.folders) != 1:
         where = ", ".join(caches.folders) or "none, since nothing was built"
-        msg = f"cache: expected caches in one folder, got {where}; give one folder"
+        msg = f"cache: expected caches in one folder, got {where}; pass one folder"
         raise OptionsError(msg)
     return caches.folders[0]

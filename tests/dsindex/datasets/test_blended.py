@@ -98,7 +98,7 @@ def test_blend_over_other_datasets_is_a_format_error(tmp_path: Path, changes: di
     assert blend.tokens(0).tolist() == TOKENS[0]
     reads: list[Any] = [lambda: blend[1], lambda: blend.tokens(1), lambda: blend.parts(1), lambda: blend.batch([0, 1])]
     for read in reads:
-        with pytest.raises(FormatError, match="expected a blend of samples that its 2 datasets have, got sample"):
+        with pytest.raises(FormatError, match="expected only samples that the blend's 2 datasets have, got sample"):
             read()
 
 

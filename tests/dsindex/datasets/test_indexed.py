@@ -210,7 +210,7 @@ def test_sequence_outside_the_bin_is_a_format_error(tmp_path: Path, pointer: int
     if length >= 0:
         reads.append(lambda: dataset.get(1))
     for read in reads:
-        with pytest.raises(FormatError, match=r"d\.idx: sequence -?[13] does not lie inside the \.bin"):
+        with pytest.raises(FormatError, match=r"d\.idx: expected sequence -?[13] inside the \.bin"):
             read()
     assert dataset[0].tolist() == [1, 2, 3]
 

@@ -156,7 +156,7 @@ def test_unpacked_dataset_has_one_conversation_per_block(tmp_path: Path) -> None
 def test_plan_of_other_data_is_refused(tmp_path: Path, blocks: list[list[int]], code: int) -> None:
     prefix, _, _ = write_dataset(tmp_path, [2, 2, 2])
     write_mmididx(packing_prefix(prefix, 8), [np.array(block) for block in blocks], code)
-    with pytest.raises(FormatError, match="expected every one of 3 sequences once"):
+    with pytest.raises(FormatError, match="expected each of 3 sequences once"):
         PackedInstructionDataset(prefix, sequence_length=8, pad_id=0)
 
 
