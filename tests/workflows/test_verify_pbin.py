@@ -390,7 +390,7 @@ def test_command_says_what_was_found(pack: Pack, tmp_path: Path, capsys: pytest.
     assert second == "  100 documents (0 empty), 20,380 tokens of type uint16"
     assert third == "  version of the .pbin: current"
     assert main(["verify", path, "--cache", str(tmp_path), "--executor", "local"]) == 2
-    assert f"--cache checks Megatron's index caches, and {path} can have none" in capsys.readouterr().err
+    assert f"--cache checks Megatron's index caches, which {path} cannot have" in capsys.readouterr().err
     change_tokens(path, {5: 1})
     assert main(["verify", path, "--executor", "local", "--json"]) == 1
     report = json.loads(capsys.readouterr().out)

@@ -81,7 +81,7 @@ def _require_plan(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 class RecordedInput(_Part):
-    """An input: of a build with size, fingerprint and record counts, of a merge with its documents and sequences."""
+    """An input of a build, with size, fingerprint and record counts, or of a merge, with documents and sequences."""
 
     path: str
     documents: Count | None = None
