@@ -151,11 +151,11 @@ EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
     ("eod-id", lambda m: m["content"]["tokenizer"].update(eod_id=1), "expected document 0 to end with EOD (1)"),
     ("size", lambda m: m["content"]["digests"]["idx"].update(size_bytes=1), "x.idx: expected 1 bytes"),
     ("vocabulary", lambda m: m["content"]["tokenizer"].update(vocabulary_size=500), "token ids from 0 to 499"),
-    ("type", lambda m: m["content"].update(documents="x"), "expected another content.documents"),
-    ("digest", lambda m: m["content"]["digests"]["bin"].update(xxh3_128="zz"), "another content.digests.bin.xxh3_128"),
-    ("escape", lambda m: m["content"]["digests"].update({"/../../x": None}), "another content.digests./../../x"),
+    ("type", lambda m: m["content"].update(documents="x"), "expected a valid content.documents"),
+    ("digest", lambda m: m["content"]["digests"]["bin"].update(xxh3_128="zz"), "a valid content.digests.bin.xxh3_128"),
+    ("escape", lambda m: m["content"]["digests"].update({"/../../x": None}), "a valid content.digests./../../x"),
     ("bigger", lambda m: m["content"]["inputs"][0].update(size_bytes=50), "offsets inside the input"),
-    ("plan", lambda m: m["run"].update(plan=3), "expected another run.plan"),
+    ("plan", lambda m: m["run"].update(plan=3), "expected a valid run.plan"),
 ]
 
 

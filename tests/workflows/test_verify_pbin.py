@@ -235,9 +235,9 @@ EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
     ),
     ("vocabulary", lambda m: m["content"]["tokenizer"].update(vocabulary_size=500), "token ids from 0 to 499"),
     ("version", lambda m: m["content"]["options"].update(pbin_era="spec"), "of version spec as in the manifest, got"),
-    ("version-type", lambda m: m["content"]["options"].update(pbin_era=3), "expected another content.options.pbin_era"),
-    ("pattern", lambda m: m["content"]["options"].pop("jq_pattern"), "another content.options.jq_pattern: Field"),
-    ("type", lambda m: m["content"].update(documents="x"), "expected another content.documents"),
+    ("version-type", lambda m: m["content"]["options"].update(pbin_era=3), "expected a valid content.options.pbin_era"),
+    ("pattern", lambda m: m["content"]["options"].pop("jq_pattern"), "expected a valid content.options.jq_pattern"),
+    ("type", lambda m: m["content"].update(documents="x"), "expected a valid content.documents"),
     ("bigger", lambda m: m["content"]["inputs"][0].update(size_bytes=50), "offsets inside the input"),
 ]
 

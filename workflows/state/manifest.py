@@ -262,7 +262,7 @@ def read_manifest(prefix: str) -> Manifest | None:
         first = error.errors()[0]
         place = ".".join(map(str, [*first["loc"], *([first["ctx"]["place"]] if first["type"] == "digests" else [])]))
         msg = (
-            f"{path}: expected another {place}: {first['msg']}; the manifest is damaged, restore it, "
+            f"{path}: expected a valid {place}, got a damaged manifest ({first['msg']}); restore the file, "
             f"or rebuild with --fresh"
         )
         raise FormatError(msg) from error

@@ -34,8 +34,8 @@ def read_pbin_options(prefix: str, content: Content) -> PbinOptions:
     if options.jq_pattern is None or options.pbin_era is None:
         missing = "jq_pattern" if options.jq_pattern is None else "pbin_era"
         msg = (
-            f"{manifest_path(prefix)}: expected another content.options.{missing}: Field required; the manifest is "
-            f"damaged, restore it, or pack again with --fresh"
+            f"{manifest_path(prefix)}: expected a valid content.options.{missing}, got a damaged manifest (Field "
+            f"required); restore the file, or pack again with --fresh"
         )
         raise FormatError(msg)
     return PbinOptions(jq_pattern=options.jq_pattern, pbin_era=options.pbin_era)
