@@ -244,7 +244,7 @@ def _check_samples(
 
 
 def _check_counts(identifiers: Mapping[str, Any], epochs: int, tokens: int, samples: int, length: int) -> Iterator[str]:
-    """Compare the number of samples with the tokens, by any rule that the description leaves open."""
+    """Compare the number of samples with the tokens, by any rule that the description allows."""
     possible = {max(0, (epochs * tokens - extra) // length) for extra in (0, 1)}
     available = max(0, epochs * tokens - 1), epochs * tokens
     possible |= {math.ceil(np.float32(count) / np.float32(length)) for count in available}

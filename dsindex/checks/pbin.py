@@ -92,7 +92,7 @@ def _judge_damage(path: str, error: FormatError, version_name: str | None) -> tu
             continue
         misfit = _describe_misfit(path, header, size_bytes)
         if misfit is None and version_name is not None:
-            return header, []  # the index has a check of its own
+            return header, []  # the index is checked separately
         misfit = misfit or _describe_index(path, header)
         return None, [f"{path}: {misfit}; the file was cut off or changed, {_REMEDY}"]
     what = (

@@ -42,7 +42,7 @@ class TokenPieceResult:
     """The result of one piece."""
 
     block_digests: tuple[str, ...]
-    """Empty: it could not be read."""
+    """Digests of the piece's blocks; empty if it could not be read."""
     num_eod: int
     findings: tuple[str, ...]
 

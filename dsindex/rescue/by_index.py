@@ -49,7 +49,7 @@ class SurvivingIndex:
     lengths_end: int
     """Byte of the `.bin` at which the last of these sequences ends."""
     num_boundaries: int
-    """Leading boundaries that exist, never decrease and are within these sequences; 0 without any."""
+    """Leading boundaries that exist, never decrease and are within these sequences; 0 if there are none."""
     num_sequences: int
     """Sequences of complete documents, which is the last of these boundaries."""
     tokens_end: int
@@ -103,7 +103,7 @@ def examine_index(prefix: str, *, dtype: np.dtype[Any] | None = None) -> Survivi
 
 
 def _read_claims(path: str, head: bytes, size_bytes: int, dtype: np.dtype[Any] | None) -> IndexHeader:
-    """Read the header of an index, of which the rest may be missing."""
+    """Read the header of an index, the rest of which may be missing."""
     if len(head) < HEADER_BYTES or not head.startswith(MAGIC):
         msg = f"{path}: expected the remains of an MMIDIDX index, got a file without its first {HEADER_BYTES} bytes"
         raise FormatError(msg)
@@ -229,7 +229,7 @@ def repair_by_index(
         num_sequences=num_sequences,
         num_tokens=end // header.dtype.itemsize,
         lost=tuple(_describe_losses(found, num_documents, num_sequences, end)),
-        notes=("every sequence was taken for a document",) if one_sequence_per_document else (),
+        notes=("every sequence was treated as a document",) if one_sequence_per_document else (),
     )
 
 
@@ -238,12 +238,12 @@ def _describe_losses(found: SurvivingIndex, num_documents: int, num_sequences: i
     if header.num_documents > num_documents:
         yield (
             f"{header.num_documents - num_documents} of {header.num_documents} documents, from document "
-            f"{num_documents} on: their lengths, boundaries or tokens are not there"
+            f"{num_documents} on: their lengths, boundaries or tokens are missing"
         )
     if header.num_sequences > num_sequences:
         yield f"{header.num_sequences - num_sequences} of {header.num_sequences} sequences"
     if found.bin_bytes > end:
         yield (
-            f"{found.bin_bytes - end} bytes at the end of {found.prefix}.bin, which belong to no document that is left "
-            f"in the index (where they end with EOD: --from bin --guess --eod-id N finds them)"
+            f"{found.bin_bytes - end} bytes at the end of {found.prefix}.bin, which belong to no document in the rest "
+            f"of the index (documents that end with EOD are found by: --from bin --guess --eod-id N)"
         )

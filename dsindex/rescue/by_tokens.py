@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 4 << 20
 GUESS = (
-    "empty documents, and EOD ids that came from a text, cannot be told from the .bin: "
-    "the documents may have been others"
+    "empty documents, and EOD ids that came from a text, cannot be recognised in the .bin: "
+    "the original documents may have been different"
 )
 
 
@@ -104,7 +104,7 @@ def repair_by_eod(
         raise LimitError(msg) from error
     finally:
         builder.close()
-    behind = f"{size_bytes - end} bytes at the end of {bin_path}, behind the last EOD: a document that was cut off"
+    behind = f"{size_bytes - end} bytes at the end of {bin_path}, after the last EOD: an incomplete document"
     return RepairReport(
         way="EOD in the .bin",
         is_certain=num_documents is not None,

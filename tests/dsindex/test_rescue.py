@@ -52,8 +52,8 @@ def test_wrong_pointers_cost_nothing(tmp_path: Path) -> None:
     damaged = bytearray(whole)
     damaged[HEADER + 4 * SEQUENCES + 8 : HEADER + 4 * SEQUENCES + 16] = struct.pack("<q", -7)
     (tmp_path / "d.idx").write_bytes(damaged)
-    account = repaired(prefix, tmp_path)
-    assert account.lost == ()
+    report = repaired(prefix, tmp_path)
+    assert report.lost == ()
     assert (tmp_path / "new.idx").read_bytes() == whole
     assert (tmp_path / "new.bin").read_bytes() == (tmp_path / "d.bin").read_bytes()
 
@@ -62,18 +62,18 @@ def test_shorter_bin_keeps_whole_documents(tmp_path: Path) -> None:
     prefix = write_dataset(tmp_path / "d", DOCUMENTS)
     tokens = (tmp_path / "d.bin").read_bytes()
     (tmp_path / "d.bin").write_bytes(tokens[: 2 * 8 + 1])  # in the middle of a token of document 3
-    account = repaired(prefix, tmp_path)
+    report = repaired(prefix, tmp_path)
     assert documents_of(tmp_path) == flat(DOCUMENTS[:3])
-    assert "3 of 6 documents, from document 3 on" in account.lost[0]
+    assert "3 of 6 documents, from document 3 on" in report.lost[0]
 
 
 def test_longer_bin_is_cut_to_what_the_index_says(tmp_path: Path) -> None:
     prefix = write_dataset(tmp_path / "d", DOCUMENTS)
     with (tmp_path / "d.bin").open("ab") as file:
         file.write(bytes(10))
-    account = repaired(prefix, tmp_path)
+    report = repaired(prefix, tmp_path)
     assert documents_of(tmp_path) == flat(DOCUMENTS)
-    assert "10 bytes at the end" in account.lost[0]
+    assert "10 bytes at the end" in report.lost[0]
     with pytest.raises(FormatError, match="leave out --index-only"):
         repair_by_index(
             examine_index(prefix),
@@ -93,14 +93,14 @@ def test_whatever_is_cut_off_leading_documents_come_back(idx_cut: int, bin_cut: 
     for path in tmp_path.glob("new.*"):
         path.unlink()
     try:
-        account = repaired(prefix, tmp_path)
+        report = repaired(prefix, tmp_path)
     except FormatError:
         assert idx_cut > 8 * 5 or bin_cut > 0  # fewer than two of seven boundaries are left
         assert not list(tmp_path.glob("new*"))
         return
     kept = documents_of(tmp_path)
-    assert kept == flat(DOCUMENTS)[: account.num_documents]
-    assert bool(account.lost) == (idx_cut > 0 or bin_cut > 0)
+    assert kept == flat(DOCUMENTS)[: report.num_documents]
+    assert bool(report.lost) == (idx_cut > 0 or bin_cut > 0)
 
 
 def test_lost_boundaries_are_guessed_only_on_demand(tmp_path: Path) -> None:
@@ -109,9 +109,9 @@ def test_lost_boundaries_are_guessed_only_on_demand(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[: HEADER + 4 * SEQUENCES])
     with pytest.raises(FormatError, match="at least one complete document"):
         repaired(prefix, tmp_path)
-    account = repaired(prefix, tmp_path, one_each=True)
-    assert account.num_documents == SEQUENCES
-    assert "every sequence was taken for a document" in account.notes
+    report = repaired(prefix, tmp_path, one_each=True)
+    assert report.num_documents == SEQUENCES
+    assert "every sequence was treated as a document" in report.notes
 
 
 def test_modes_are_kept(tmp_path: Path) -> None:
@@ -134,9 +134,9 @@ def test_eod_cuts_documents_across_chunks(tmp_path: Path, monkeypatch: pytest.Mo
 def test_repair_by_eod_accounts_for_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "d.bin"
     path.write_bytes(np.array([1, 2, 0, 4, 0, 5], "<u2").tobytes() + b"x")
-    account = repair_by_eod(str(path), target_of(tmp_path), dtype=np.dtype("<u2"), eod_id=0, num_documents=None)
-    assert not account.is_certain
-    assert "3 bytes at the end" in account.lost[0]
+    report = repair_by_eod(str(path), target_of(tmp_path), dtype=np.dtype("<u2"), eod_id=0, num_documents=None)
+    assert not report.is_certain
+    assert "3 bytes at the end" in report.lost[0]
     assert documents_of(tmp_path) == [[1, 2, 0], [4, 0]]
 
 

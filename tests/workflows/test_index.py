@@ -370,7 +370,7 @@ def test_refusal(folder: Path, changes: dict[str, Any], error: type[Exception], 
 def test_caches_that_do_not_fit_on_the_disk_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workflows.jobs.index.free_bytes", lambda _: 1000)
     with pytest.raises(
-        OutputError, match=r"cache: the caches take .* KiB and 1000 bytes are free; make room, or choose"
+        OutputError, match=r"cache: the caches need .* KiB, but 1000 bytes are free; make room, or choose"
     ):
         index(**options())
     assert not (folder / "cache").exists()

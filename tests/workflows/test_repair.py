@@ -68,11 +68,11 @@ def test_shards_restore_everything(lost: str, built: str, quiet: Reporter) -> No
     whole = files_of(built)
     for suffix in ("idx", "bin") if lost == "both" else (lost,):
         Path(f"{built}.{suffix}").unlink()
-    account = repair(built, quiet)
-    assert account.is_certain
-    assert account.lost == ()
-    assert "the shards" in account.way
-    assert "by digest" in account.notes[0]
+    report = repair(built, quiet)
+    assert report.is_certain
+    assert report.lost == ()
+    assert "the shards" in report.way
+    assert "by digest" in report.notes[0]
     assert_same(f"{built}_new", whole)
     assert json.loads(Path(f"{built}_new.repair.json").read_bytes())["num_documents"] == 102
 
@@ -95,10 +95,10 @@ def test_missing_shards_are_accounted_for(built: str, quiet: Reporter) -> None:
     ledger.write_bytes(b"".join(kept))
     for suffix in ("idx", "bin"):
         Path(f"{built}.{suffix}").unlink()
-    account = repair(built, quiet)
-    assert 0 < account.num_documents < 102
-    assert "bytes 16384 to 24576: its shard is damaged" in account.lost[0]
-    assert "bytes 32768 to 40960: its shard was never finished" in account.lost[1]
+    report = repair(built, quiet)
+    assert 0 < report.num_documents < 102
+    assert "bytes 16384 to 24576: its shard is damaged" in report.lost[0]
+    assert "bytes 32768 to 40960: its shard was never finished" in report.lost[1]
 
 
 def test_work_folder_of_another_dataset_is_refused(built: str, quiet: Reporter, tmp_path: Path) -> None:
@@ -110,9 +110,9 @@ def test_work_folder_of_another_dataset_is_refused(built: str, quiet: Reporter, 
 def test_tokens_alone_are_enough_where_the_manifest_says_so(plain: str, quiet: Reporter) -> None:
     whole = files_of(plain)
     Path(f"{plain}.idx").unlink()
-    account = repair(plain, quiet)
-    assert account.way == "EOD in the .bin"
-    assert account.is_certain
+    report = repair(plain, quiet)
+    assert report.way == "EOD in the .bin"
+    assert report.is_certain
     assert_same(f"{plain}_new", whole)
 
 
@@ -131,8 +131,8 @@ def test_source_restores_what_tokens_cannot(executor: str, built: str, quiet: Re
     shutil.rmtree(Path(built).parent / "docs.build")
     with pytest.raises(FormatError, match="5 EOD from text, 2 empty documents"):
         repair(built, quiet)
-    account = repair(built, quiet, tokenizer_model=str(OWN.plain_tokenizer), executor=executor)
-    assert account.way == "the source, tokenized again"
+    report = repair(built, quiet, tokenizer_model=str(OWN.plain_tokenizer), executor=executor)
+    assert report.way == "the source, tokenized again"
     assert_same(f"{built}_new", whole)
 
 
@@ -156,9 +156,9 @@ def test_crashed_megatron_build_gives_its_whole_documents(tmp_path: Path, quiet:
     prefix = str(tmp_path / "crashed")
     shutil.copy(f"{golden}.idx", f"{prefix}.idx")
     Path(f"{prefix}.bin").write_bytes(Path(f"{golden}.bin").read_bytes()[:20_001])
-    account = repair(prefix, quiet)
-    assert account.is_certain
-    assert "documents, from document" in account.lost[0]
+    report = repair(prefix, quiet)
+    assert report.is_certain
+    assert "documents, from document" in report.lost[0]
     assert main(["verify", f"{prefix}_new", "--executor", "local"]) == 0
     new = Path(f"{prefix}_new.bin").read_bytes()
     assert Path(f"{golden}.bin").read_bytes().startswith(new)
@@ -177,9 +177,9 @@ def test_index_that_fits_but_is_another_is_not_copied(built: str, quiet: Reporte
 def test_damaged_manifest_is_said_and_not_used(built: str, quiet: Reporter) -> None:
     Path(f"{built}.idx").unlink()
     Path(manifest_path(built)).write_bytes(b"{}")
-    account = repair(built, quiet)
-    assert "the manifest could not be used" in account.notes[0]
-    assert account.num_documents == 102
+    report = repair(built, quiet)
+    assert "the manifest could not be used" in report.notes[0]
+    assert report.num_documents == 102
 
 
 def test_existing_output_is_never_overwritten(built: str, quiet: Reporter) -> None:

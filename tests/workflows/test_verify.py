@@ -145,17 +145,17 @@ def all_findings(report: VerifyReport) -> str:
 
 EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
     ("documents", lambda m: m["content"].update(documents=7), "expected documents 7 as in the manifest, got 102"),
-    ("lines", lambda m: m["content"]["account"].update(lines=7), "the account does not add up: lines = records"),
-    ("kept", lambda m: m["content"]["inputs"][0].update(kept=101), "records kept of all inputs, but 102 and 101"),
+    ("lines", lambda m: m["content"]["account"].update(lines=7), "record counts do not add up: expected lines ="),
+    ("kept", lambda m: m["content"]["inputs"][0].update(kept=101), "records kept of all inputs, got 102 and 101"),
     ("eod", lambda m: m["content"].update(eod_in_text=6), "expected 106 EOD tokens"),
     ("eod-id", lambda m: m["content"]["tokenizer"].update(eod_id=1), "expected document 0 to end with EOD (1)"),
     ("size", lambda m: m["content"]["digests"]["idx"].update(size_bytes=1), "x.idx: expected 1 bytes"),
     ("vocabulary", lambda m: m["content"]["tokenizer"].update(vocabulary_size=500), "token ids from 0 to 499"),
-    ("type", lambda m: m["content"].update(documents="x"), "expected another content.documents"),
-    ("digest", lambda m: m["content"]["digests"]["bin"].update(xxh3_128="zz"), "another content.digests.bin.xxh3_128"),
-    ("escape", lambda m: m["content"]["digests"].update({"/../../x": None}), "another content.digests./../../x"),
+    ("type", lambda m: m["content"].update(documents="x"), "expected a valid content.documents"),
+    ("digest", lambda m: m["content"]["digests"]["bin"].update(xxh3_128="zz"), "a valid content.digests.bin.xxh3_128"),
+    ("escape", lambda m: m["content"]["digests"].update({"/../../x": None}), "a valid content.digests./../../x"),
     ("bigger", lambda m: m["content"]["inputs"][0].update(size_bytes=50), "offsets inside the input"),
-    ("plan", lambda m: m["run"].update(plan=3), "expected another run.plan"),
+    ("plan", lambda m: m["run"].update(plan=3), "expected a valid run.plan"),
 ]
 
 
@@ -181,7 +181,7 @@ def test_damaged_files_are_found(make_config: MakeConfig, quiet: Reporter) -> No
     report = verify(prefix, quiet)
     assert "cannot be read as a provenance file" in all_findings(report)
     path.unlink()
-    assert "is missing, and the manifest has it" in all_findings(verify(prefix, quiet))
+    assert "is missing, but the manifest lists it" in all_findings(verify(prefix, quiet))
     path.write_bytes(whole)
     Path(f"{prefix}.idx").unlink()
     report = verify(prefix, quiet)
@@ -271,7 +271,7 @@ def test_dataset_that_is_not_there_is_called_that(tmp_path: Path, capsys: pytest
     assert main(["verify", str(tmp_path), "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert (report["is_whole"], report["is_there"], report["checks"]) == (False, False, [])
-    assert "that of a folder: add the name of a dataset in it" in report["findings"][0]
+    assert "which is a folder; add the name of a dataset in it" in report["findings"][0]
 
 
 @pytest.mark.parametrize("suffix", ["bin", "idx", "manifest.json", "provenance.parquet", "quarantine.jsonl.zst"])
@@ -294,7 +294,7 @@ def test_manifest_that_names_a_pipe_is_found(make_config: MakeConfig, quiet: Rep
     edit_manifest(prefix, lambda manifest: manifest["content"]["digests"].update(pipe=entry))
     report = verify(prefix, quiet)
     assert [finding for finding in report.findings if ".pipe" in finding] == [
-        f"{prefix}.pipe: expected a regular file, got something else, and the manifest has it; restore it"
+        f"{prefix}.pipe: expected a regular file, got something else, but the manifest lists it; restore it"
     ]
 
 
@@ -325,7 +325,7 @@ def test_tokens_that_cannot_be_read_to_their_end_are_not_called_checked(
     os.truncate(path, num_bytes - cut_bytes)  # while it is being verified
     [ran] = run_checks([check], executor=FakeExecutor(), reporter=quiet)
     if not cut_bytes:
-        checked = ("digest of the .bin", "every token id lies in the vocabulary", "105 EOD")
+        checked = ("digest of the .bin", "every token id is in the vocabulary", "105 EOD")
         assert ran.verdict == Verdict(checked=checked)
         return
     [finding] = ran.verdict.findings

@@ -101,10 +101,10 @@ def test_packed_file_is_whole_and_equals_its_source(
     assert report.version == version
     assert {
         "every entry of the index against the tokens",
-        "the account: every line of the input is a document, without tokens, blank or quarantined",
+        "record counts: every line of the input is a document, without tokens, blank or quarantined",
         "every document with tokens ends with EOD",
         "digest of the .pbin",
-        "every token id lies in the vocabulary",
+        "every token id is in the vocabulary",
         "the number of EOD tokens",
         f"against the source: 100 of 100 documents tokenized again with {TRUSTED}",
     } <= set(report.checks)
@@ -194,7 +194,7 @@ def test_lines_that_give_no_document_are_no_difference(
         for options in ({}, {"sample": 0.2}):
             report = verify(path, quiet, against_source=True, **options)
             assert report.findings == ()
-            assert "the quarantine: as many records as the account says" in report.checks
+            assert "quarantine: the number of records in the manifest" in report.checks
     quarantine = Path(f"{path.removesuffix('.pbin')}.quarantine.jsonl.zst")
     quarantine.write_bytes(quarantine.read_bytes()[:-5])
     assert "cannot be read as a quarantine file" in all_findings(verify(path, quiet))
@@ -211,19 +211,19 @@ def test_records_that_the_file_lacks_are_found(pack: Pack, quiet: Reporter, tmp_
     edit_manifest(less, lambda m: m["content"].update(inputs=content["inputs"]))
     report = verify(less, quiet, against_source=True)
     assert "line 103, has a record, but the dataset ends before it" in all_findings(report)
-    assert "expected the 101 documents that the inputs give, got 100" in all_findings(report)
+    assert "expected the 101 documents of the inputs, got 100" in all_findings(report)
 
 
 EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
     ("documents", lambda m: m["content"].update(documents=7), "expected documents 7 as in the manifest, got 100"),
     ("dtype", lambda m: m["content"].update(token_dtype="uint8"), "expected token_dtype uint8 as in the manifest"),
-    ("lines", lambda m: m["content"]["account"].update(lines=7), "the account does not add up: lines = records"),
+    ("lines", lambda m: m["content"]["account"].update(lines=7), "record counts do not add up: expected lines ="),
     (
         "without-tokens",
         lambda m: m["content"]["account"].update(empty_documents=0),
-        "kept = documents with tokens + empty, but 102 and 100",
+        "kept = documents with tokens + empty, got 102 and 100",
     ),
-    ("kept", lambda m: m["content"]["inputs"][0].update(kept=99), "records kept of all inputs, but 102 and 99"),
+    ("kept", lambda m: m["content"]["inputs"][0].update(kept=99), "records kept of all inputs, got 102 and 99"),
     ("rows", lambda m: m["content"]["inputs"][0].update(kept=99), "expected 99 documents (or up to 2 fewer"),
     ("eod", lambda m: m["content"].update(eod_in_text=0), "expected 100 EOD tokens (one at the end of each"),
     ("eod-id", lambda m: m["content"]["tokenizer"].update(eod_id=1), "expected document 0 to end with EOD (1)"),
@@ -235,9 +235,9 @@ EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
     ),
     ("vocabulary", lambda m: m["content"]["tokenizer"].update(vocabulary_size=500), "token ids from 0 to 499"),
     ("version", lambda m: m["content"]["options"].update(pbin_era="spec"), "of version spec as in the manifest, got"),
-    ("version-type", lambda m: m["content"]["options"].update(pbin_era=3), "expected another content.options.pbin_era"),
-    ("pattern", lambda m: m["content"]["options"].pop("jq_pattern"), "another content.options.jq_pattern: Field"),
-    ("type", lambda m: m["content"].update(documents="x"), "expected another content.documents"),
+    ("version-type", lambda m: m["content"]["options"].update(pbin_era=3), "expected a valid content.options.pbin_era"),
+    ("pattern", lambda m: m["content"]["options"].pop("jq_pattern"), "expected a valid content.options.jq_pattern"),
+    ("type", lambda m: m["content"].update(documents="x"), "expected a valid content.documents"),
     ("bigger", lambda m: m["content"]["inputs"][0].update(size_bytes=50), "offsets inside the input"),
 ]
 
@@ -283,14 +283,14 @@ def test_damaged_and_missing_files_are_found(pack: Pack, quiet: Reporter) -> Non
     provenance.write_bytes(whole[:-1])
     assert "cannot be read as a provenance file" in all_findings(verify(path, quiet))
     provenance.unlink()
-    assert "is missing, and the manifest has it" in all_findings(verify(path, quiet))
+    assert "is missing, but the manifest lists it" in all_findings(verify(path, quiet))
     provenance.write_bytes(whole)
     data = Path(path).read_bytes()
     Path(path).write_bytes(data[:-9])
     report = verify(path, quiet, against_source=True)
     assert "got one that is cut off" in report.findings[0]
     assert f"expected {len(data)} bytes as in the manifest, got {len(data) - 9}" in all_findings(report)
-    assert "every token id lies in the vocabulary" in report.checks  # what is left is still checked
+    assert "every token id is in the vocabulary" in report.checks  # what is left is still checked
     assert report.notes == ("the index is damaged, so the dataset could not be compared with its source",)
     Path(path).write_bytes(data[:1000])
     report = verify(path, quiet, against_source=True)
@@ -308,7 +308,7 @@ def test_file_of_others_is_verified_as_far_as_it_goes(quiet: Reporter, tmp_path:
     for version in VERSION_NAMES:
         report = verify(write_pbin(tmp_path / "a.pbin", [[1, 2], [], [3]], version=version), quiet)
         assert (report.findings, report.version) == ((), version)
-        assert report.notes == ("no manifest lies beside it: digests, vocabulary and EOD could not be checked",)
+        assert report.notes == ("there is no manifest: digests, vocabulary and EOD could not be checked",)
     with pytest.raises(InputError, match="expected the manifest of `dsindex pack`, which names inputs"):
         verify(str(tmp_path / "a.pbin"), quiet, against_source=True)
 
@@ -345,13 +345,13 @@ def test_manifest_of_the_other_kind_is_not_gone_by(pack: Pack, quiet: Reporter, 
     write_pbin(tmp_path / "docs_text_document.pbin", [[1], [2]])
     report = verify(f"{prefix}.pbin", quiet)
     assert report.findings == ()
-    assert report.notes[0].startswith(f"{prefix}.manifest.json is of the .bin and .idx beside it: digests")
+    assert report.notes[0].startswith(f"{prefix}.manifest.json belongs to the .bin and .idx: digests")
     packed_path = pack()
     for suffix in ("bin", "idx"):
         os.link(f"{prefix}.{suffix}", f"{packed_path.removesuffix('.pbin')}.{suffix}")
     report = run_verify(packed_path.removesuffix(".pbin"), VerifyConfig(executor="local"), reporter=quiet)
     assert report.findings == ()
-    assert "docs.manifest.json is of the .pbin beside it" in report.notes[0]
+    assert "docs.manifest.json belongs to the .pbin" in report.notes[0]
 
 
 def test_source_needs_the_same_tokenizer_and_inputs(pack: Pack, quiet: Reporter, tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_command_says_what_was_found(pack: Pack, tmp_path: Path, capsys: pytest.
     assert second == "  100 documents (0 empty), 20,380 tokens of type uint16"
     assert third == "  version of the .pbin: current"
     assert main(["verify", path, "--cache", str(tmp_path), "--executor", "local"]) == 2
-    assert f"--cache checks Megatron's index caches, and {path} can have none" in capsys.readouterr().err
+    assert f"--cache checks Megatron's index caches, which {path} cannot have" in capsys.readouterr().err
     change_tokens(path, {5: 1})
     assert main(["verify", path, "--executor", "local", "--json"]) == 1
     report = json.loads(capsys.readouterr().out)

@@ -68,11 +68,11 @@ def convert_dataset(
     flatten: bool = False,
     token_type: str | None = None,
 ) -> Conversion:
-    """Convert one dataset; the formats are told from the names.
+    """Convert one dataset; the names determine the formats.
 
     Raises:
         UsageError: If neither name ends in `.pbin`.
-        DsindexError: For everything else that a user can mend; nothing is then under a final name.
+        DsindexError: If it cannot be converted as asked; final names then never refer to incomplete files.
     """
     if not (_is_packed(source) or _is_packed(destination)):
         msg = f"expected SRC or DST to end in .pbin, got {source} and {destination}"

@@ -42,12 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to restore it from (default: auto, the first that is certain)",
     )
     parser.add_argument(
-        "--index-only", action="store_true", default=None, help="write only NEW.idx, for a .bin that is intact"
+        "--index-only", action="store_true", default=None, help="write only NEW.idx, for an intact .bin"
     )
     parser.add_argument("--work-dir", metavar="D", help="the build's work folder (default: beside PREFIX)")
     add_source_arguments(parser)
     guess = parser.add_argument_group("guessing")
-    guess.add_argument("--guess", action="store_true", default=None, help="guess, and mark the result as guessed")
+    guess.add_argument(
+        "--guess", action="store_true", default=None, help="allow a guess, and mark the result as guessed"
+    )
     guess.add_argument("--eod-id", type=int, metavar="N", help="the id of EOD, if there is no manifest")
     guess.add_argument(
         "--dtype", choices=["uint8", "uint16", "int32", "int64"], help="the token type, if it is unknown"
@@ -65,11 +67,11 @@ def run(options: argparse.Namespace) -> int:
         write_lines(describe_packed_repair(options.prefix, config.output, joints))
         return 0
     with make_reporter() as reporter:
-        account = run_repair(as_prefix(options.prefix), config, reporter=reporter)
+        report = run_repair(as_prefix(options.prefix), config, reporter=reporter)
     if options.json:
-        write_json(sys.stdout, asdict(account))
+        write_json(sys.stdout, asdict(report))
     else:
-        write_lines(describe_repair(options.prefix, account))
+        write_lines(describe_repair(options.prefix, report))
     return 0
 
 
@@ -77,7 +79,7 @@ def with_fitting_output(prefix: str, config: RepairConfig) -> RepairConfig:
     """Return the options with the output as a prefix, or a `.pbin` for packed data.
 
     Raises:
-        UsageError: If it is the other.
+        UsageError: If it is of the other kind.
     """
     if prefix.endswith(".pbin"):
         if not config.output.endswith(".pbin"):
@@ -91,21 +93,21 @@ def with_fitting_output(prefix: str, config: RepairConfig) -> RepairConfig:
 
 
 def describe_packed_repair(path: str, output: str, num_joints: int) -> str:
-    """Return what was repaired of a `.pbin`, for people."""
+    """Return the result for a `.pbin` as text."""
     said = f"{num_joints} joints with low offsets repaired, written to {output}" if num_joints else "intact"
     return f"{path}: {said}\n"
 
 
-def describe_repair(prefix: str, account: RepairReport) -> str:
+def describe_repair(prefix: str, report: RepairReport) -> str:
     """Return the result as text."""
-    if not account.outputs:
+    if not report.outputs:
         return f"{prefix}: intact, nothing to repair and nothing written\n"
-    how = "GUESSED" if not account.is_certain else "restored IN PART" if account.lost else "restored"
+    how = "GUESSED" if not report.is_certain else "restored IN PART" if report.lost else "restored"
     lines = [
-        f"{prefix}: {how} from {account.way}",
-        f"  {account.num_documents:,} documents, {account.num_sequences:,} sequences, {account.num_tokens:,} tokens",
+        f"{prefix}: {how} from {report.way}",
+        f"  {report.num_documents:,} documents, {report.num_sequences:,} sequences, {report.num_tokens:,} tokens",
     ]
-    lines += [f"  wrote: {path}" for path in account.outputs]
-    lines += [f"  LOST: {loss}" for loss in account.lost]
-    lines += [f"  note: {note}" for note in account.notes]
+    lines += [f"  wrote: {path}" for path in report.outputs]
+    lines += [f"  LOST: {loss}" for loss in report.lost]
+    lines += [f"  note: {note}" for note in report.notes]
     return "\n".join(lines) + "\n"

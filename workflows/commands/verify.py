@@ -75,17 +75,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check_options(prefixes: Sequence[str], config: VerifyConfig) -> None:
-    """Refuse options that make no sense together, or for one of the datasets.
+    """Refuse options that contradict each other or do not apply to one of the datasets.
 
     Raises:
-        UsageError: Naming them.
+        UsageError: If there are such options.
     """
     if "sample" in config.model_fields_set and not config.against_source:
-        msg = "--sample needs --against-source: it says how much of the source is compared"
+        msg = "--sample needs --against-source: it is the share of documents to compare with the source"
         raise UsageError(msg)
     packed = [prefix for prefix in prefixes if prefix.endswith(PBIN_SUFFIX)]
     if packed and config.cache is not None:
-        msg = f"--cache checks Megatron's index caches, and {packed[0]} can have none; leave one of them out"
+        msg = f"--cache checks Megatron's index caches, which {packed[0]} cannot have; leave one of them out"
         raise UsageError(msg)
 
 

@@ -38,7 +38,7 @@ class Outcome:
     attempt_id: int
     value: Any = None
     error: BaseException | None = None
-    """The function's exception, or the reason why its worker was lost."""
+    """The function's exception, or the reason for the loss of its worker."""
     worker_lost: bool = False
     """Whether the worker died or could not be reached, perhaps not because of the call."""
 

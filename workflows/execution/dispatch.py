@@ -118,11 +118,11 @@ class Dispatch(Generic[K]):
     """Runs calls as `run_calls` does, for a caller that takes the results at its own pace.
 
     Args:
-        executor: Where to run.
-        calls: Each with what the driver knows it by; consumed as slots get free.
+        executor: The executor to run them on.
+        calls: Keys and calls, consumed as slots become free.
         policy: Budgets and deadline.
-        statistics: Counted up.
-        on_idle: Called at least every half second while a result is awaited.
+        statistics: Counters to increase.
+        on_idle: Called at least every half second while waiting for a result.
     """
 
     def __init__(
@@ -151,18 +151,18 @@ class Dispatch(Generic[K]):
         self._durations: defaultdict[Callable[..., Any], deque[float]] = defaultdict(
             lambda: deque(maxlen=REMEMBERED_CALLS)
         )
-        """Function → seconds that its recent calls took."""
+        """Function → durations of its recent calls, in seconds."""
         self._most_in_flight: float = math.inf
         """Lowered by I/O errors; see the module's docstring."""
 
     def release(self, calls: Iterable[tuple[K, Call]]) -> None:
-        """Add calls that follow a result; they are begun before the rest."""
+        """Add calls that follow a result; they are started before the rest."""
         self._released.extend(calls)
 
     def run(self) -> Generator[tuple[K, Any]]:
         """Yield the key and the result of each call, in order of arrival.
 
-        No call is started while the caller holds a result. Closing the generator abandons the calls that run.
+        No call is started while the caller handles a result. Closing the generator abandons running calls.
 
         Raises:
             DsindexError, TaskError: As `run_calls`.
@@ -208,7 +208,7 @@ class Dispatch(Generic[K]):
             yield _Progress(*following, turn=(follows, self._num_begun))
 
     def _room(self) -> float:
-        """Return how many calls may be in flight; executors grow and shrink with their cluster."""
+        """Return the number of calls that may be in flight; executors grow and shrink with their cluster."""
         return min(self._most_in_flight, self._executor.slots + self._executor.backlog)
 
     def _start(self, progress: _Progress[K], *, beyond_slots: bool = False) -> None:
@@ -217,7 +217,7 @@ class Dispatch(Generic[K]):
         self._by_attempt[attempt] = progress
 
     def _take(self, outcome: Outcome) -> _Progress[K] | None:
-        """Take note of how an attempt ended; return its call if that has succeeded by it."""
+        """Record the end of an attempt; return its call if the attempt succeeded."""
         progress = self._by_attempt.pop(outcome.attempt_id, None)
         if progress is None:
             return None  # another attempt at the same call was faster
@@ -242,7 +242,7 @@ class Dispatch(Generic[K]):
 
     def _retry(self, progress: _Progress[K], error: BaseException, used: int, budget: int) -> None:
         if progress.attempts:
-            return  # another attempt still runs
+            return  # another attempt is still running
         if used >= budget:
             self._finish(progress)
             call = progress.call
@@ -256,7 +256,7 @@ class Dispatch(Generic[K]):
         heapq.heappush(self._paused, (time.monotonic() + pause, progress.turn, progress))
 
     def _blame(self, turn: tuple[bool, int], error: BaseException) -> None:
-        """Keep the fault of the first call, and abandon later calls, whose results are not needed any more."""
+        """Keep the fault of the first call, and abandon later calls, whose results are no longer needed."""
         if self._fault is None or turn < self._fault[0]:
             self._fault = (turn, error)
         self._abandon([progress for progress in self._in_flight.values() if progress.turn > self._fault[0]])
@@ -308,8 +308,8 @@ class Dispatch(Generic[K]):
             call = progress.call
             msg = (
                 f"{call.name} ({call.place}): did not end in {progress.overdue + 1} attempts of at least "
-                f"{self._policy.deadline_seconds:g} s; check what it reads, or raise --shard-deadline if that is "
-                f"only slow"
+                f"{self._policy.deadline_seconds:g} s; check the files that it reads, or raise --shard-deadline if "
+                f"they are only slow"
             )
             self._finish(progress)
             self._blame(progress.turn, TaskError(msg))
@@ -320,7 +320,7 @@ class Dispatch(Generic[K]):
         self._start_beside(progress)
 
     def _deadline(self, function: Callable[..., Any]) -> float:
-        """Return the seconds after which an attempt is overdue; for threads it is long, as they share the CPUs."""
+        """Return the seconds after which an attempt is overdue: more for threads, which share the CPUs."""
         if self._policy.deadline_seconds is not None:
             return self._policy.deadline_seconds
         durations = self._durations[function]

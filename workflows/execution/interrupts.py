@@ -43,7 +43,7 @@ def stop_on_signals(command: str) -> Iterator[None]:
 def interrupts_held_back() -> Iterator[None]:
     """Delay a Ctrl-C until the block ends, since it would leave the block's processes running.
 
-    Its message is printed at once, and a second Ctrl-C stops at once as always. For the main thread only.
+    Its message is printed immediately, and a second Ctrl-C still stops at once. For the main thread only.
 
     Raises:
         KeyboardInterrupt: At the end of the block, if Ctrl-C was pressed.
@@ -71,10 +71,10 @@ def interrupts_held_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stops_unwrapped() -> Iterator[None]:
-    """Raise the signal's own exception where compiled code turned it into a SystemError, as Ray's does.
+    """Raise the signal's exception if compiled code, such as Ray's, turned it into a SystemError.
 
     Raises:
-        KeyboardInterrupt, TerminatedError: If that is what the SystemError came from.
+        KeyboardInterrupt, TerminatedError: If it caused the SystemError.
     """
     try:
         yield

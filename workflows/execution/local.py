@@ -199,7 +199,7 @@ class _Worker:
 
 @contextlib.contextmanager
 def _main_module_hidden() -> Iterator[None]:
-    """Keep a spawned process from running the script that called us once more, as Python would to have its names."""
+    """Keep a spawned process from running the calling script again, as Python does to define its names."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

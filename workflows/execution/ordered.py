@@ -1,4 +1,4 @@
-"""The ordered map: results in the order of their calls, on any executor, whichever ended first."""
+"""Run calls on any executor and return their results in the order of the calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from workflows.execution.dispatch import DispatchStatistics, RetryPolicy
 
 WINDOW = 8
-"""Calls per slot that are started beyond the first one whose result is still missing: so many results wait at most."""
+"""Calls per slot that are started beyond the first whose result is missing, which limits the results that wait."""
 
 
 def run_in_order(
@@ -30,14 +30,14 @@ def run_in_order(
     """Run calls and yield their results in the order of the calls.
 
     Args:
-        executor: Where to run.
-        calls: Consumed as slots get free, and never more than WINDOW per slot ahead of the results.
+        executor: The executor to run them on.
+        calls: The calls, consumed as slots become free and at most WINDOW per slot ahead of the results.
         policy: Budgets and deadline.
-        statistics: Counted up.
-        on_idle: Called at least every half second while a result is waited for.
+        statistics: Counters to increase.
+        on_idle: Called at least every half second while waiting for a result.
 
     Raises:
-        DsindexError: The data fault of the first call that has one, after the results of those before it.
+        DsindexError: The data fault of the first call that has one, after the results of all calls before it.
         TaskError: If a call used up a budget.
     """
     numbered = enumerate(calls)
@@ -57,11 +57,11 @@ def run_in_order(
 def ordered_runner(
     executor: Executor, *, name: str, policy: RetryPolicy | None = None
 ) -> Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]:
-    """Return what the library's own jobs take as `run_tasks`: a function that maps another one over tasks, in order.
+    """Return a function for the library's `run_tasks` arguments: it maps a function over tasks, in order.
 
     Args:
-        executor: Where to run.
-        name: What people see of a task: `name[7]`.
+        executor: The executor to run tasks on.
+        name: Name of the tasks shown to users, as in `name[7]`.
         policy: Budgets and deadline.
     """
 

@@ -62,7 +62,7 @@ class RayExecutor:
         if not self._is_guest:
             on_sigterm = signal.getsignal(signal.SIGTERM)
             self._connect(address, workers, ship_code=ship_code)
-            if threading.current_thread() is threading.main_thread():  # no other one may set handlers
+            if threading.current_thread() is threading.main_thread():  # only the main thread may set handlers
                 signal.signal(signal.SIGTERM, on_sigterm)  # ray.init() replaces it with one that ends the process
         self.is_cluster = address is not None
         self._workers = workers
@@ -85,7 +85,7 @@ class RayExecutor:
             "logging_level": logging.ERROR,
         }
         if address is None:
-            # By inheritance: a runtime_env would waste the workers that Ray starts in advance (1.5 s).
+            # Inherited by workers; a runtime_env would waste those that Ray starts in advance (1.5 s).
             os.environ.update(SINGLE_THREAD)
             # The address is needed: a plain init() joins any cluster that still runs on this machine.
             options |= {
@@ -112,7 +112,7 @@ class RayExecutor:
             raise
         except UnicodeEncodeError as error:
             msg = (
-                "expected a command line and a working folder in UTF-8, which Ray needs, got a name that is not; write "
+                "expected a command line and a working folder in UTF-8, which Ray requires, got another name; write "
                 "such names in a --config file, as \\udcXX within double quotes, or use --executor local"
             )
             raise TaskError(msg) from error
@@ -209,7 +209,7 @@ class RayExecutor:
             self._restore_variables()
 
     def _restore_variables(self) -> None:
-        """Give the process that called us its own number of threads again."""
+        """Restore the environment variables that were set for workers."""
         for name, value in self._variables_before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -246,7 +246,7 @@ def _collect_answers(tasks: dict[str, list[Any]], deadline: float) -> dict[str, 
 
 
 def _cancel_unfinished(tasks: list[Any]) -> None:
-    """Cancel tasks that run or wait. Ray 2.60 can crash this process where a task is cancelled that has just ended."""
+    """Cancel running and waiting tasks. Ray 2.60 can crash this process if a task that has just ended is cancelled."""
     _, unfinished = ray.wait(tasks, num_returns=len(tasks), timeout=0)
     for task in unfinished:
         ray.cancel(task, force=True)

@@ -78,7 +78,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
         index: Options of IndexConfig other than paths, to build each dataset's indices last; None: build none.
 
     Raises:
-        DsindexError: For every error that a user can cause; nothing is then under a final name.
+        DsindexError: If the build cannot be done as asked; final names then never refer to incomplete files.
     """
     return _Build(config, reporter, index).run()
 

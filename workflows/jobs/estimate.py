@@ -1,7 +1,7 @@
-"""What a build would make, take and cost, from a sample that is encoded and timed. Nothing is written anywhere.
+"""Estimate a build's output, time, memory and disk space from a sample that is encoded and timed; nothing is written.
 
-The sample is read, parsed and encoded as the build would, by as many threads. Writing is not timed, since nothing is
-written: it is named as bytes, with the seconds that they take at WRITE_BYTES_PER_SECOND.
+The sample is read, parsed and encoded as in the build, on the same number of threads. The time for writing is computed
+from the bytes to write and WRITE_BYTES_PER_SECOND.
 """
 
 from __future__ import annotations
@@ -29,23 +29,22 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 4 << 20
 NUM_PIECES = 16
-"""So many pieces spread over the input are encoded: 64 MiB, or all of a small input."""
+"""Number of pieces in the sample, spread over the input: 64 MiB in all, or all of a small input."""
 WRITE_BYTES_PER_SECOND = 500e6
-"""A local SSD; network storage may be slower or faster."""
+"""Speed of a local SSD; network storage may be slower or faster."""
 SEQUENCE_BYTES = 4 + 8
-"""In an `.idx`, per sequence: length and pointer,"""
+"""Size of a sequence's length and pointer in an `.idx`."""
 BOUNDARY_BYTES = 8
-"""and per document."""
+"""Size of a document's boundary in an `.idx`."""
 PROVENANCE_BYTES = 16
-"""Of a shard, per document,"""
+"""Size of a document's provenance in a shard."""
 MERGED_PROVENANCE_BYTES = 2
-"""and of the merged and compressed file."""
+"""Size of a document's provenance in the merged, compressed file."""
 LOCAL_BASE_BYTES = 240 << 20
 LOCAL_WORKER_BYTES = 150 << 20
-"""Peak memory of threads in one process: libraries and driver, and each worker (561 MB with 2 and 2.5 GB of text were
-measured)."""
+"""Peak memory per thread, beyond LOCAL_BASE_BYTES for libraries and driver (measured: 561 MB with 2 threads)."""
 DRIVER_SHARD_BYTES = 3 << 10
-"""What the driver remembers of a shard, as measured on plans of a million."""
+"""Memory of the driver per shard, measured on plans of a million shards."""
 
 INT32_MAX = 2**31 - 1
 S3_MAX_PART_BYTES = 5 << 30
@@ -55,24 +54,24 @@ NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledRun:
-    """What encoding a sample showed."""
+    """The measurements from encoding a sample."""
 
     sampled_bytes: int
     bytes_per_second: float
-    """Of all threads together, in the second half of the sample: caches are warm, as in nearly all of a build."""
+    """Speed of all threads together in the second half of the sample, when caches are warm as in most of a build."""
     threads: int
     documents: int
-    """Over the sample, of all keys together one per record."""
+    """Number of records in the sample, each counted once for all keys together."""
     tokens: int
-    """Over all keys, EOD included."""
+    """Number of tokens of all keys, including EOD."""
     longest_document: int
-    """In tokens."""
+    """Length of the longest document, in tokens."""
     bad_records: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildEstimate:
-    """What a whole build would be."""
+    """The estimate of a whole build."""
 
     source: TextSource
     sample: SampledRun
@@ -85,17 +84,17 @@ class BuildEstimate:
     idx_bytes: float
     provenance_bytes: float
     work_bytes: float
-    """Of the shards, until they are merged."""
+    """Size of the shards, until they are merged."""
     encode_seconds: float
     write_seconds: float
     memory_bytes: int
-    """On the driver's machine; with Ray that of each worker process comes on top, on its own node."""
+    """Memory on the driver's machine, without Ray's worker processes on their nodes."""
     limits: tuple[str, ...]
-    """Sentences on what the build would run into."""
+    """Sentences about limits that the build would reach."""
 
     @property
     def output_bytes(self) -> float:
-        """Of all published files."""
+        """Size of all published files."""
         return self.bin_bytes + self.idx_bytes + self.provenance_bytes
 
 
@@ -103,7 +102,7 @@ def run_plan(config: BuildConfig) -> BuildEstimate:
     """Estimate a build.
 
     Raises:
-        DsindexError: If inputs or tokenizer cannot be used.
+        DsindexError: If the inputs or the tokenizer cannot be used.
     """
     source = open_source(config, append_eod=config.append_eod)
     workers = config.workers or available_cpus()
@@ -196,42 +195,42 @@ def find_limits(
     wanted_shard_size: int,
     shard_size: int,
 ) -> list[str]:
-    """Say which limits of formats and readers a dataset would hit.
+    """Return sentences about the limits of formats and readers that a dataset would reach.
 
     Args:
-        documents: Of one key.
-        bin_bytes: Of one key.
-        longest_document: Of the sample, in tokens.
-        vocabulary_size: Of the tokenizer.
-        num_shards: Of the plan.
-        wanted_shard_size: The option.
-        shard_size: What the plan made of it.
+        documents: Number of documents of one key.
+        bin_bytes: Size of one key's `.bin`.
+        longest_document: Length of the longest document in the sample, in tokens.
+        vocabulary_size: Size of the tokenizer's vocabulary.
+        num_shards: Number of shards of the plan.
+        wanted_shard_size: The shard size in the options.
+        shard_size: The shard size of the plan.
     """
     limits = []
     if documents > INT32_MAX:
         limits.append(
             f"{documents:,.0f} documents: Megatron's document index is int32 and ends at {INT32_MAX:,}, "
-            f"epochs multiplied in; make several datasets and blend them"
+            f"and each epoch counts again; make several datasets and blend them"
         )
     if longest_document > INT32_MAX:
         limits.append(
             f"a document of {longest_document:,} tokens: an .idx holds lengths as int32; "
-            f"set such records aside with --max-record-size"
+            f"exclude such records with --max-record-size"
         )
     if dtype_for_vocabulary(vocabulary_size).itemsize > 2:
         limits.append(
-            f"a vocabulary of {vocabulary_size:,}: tokens take 4 bytes; below 65,500 they would take 2, and a reader "
-            f"of uint16 datasets cannot read these"
+            f"a vocabulary of {vocabulary_size:,}: tokens take 4 bytes, which readers of uint16 datasets cannot read; "
+            f"below 65,500 they take 2"
         )
     part = range_bytes(int(bin_bytes))
     if part > S3_MAX_PART_BYTES:
         limits.append(
-            f"a .bin of {bin_bytes / 1e12:,.1f} TB: parts of an S3 upload end at 5 GiB and 10,000 parts, "
-            f"it would need {part / 2**30:,.1f} GiB; make several datasets and blend them"
+            f"a .bin of {bin_bytes / 1e12:,.1f} TB: an S3 upload has at most 10,000 parts of at most 5 GiB, "
+            f"but parts of {part / 2**30:,.1f} GiB would be needed; make several datasets and blend them"
         )
     if bin_bytes > EXT4_MAX_FILE_BYTES:
         limits.append(
-            f"a .bin of {bin_bytes / 1e12:,.1f} TB: a file on ext4 ends at 16 TiB; use XFS or several datasets"
+            f"a .bin of {bin_bytes / 1e12:,.1f} TB: a file on ext4 has at most 16 TiB; use XFS or several datasets"
         )
     if shard_size > wanted_shard_size:
         limits.append(
@@ -240,18 +239,18 @@ def find_limits(
         )
     if num_shards > 2 * MAX_SHARDS:
         limits.append(
-            f"{num_shards:,} shards, since no shard spans two inputs: the driver remembers about "
-            f"{num_shards * DRIVER_SHARD_BYTES / 1e9:,.1f} GB; join small inputs first"
+            f"{num_shards:,} shards, since no shard spans two inputs: the driver needs about "
+            f"{num_shards * DRIVER_SHARD_BYTES / 1e9:,.1f} GB of memory; join small inputs first"
         )
     return limits
 
 
 def find_place_limits(needs: dict[str, float], *, mounts: str = "/proc/mounts") -> list[str]:
-    """Say where room or the kind of file system would not do.
+    """Return sentences about folders with too little space or an unsuitable file system.
 
     Args:
-        needs: Folder to the bytes that will be written there; it need not exist yet.
-        mounts: A table of mounts as Linux gives it.
+        needs: Folder → bytes to be written there; a folder need not exist yet.
+        mounts: Path of a table of mounts in Linux's format.
     """
     limits = []
     by_device: dict[int, tuple[list[str], float]] = {}
@@ -260,8 +259,8 @@ def find_place_limits(needs: dict[str, float], *, mounts: str = "/proc/mounts") 
         kind = file_system(place, mounts=mounts)
         if kind in NETWORK_FILE_SYSTEMS:
             limits.append(
-                f"{folder} is on {kind}: nodes see what another one wrote only once it is closed, and ranges of one "
-                f"file that several write are slow; a parallel file system, or one machine's own disk, is better"
+                f"{folder} is on {kind}: nodes see each other's writes only once a file is closed, and writing one "
+                f"file from several nodes is slow; a parallel file system, or one machine's own disk, is better"
             )
         folders, bytes_there = by_device.get(os.stat(place).st_dev, ([], 0.0))
         by_device[os.stat(place).st_dev] = ([*folders, folder], bytes_there + needed)
@@ -275,7 +274,7 @@ def find_place_limits(needs: dict[str, float], *, mounts: str = "/proc/mounts") 
 
 
 def file_system(folder: str, *, mounts: str = "/proc/mounts") -> str:
-    """Tell the kind of the file system that holds a folder; empty where the system does not say."""
+    """Return the type of a folder's file system, such as `ext4`; empty if it is unknown."""
     best, kind = "", ""
     path = os.path.realpath(folder)
     try:

@@ -70,7 +70,7 @@ class Job:
     outputs: tuple[Output, ...]
     """All outputs, in the order of the datasets of all groups."""
     make: Callable[[Work], Made]
-    """Makes all parts of all datasets; raises DsindexError for every error that a user can cause."""
+    """Makes all parts of all datasets; raises DsindexError if they cannot be made."""
     describe: Callable[[Made, Sequence[dict[str, StoredFile]]], list[Content]]
     """Returns the content of each manifest, in the order of the outputs, given each dataset's files by suffix."""
     examine: Callable[[], None]
@@ -121,8 +121,8 @@ def run_job(job: Job, *, reporter: Reporter) -> JobOutcome:
     """Run a job, continuing an interrupted run of the same plan.
 
     Raises:
-        DsindexError: For every error that a user can cause; files under final names are then unchanged.
-        BaseException: Whatever interrupts the job, with a note that says what is kept.
+        DsindexError: If the job cannot be done as asked; files under final names are then unchanged.
+        BaseException: Whatever interrupts the job, with a note about the finished work that is kept.
     """
     began = time.time()
     refuse_inputs(job.outputs, [file.path for file in job.plan.inputs])

@@ -1,6 +1,6 @@
 """The driver of `dsindex index`: count the parts, plan the caches, build them side by side.
 
-The plan is a pure function of the options and of the counts; a cache is one task, built wherever the executor runs it.
+The plan is a pure function of the options and the counts. Each cache is one task.
 """
 
 from __future__ import annotations
@@ -46,28 +46,28 @@ Task = TypeVar("Task", PartTask, GPTIndexTask, BlendIndexTask, IndexTask)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexReport:
-    """How an index job ended."""
+    """The result of an index job."""
 
     tasks: tuple[IndexTask, ...]
     results: tuple[IndexResult, ...]
-    """In the order of the tasks; empty where nothing was to be built."""
+    """Results in the order of the tasks; empty if nothing was to be built."""
     notes: tuple[str, ...]
     findings: tuple[Finding, ...]
-    """With --explain."""
+    """The findings of --explain; otherwise empty."""
     seconds: float
 
     @property
     def ok(self) -> bool:
-        """False if --explain found a cache that the job would not find, or should not."""
+        """Whether --explain found every cache, and every cache sound."""
         return all(finding.found and finding.sound for finding in self.findings)
 
 
 def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
-    """Build (or with --check and --explain only look at) the index caches of a job.
+    """Build the index caches of a job, or only examine them with --check and --explain.
 
     Raises:
-        LimitError: Where Megatron would loop for ever, stop or overflow, or the caches do not fit in memory.
-        DsindexError: For everything else that a user can mend.
+        LimitError: If Megatron would loop forever, stop or overflow, or the caches do not fit in memory.
+        DsindexError: If the job cannot be done as asked.
     """
     began = time.monotonic()
     settings = cache_settings(config)
@@ -82,7 +82,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
     if config.explain:
         findings = tuple(_explain(task) for task in tasks)
     elif not config.check:
-        if executor.kind != "ray":  # whose nodes have memory of their own, and look at it themselves
+        if executor.kind != "ray":  # Ray's nodes check their own memory
             for task in tasks:
                 check_memory(task.memory_bytes, place=task.name, what="the index")
         _check_room(tasks)
@@ -127,7 +127,7 @@ def _check_room(tasks: Sequence[IndexTask]) -> None:
         free = free_bytes(folder)
         if count > free:
             msg = (
-                f"{folder}: the caches take {show_bytes(count)} and {show_bytes(free)} are free; make room, or choose "
+                f"{folder}: the caches need {show_bytes(count)}, but {show_bytes(free)} are free; make room, or choose "
                 "another --data-cache-path"
             )
             raise OutputError(msg)

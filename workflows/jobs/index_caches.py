@@ -44,7 +44,7 @@ def sources(config: IndexConfig) -> list[Blend | None]:
     """Return the datasets of train, valid and test.
 
     Raises:
-        LimitError: At a weight that is not positive, or too many datasets.
+        LimitError: If a weight is not positive, or there are too many datasets.
     """
     if config.data_path:
         try:
@@ -122,7 +122,7 @@ def find_index_caches(
         Tasks, one per cache, and notes for the user.
 
     Raises:
-        LimitError: Where Megatron would loop forever, stop, or overflow.
+        LimitError: If Megatron would loop forever, stop, or overflow.
     """
     blends = sources(config)
     if config.layout == "bigscience":
@@ -147,7 +147,7 @@ def find_index_caches(
 def _sizes(
     config: IndexConfig, settings: CacheSettings, blends: Sequence[Blend | None], counts: Counts
 ) -> tuple[int | None, int | None, int | None]:
-    """Return the numbers of samples wanted of train, valid and test; None for one epoch."""
+    """Return the requested numbers of samples of train, valid and test; None for one epoch."""
     if config.num_samples is not None:
         return config.num_samples
     if config.epochs is not None:
@@ -283,7 +283,7 @@ def _plan_bigscience(
         for prefix, wanted in zip(blend.prefixes, asked, strict=True):
             part = counts[prefix][split]
             if part is None or part.end == part.begin:
-                continue  # Megatron-DeepSpeed makes no dataset of an empty part
+                continue  # Megatron-DeepSpeed makes no dataset from an empty part
             # These names need a number: `none` means the samples of one epoch.
             count = wanted if wanted is not None else (part.tokens - 1) // rule.sequence_length
             place = f"{prefix}, split {SPLIT_NAMES[split]}"

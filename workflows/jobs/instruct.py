@@ -90,7 +90,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
         reporter: Shows progress.
 
     Raises:
-        DsindexError: For every error that a user can cause; nothing is then under a final name.
+        DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
     return _Instruct(config, instruction, reporter).run()
 

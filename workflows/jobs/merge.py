@@ -1,4 +1,4 @@
-"""The driver of `dsindex merge`: many datasets to one, with the same ranges, ledger and publishing as a build."""
+"""The driver of `dsindex merge`: joins many datasets, with the same ranges, ledger and publishing as a build."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeReport:
 
     Raises:
         FormatError: If an input is damaged, or differs from the first in token type or in having modes.
-        DsindexError: For every other error that a user can cause; nothing is then under a final name.
+        DsindexError: If the merge cannot be done as asked; final names then never refer to incomplete files.
     """
     prefixes = [_without_suffix(path) for path in config.input]
     parts = tuple(_open(prefix) for prefix in prefixes)

@@ -71,7 +71,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackReport:
     """Pack JSONL into a `.pbin`, continuing an interrupted run of the same plan.
 
     Raises:
-        DsindexError: For every error that a user can cause; nothing is then under a final name.
+        DsindexError: If the input cannot be packed as asked; final names then never refer to incomplete files.
     """
     return _Pack(config, reporter).run()
 

@@ -39,7 +39,7 @@ REPORT_SUFFIX = "repair.json"
 
 
 class RepairConfig(SourceConfig):
-    """`dsindex repair`: from a damaged dataset to a new one."""
+    """Options of `dsindex repair`."""
 
     output: str
     """The new prefix, or the new .pbin."""
@@ -109,22 +109,22 @@ class _Repair:
         if self._config.way == "auto" and (whole := self._recognise_whole()) is not None:
             return whole
         self._reporter.stage("repair", total=1, unit="datasets")
-        account = self._try_ways()
-        if self._digests and account.is_certain and not account.lost:
-            what = "the .idx is" if self._config.index_only else "both files are"
-            self._notes.append(f"{what} what {self._prefix}.manifest.json says, by digest")
-        account = replace(account, notes=(*account.notes, *self._notes))
+        report = self._try_ways()
+        if self._digests and report.is_certain and not report.lost:
+            what = "the .idx matches" if self._config.index_only else "both files match"
+            self._notes.append(f"{what} {self._prefix}.manifest.json by digest")
+        report = replace(report, notes=(*report.notes, *self._notes))
         described = encode_json(
-            {"format": "dsindex repair 1", "of": self._prefix, **asdict(account)}, indent=True, newline=True
+            {"format": "dsindex repair 1", "of": self._prefix, **asdict(report)}, indent=True, newline=True
         )
         try:
             with NewFiles([report_path]) as [new]:
                 new.file.write(described)
         except OutputError as error:
-            msg = f"{error}; only this report is missing: {' and '.join(account.outputs)} are written and whole"
+            msg = f"{error}; only this report is missing: {' and '.join(report.outputs)} are complete"
             raise OutputError(msg) from error
         self._reporter.advance(1)
-        return account
+        return report
 
     def _recognise_whole(self) -> RepairReport | None:
         """Return the result for an intact dataset: its index fits its tokens and its manifest, if there is one."""
@@ -177,7 +177,7 @@ class _Repair:
     def _by_shards(self) -> RepairReport:
         work_dir = self._config.work_dir or find_work_folder(self._prefix)
         if work_dir is None:
-            msg = f"there is no work folder beside {self._prefix}; if it is elsewhere, name it with --work-dir"
+            msg = f"there is no work folder beside {self._prefix}; if it is elsewhere, give its path with --work-dir"
             raise FormatError(msg)
         found = find_shards(work_dir, self._prefix, executor=self._executor, reporter=self._reporter)
         # If shards are missing, the result cannot have the manifest's digests.
@@ -190,7 +190,7 @@ class _Repair:
         """Check that the existing `.bin` has the tokens of the shards, so that an index alone fits it.
 
         Raises:
-            FormatError: If it has not.
+            FormatError: If it differs.
         """
         path = f"{self._prefix}.bin"
         got = os.path.getsize(path) if os.path.isfile(path) else 0
@@ -302,7 +302,7 @@ class _Repair:
             except FormatError:
                 dtype = None
         if eod_id is None or dtype is None:
-            msg = "a guess needs the id of EOD and the token type; add --eod-id and --dtype"
+            msg = "a guess requires the id of EOD and the token type; add --eod-id and --dtype"
             raise FormatError(msg)
         return repair_by_eod(
             f"{self._prefix}.bin", replace(self._target, digests={}), dtype=dtype, eod_id=eod_id, num_documents=None

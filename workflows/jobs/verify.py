@@ -1,4 +1,4 @@
-"""The driver of `dsindex verify`: an MMIDIDX pair against its manifest, its caches and its source, on any executor."""
+"""The driver of `dsindex verify`: checks an MMIDIDX pair against its manifest, its index caches and its source."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def parse_share(value: object) -> object:
-    """Read a share as people write it.
+    """Return a share such as `1%` as a number; other types are returned as they are.
 
     >>> parse_share("1%"), parse_share("0.5"), parse_share(1)
     (0.01, 0.5, 1)
@@ -51,21 +51,21 @@ def parse_share(value: object) -> object:
 
 
 class VerifyConfig(SourceConfig):
-    """`dsindex verify`."""
+    """Options of `dsindex verify`."""
 
     cache: str | None = None
-    """A folder with index caches to check against the data."""
+    """Folder with index caches to check against the data."""
     against_source: bool = False
     sample: Annotated[float, BeforeValidator(parse_share), Field(gt=0, le=1)] = 1.0
-    """Share of the documents that are tokenized again."""
+    """Share of the documents to tokenize again."""
 
 
 def run_verify(prefix: str, config: VerifyConfig, *, reporter: Reporter) -> VerifyReport:
-    """Verify one dataset: structure always; the rest where a manifest or the options say what to compare with.
+    """Verify one dataset: always its structure; the rest as far as a manifest and options allow.
 
     Raises:
-        InputError: If `--against-source` or `--cache` asks for what cannot be done.
-        TokenizerError: If `--against-source` is given another tokenizer than the dataset was made with.
+        InputError: If `--against-source` or `--cache` asks for a check that is impossible.
+        TokenizerError: If the tokenizer for `--against-source` is not the one that the dataset was made with.
     """
     absence = report_absence(prefix, [f"{prefix}.bin", f"{prefix}.idx", manifest_path(prefix)])
     if absence is not None:
@@ -111,7 +111,7 @@ def _verify(prefix: str, config: VerifyConfig, *, executor: Executor, reporter: 
 
 
 def _check_tokens(recorded: Recorded, counts: IndexCounts | None) -> Check:
-    """Look at every token of the `.bin`, which may be whole where the `.idx` is not."""
+    """Return the check of every token of the `.bin`, which may be intact even if the `.idx` is not."""
     path = f"{recorded.prefix}.bin"
     content = recorded.content
     dtype = counts.token_dtype if counts is not None else content.token_dtype if content else None

@@ -1,4 +1,4 @@
-"""The driver of `dsindex verify FILE.pbin`: packed data against its manifest and its source, on any executor."""
+"""The driver of `dsindex verify FILE.pbin`: checks a `.pbin` against its manifest and its source."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ _SUFFIX = PBIN_SUFFIX.removeprefix(".")
 
 
 def run_pbin_verify(path: str, config: VerifyConfig, *, reporter: Reporter) -> VerifyReport:
-    """Verify one `.pbin`: structure always; the rest where a manifest says what to compare with.
+    """Verify one `.pbin`: always its structure; the rest as far as a manifest and options allow.
 
     Raises:
-        InputError: If `--against-source` asks for what cannot be done.
-        TokenizerError: If `--against-source` is given another tokenizer than the file was made with.
+        InputError: If `--against-source` asks for a check that is impossible.
+        TokenizerError: If the tokenizer for `--against-source` is not the one that the file was made with.
     """
     absence = report_absence(path, [path, manifest_path(path.removesuffix(PBIN_SUFFIX))])
     if absence is not None:
@@ -88,7 +88,7 @@ def run_pbin_verify(path: str, config: VerifyConfig, *, reporter: Reporter) -> V
 
 
 def _read_recorded(path: str) -> tuple[Recorded, str | None]:
-    """Read the manifest; return also the version that it says."""
+    """Read the manifest; return it with the version of the `.pbin` that it records."""
     prefix = path.removesuffix(PBIN_SUFFIX)
     recorded = read_recorded(prefix, token_suffix=_SUFFIX)
     if recorded.content is None:
@@ -110,7 +110,7 @@ def _check_index(path: str, header: PbinHeader | None) -> tuple[IndexCounts | No
 def _check_content(
     path: str, recorded: Recorded, header: PbinHeader | None, counts: IndexCounts | None
 ) -> Iterator[Check]:
-    """Check what the manifest says of the file, and its tokens."""
+    """Yield the checks against the manifest, and of the tokens."""
     content = recorded.content
     if content is not None and counts is not None:
         yield check_counts(path, content, counts)
@@ -141,7 +141,7 @@ def _check_provenance(recorded: Recorded, counts: IndexCounts | None) -> Check:
 
 
 def _judge_eod(path: str, header: PbinHeader | None, content: Content, num_eod: int) -> Verdict:
-    """See that there is an EOD per document, and those from text, which may be the same."""
+    """Check the number of EOD tokens: one per document and those from text, which may coincide."""
     if header is None or content.eod_id is None or content.eod_in_text is None:
         return Verdict()
     low, high = max(content.documents, content.eod_in_text), content.documents + content.eod_in_text

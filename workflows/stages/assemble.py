@@ -86,7 +86,7 @@ class _Assembly:
         make_folder(os.path.dirname(path))
         record_partials(dataset, ledger)
         begin_token_file(self._target, ledger)
-        resize(path, dataset.bin_bytes)  # so far it has the size of the ranges that were written
+        resize(path, dataset.bin_bytes)  # early merging may have left it shorter
         self.ranges = plan_merge(dataset.pieces, path, bound_bytes=self._target.bound_bytes)
         for task in self.ranges:
             result = ledger.range(task)

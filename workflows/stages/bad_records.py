@@ -1,4 +1,4 @@
-"""Bad records, counted against `--max-bad-records`."""
+"""Count bad records against `--max-bad-records`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A range can be merged as soon as its shards and all shards before them are committed, because its offset is then known.
 workflows.stages.assemble plans the same ranges again and skips those in the ledger. A recorded range is valid only for
-exactly the pieces that it was merged from; a shard that was made again is another piece.
+the pieces that it was merged from; a shard that was made again is a different piece.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def begin_token_file(target: Target, ledger: Ledger) -> None:
     """Ensure that the token file exists with all its recorded ranges, or start an empty one.
 
-    Before a new one, the partial files of the job's former plans are removed: nothing will continue them.
+    Before an empty one is started, partial files of the job's former plans are removed, since no run will use them.
 
     Raises:
         OutputError: If it cannot be created.
@@ -45,7 +45,7 @@ def begin_token_file(target: Target, ledger: Ledger) -> None:
 
 
 def resize(path: str, size_bytes: int) -> None:
-    """Resize a file, creating it if necessary; added bytes are a hole and take no disk space.
+    """Resize a file, creating it if necessary; added bytes are sparse and take no disk space.
 
     Raises:
         OutputError: If it cannot be created or resized.
@@ -137,7 +137,7 @@ class _GrowingFile:
 
 
 def _size_on_server(path: str) -> int | None:
-    """Return a file's size as other nodes see it: NFS is certain to ask its server only when a file is opened."""
+    """Return a file's size as other nodes see it: on NFS, only opening a file makes sure that the server is asked."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:

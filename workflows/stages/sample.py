@@ -1,6 +1,6 @@
-"""A sample of the text, spread over all inputs and encoded: for a look before hours are spent, and for `dsindex plan`.
+"""Encode a sample of the text, spread over all inputs, before a build and for `dsindex plan`.
 
-Do the engines agree on it, how large will the output be, and how fast is it made?
+It shows whether the engines agree, and how large the output will be.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from workflows.state.inputs import InputFile
 
 AUDIT_SHARE = 4000
-"""What is audited before a build is this part of the input,"""
+"""One part in this many of the input is audited before a build, up to AUDIT_MAX_BYTES."""
 AUDIT_MAX_BYTES = 4 << 20
-"""at most so much,"""
+"""Largest size of the audited sample."""
 AUDIT_PIECE_BYTES = 16 << 10
-"""in pieces of this size, and at least one."""
+"""Size of each piece of the audited sample, which has at least one."""
 AUDITED_TEXT_BYTES = 16 << 10
-"""A long text of the sample is cut here: the audit costs time with `tokenizers`."""
+"""Size to which long texts are cut for the audit, since `tokenizers` is slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Bytes [begin, end) of an input, which stand for the lines that begin in them."""
+    """The lines that begin in bytes [begin, end) of an input."""
 
     input: int
     begin: int
@@ -46,28 +46,28 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceCounts:
-    """What encoding the records of a piece showed."""
+    """The counts from encoding the records of a piece."""
 
     documents: int
     texts: int
-    """Over all keys; a record may have several under one."""
+    """Number of texts of all keys; a record may have several under one key."""
     tokens: int
-    """Over all keys, without EOD."""
+    """Number of tokens of all keys, without EOD."""
     longest_text: int
-    """In tokens."""
+    """Length of the longest text, in tokens."""
     bad_records: int
 
 
 def spread_pieces(sizes: Sequence[int], *, num_pieces: int, piece_bytes: int) -> list[Piece]:
-    """Spread pieces evenly over the bytes of all inputs; where they would hold all, they do.
+    """Spread pieces evenly over the bytes of all inputs; they cover small inputs completely.
 
     Args:
-        sizes: Of the inputs, in bytes.
-        num_pieces: At least 1.
-        piece_bytes: Of each, unless its input ends before.
+        sizes: Sizes of the inputs, in bytes.
+        num_pieces: Number of pieces, at least 1.
+        piece_bytes: Size of each piece, unless its input ends before.
 
     Returns:
-        Ascending and without overlap.
+        The pieces, ascending and without overlap.
 
     >>> spread_pieces([10, 0, 20], num_pieces=2, piece_bytes=16)
     [Piece(input=0, begin=0, end=10), Piece(input=2, begin=0, end=16), Piece(input=2, begin=16, end=20)]
@@ -101,16 +101,16 @@ def encode_piece(
     max_record_bytes: int | None = None,
     prepare: Callable[[pa.LargeStringArray], pa.LargeStringArray] | None = None,
 ) -> PieceCounts:
-    """Read and encode the records of a piece. Bad ones are counted: the shard that meets one says so with its place.
+    """Read and encode the records of a piece. Bad records are only counted; making their shard reports them.
 
     Args:
-        piece: Of one of the inputs.
-        inputs: All of them.
-        keys: Of the texts.
-        encoder: Of the build.
-        pattern: What texts are, where that is more than keys.
-        max_record_bytes: Longer records are bad.
-        prepare: Shortens the texts of a block before they are encoded; the tokens that this loses are estimated.
+        piece: The piece of one of the inputs.
+        inputs: All inputs.
+        keys: Keys of the texts.
+        encoder: Encodes the texts.
+        pattern: Selects the text of a record, if it is more than a key.
+        max_record_bytes: Size above which a record is bad.
+        prepare: Shortens the texts of a block before they are encoded; the number of lost tokens is estimated.
 
     Raises:
         RecordLimitError: If the pattern takes too much time or memory for a record.
@@ -161,17 +161,17 @@ def examine_sample(
     documents = sum(count.documents for count in counts)
     if not documents:
         return Estimate(tokens=sum(sizes) / 3, documents=sum(sizes) / 1000)
-    # On average, the lines that begin in a piece are as long as it. Each text may end with EOD.
+    # On average, the lines that begin in a piece have its size. Each text may end with EOD.
     scale = sum(sizes) / sum(piece.end - piece.begin for piece in pieces)
     tokens = sum(count.tokens + count.texts for count in counts)
     return Estimate(tokens=tokens * scale, documents=documents * scale)
 
 
 def audited_pieces(sizes: Sequence[int]) -> list[Piece]:
-    """Choose what is audited before a build.
+    """Choose the pieces to audit before a build.
 
     Args:
-        sizes: Of the inputs, in bytes.
+        sizes: Sizes of the inputs, in bytes.
     """
     budget = min(sum(sizes) // AUDIT_SHARE, AUDIT_MAX_BYTES)
     num_pieces = max(1, -(-budget // AUDIT_PIECE_BYTES))

@@ -1,6 +1,6 @@
-"""Make the shards of a plan: keep committed, intact ones, tokenize the others, count bad records.
+"""Make the shards of a plan: keep those that are committed and intact, tokenize the others, count bad records.
 
-Ranges of the output that finished shards fill are merged meanwhile (workflows.stages.early_merge).
+Meanwhile, ranges of the output that finished shards fill are merged (workflows.stages.early_merge).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def make_shards(
     Args:
         work: The job's executor, ledger and reporter.
         tasks: All shards of the plan.
-        settings: What they have in common.
+        settings: The settings that all shards share.
         sources: Datasets whose ranges may be merged while shards are made.
         max_bad_records: Largest allowed number of bad records, or share of all such as `0.1%`.
         function: The function that makes a shard; None: `tokenize_shard`.
@@ -113,7 +113,7 @@ class _Stage:
         )
 
     def _commit(self, what: int | MergeRange, value: Any) -> list[tuple[int | MergeRange, Call]]:  # noqa: ANN401
-        """Record a shard, by its number, or a range; return the ranges that can now be merged."""
+        """Record a finished shard or range; return the calls for ranges that can now be merged."""
         if isinstance(what, MergeRange):
             self._work.ledger.record_range(what, value)
             return []

@@ -81,7 +81,7 @@ def _require_plan(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 class RecordedInput(_Part):
-    """An input: of a build with size, fingerprint and record counts, of a merge with its documents and sequences."""
+    """An input of a build, with size, fingerprint and record counts, or of a merge, with documents and sequences."""
 
     path: str
     documents: Count | None = None
@@ -262,7 +262,7 @@ def read_manifest(prefix: str) -> Manifest | None:
         first = error.errors()[0]
         place = ".".join(map(str, [*first["loc"], *([first["ctx"]["place"]] if first["type"] == "digests" else [])]))
         msg = (
-            f"{path}: expected another {place}: {first['msg']}; the manifest is damaged, restore it, "
+            f"{path}: expected a valid {place}, got a damaged manifest ({first['msg']}); restore the file, "
             f"or rebuild with --fresh"
         )
         raise FormatError(msg) from error

@@ -1,1 +1,1 @@
-"""Checks of published data, their report, and what is compared with what."""
+"""Checks of published data against their manifests and sources, and the report of the findings."""

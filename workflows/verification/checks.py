@@ -1,8 +1,8 @@
-"""Checks as values: what they are called, what looking alone found, the calls that they need, and how those are judged.
+"""Checks as values: a name, findings known at once, the calls still to run, and how to judge their results.
 
-Whoever plans checks only looks. `run_checks` is the one place that runs their calls, and `make_report` in `report`
-folds what came of them. Both keep the order of the plan, so a report says the same wherever the checks ran and
-whichever ended first.
+Planning a check reads little and runs nothing. `run_checks` runs the calls of all checks, and `make_report` in `report`
+collects the results. Both keep the order of the checks, so a report does not depend on where they ran or which ended
+first.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class Step:
 
     call: Call
     size: int = 0
-    """What it counts for in the progress display, in the stage's unit."""
+    """Size in the progress display, in the stage's unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the results of a check's calls say."""
+    """The conclusion from the results of a check's calls."""
 
     checked: tuple[str, ...] = ()
-    """What was checked to its end, where that is known only from the results."""
+    """Names of completed checks that are known only from the results."""
     findings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    """What could not be checked, and why."""
+    """Sentences about parts that could not be checked, and why."""
 
 
 def collect_findings(results: Iterable[Sequence[str]]) -> Verdict:
@@ -48,54 +48,54 @@ def collect_findings(results: Iterable[Sequence[str]]) -> Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Something to check. One without calls was checked by looking, or tells why it cannot be checked."""
+    """One check. Without steps it is already complete, or its notes say why it cannot be made."""
 
     name: str | None = None
-    """What the report lists once the calls ended; None: nothing, or what the verdict says."""
+    """The name in the report; None: not listed, or named by the verdict."""
     findings: tuple[str, ...] = ()
-    """Known without a call."""
+    """Findings known without a call."""
     notes: tuple[str, ...] = ()
-    """What cannot be checked, and why."""
+    """Sentences about parts that cannot be checked, and why."""
     steps: Iterable[Step] = ()
-    """Asked for the next one when that can be started; consumed once."""
+    """The steps, consumed once and only as they can be started."""
     size: int = 0
-    """Of all steps."""
+    """Total size of all steps."""
     shared: object = None
-    """Last argument of every call, sent to each worker once; None: there is none."""
+    """Last argument of every call, sent to each worker once; None: no such argument."""
     judge: Callable[[Iterator[Any]], Verdict] = collect_findings
-    """Gets the results in the order of the steps, each as soon as those before it have been taken."""
+    """Called with the results in the order of the steps, as an iterator that waits for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanCheck:
-    """A check whose calls ended, and what they say."""
+    """A completed check and its verdict."""
 
     check: Check
     verdict: Verdict
 
     @property
     def is_sound(self) -> bool:
-        """True if the check has a name and found nothing, neither by looking nor by its calls."""
+        """Whether the check has a name and neither it nor its verdict has findings."""
         return self.check.name is not None and not self.check.findings and not self.verdict.findings
 
 
 def run_checks(
     checks: Sequence[Check], *, executor: Executor, reporter: Reporter, stage: str = "verify", unit: str = "bytes"
 ) -> list[RanCheck]:
-    """Run the calls of all checks side by side; memory does not depend on how many there are.
+    """Run the calls of all checks side by side; memory does not depend on the number of calls.
 
     Args:
-        checks: In the order of the report.
-        executor: Where to run.
-        reporter: Is told how it goes.
-        stage: What the progress display calls it.
-        unit: Of the sizes of steps.
+        checks: The checks, in the order of the report.
+        executor: Runs the calls.
+        reporter: Shows progress.
+        stage: Name of the stage in the progress display.
+        unit: Unit of the steps' sizes.
 
     Returns:
         The checks with their verdicts, in the same order.
 
     Raises:
-        DsindexError: The fault of the first call that has one.
+        DsindexError: The error of the first call that fails.
     """
     reporter.stage(stage, total=sum(check.size for check in checks), unit=unit)
     planned, awaited = tee(_all_steps(checks, executor))

@@ -1,4 +1,4 @@
-"""A dataset of any kind compared with its source: tokenized again in pieces, on any executor."""
+"""Compare a dataset of any kind with its source, which is tokenized again in pieces on any executor."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 def open_for_comparison(
     recorded: Recorded, config: SourceConfig, *, pbin: PbinHeader | None = None
 ) -> tuple[RecordedSource | None, Check]:
-    """Find what a dataset was made of, before anything long begins.
+    """Find the source of a dataset, before any long work begins.
 
     Args:
-        recorded: The manifest.
-        config: Where things are.
-        pbin: Header of the `.pbin`; None: the dataset is an MMIDIDX pair.
+        recorded: The dataset's manifest.
+        config: Options of tokenizer and engine.
+        pbin: Header of the `.pbin`; None for an MMIDIDX pair.
 
     Returns:
-        The source, None where the dataset cannot be compared; and why not, or what changed.
+        The source, or None if the dataset cannot be compared; and a check with the reasons, such as changed inputs.
 
     Raises:
         InputError: If there is no manifest, or the dataset was not made from text.
-        TokenizerError: If the tokenizer is not there, or is another one.
+        TokenizerError: If the tokenizer is missing or differs from the recorded one.
     """
     if recorded.content is None and recorded.is_there:
         note = "the manifest is damaged, so the dataset could not be compared with its source"
@@ -68,16 +68,16 @@ def run_and_compare(
     executor: Executor,
     reporter: Reporter,
 ) -> list[RanCheck]:
-    """Run all checks of a dataset, then compare it with its source where there is one to compare with.
+    """Run all checks of a dataset, then compare it with its source, if there is one.
 
     Args:
-        checks: In the order of the report.
-        source: What `open_for_comparison` found.
-        provenance: The one of the checks without whose success the documents are not looked up by provenance.
-        counts: Of the index; None: it is damaged.
-        share: Of the documents to compare, in (0, 1].
-        executor: Where to run.
-        reporter: Is told how it goes.
+        checks: The checks, in the order of the report.
+        source: The result of `open_for_comparison`.
+        provenance: The one of `checks` that must succeed before documents are found through the provenance.
+        counts: Counts of the index; None if it is damaged.
+        share: Share of the documents to compare, in (0, 1].
+        executor: Runs the calls.
+        reporter: Shows progress.
     """
     ran = run_checks(checks, executor=executor, reporter=reporter)
     if source is None:
@@ -90,14 +90,14 @@ def run_and_compare(
 def compare_with_source(
     source: RecordedSource, counts: IndexCounts | None, *, share: float, executor: Executor, reporter: Reporter
 ) -> RanCheck:
-    """Tokenize again and find the first document that differs, if the index of the dataset is whole.
+    """Tokenize again and find the first document that differs, if the dataset's index is intact.
 
     Args:
-        source: What `open_for_comparison` found.
-        counts: Of the index; None: it is damaged.
-        share: Of the documents to compare, in (0, 1], chosen by a hash of their numbers.
-        executor: Where to run.
-        reporter: Is told how it goes.
+        source: The result of `open_for_comparison`.
+        counts: Counts of the index; None if it is damaged.
+        share: Share of the documents to compare, in (0, 1], chosen by a hash of their numbers.
+        executor: Runs the calls.
+        reporter: Shows progress.
     """
     if counts is None:
         note = "the index is damaged, so the dataset could not be compared with its source"
@@ -112,7 +112,7 @@ def compare_with_source(
 
 
 def _compare_slices(settings: SourceSettings, num_documents: int, share: float) -> Check:
-    """Compare documents that the provenance finds in the inputs."""
+    """Return the comparison of documents that are found in the inputs through the provenance."""
     slices = plan_slices(num_documents, share)
     return Check(
         steps=_steps(compare_slice, _with_slices_of_index(settings, slices)),
@@ -125,10 +125,10 @@ def _compare_slices(settings: SourceSettings, num_documents: int, share: float) 
 def _compare_ranges(
     settings: SourceSettings, num_documents: int, ranges: Sequence[SourceRange], *, wanted: int, share: float
 ) -> Check:
-    """Compare ranges of the inputs, which together give `wanted` documents."""
+    """Return the comparison of ranges of the inputs, which contain `wanted` documents in all."""
     missing = (
-        f"{settings.dataset}: expected the {wanted} documents that the inputs give, got {num_documents}; "
-        f"make it again with --fresh"
+        f"{settings.dataset}: expected the {wanted} documents of the inputs, got {num_documents}; "
+        f"run the job again with --fresh"
     )
     chosen = choose_ranges(ranges, share)
     return Check(
@@ -148,7 +148,7 @@ def _steps(function: Callable[..., SourceResult], pieces: Iterable[DocumentSlice
 def _judge_comparison(
     settings: SourceSettings, num_documents: int, others: tuple[str, ...], results: Iterable[SourceResult]
 ) -> Verdict:
-    """Name the first document that differs, and say in how many pieces others do; `others` are findings that follow."""
+    """Report the first document that differs and the number of other pieces that differ, followed by `others`."""
     compared = 0
     differences = []
     for result in results:
@@ -168,7 +168,7 @@ def _judge_comparison(
 
 
 def _with_slices_of_index(settings: SourceSettings, slices: Sequence[DocumentSlice]) -> Iterable[DocumentSlice]:
-    """Return slices of a `.pbin` what its index says of them; workers read that of an MMIDIDX pair themselves."""
+    """Add the index entries of slices of a `.pbin`; workers read those of an MMIDIDX pair themselves."""
     if settings.pbin is None:
         return slices
     runs = read_runs(settings.dataset, settings.pbin, ((piece.begin, piece.end) for piece in slices))
@@ -176,7 +176,7 @@ def _with_slices_of_index(settings: SourceSettings, slices: Sequence[DocumentSli
 
 
 def _with_ranges_of_index(settings: SourceSettings, ranges: Sequence[SourceRange]) -> Iterable[SourceRange]:
-    """Do the same for ranges, in the order of their documents."""
+    """Add the index entries of ranges of a `.pbin`, as `_with_slices_of_index` does."""
     if settings.pbin is None:
         return ranges
     bounds = ((piece.first_document, piece.first_document + (piece.num_documents or 0)) for piece in ranges)
@@ -185,7 +185,7 @@ def _with_ranges_of_index(settings: SourceSettings, ranges: Sequence[SourceRange
 
 
 def number_ranges(settings: SourceSettings, *, executor: Executor, reporter: Reporter) -> tuple[list[SourceRange], int]:
-    """Count the documents of all ranges; return the ranges with where they begin in the dataset, and all documents."""
+    """Count the documents of all ranges; return the ranges with their first documents and lines, and the total."""
     ranges = plan_ranges(settings)
     shared = executor.share(settings)
     reporter.stage("count", total=len(ranges), unit="pieces")

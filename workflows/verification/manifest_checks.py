@@ -1,4 +1,4 @@
-"""A dataset of any kind against its manifest: counts, the account of lines, the files beside it."""
+"""Check a dataset of any kind against its manifest: counts of the index, record counts, and files."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ _UNCHECKED = "digests, vocabulary and EOD could not be checked"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What lies beside a dataset about it."""
+    """A dataset's manifest, as far as it can be read."""
 
     prefix: str
     """Path without suffix."""
     manifest: Manifest | None = None
-    """None: there is none that can be read."""
+    """The manifest; None if it is missing, damaged or another dataset's."""
     is_foreign: bool = False
-    """What lies beside the dataset is of another one under the same name."""
+    """Whether the manifest belongs to another dataset under the same name."""
     is_there: bool = False
-    """A manifest of this dataset lies beside it, whether or not it can be read."""
+    """Whether this dataset has a manifest, readable or not."""
     check: Check = field(default_factory=Check)
-    """What is said of the manifest itself."""
+    """Findings and notes about the manifest itself."""
 
     @property
     def content(self) -> Content | None:
-        """What the manifest says of the dataset."""
+        """The manifest's part about the dataset; None if there is no usable manifest."""
         return self.manifest.content if self.manifest is not None else None
 
 
 def read_recorded(prefix: str, *, token_suffix: str) -> Recorded:
-    """Read the manifest of a dataset; one of other files under the same name is none of its own.
+    """Read the manifest of a dataset, and recognise one of another dataset under the same name.
 
     Args:
         prefix: Path without suffix.
-        token_suffix: Of the file that the manifest must know.
+        token_suffix: Suffix of the token file, which the manifest must list.
     """
     try:
         refuse_irregular(manifest_path(prefix))
@@ -56,21 +56,21 @@ def read_recorded(prefix: str, *, token_suffix: str) -> Recorded:
     except FormatError as error:
         return Recorded(prefix=prefix, is_there=True, check=Check(findings=(str(error),)))
     if manifest is None:
-        return Recorded(prefix=prefix, check=Check(notes=(f"no manifest lies beside it: {_UNCHECKED}",)))
+        return Recorded(prefix=prefix, check=Check(notes=(f"there is no manifest: {_UNCHECKED}",)))
     content = manifest.content
     others = content.digests.keys() & {"bin", "idx", "pbin"} - {token_suffix}
     if token_suffix not in content.digests and others:
         known = " and ".join(f".{suffix}" for suffix in sorted(others))
-        note = f"{manifest_path(prefix)} is of the {known} beside it: {_UNCHECKED}"
+        note = f"{manifest_path(prefix)} belongs to the {known}: {_UNCHECKED}"
         return Recorded(prefix=prefix, is_foreign=True, check=Check(notes=(note,)))
     return Recorded(prefix=prefix, manifest=manifest, is_there=True)
 
 
 def refuse_irregular(path: str) -> None:
-    """Refuse to open what a reader could wait for; that nothing is there is fine.
+    """Refuse a path that is not a regular file, since opening a pipe could block; a missing file is accepted.
 
     Raises:
-        FormatError: If it is no regular file.
+        FormatError: If it exists and is not a regular file.
     """
     if os.path.exists(path) and not os.path.isfile(path):
         msg = f"{path}: expected a regular file, got something else; move it away"
@@ -78,12 +78,12 @@ def refuse_irregular(path: str) -> None:
 
 
 def check_counts(given: str, content: Content, counts: IndexCounts) -> Check:
-    """Compare what the index says with what the manifest says.
+    """Compare the counts of the index with the manifest.
 
     Args:
         given: The dataset, for messages.
-        content: Of the manifest.
-        counts: Of the index.
+        content: The manifest's content.
+        counts: The counts of the index.
     """
     pairs = {
         "sequences": (content.sequences, counts.num_sequences),
@@ -93,8 +93,7 @@ def check_counts(given: str, content: Content, counts: IndexCounts) -> Check:
     }
     return Check(
         findings=tuple(
-            f"{given}: expected {name} {expected} as in the manifest, got {got}; "
-            f"the files are not those that the manifest was written for"
+            f"{given}: expected {name} {expected} as in the manifest, got {got}; the manifest belongs to other files"
             for name, (expected, got) in pairs.items()
             if expected != got
         )
@@ -102,12 +101,12 @@ def check_counts(given: str, content: Content, counts: IndexCounts) -> Check:
 
 
 def check_record_counts(given: str, content: Content, counts: IndexCounts, *, keeps_empty: bool) -> Check:
-    """Add up the account of lines, if there is one.
+    """Check that the record counts add up, if the manifest has them.
 
     Args:
         given: The dataset, for messages.
-        content: Of the manifest.
-        counts: Of the index.
+        content: The manifest's content.
+        counts: The counts of the index.
         keeps_empty: Whether a record without tokens is a document.
     """
     account = content.account
@@ -122,16 +121,20 @@ def check_record_counts(given: str, content: Content, counts: IndexCounts, *, ke
             account.kept + account.quarantined + account.elsewhere,
         ),
         ("kept = documents with tokens + empty", account.kept, account.documents_with_tokens + account.empty_documents),
-        ("documents with tokens", account.documents_with_tokens, with_tokens),
-        ("empty documents", account.empty_documents if keeps_empty else 0, counts.num_empty_documents),
-        ("lines of all inputs", account.lines, sum(file.lines or 0 for file in content.inputs)),
-        ("records kept of all inputs", account.kept, sum(file.kept or 0 for file in content.inputs)),
+        ("documents with tokens = those of the index", account.documents_with_tokens, with_tokens),
+        (
+            "empty documents = those of the index",
+            account.empty_documents if keeps_empty else 0,
+            counts.num_empty_documents,
+        ),
+        ("lines = lines of all inputs", account.lines, sum(file.lines or 0 for file in content.inputs)),
+        ("kept = records kept of all inputs", account.kept, sum(file.kept or 0 for file in content.inputs)),
     ]
     empty = "empty" if keeps_empty else "without tokens"
     return Check(
-        name=f"the account: every line of the input is a document, {empty}, blank or quarantined",
+        name=f"record counts: every line of the input is a document, {empty}, blank or quarantined",
         findings=tuple(
-            f"{given}: the account does not add up: {what}, but {left} and {right}; "
+            f"{given}: the record counts do not add up: expected {what}, got {left} and {right}; "
             f"the manifest was changed, or belongs to other files"
             for what, left, right in sums
             if left != right
@@ -140,29 +143,29 @@ def check_record_counts(given: str, content: Content, counts: IndexCounts, *, ke
 
 
 def check_quarantine(recorded: Recorded) -> Check:
-    """Count what was set aside."""
+    """Check the number of quarantined records, if there are any."""
     account = recorded.content.account if recorded.content is not None else None
     path = f"{recorded.prefix}.{QUARANTINE_SUFFIX}"
     if account is None or not (account.quarantined or os.path.exists(path)):
         return Check()
     call = Call(name="quarantine", place=path, function=verify_quarantine, arguments=(path, account.quarantined))
-    return Check(name="the quarantine: as many records as the account says", steps=[Step(call=call)])
+    return Check(name="quarantine: the number of records in the manifest", steps=[Step(call=call)])
 
 
 def check_files(recorded: Recorded, *, token_suffix: str, structural: Collection[str]) -> Iterator[Check]:
-    """Compare sizes and digests of the files that the manifest has.
+    """Compare files with the sizes and digests in the manifest.
 
     Args:
-        recorded: The manifest.
-        token_suffix: The file that is digested with its tokens.
-        structural: Suffixes of files whose absence is found elsewhere.
+        recorded: The dataset's manifest.
+        token_suffix: Suffix of the token file, whose digest is checked together with its tokens.
+        structural: Suffixes of files whose absence another check reports.
     """
     for suffix, file in recorded.content.digests.items() if recorded.content is not None else ():
         path = f"{recorded.prefix}.{suffix}"
         if not os.path.isfile(path):
             if suffix not in structural:
                 what = "expected a regular file, got something else" if os.path.exists(path) else "is missing"
-                yield Check(findings=(f"{path}: {what}, and the manifest has it; restore it",))
+                yield Check(findings=(f"{path}: {what}, but the manifest lists it; restore it",))
             continue
         size_bytes = os.path.getsize(path)
         if size_bytes != file.size_bytes:

@@ -1,4 +1,4 @@
-"""What the manifest of packed data must say of the options that only a packing has."""
+"""Read the options of `dsindex pack` from the manifest of a `.pbin`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PbinOptions:
-    """The options of a packing that the dataset depends on."""
+    """The options of `dsindex pack` that the dataset depends on."""
 
     jq_pattern: str
     pbin_era: str
 
 
 def read_pbin_options(prefix: str, content: Content) -> PbinOptions:
-    """Return the options of a packing.
+    """Return the options with which a `.pbin` was packed.
 
     Args:
-        prefix: Of the packed data, for the message.
-        content: Of its manifest.
+        prefix: Path of the `.pbin` without suffix, for messages.
+        content: The manifest's content.
 
     Raises:
         FormatError: If one is missing.
@@ -34,8 +34,8 @@ def read_pbin_options(prefix: str, content: Content) -> PbinOptions:
     if options.jq_pattern is None or options.pbin_era is None:
         missing = "jq_pattern" if options.jq_pattern is None else "pbin_era"
         msg = (
-            f"{manifest_path(prefix)}: expected another content.options.{missing}: Field required; the manifest is "
-            f"damaged, restore it, or pack again with --fresh"
+            f"{manifest_path(prefix)}: expected a valid content.options.{missing}, got a damaged manifest (Field "
+            f"required); restore the file, or pack again with --fresh"
         )
         raise FormatError(msg)
     return PbinOptions(jq_pattern=options.jq_pattern, pbin_era=options.pbin_era)

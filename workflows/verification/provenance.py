@@ -1,4 +1,4 @@
-"""The provenance of a dataset of any kind against the inputs in its manifest."""
+"""Check the provenance of a dataset of any kind against the inputs in its manifest."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def check_provenance(recorded: Recorded, *, num_documents: int, num_without_row:
     """Check the provenance, if there is one.
 
     Args:
-        recorded: The manifest.
-        num_documents: Of the dataset.
-        num_without_row: Records that were kept and are no documents.
+        recorded: The dataset's manifest.
+        num_documents: Number of documents of the dataset.
+        num_without_row: Number of records that were kept but are not documents.
     """
     path = f"{recorded.prefix}.{PROVENANCE_SUFFIX}"
     if recorded.is_foreign or not os.path.isfile(path):

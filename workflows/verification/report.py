@@ -1,4 +1,4 @@
-"""What a verification says of one dataset: what was looked at, what was found, what could not be checked."""
+"""The report on one verified dataset: completed checks, findings, and notes on what could not be checked."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """What was looked at and what was found."""
+    """The result of a verification."""
 
     prefix: str
-    """The dataset as it was given; of packed data the path of the `.pbin`."""
+    """The dataset as given: a prefix, or the path of a `.pbin`."""
     checks: tuple[str, ...] = ()
-    """What was checked to its end, whether or not something was found."""
+    """Names of the completed checks, with or without findings."""
     findings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    """What could not be checked, and why."""
+    """Sentences about what could not be checked, and why."""
     counts: IndexCounts | None = None
     version: str | None = None
-    """Of a `.pbin`."""
+    """Version of a `.pbin`."""
     has_manifest: bool = False
     is_there: bool = True
-    """False: none of the dataset's files exists; the finding says which were looked for."""
+    """False if none of the dataset's files exists; the finding then names the missing files."""
 
     @property
     def is_whole(self) -> bool:
-        """True when nothing was found."""
+        """Whether there are no findings."""
         return not self.findings
 
 
@@ -45,14 +45,14 @@ def make_report(
     version: str | None = None,
     has_manifest: bool = False,
 ) -> VerifyReport:
-    """Fold checks that ran into a report: first what was known without a call, then what the calls say.
+    """Return the report of completed checks: first what was known without a call, then the verdicts.
 
     Args:
-        prefix: The dataset as it was given.
-        ran: In the order of the plan.
-        counts: What its index says, if that is whole.
-        version: Of a `.pbin`.
-        has_manifest: Whether a manifest of its own lies beside it.
+        prefix: The dataset as given.
+        ran: The checks, in the order of the report.
+        counts: Counts of the index; None if it is damaged.
+        version: Version of a `.pbin`.
+        has_manifest: Whether the dataset has a manifest.
     """
     checks, verdicts = [each.check for each in ran], [each.verdict for each in ran]
     said: list[Check | Verdict] = [*checks, *verdicts]
@@ -71,16 +71,16 @@ def make_report(
 
 
 def report_absence(given: str, paths: Sequence[str]) -> VerifyReport | None:
-    """Return the report on a dataset none of whose files exists; None where there is one.
+    """Return the report on a dataset of which no file exists; None if there is one.
 
     Args:
-        given: The dataset as it was given.
-        paths: Where its files would be.
+        given: The dataset as given.
+        paths: Paths of its files.
     """
     if any(map(os.path.lexists, paths)):
         return None
     sought = " and ".join((", ".join(paths[:-1]), paths[-1]) if len(paths) > 1 else paths)
     finding = f"there is no dataset: looked for {sought}; check the path"
     if os.path.isdir(given):
-        finding += ", which is that of a folder: add the name of a dataset in it, without .bin and .idx"
+        finding += ", which is a folder; add the name of a dataset in it, without .bin and .idx"
     return VerifyReport(prefix=given, findings=(finding,), is_there=False)

@@ -1,4 +1,4 @@
-"""A dataset's source as its manifest records it, found again here, and laid out anew on any executor."""
+"""Find a dataset's source as recorded in its manifest, and tokenize it again on any executor."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
     from workflows.state.manifest import Content, Manifest, RecordedInput
 
 RANGE_BYTES = 16 << 20
-"""Of an input, where there is no provenance to find documents by."""
+"""Size of a range of an input, if there is no provenance through which documents are found."""
 
 
 class SourceConfig(ExecutorConfig):
-    """How a job finds the source of a dataset that is there already."""
+    """Options of a job that needs the source of an existing dataset."""
 
     tokenizer_model: str | None = None
-    """Where the tokenizer is; None: where the manifest says, if that is a path."""
+    """Path of the tokenizer; None to use the path in the manifest."""
     engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSource:
-    """The inputs, the tokenizer and the options that a dataset was made with."""
+    """The inputs, tokenizer and options with which a dataset was made."""
 
     settings: SourceSettings
     findings: tuple[str, ...]
-    """Inputs that are not what they were."""
+    """Sentences about inputs that are missing or changed."""
 
     def without_provenance(self) -> RecordedSource:
-        """Return the source as if there were no provenance, where that is damaged."""
+        """Return the source without its provenance, which is damaged."""
         return replace(self, settings=replace(self.settings, provenance=None))
 
 
@@ -62,18 +62,18 @@ def open_recorded_source(
     *,
     pbin: PbinHeader | None = None,
 ) -> RecordedSource:
-    """Find what a dataset was made of.
+    """Find the source of a dataset.
 
     Args:
         prefix: Path without suffix.
-        manifest: Of the dataset; None: there is none.
-        config: Where things are.
-        pbin: Header of the `.pbin`; None: the dataset is an MMIDIDX pair.
+        manifest: The dataset's manifest, if there is one.
+        config: Options of tokenizer and engine.
+        pbin: Header of the `.pbin`; None for an MMIDIDX pair.
 
     Raises:
         InputError: If there is no manifest, or the dataset was not made from text.
         FormatError: If the manifest is damaged.
-        TokenizerError: If the tokenizer is not there, or is another one.
+        TokenizerError: If the tokenizer is missing or differs from the recorded one.
     """
     from dsindex.text.engines import choose_engine
 
@@ -83,8 +83,8 @@ def open_recorded_source(
     if manifest is None or content is None or recorded is None or key is None:
         maker = "a build" if pbin is None else "`dsindex pack`"
         msg = (
-            f"{prefix}: expected the manifest of {maker}, which names inputs and tokenizer, and there is none; "
-            f"the dataset cannot be compared with its source (a merged one: compare the datasets it was made of)"
+            f"{prefix}: expected the manifest of {maker}, which names inputs and tokenizer, got none; without it the "
+            f"dataset cannot be compared with its source (for a merged one, compare the datasets it was made of)"
         )
         raise InputError(msg)
     options = content.options
@@ -113,18 +113,18 @@ def open_recorded_source(
 def _recorded_text(
     prefix: str, content: Content | None, pbin: PbinHeader | None
 ) -> tuple[str | None, TextPattern | None]:
-    """Tell which text of a record a dataset was made of: its column, None where that is not known, and its pattern.
+    """Return the column of the text that a dataset was made from, None if it is unknown, and the pattern, if any.
 
     Raises:
-        InputError: If it was made of conversations.
+        InputError: If the dataset was made from conversations.
     """
     if content is None:
         return None, None
     if content.options.instruction is not None:
         msg = (
-            f"{prefix}: expected a dataset of texts, got one of `dsindex instruct`, whose conversations are not "
-            f"compared record by record; to compare it with its source, run the same `dsindex instruct` with another "
-            f"--output-prefix and compare the digests in both manifests"
+            f"{prefix}: expected a dataset of texts, got one of `dsindex instruct`, which cannot be compared record by "
+            f"record; run the same `dsindex instruct` with another --output-prefix and compare the digests in both "
+            f"manifests"
         )
         raise InputError(msg)
     if pbin is None:
@@ -134,11 +134,11 @@ def _recorded_text(
 
 
 def _load_recorded(name: str, sha256: str, given: str | None) -> Tokenizer:
-    """Load the tokenizer that the manifest names, from where the user says it is."""
+    """Load the tokenizer in the manifest, from the given path if there is one."""
     if given is None and not os.path.exists(name):
         msg = (
-            f"expected the tokenizer {name!r} (sha256 {sha256[:16]}…) that the dataset was made with, and the manifest "
-            f"does not say where it is; give its path with --tokenizer-model"
+            f"expected the tokenizer {name!r} (sha256 {sha256[:16]}…) that the dataset was made with, found none by "
+            f"that name; give its path with --tokenizer-model"
         )
         raise TokenizerError(msg)
     path = given if given is not None else name
@@ -155,7 +155,7 @@ def _load_recorded(name: str, sha256: str, given: str | None) -> Tokenizer:
 def _find_inputs(
     recorded: Sequence[RecordedInput], plan: Mapping[str, Any]
 ) -> tuple[tuple[SourceInput, ...], list[str]]:
-    """Find the inputs, by the path that was given or else by the absolute one, and see whether they changed."""
+    """Find the inputs, by their paths as given or else their absolute paths; return also sentences about changes."""
     absolute = [entry[0] for entry in plan["inputs"]]
     inputs, findings = [], []
     for number, file in enumerate(recorded):
@@ -166,7 +166,7 @@ def _find_inputs(
             size_bytes = os.path.getsize(path)
             fingerprint = fingerprint_input(path)
         except OSError as error:
-            findings.append(f"{path}: cannot be read ({error.strerror}); the dataset was made of it, put it back")
+            findings.append(f"{path}: cannot be read ({error.strerror}); the dataset was made from it, restore it")
             continue
         except InputError as error:
             findings.append(str(error))
@@ -174,14 +174,14 @@ def _find_inputs(
         if size_bytes != file.size_bytes or fingerprint != file.fingerprint:
             findings.append(
                 f"{path}: expected the input of {file.size_bytes} bytes with fingerprint {file.fingerprint} as in the "
-                f"manifest, got {size_bytes} bytes with {fingerprint}; it changed, put the former one back"
+                f"manifest, got {size_bytes} bytes with {fingerprint}; it changed, restore the original"
             )
         inputs.append(SourceInput(path=path, size_bytes=size_bytes))
     return tuple(inputs), findings
 
 
 def plan_ranges(settings: SourceSettings) -> list[SourceRange]:
-    """Cut all inputs into ranges, whose first documents and lines are not known yet."""
+    """Cut all inputs into ranges, whose first documents and lines are not yet known."""
     return [
         SourceRange(
             input=number,
@@ -199,10 +199,10 @@ def plan_ranges(settings: SourceSettings) -> list[SourceRange]:
 def lay_out_source(
     settings: SourceSettings, *, executor: Executor
 ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-    """Tokenize all inputs again and give what an index is made of, in order, some ranges at a time.
+    """Tokenize all inputs again and yield the lengths for an index, range by range, in order.
 
     Returns:
-        Tokens of each sequence, and sequences of each document, a range at a time.
+        For each range, the tokens of each sequence and the sequences of each document.
     """
     shared = executor.share(settings)
     calls = (

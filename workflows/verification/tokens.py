@@ -1,4 +1,4 @@
-"""The file of tokens of a dataset of any kind: its digest by blocks, and every token of it on the way."""
+"""Check the token file of a dataset of any kind: its digest by blocks, and every token in the same pass."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def check_tokens(
     tokens: tuple[int, int],
     judge_num_eod: Callable[[Content, int], Verdict],
 ) -> Check:
-    """Digest a file of tokens by blocks, and look at every token on the way.
+    """Digest a token file by blocks, and check every token in the same pass.
 
     Args:
-        recorded: The manifest.
-        suffix: Of the file, which is there.
-        dtype: How a token lies in it.
-        tokens: First byte of the tokens, and the one after the last.
-        judge_num_eod: Judges how many EOD tokens there are.
+        recorded: The dataset's manifest.
+        suffix: Suffix of the file, which must exist.
+        dtype: The stored token type.
+        tokens: First byte of the tokens, and one past the last.
+        judge_num_eod: Judges the number of EOD tokens.
     """
     path = f"{recorded.prefix}.{suffix}"
     content = recorded.content
@@ -61,9 +61,7 @@ def check_tokens(
         if num_unread:
             note = f"{path} cannot be read to its end: its digest, vocabulary and EOD could not be checked"
             return Verdict(findings=tuple(findings), notes=(note,))
-        vocabulary = (
-            ("every token id lies in the vocabulary",) if tokenizer is not None and tokens[0] < tokens[1] else ()
-        )
+        vocabulary = ("every token id is in the vocabulary",) if tokenizer is not None and tokens[0] < tokens[1] else ()
         digest, eod = _judge_digest(path, content, suffix, blocks), judge_num_eod(content, num_eod)
         return Verdict(
             checked=(*digest.checked, *vocabulary, *eod.checked), findings=(*findings, *digest.findings, *eod.findings)
