@@ -4,6 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# By a path, not by setuptools' finder: Python prefers a folder to that one, and a script beside the clone would find
+# the clone itself under the name of the package.
+EDITABLE := --config-settings editable_mode=compat --editable
+
 # Tests wait more than they compute, so there are more workers than most machines have cores.
 WORKERS ?= 4
 SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
@@ -13,7 +17,7 @@ SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorde
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "dsindex needs Python 3.11, 3.12 or 3.13 (set PYTHON=/path/to/python)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(EDITABLE) '.[dev]'
 	@touch $@
 
 demo: $(READY)
@@ -35,7 +39,7 @@ lint: $(READY)
 DOCS_READY := $(VENV)/.docs-ready
 
 $(DOCS_READY): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(EDITABLE) '.[docs]'
 	@touch $@
 
 # MkDocs empties the folder that it writes to.

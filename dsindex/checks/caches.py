@@ -33,7 +33,7 @@ from dsindex.indices.splits import SPLIT_NAMES, split_bounds
 from dsindex.regular_files import open_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -70,9 +70,23 @@ def find_caches(folder: str, prefix: str) -> list[CacheTask]:
 
 
 def _concerns(identifiers: Mapping[str, Any], prefix: str) -> bool:
-    paths = [part.get("dataset_path") for part in identifiers.get("datasets", [identifiers])]
-    names = {os.path.basename(path) for path in paths if isinstance(path, str)}
-    return os.path.basename(prefix) in names
+    return any(_leads_to(part.get("dataset_path"), prefix) for part in _dataset_parts(identifiers))
+
+
+def _dataset_parts(identifiers: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return what a description says of each dataset."""
+    parts: Sequence[Mapping[str, Any]] = identifiers.get("datasets", [identifiers])
+    return parts
+
+
+def _leads_to(path: object, prefix: str) -> bool:
+    """Tell whether a path of a description is this dataset's; moved data is recognized by the last part of its path."""
+    if not isinstance(path, str) or os.path.basename(path) != os.path.basename(prefix):
+        return False
+    try:
+        return os.path.samefile(f"{path}.idx", f"{prefix}.idx")
+    except OSError:
+        return True
 
 
 def verify_cache(task: CacheTask) -> list[str]:
@@ -86,9 +100,8 @@ def verify_cache(task: CacheTask) -> list[str]:
 def _findings(task: CacheTask) -> Iterator[str]:
     identifiers = read_description(task.description)
     files = _files_of(task.description, identifiers)
-    if not os.path.basename(files.stem).startswith(description_hash(_text_of(task.description))) and identifiers.get(
-        "tokenizer", True
-    ):
+    has_hash = os.path.basename(files.stem).startswith(description_hash(_text_of(task.description)))
+    if not has_hash and all(part.get("tokenizer", True) for part in _dataset_parts(identifiers)):
         yield f"{task.description}: its name is not the hash of its content, so a job would not find it; build it again"
     arrays = {name: _open(files, name) for name in files.arrays}
     check = _check_dataset if identifiers["class"] == GPT_CLASS else _check_blend

@@ -72,15 +72,13 @@ def test_signal_stops_cleanly_and_the_same_command_continues(
     assert not committed & set(again.tokenized)
 
 
-SLOW = """\
-import os, sys, time
+SLOW_CALLS = """\
+import os, time
 from dataclasses import replace
-from workflows.cli import main
-from workflows.execution.local import ProcessExecutor, ThreadExecutor
 
 def run(function, task, *rest):
     if task.shard > 2:
-        open(sys.argv[1], "a").write(f"{os.getpid()}\\n")
+        open(os.environ["SLOW_PIDS"], "a").write(f"{os.getpid()}\\n")
         time.sleep(3600)
     return function(task, *rest)
 
@@ -90,21 +88,28 @@ def slowed(start):
             call = replace(call, function=run, arguments=(call.function, *call.arguments))
         return start(executor, call, **options)
     return started
+"""
+SLOW = """\
+import sys
+from slow_calls import slowed
+from workflows.cli import main
+from workflows.execution.local import ProcessExecutor, ThreadExecutor
 
 if __name__ == "__main__":
     for kind in (ProcessExecutor, ThreadExecutor):
         kind.start = slowed(kind.start)
-    sys.exit(main(sys.argv[2:]))
+    sys.exit(main(sys.argv[1:]))
 """
 """Shards after the third hang, so that a signal surely meets work that runs."""
 
 
 def start_slow(folder: Path, arguments: Sequence[str]) -> subprocess.Popen[str]:
+    (folder / "slow_calls.py").write_text(SLOW_CALLS)
     (folder / "slow.py").write_text(SLOW)
     return subprocess.Popen(
-        [sys.executable, str(folder / "slow.py"), str(folder / "pids"), *arguments],
+        [sys.executable, str(folder / "slow.py"), *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{folder}", "SLOW_PIDS": str(folder / "pids")},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,

@@ -17,6 +17,7 @@ from dsindex.errors import InputError, TokenizerError
 from dsindex.formats.mmididx import read_index
 from dsindex.instruction.config import check_config
 from tests.support.conversations import CONVERSATIONS, SPEC
+from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
 from tests.workflows.test_dispatch import FakeExecutor
 from workflows.cli import main
@@ -153,6 +154,7 @@ EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
     ("vocabulary", lambda m: m["content"]["tokenizer"].update(vocabulary_size=500), "token ids from 0 to 499"),
     ("type", lambda m: m["content"].update(documents="x"), "expected a valid content.documents"),
     ("digest", lambda m: m["content"]["digests"]["bin"].update(xxh3_128="zz"), "a valid content.digests.bin.xxh3_128"),
+    ("no-digests", lambda m: m["content"]["digests"].clear(), "a valid content.digests.bin"),
     ("escape", lambda m: m["content"]["digests"].update({"/../../x": None}), "a valid content.digests./../../x"),
     ("bigger", lambda m: m["content"]["inputs"][0].update(size_bytes=50), "offsets inside the input"),
     ("plan", lambda m: m["run"].update(plan=3), "expected a valid run.plan"),
@@ -230,6 +232,20 @@ def test_damaged_manifest_leaves_the_source_out(make_config: MakeConfig, quiet: 
     report = verify(prefix, quiet, against_source=True)
     assert report.notes[0] == "the manifest is damaged, so the dataset could not be compared with its source"
     assert "cannot be read as a manifest" in report.findings[0]
+
+
+def test_blend_of_datasets_of_one_name_is_whole(tmp_path: Path, quiet: Reporter) -> None:
+    """Caches of a name of their own, since the tokenizer's identifiers are not known, and two datasets called `d`."""
+    prefixes = [str(tmp_path / folder / "d") for folder in "ab"]
+    for number, prefix in enumerate(prefixes):
+        os.mkdir(os.path.dirname(prefix))
+        write_dataset(Path(prefix), [[[1] * 50]] * (20 + number))
+    words = ["index", "--data-path", "0.5", prefixes[0], "0.5", prefixes[1], "--seq-length", "16", "--split", "8,2,0"]
+    assert main([*words, "--num-samples", "40,4,0", "--data-cache-path", str(tmp_path / "cache")]) == 0
+    for prefix in prefixes:
+        report = verify(prefix, quiet, cache=str(tmp_path / "cache"))
+        assert report.findings == ()
+        assert "index caches against the data: 2 of a dataset and 2 of a blend" in report.checks
 
 
 def test_cache_is_checked_against_the_data(quiet: Reporter) -> None:

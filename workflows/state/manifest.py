@@ -53,7 +53,7 @@ _DIGESTS = TypeAdapter(dict[Suffix, _Digest])
 
 def _read_files(value: object) -> object:
     """Return files by suffix from the JSON of `digests`; a dictionary of StoredFile is returned as it is."""
-    if isinstance(value, dict) and all(isinstance(file, StoredFile) for file in value.values()):
+    if isinstance(value, dict) and value and all(isinstance(file, StoredFile) for file in value.values()):
         return value
     try:
         digests = _DIGESTS.validate_python(value)
@@ -61,6 +61,9 @@ def _read_files(value: object) -> object:
         first = error.errors()[0]
         kind, place = "digests", ".".join(map(str, first["loc"]))
         raise PydanticCustomError(kind, "{problem}", {"place": place, "problem": first["msg"]}) from error
+    if not ({"bin", "idx"} <= digests.keys() or "pbin" in digests):
+        problem = "the digests of .bin and .idx, or that of a .pbin, should be there"
+        raise PydanticCustomError("digests", "{problem}", {"place": "bin", "problem": problem})
     return {
         suffix: StoredFile(name=suffix, size_bytes=entry.size_bytes, digest=entry.xxh3_128)
         for suffix, entry in digests.items()
