@@ -161,7 +161,7 @@ def test_second_interrupt_stops_at_once(
     wait_until(lambda: len(hanging(tmp_path)) >= 1)
     driver.send_signal(signal.SIGINT)
     assert driver.stderr is not None
-    assert any("stopping; once more stops at once" in line for line in driver.stderr)  # the first was taken
+    assert any("stopping; a second signal stops it at once" in line for line in driver.stderr)  # the first was taken
     assert driver.poll() is None
     driver.send_signal(signal.SIGINT)
     errors = driver.communicate(timeout=PATIENCE_SECONDS)[1]
