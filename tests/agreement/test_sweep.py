@@ -12,6 +12,8 @@ from tests.agreement.added import compare_added_tokens
 from tests.agreement.engines import BothEngines
 from tests.agreement.texts import long_sequence, short_sequences
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("part", sweep.PARTS)
 def test_code_points_differ_as_in_the_table(part: str) -> None:

@@ -14,6 +14,8 @@ from workflows.cli import COMMANDS, make_parser
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = {page: read_examples(page) for page in PAGES}
 PAGES_TO_RUN = [page for page, examples in EXAMPLES.items() if any(example.is_run for example in examples)]
 ALL_EXAMPLES = [example for examples in EXAMPLES.values() for example in examples]

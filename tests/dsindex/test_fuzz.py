@@ -45,6 +45,8 @@ from workflows.state.work_folder import read_plan
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.slow
+
 CASES = int(os.environ.get("DSINDEX_FUZZ_CASES", "25"))
 """Damaged files of each kind; the long form has 10,000."""
 ALLOWANCE_BYTES = 12 << 20

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
     from dsindex import BuildResult, Snapshot
 
+pytestmark = pytest.mark.slow
+
 RUN = OWN.run("eod")
 TOKENIZER = OWN.plain_tokenizer
 EOD = "<|endoftext|>"

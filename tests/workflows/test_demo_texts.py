@@ -15,6 +15,8 @@ from workflows.demo.tokenizer import END_OF_TEXT, train_demo_tokenizer
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 # The default demo's bytes. A change of a word list or a draw changes them, and with them every figure that was ever
 # reported from the demo: change them on purpose only.
 DEFAULT_DIGESTS = [

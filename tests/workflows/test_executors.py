@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from workflows.execution.calls import Executor
 
+pytestmark = pytest.mark.slow
+
 FAST = RetryPolicy(first_pause_seconds=0.01)
 
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from dsindex.shards.tokenize import ShardResult, ShardTask
     from workflows.progress.reporter import Reporter
 
+pytestmark = pytest.mark.slow
+
 SPLIT_IN_PARTS = check_config({**SPEC, "max_length": 768, "too_long": "split"}, source="test")
 CHATML = """\
 {%- for message in messages %}{% if message.role == 'assistant' %}

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     MakeConfig = Callable[..., PackConfig]
 
+pytestmark = pytest.mark.slow
+
 WAYS = [
     {"executor": "local", "shard_size": "1KiB", "engine": "gigatoken"},
     {"executor": "local", "shard_size": "64KiB", "engine": "tokenizers"},

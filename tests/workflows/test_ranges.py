@@ -44,7 +44,7 @@ STEP = 4096
 OWN_BIN = OWN.run("eod").prefixes["text"].with_name("eod_text_document.bin")
 INSTRUCTION = check_config({**SPEC, "max_length": 768, "too_long": "split"}, source="test")
 
-pytestmark = pytest.mark.usefixtures("small_ranges")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_ranges")]
 
 
 @pytest.fixture

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     Pack = Callable[..., str]
 
+pytestmark = pytest.mark.slow
+
 TOKENIZER = str(OWN.plain_tokenizer)
 VERSIONS = {name: importlib.metadata.version(name) for name in ("gigatoken", "tokenizers")}
 TRUSTED = f"gigatoken {VERSIONS['gigatoken']}, and with tokenizers {VERSIONS['tokenizers']} where the two can differ"

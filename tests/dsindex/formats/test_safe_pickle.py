@@ -18,6 +18,8 @@ from dsindex.formats.safe_pickle import PairListWriter, read_pairs
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 EDGES = [0, 1, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32, 2**39 - 1, 2**39, 2**47, 2**55, 2**62, 2**63 - 1]
 ENDING = 0x9486
 """Spelled 86 94: what also ends a tuple."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 SMALL = Limits(cpu_seconds=0.5, memory_bytes=200 << 20)
 
 

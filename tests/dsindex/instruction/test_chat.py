@@ -15,6 +15,8 @@ from dsindex.guarded.limits import Limits
 from dsindex.guarded.process import LimitReachedError
 from dsindex.instruction.chat import ChatTemplate, write_conversation
 
+pytestmark = pytest.mark.slow
+
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Hi"},

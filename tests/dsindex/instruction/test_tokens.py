@@ -19,6 +19,8 @@ from dsindex.instruction.tokens import ChatTokenizer, mask_between_markers, mask
 from tests.support.chat_tokenizers import KINDS, LINES, train
 from tests.support.golden import TOKENIZERS
 
+pytestmark = pytest.mark.slow
+
 CHAT = """
 chat_template: "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.name }}{% generation %}{{ m.content }}\
 {% endgeneration %}{{ m.tail }}{% else %}{{ m.content }}{% endif %}{% endfor %}"

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from dsindex.text.engines import Engine
     from dsindex.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.slow
+
 NEW_LETTERS = ["\u088f", "\u0c5c", "\ua7ce", "\U00010940", "\U000323b0", "\U00033479"]
 """Letters of Unicode 17, which the reference does not know."""
 

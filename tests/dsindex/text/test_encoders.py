@@ -25,6 +25,8 @@ from dsindex.text.encoders import Encoder, Engine, choose_engine, make_encoder
 from tests.support import text_tokenizers as trained
 from tests.support.golden import MODALITIES, TOKENIZERS
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [*trained.NASTY, *trained.mixed_texts(1500, seed=1)]
 
 

@@ -18,6 +18,8 @@ from dsindex.text.jq import (
     write_record,
 )
 
+pytestmark = pytest.mark.slow
+
 TURNS: list[Any] = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, {"from": "human", "value": "c"}]
 
 
