@@ -18,7 +18,7 @@ pyarrow.json, which accepts more than JSON lines. Blocks that neither can vouch 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.text.fields import Texts
+    from dsindex.text.forms import TextPart
     from dsindex.text.patterns import TextPattern
 
 DEFAULT_BLOCK_BYTES = 2 << 20
@@ -95,48 +96,45 @@ class RecordBlock:
     """The texts of each wanted key; all columns have the same records."""
     bad: tuple[BadRecord, ...]
     """Bad records, in file order; they are in no column."""
+    num_bytes: int = 0
+    """Size of its lines in the text, with newlines."""
     stopped: RecordLimitError | None = None
     """Error that ends the reading after these lines; raised when the next block is requested, so that a bad record
     before it is reported first."""
 
 
 def read_records(
-    path: str,
-    begin: int,
-    end: int,
+    part: TextPart,
     *,
     keys: Sequence[str],
     pattern: TextPattern | None = None,
     block_bytes: int = DEFAULT_BLOCK_BYTES,
     max_record_bytes: int | None = None,
-    expected_size: int | None = None,
 ) -> Iterator[RecordBlock]:
-    """Read the records whose lines begin in [begin, end) of a JSONL file; the last one may extend beyond `end`.
+    """Read the records of a part of JSONL text; the last one may extend beyond its end.
 
     Lines end at newline bytes. A UTF-8 byte order mark at the start of the file is skipped. A line of JSON whitespace
     is counted but is no record. Bad records are returned, not raised. A few blocks are held in memory, or the longest
     line.
 
     Args:
-        path: A regular file.
-        begin: First byte of the range.
-        end: First byte after the range, at most the file's size.
+        part: A part of a regular file.
         keys: The wanted top-level keys, each once.
         pattern: Selects the one text of a record; its column is then the only key.
         block_bytes: Bytes parsed at a time.
         max_record_bytes: A longer line (without newline) is bad.
-        expected_size: Size of the file in bytes when the job was planned.
 
     Returns:
-        Blocks of any number of records, in file order; the same records for any cut into ranges and blocks.
+        Blocks of any number of records, in file order; the same records for any cut into parts and blocks.
 
     Raises:
-        InputError: If the file cannot be read, does not have the expected size, or changes while it is read.
+        InputError: If the file cannot be read, does not have the expected size, changes while it is read, or is
+            damaged.
         RecordLimitError: At the first record for which the pattern takes too much time or memory.
-        ValueError: If the range or the options are invalid.
+        ValueError: If the part or the options are invalid.
     """
-    if not 0 <= begin <= end:
-        msg = f"expected a range with 0 <= begin <= end, got [{begin}, {end})"
+    if not 0 <= part.begin <= part.end:
+        msg = f"expected a range with 0 <= begin <= end, got [{part.begin}, {part.end})"
         raise ValueError(msg)
     if block_bytes < 1 or (max_record_bytes is not None and max_record_bytes < 1):
         msg = f"expected sizes of at least 1 byte, got block_bytes={block_bytes}, max_record_bytes={max_record_bytes}"
@@ -144,11 +142,11 @@ def read_records(
     if isinstance(keys, str) or not keys or len(set(keys)) != len(keys):
         msg = f"expected a sequence of different keys, at least one, got {keys!r}"
         raise ValueError(msg)
-    count_bytes(end - begin)
-    blocks = read_lines(
-        path, begin, end, block_bytes=block_bytes, max_line_bytes=max_record_bytes, expected_size=expected_size
+    count_bytes(part.end - part.begin)
+    blocks = read_lines(part, block_bytes=block_bytes, max_line_bytes=max_record_bytes)
+    return _parse_all(
+        blocks, WantedTexts(path=part.input, begin=part.begin, keys=tuple(keys), pattern=pattern), max_record_bytes
     )
-    return _parse_all(blocks, WantedTexts(path=path, keys=tuple(keys), pattern=pattern), max_record_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +154,8 @@ class WantedTexts:
     """The texts to read from a record: by their keys, or the one text that a pattern selects."""
 
     path: str
+    begin: int = 0
+    """Where the part begins."""
     keys: tuple[str, ...]
     pattern: TextPattern | None = None
 
@@ -182,7 +182,8 @@ def _parse_all(blocks: Iterator[LineBlock | LongLine], wanted: WantedTexts, limi
         if len(parsed.offsets):
             columns = parsed.columns.items()
             guess.types = {key: _TEXT if column.texts_per_record is None else _LIST for key, column in columns}
-        yield parsed
+        num_bytes = block.num_bytes + 1 if isinstance(block, LongLine) else block.num_bytes
+        yield replace(parsed, num_bytes=num_bytes)
         if parsed.stopped is not None:
             raise parsed.stopped
 
@@ -266,7 +267,8 @@ def _judge(
             try:
                 yield next(texts)
             except LimitReachedError as error:
-                yield RecordLimitError(wanted.path, int(block.offsets()[number]), error.reason)
+                place = (wanted.begin, block.first_line + number)
+                yield RecordLimitError(wanted.path, int(block.offsets()[number]), error.reason, part=place)
                 return
 
 

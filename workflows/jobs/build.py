@@ -183,7 +183,7 @@ class _Build:
                 target=Target(
                     prefix=os.path.abspath(output.prefix),
                     plan_id=self._plan.plan_id,
-                    bound_bytes=self._source.total_bytes * self._dtype.itemsize,
+                    bound_bytes=self._source.text_bytes * self._dtype.itemsize,
                 ),
                 part_of=partial(self._part, key),
             )

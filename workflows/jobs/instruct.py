@@ -129,7 +129,7 @@ class _Instruct:
         }
         self._plan = Plan(settings=settings, inputs=self._source.inputs)
         self._token_sources = [
-            split.token_sources(self._plan.plan_id, self._source.total_bytes) for split in self._splits
+            split.token_sources(self._plan.plan_id, self._source.text_bytes) for split in self._splits
         ]
 
         self._results: Results = ()
@@ -160,7 +160,7 @@ class _Instruct:
 
     def _examine(self) -> None:
         """Check the disk space."""
-        total = self._source.total_bytes
+        total = self._source.text_bytes
         check_room(
             # No sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed.
             Estimate(tokens=total / 3, documents=total / 500),

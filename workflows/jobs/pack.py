@@ -104,7 +104,7 @@ class _Pack:
         self._target = Target(
             prefix=self._prefix,
             plan_id=self._plan.plan_id,
-            bound_bytes=self._source.total_bytes * self._token_bytes,
+            bound_bytes=self._source.text_bytes * self._token_bytes,
             header_bytes=self._version.header_bytes,
             swapped_bytes=self._token_bytes if self._version.byte_order == ">" else 1,
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex.errors import PlanError
 from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.tokenizer import load_tokenizer, require_eod
+from workflows.state.input_forms import TEXT_PER_STORED_BYTE, cut_inputs, look_inside
 from workflows.state.inputs import choose_shard_size, find_inputs, plan_shards
 from workflows.state.manifest import RecordedInput, RecordedOptions, RecordedTokenizer
 
@@ -37,8 +38,15 @@ class TextSource:
 
     @property
     def total_bytes(self) -> int:
-        """Size of all inputs."""
+        """Size of all inputs as they are stored."""
         return sum(file.size_bytes for file in self.inputs)
+
+    @property
+    def text_bytes(self) -> int:
+        """Size of the text of all inputs, which is an estimate where they are compressed."""
+        return sum(
+            file.size_bytes * (1 if file.form.container == "plain" else TEXT_PER_STORED_BYTE) for file in self.inputs
+        )
 
     def tasks(self) -> list[ShardTask]:
         """Return all shards, in plan order."""
@@ -107,19 +115,19 @@ def open_source(config: TextConfig, *, append_eod: bool) -> TextSource:
     """
     from dsindex.text.engines import choose_engine
 
-    inputs = tuple(find_inputs(config.input))
+    inputs = look_inside(find_inputs(config.input))
     tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token)
     engine = choose_engine(
         tokenizer, config.engine, add_special_tokens=not config.tokenizer_hf_no_include_special_tokens
     )
-    total = sum(file.size_bytes for file in inputs)
+    shard_size = choose_shard_size(sum(file.size_bytes for file in inputs), config.shard_size)
     return TextSource(
         config=config,
-        inputs=inputs,
+        inputs=tuple(cut_inputs(inputs, shard_size)),
         tokenizer=tokenizer,
         engine=engine,
         eod_id=require_eod(tokenizer) if append_eod else None,
-        shard_size=choose_shard_size(total, config.shard_size),
+        shard_size=shard_size,
     )
 
 

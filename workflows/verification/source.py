@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsindex.checks.source import SourceInput, SourceRange, SourceSettings, lay_out_range
+from dsindex.containers.cuts import find_cuts
+from dsindex.containers.kinds import detect_file
 from dsindex.errors import InputError, TokenizerError
 from dsindex.shards.tokenize import fingerprint_input
+from dsindex.text.forms import InputForm
 from dsindex.text.patterns import parse_text_pattern
 from dsindex.text.tokenizer import load_tokenizer
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
 from workflows.options.config import ExecutorConfig
 from workflows.options.pack import PBIN_SUFFIX
+from workflows.state.input_forms import TEXT_PER_STORED_BYTE
 from workflows.state.publishing import PROVENANCE_SUFFIX
 from workflows.verification.pbin_options import read_pbin_options
 
@@ -165,6 +170,7 @@ def _find_inputs(
         try:
             size_bytes = os.path.getsize(path)
             fingerprint = fingerprint_input(path)
+            container, _ = detect_file(path)
         except OSError as error:
             findings.append(f"{path}: cannot be read ({error.strerror}); the dataset was made from it, restore it")
             continue
@@ -176,24 +182,28 @@ def _find_inputs(
                 f"{path}: expected the input of {file.size_bytes} bytes with fingerprint {file.fingerprint} as in the "
                 f"manifest, got {size_bytes} bytes with {fingerprint}; it changed, restore the original"
             )
-        inputs.append(SourceInput(path=path, size_bytes=size_bytes))
+        inputs.append(SourceInput(path=path, size_bytes=size_bytes, form=InputForm(container=container)))
     return tuple(inputs), findings
 
 
 def plan_ranges(settings: SourceSettings) -> list[SourceRange]:
-    """Cut all inputs into ranges, whose first documents and lines are not yet known."""
+    """Cut all inputs into ranges, whose first documents and lines are not yet known.
+
+    Raises:
+        InputError: If an input cannot be read.
+    """
     return [
-        SourceRange(
-            input=number,
-            begin=begin,
-            end=min(begin + RANGE_BYTES, file.size_bytes),
-            first_document=0,
-            num_documents=None,
-            first_line=1,
-        )
+        SourceRange(input=number, begin=begin, end=end, first_document=0, num_documents=None, first_line=1)
         for number, file in enumerate(settings.inputs)
-        for begin in range(0, file.size_bytes, RANGE_BYTES)
+        for begin, end in pairwise(_bounds(file))
     ]
+
+
+def _bounds(file: SourceInput) -> tuple[int, ...]:
+    """Return where ranges of an input begin, and where the last one ends; a compressed stream is one range."""
+    if file.form.container == "plain":
+        return (*range(0, file.size_bytes, RANGE_BYTES), file.size_bytes)
+    return find_cuts(file.path, file.form.container, unit_bytes=RANGE_BYTES // TEXT_PER_STORED_BYTE)
 
 
 def lay_out_source(
