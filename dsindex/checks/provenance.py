@@ -32,6 +32,8 @@ class RowPiece:
     path: str
     begin: int
     end: int
+    numbers: NDArray[np.int64] | None = None
+    """Number of each document before the documents were shuffled, shape [end - begin]; None if they were not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +45,22 @@ class RowPieceResult:
 
 
 def verify_rows(piece: RowPiece, inputs: Sequence[InputFacts]) -> RowPieceResult:
-    """Check rows: inputs must be in order, offsets and lines must increase within an input and be inside it."""
-    begin = max(0, piece.begin - 1)  # one row of the previous piece, so that all neighbours are compared
+    """Check rows: inputs must be in order, offsets and lines must increase within an input and be inside it.
+
+    Rows of shuffled documents are checked in the documents' former order.
+    """
+    # One row of the previous piece, so that all neighbours are compared; shuffled documents have no neighbours there.
+    begin = max(0, piece.begin - 1) if piece.numbers is None else piece.begin
     try:
         numbers, offsets, lines = read_rows(piece.path, begin, piece.end)
     except FormatError as error:
         return RowPieceResult(rows_per_input={}, findings=(f"{error}; restore it or build again",))
+    documents = np.arange(begin, piece.end)
+    steps: NDArray[np.int64] | int = 1
+    if piece.numbers is not None:
+        former = np.argsort(piece.numbers)
+        documents, steps = documents[former], np.diff(piece.numbers[former])
+        numbers, offsets, lines = numbers[former], offsets[former], lines[former]
     findings: list[str] = []
 
     def check(wrong: NDArray[np.bool_], what: str) -> None:
@@ -56,7 +68,7 @@ def verify_rows(piece: RowPiece, inputs: Sequence[InputFacts]) -> RowPieceResult
             row = int(np.argmax(wrong))
             findings.append(
                 f"{piece.path}: expected {what}, got input {numbers[row]}, offset {offsets[row]}, line {lines[row]} "
-                f"for document {begin + row}; restore it or build again"
+                f"for document {documents[row]}; restore it or build again"
             )
 
     check((numbers < 0) | (numbers >= len(inputs)), f"inputs from 0 to {len(inputs) - 1}")
@@ -69,7 +81,11 @@ def verify_rows(piece: RowPiece, inputs: Sequence[InputFacts]) -> RowPieceResult
     check((lines < 1) | (lines > last_lines) | (lines - 1 > offsets), "lines that the input can have at that offset")
     same = numbers[1:] == numbers[:-1]
     falls = numbers[1:] < numbers[:-1]
-    stalls = same & ((offsets[1:] <= offsets[:-1]) | (lines[1:] <= lines[:-1]))
+    stalls = same & ((offsets[1:] - offsets[:-1] < steps) | (lines[1:] - lines[:-1] < steps))
+    if piece.numbers is not None:
+        ends = np.cumsum([facts.kept for facts in inputs])
+        expected = np.searchsorted(ends, piece.numbers[former], side="right")
+        check(numbers != expected, "the input that its place in the shuffled order says")
     check(np.concatenate(([False], falls | stalls)), "documents in the order of their inputs and lines")
     own = numbers[piece.begin - begin :]
     found, counts = np.unique(own, return_counts=True)

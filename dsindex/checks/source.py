@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from dsindex.checks.stored import IndexedDocuments, PbinDocuments
+from dsindex.checks.stored import IndexedDocuments, PbinDocuments, ShuffledDocuments
 from dsindex.errors import BadRecordError
 from dsindex.shards.layout import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
 from dsindex.shards.provenance import count_rows, read_rows
@@ -43,6 +43,8 @@ class SourceInput:
     path: str
     size_bytes: int
     form: InputForm = JSON_LINES
+    share: float | None = None
+    """Share of its records that was kept; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,12 @@ class SourceSettings:
     """Whether bad records were quarantined; otherwise there must be none."""
     provenance: str | None
     """Path of the provenance file, if there is one."""
+    sample: float | None = None
+    """Share of the records of every input that was kept; None: all."""
+    build_keys: tuple[str, ...] = ()
+    """All keys of the build: a sample depends on all of a record's texts, and each may make it a bad record."""
+    shuffle_seed: int | None = None
+    """Seed of the documents' order; None: that of the inputs."""
 
     @property
     def has_offsets(self) -> bool:
@@ -100,6 +108,8 @@ class SourceRange:
     """Number of the first line, from 1."""
     run: PbinRun | None = None
     """Documents of a `.pbin` with which the range is compared."""
+    positions: NDArray[np.int64] | None = None
+    """Place of each document in a shuffled dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +214,10 @@ def compare_slice(piece: DocumentSlice, settings: SourceSettings) -> SourceResul
 
 def compare_range(piece: SourceRange, settings: SourceSettings) -> SourceResult:
     """Tokenize a range again and compare it with its documents."""
-    comparison = _Comparison(settings, piece.run)
+    stored = None
+    if piece.positions is not None:
+        stored = ShuffledDocuments(settings.dataset, piece.first_document, piece.positions)
+    comparison = _Comparison(settings, piece.run, stored)
     comparison.compare(piece, None, None)
     return comparison.result()
 
@@ -235,17 +248,19 @@ def _end_of_run(
 def _read(piece: SourceRange, settings: SourceSettings) -> Iterator[RecordBlock]:
     """Read a range's records; a bad one is an error unless the build quarantined bad records."""
     from dsindex.text.records import read_records  # loads pyarrow, only when needed
+    from dsindex.text.sampling import sample_records
 
     source = settings.inputs[piece.input]
+    shares = tuple(share for share in (settings.sample, source.share) if share is not None)
+    needs_all = bool(shares) or settings.quarantine
+    keys = settings.build_keys if needs_all and settings.build_keys else (settings.key,)
     part = TextPart(
         path=source.path, begin=piece.begin, end=piece.end, form=source.form, expected_size=source.size_bytes
     )
-    for block in read_records(
-        part, keys=(settings.key,), pattern=settings.pattern, max_record_bytes=settings.max_record_bytes
-    ):
+    for block in read_records(part, keys=keys, pattern=settings.pattern, max_record_bytes=settings.max_record_bytes):
         if block.bad and not settings.quarantine:
             raise BadRecordError(source.path, block.bad[0].offset, block.bad[0].reason)
-        yield block
+        yield sample_records(block, shares) if shares else block
 
 
 def _lay_out(block: RecordBlock, settings: SourceSettings) -> LaidOutDocuments:
@@ -271,9 +286,9 @@ def _open_documents(settings: SourceSettings, run: PbinRun | None) -> StoredDocu
 class _Comparison:
     """Compares ranges until the first document that differs."""
 
-    def __init__(self, settings: SourceSettings, run: PbinRun | None) -> None:
+    def __init__(self, settings: SourceSettings, run: PbinRun | None, stored: StoredDocuments | None = None) -> None:
         self._settings = settings
-        self._stored = _open_documents(settings, run)
+        self._stored = stored or _open_documents(settings, run)
         self._documents = 0
         self.difference: Difference | None = None
 
@@ -314,6 +329,7 @@ class _Comparison:
 
     def _differs(self, document: int, what: str) -> None:
         again = "build" if self._settings.pbin is None else "pack"
+        document = self._stored.position(document)
         self.difference = Difference(
             document=document,
             sentence=f"{self._settings.dataset}: document {document} differs from its source: {what}; "

@@ -23,12 +23,12 @@ from dsindex.errors import OutputError, PlanError
 from dsindex.storage import output_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 MARKER_FILE = "dsindex-work-folder.json"
 MARKER_FORMAT = "dsindex work folder 1"
 SHARDS_FOLDER = "shards"
-OWNED_SUFFIXES = frozenset({"bin", "idx", "prov", "quarantine", "head", "index", "text", "tmp"})
+OWNED_SUFFIXES = frozenset({"bin", "idx", "prov", "quarantine", "order", "head", "index", "text", "tmp"})
 """Last suffixes of the files that jobs write under `shards/`."""
 
 _ID = re.compile(r"[0-9a-f]{16}")
@@ -110,6 +110,23 @@ def remove_owned_shards(path: str, folder_id: str) -> None:
                     os.rmdir(name, dir_fd=shards)
             _remove_owned(shards, folder_id)
         os.rmdir(SHARDS_FOLDER, dir_fd=folder)
+
+
+def remove_owned_files(path: str, folder_id: str, names: Iterable[str]) -> None:
+    """Remove files of this work folder's jobs by their names, such as `shards/0004/….bin`.
+
+    Files that cannot be removed, and files that dsindex did not write, stay.
+    """
+    by_folder: dict[str, list[str]] = {}
+    for name in names:
+        folder, base = os.path.split(name)
+        if is_owned_name(base, folder_id) and os.path.dirname(folder) == SHARDS_FOLDER:
+            by_folder.setdefault(os.path.basename(folder), []).append(base)
+    with contextlib.suppress(OSError), open_folder(path) as top, open_folder(SHARDS_FOLDER, inside=top) as shards:
+        for folder, bases in by_folder.items():
+            with contextlib.suppress(OSError), open_folder(folder, inside=shards) as opened:
+                for base in bases:
+                    _remove_quietly(opened, base)
 
 
 def remove_named(path: str, names: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
     from dsindex.storage import DigestingWriter
 
+PLACED_PROVENANCE = np.dtype([("input", "<i4"), ("offset", "<i8"), ("line", "<i8")])
+"""A row of a `.prov` whose documents come from several inputs: offset and 1-based line in the input."""
+
 ROWS_PER_GROUP = 1 << 20
 COLUMNS = [("input", "int32"), ("offset", "int64"), ("line", "int64")]
 
@@ -39,8 +42,9 @@ class ShardProvenance:
     """The `.prov` of one shard, and the input and first line that its rows refer to."""
 
     path: str
-    input: int
-    first_line: int
+    input: int | None
+    """None if the rows are of type PLACED_PROVENANCE, with inputs and lines of their own."""
+    first_line: int = 0
     """1-based line number of the shard's first line in its input."""
     first_offset: int = 0
     """Offset of the shard's first line, if its rows count from there."""
@@ -179,25 +183,11 @@ def _row_groups(shards: Iterable[ShardProvenance]) -> Iterator[Rows]:
     pending: list[Rows] = []
     num_pending = 0
     for shard in shards:
-        try:
-            rows = np.fromfile(shard.path, PROVENANCE)
-            size_bytes = os.path.getsize(shard.path)
-        except OSError as error:
-            msg = f"{shard.path}: cannot be read ({error.strerror}); run the same command again to rebuild it"
-            raise InputError(msg) from error
-        if rows.nbytes != size_bytes:
-            msg = f"{shard.path}: expected whole rows of {PROVENANCE.itemsize} bytes; the file is cut off"
-            raise FormatError(msg)
+        rows = _read_shard(shard, 0, None)
         begin = 0
         while begin < len(rows):
             taken = rows[begin : begin + ROWS_PER_GROUP - num_pending]
-            pending.append(
-                (
-                    np.full(len(taken), shard.input, np.int32),
-                    taken["offset"] + shard.first_offset,
-                    taken["line"] + shard.first_line,
-                )
-            )
+            pending.append(_place(shard, taken))
             num_pending += len(taken)
             begin += len(taken)
             if num_pending == ROWS_PER_GROUP:
@@ -205,6 +195,43 @@ def _row_groups(shards: Iterable[ShardProvenance]) -> Iterator[Rows]:
                 pending, num_pending = [], 0
     if pending:
         yield _joined(pending)
+
+
+def read_placed_rows(shard: ShardProvenance, begin: int, end: int) -> NDArray[Any]:
+    """Return the rows of documents [begin, end) of a shard as PLACED_PROVENANCE.
+
+    Raises:
+        InputError: If the file cannot be read.
+        FormatError: If it has fewer rows.
+    """
+    rows = _read_shard(shard, begin, end)
+    placed = np.empty(len(rows), PLACED_PROVENANCE)
+    placed["input"], placed["offset"], placed["line"] = _place(shard, rows)
+    return placed
+
+
+def _read_shard(shard: ShardProvenance, begin: int, end: int | None) -> NDArray[Any]:
+    """Read rows [begin, end) of a shard as they are stored, or all from `begin` on."""
+    dtype = PLACED_PROVENANCE if shard.input is None else PROVENANCE
+    try:
+        size_bytes = os.path.getsize(shard.path)
+        end = size_bytes // dtype.itemsize if end is None else end
+        rows = np.fromfile(shard.path, dtype, count=end - begin, offset=begin * dtype.itemsize)
+    except OSError as error:
+        msg = f"{shard.path}: cannot be read ({error.strerror}); run the same command again to rebuild it"
+        raise InputError(msg) from error
+    if size_bytes % dtype.itemsize or len(rows) != end - begin:
+        msg = f"{shard.path}: expected whole rows of {dtype.itemsize} bytes; the file is cut off"
+        raise FormatError(msg)
+    return rows
+
+
+def _place(shard: ShardProvenance, rows: NDArray[Any]) -> Rows:
+    """Return the inputs, offsets and lines of a shard's rows."""
+    if shard.input is None:
+        return rows["input"], rows["offset"], rows["line"]
+    inputs = np.full(len(rows), shard.input, np.int32)
+    return inputs, rows["offset"] + shard.first_offset, rows["line"] + shard.first_line
 
 
 def _joined(pending: list[Rows]) -> Rows:

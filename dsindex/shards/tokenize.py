@@ -59,6 +59,8 @@ class ShardSettings:
     provenance: bool
     work_dir: str
     """The work folder, which holds the files of attempts."""
+    sample: float | None = None
+    """Share of the records of every input to keep; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,8 @@ class ShardTask:
     stored_bytes: int = 0
     """Size of its part of the file, for progress."""
     unpacked: UnpackedText | None = None
+    share: float | None = None
+    """Share of the input's records to keep; None: all."""
 
     @property
     def part(self) -> TextPart:
@@ -156,6 +160,8 @@ class ShardResult:
     quarantine: StoredFile | None
     input_fingerprint: str | None
     """Fingerprint of the whole input when this shard was read."""
+    num_filtered: int = 0
+    """Records that a sample leaves out."""
     counts: tuple[tuple[str, int], ...] = ()
     """Further named counts of a kind of shard, to be added up over shards."""
 
@@ -171,8 +177,10 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
         OutputError: If the work folder cannot be written.
     """
     from dsindex.text.records import read_records  # loads pyarrow, only when needed
+    from dsindex.text.sampling import sample_records
 
     check_unchanged(task)
+    shares = tuple(share for share in (settings.sample, task.share) if share is not None)
     with shard_attempt(task, settings.work_dir) as attempt:
         writer = _ShardWriter(attempt, task, settings)
         for block in read_records(
@@ -181,7 +189,7 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
             pattern=settings.pattern,
             max_record_bytes=settings.max_record_bytes,
         ):
-            writer.add(block)
+            writer.add(sample_records(block, shares) if shares else block)
         check_unchanged(task)
         require_unpacked(task)
         result = writer.finish()
@@ -253,7 +261,7 @@ class _ShardWriter:
         self._attempt = attempt
         self._task = task
         self._settings = settings
-        self._lines = self._blank = self._records = self._quarantined = self._text_bytes = 0
+        self._lines = self._blank = self._records = self._quarantined = self._filtered = self._text_bytes = 0
         self._chosen: list[str] = []
         self._quarantine: AttemptFile | None = None
         with attempt.errors_named():
@@ -287,6 +295,7 @@ class _ShardWriter:
                 self._set_aside(record)
         self._lines += block.num_lines
         self._blank += block.num_blank
+        self._filtered += block.num_filtered
         self._records += len(block.offsets)
         self._text_bytes += block.num_bytes
 
@@ -338,6 +347,7 @@ class _ShardWriter:
             provenance=provenance,
             quarantine=quarantine,
             input_fingerprint=fingerprint_input(self._task.path),
+            num_filtered=self._filtered,
         )
 
 

@@ -84,7 +84,7 @@ class BadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBlock:
-    """Consecutive lines of a range, in file order: num_lines = num_blank + records + bad."""
+    """Consecutive lines of a range, in file order: num_lines = num_blank + num_filtered + records + bad."""
 
     num_lines: int
     num_blank: int
@@ -98,6 +98,8 @@ class RecordBlock:
     """Bad records, in file order; they are in no column."""
     num_bytes: int = 0
     """Size of its lines in the text, with newlines."""
+    num_filtered: int = 0
+    """Number of records that a sample leaves out; they are in no column."""
     stopped: RecordLimitError | None = None
     """Error that ends the reading after these lines; raised when the next block is requested, so that a bad record
     before it is reported first."""

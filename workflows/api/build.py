@@ -14,7 +14,7 @@ from workflows.jobs.estimate import run_plan
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from fractions import Fraction
 
     from workflows.api.progress import Progress
@@ -29,6 +29,9 @@ def build(
     output_prefix: str | os.PathLike[str],
     json_keys: Sequence[str] = ("text",),
     append_eod: bool = False,
+    shuffle_documents: int | None = None,
+    sample: float | str | None = None,
+    repeat: Sequence[str] | Mapping[str, float] = (),
     eod_token: str | None = None,
     tokenizer_hf_no_include_special_tokens: bool = False,
     engine: Literal["auto", "gigatoken", "tokenizers"] = "auto",
@@ -78,6 +81,9 @@ def build(
         output_prefix: Outputs are named `PREFIX_KEY_document.*`.
         json_keys: Keys whose texts are tokenized.
         append_eod: End every document with EOD.
+        shuffle_documents: Put the documents of all inputs into a random order; the seed.
+        sample: Keep this share of the records, chosen by a hash of their texts: 0.1 or "10%".
+        repeat: Read inputs several times or in part: {"a.jsonl": 2.5}, or entries "a.jsonl=2.5".
         eod_token: The EOD token; the folder's `eos_token` if None. Tokenizer objects name none.
         tokenizer_hf_no_include_special_tokens: Do not run the tokenizer's post-processor.
         engine: Tokenizer engine; `auto` uses gigatoken if it returns the same tokens.
@@ -138,6 +144,9 @@ def estimate(
     output_prefix: str | os.PathLike[str],
     json_keys: Sequence[str] = ("text",),
     append_eod: bool = False,
+    shuffle_documents: int | None = None,
+    sample: float | str | None = None,
+    repeat: Sequence[str] | Mapping[str, float] = (),
     eod_token: str | None = None,
     tokenizer_hf_no_include_special_tokens: bool = False,
     engine: Literal["auto", "gigatoken", "tokenizers"] = "auto",
@@ -167,6 +176,9 @@ def estimate(
         output_prefix: Where the build would write.
         json_keys: Keys whose texts are tokenized.
         append_eod: End every document with EOD.
+        shuffle_documents: The seed of the documents' order.
+        sample: Share of the records to keep.
+        repeat: How often inputs are read.
         eod_token: The EOD token.
         tokenizer_hf_no_include_special_tokens: Do not run the tokenizer's post-processor.
         engine: Tokenizer engine.

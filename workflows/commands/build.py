@@ -35,6 +35,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--input", nargs="+", metavar="PATH", help="JSONL files or patterns, in the order of the output")
     data.add_argument("--json-keys", nargs="+", metavar="KEY", help="keys whose texts are tokenized (default: text)")
     data.add_argument("--output-prefix", metavar="P", help="outputs are named P_KEY_document.*")
+    data.add_argument(
+        "--shuffle-documents",
+        metavar="SEED",
+        help="put the documents of all inputs into a random order, which depends on this number alone",
+    )
+    data.add_argument("--sample", metavar="SHARE", help="keep this share of the records (10%% or 0.1), by their texts")
+    data.add_argument(
+        "--repeat",
+        nargs="+",
+        metavar="FILE=TIMES",
+        help="read these inputs several times or in part: 2.5 is twice, then a sample of one half",
+    )
     data.add_argument("--append-eod", action="store_true", default=None, help="end every document with the EOD token")
     add_text_arguments(parser)
     parser.add_argument(
@@ -96,8 +108,10 @@ def describe_build(report: BuildReport) -> str:
             f"{report.run.shards:,} shards, {report.run.executor} executor, {report.run.workers} workers, "
             f"{report.engine}"
         )
+    filtered = f"{counts.filtered:,} filtered + " if "filtered" in counts.model_fields_set else ""
     lines.append(
-        f"{counts.lines:,} lines = {counts.kept:,} kept + {counts.quarantined:,} quarantined + {counts.blank:,} blank"
+        f"{counts.lines:,} lines = {counts.kept:,} kept + {filtered}{counts.quarantined:,} quarantined + "
+        f"{counts.blank:,} blank"
     )
     for dataset in report.datasets:
         lines.append(

@@ -116,7 +116,7 @@ def read_options(options: argparse.Namespace) -> dict[str, Any]:
     merged.update(given)
     if "log_json" in merged:
         options.log_json = merged["log_json"]  # decides how the command line reports an error
-    for name in ("input", "json_keys"):
+    for name in ("input", "json_keys", "repeat"):
         if isinstance(merged.get(name), str):
             merged[name] = [merged[name]]
     return merged

@@ -12,8 +12,9 @@ from dsindex.shards.tokenize import ShardSettings
 from workflows.jobs.frame import Job, JobOutcome, Made, run_job, work_folder_path
 from workflows.stages.early_merge import TokenSource
 from workflows.stages.nodes import require_sound_nodes
-from workflows.stages.room import check_room
+from workflows.stages.room import check_room, shard_copies
 from workflows.stages.sample import examine_sample
+from workflows.stages.shuffle import DocumentShuffle
 from workflows.stages.source import (
     count_records,
     count_reference_texts,
@@ -23,6 +24,7 @@ from workflows.stages.source import (
 )
 from workflows.stages.tokenize import make_shards
 from workflows.state.identity import Plan
+from workflows.state.input_shares import describe_repeats, kept_share
 from workflows.state.manifest import Content, RecordCounts
 from workflows.state.outputs import MEGATRON_SUFFIXES, Output
 from workflows.state.publishing import Dataset, Target, shard_part, shard_provenance, shard_quarantine
@@ -38,7 +40,9 @@ if TYPE_CHECKING:
     from workflows.options.config import BuildConfig
     from workflows.options.index import IndexConfig
     from workflows.progress.reporter import Reporter
+    from workflows.stages.shuffle import ShuffledDocuments
     from workflows.stages.work import Work
+    from workflows.state.inputs import InputFile
     from workflows.state.manifest import Run
 
 
@@ -100,15 +104,17 @@ class _Build:
             Output(prefix=output_prefix(config, key), suffixes=MEGATRON_SUFFIXES) for key in config.json_keys
         )
         self._work_dir = work_folder_path(config)
-        self._source = open_source(config, append_eod=config.append_eod)
+        self._source = open_source(config, append_eod=config.append_eod, repeat=config.repeat)
         self._dtype = dtype_for_vocabulary(self._source.tokenizer.vocabulary_size)
         settings = {
             **self._source.settings(),
             "json-keys": list(config.json_keys),
             "output-prefix": os.path.abspath(config.output_prefix),
+            **_order_settings(config, self._source.inputs),
         }
         self._plan = Plan(settings=settings, inputs=self._source.inputs)
         self._results: list[tuple[ShardTask, ShardResult]] = []
+        self._shuffle = self._plan_shuffle()
 
     def run(self) -> BuildReport:
         source = self._source
@@ -124,7 +130,7 @@ class _Build:
             make=self._make,
             describe=self._describe,
             describe_kept=partial(describe_kept, source, self._work_dir),
-            conclude=self._build_indices if self._index_configs else None,
+            conclude=self._conclude if self._index_configs or self._shuffle is not None else None,
         )
         return self._report(run_job(job, reporter=self._reporter))
 
@@ -133,18 +139,23 @@ class _Build:
         source = self._source
         estimate = examine_sample(source.inputs, self._config.json_keys, source.tokenizer, source.engine)
         check_room(
-            estimate,
+            estimate.scaled(kept_share(source.inputs, self._config.sample)),
             itemsize=self._dtype.itemsize,
             num_keys=len(self._outputs),
             output_folder=os.path.dirname(os.path.abspath(self._config.output_prefix)),
             work_dir=self._work_dir,
             unfinished=[path for tokens in self._token_sources() for path in tokens.target.partials],
+            copies=shard_copies(self._config),
         )
 
     def _make(self, work: Work) -> Made:
         results = self._results = self._tokenize(work)
+        shuffled = None if self._shuffle is None else self._shuffle.run(work, results)
         return Made(
-            groups=tuple((self._dataset(source, results),) for source in self._token_sources()),
+            groups=tuple(
+                (self._dataset(number, source, results, shuffled),)
+                for number, source in enumerate(self._token_sources())
+            ),
             num_shards=len(results),
             num_reference_texts=count_reference_texts(results),
         )
@@ -169,12 +180,32 @@ class _Build:
             max_record_bytes=config.max_record_size,
             provenance=not config.no_provenance,
             work_dir=self._work_dir,
+            sample=config.sample,
         )
         tasks = source.tasks()
+        shuffle = self._shuffle
         results = make_shards(
-            work, tasks, settings, sources=self._token_sources(), max_bad_records=config.max_bad_records
+            work,
+            tasks,
+            settings,
+            sources=self._token_sources() if shuffle is None else (),
+            max_bad_records=config.max_bad_records,
+            find_moved=None if shuffle is None else partial(shuffle.find_moved, work, tasks),
         )
         return list(zip(tasks, results, strict=True))
+
+    def _plan_shuffle(self) -> DocumentShuffle | None:
+        config = self._config
+        if config.shuffle_documents is None:
+            return None
+        return DocumentShuffle(
+            seed=config.shuffle_documents,
+            keys=config.json_keys,
+            dtype=self._dtype,
+            provenance=not config.no_provenance,
+            work_dir=self._work_dir,
+            keep_shards=config.keep_shards,
+        )
 
     def _token_sources(self) -> list[TokenSource]:
         """Return each key's dataset, with how to find its parts."""
@@ -193,11 +224,23 @@ class _Build:
     def _part(self, key: str, result: ShardResult) -> Part:
         return shard_part(next(part for part in result.keys if part.key == key), self._work_dir, self._dtype)
 
-    def _dataset(self, source: TokenSource, results: Sequence[tuple[ShardTask, ShardResult]]) -> Dataset:
+    def _dataset(
+        self,
+        number: int,
+        source: TokenSource,
+        results: Sequence[tuple[ShardTask, ShardResult]],
+        shuffled: ShuffledDocuments | None,
+    ) -> Dataset:
+        """Return the dataset of a key, by its number."""
+        if shuffled is not None:
+            parts, provenance = shuffled.parts[number], shuffled.provenance
+        else:
+            parts = tuple(source.part_of(result) for _, result in results)
+            provenance = None if self._config.no_provenance else shard_provenance(results, self._work_dir)
         return Dataset(
             target=source.target,
-            parts=tuple(source.part_of(result) for _, result in results),
-            provenance=None if self._config.no_provenance else shard_provenance(results, self._work_dir),
+            parts=parts,
+            provenance=provenance,
             quarantine=shard_quarantine(results, self._work_dir, [file.path for file in self._source.inputs]),
         )
 
@@ -212,10 +255,11 @@ class _Build:
         parts = [part for _, result in results for part in result.keys if part.key == key]
         empty = sum(part.num_empty_documents for part in parts)
         header = dataset.header
+        filters = self._config.sample is not None or any(file.share is not None for file in self._source.inputs)
         return Content(
-            inputs=self._source.describe_inputs(results),
+            inputs=self._source.describe_inputs(results, filters=filters),
             account=RecordCounts(
-                **count_records([result for _, result in results]),
+                **count_records([result for _, result in results], filters=filters),
                 documents_with_tokens=header.num_documents - empty,
                 empty_documents=empty,
             ),
@@ -225,7 +269,7 @@ class _Build:
             eod_in_text=sum(part.eod_in_text for part in parts),
             token_dtype=header.dtype.name,
             tokenizer=self._source.describe_tokenizer(),
-            options=self._source.describe_options(json_key=key),
+            options=self._source.describe_options(json_key=key, **_order_options(self._config)),
             digests=files,
         )
 
@@ -243,6 +287,12 @@ class _Build:
             indices=self._indices,
         )
 
+    def _conclude(self, executor: Executor) -> None:
+        if self._shuffle is not None:
+            self._shuffle.remove_buckets()
+        if self._index_configs:
+            self._build_indices(executor)
+
     def _build_indices(self, executor: Executor) -> None:
         from workflows.jobs.index import run_index  # imported late, since it loads numba
 
@@ -250,6 +300,18 @@ class _Build:
         for config in self._index_configs:
             self._indices += (run_index(config, executor=executor),)
             self._reporter.advance(1)
+
+
+def _order_options(config: BuildConfig) -> dict[str, Any]:
+    """Return the options about records and their order that are in use, as fields of the manifest's."""
+    options = {"shuffle_documents": config.shuffle_documents, "sample": config.sample}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _order_settings(config: BuildConfig, inputs: Sequence[InputFile]) -> dict[str, Any]:
+    """Return the options about records and their order that are in use, as settings of the plan."""
+    settings = {name.replace("_", "-"): value for name, value in _order_options(config).items()}
+    return {**settings, "repeat": describe_repeats(inputs)} if config.repeat else settings
 
 
 def _built(prefix: str, content: Content) -> BuiltDataset:

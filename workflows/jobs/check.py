@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from dsindex.dtypes import dtype_for_vocabulary
 from workflows.execution.choice import make_executor
 from workflows.stages.nodes import SAME_VERSIONS, check_nodes, nearest_folder
-from workflows.stages.room import check_room
+from workflows.stages.room import check_room, shard_copies
 from workflows.stages.sample import examine_sample
 from workflows.stages.source import open_source
+from workflows.state.input_shares import kept_share
 
 if TYPE_CHECKING:
     from workflows.options.config import BuildConfig
@@ -37,16 +38,18 @@ def run_check(config: BuildConfig) -> CheckReport:
     Raises:
         DsindexError: If the driver's node itself lacks something, so that the others cannot be checked.
     """
-    source = open_source(config, append_eod=config.append_eod)
+    source = open_source(config, append_eod=config.append_eod, repeat=config.repeat)
     estimate = examine_sample(source.inputs, config.json_keys, source.tokenizer, source.engine)
     output_folder = os.path.dirname(os.path.abspath(config.output_prefix))
     work_dir = os.path.abspath(config.work_dir or f"{config.output_prefix}.build")
+    estimate = estimate.scaled(kept_share(source.inputs, config.sample))
     check_room(
         estimate,
         itemsize=dtype_for_vocabulary(source.tokenizer.vocabulary_size).itemsize,
         num_keys=len(config.json_keys),
         output_folder=nearest_folder(output_folder),
         work_dir=nearest_folder(work_dir),
+        copies=shard_copies(config),
     )
     executor = make_executor(config)
     try:

@@ -17,8 +17,10 @@ from dsindex.merging import range_bytes
 from dsindex.storage import free_bytes
 from workflows.execution.cpus import available_cpus
 from workflows.stages.nodes import nearest_folder
+from workflows.stages.room import shard_copies
 from workflows.stages.sample import Piece, PieceCounts, encode_piece, spread_pieces
 from workflows.stages.source import open_source
+from workflows.state.input_shares import kept_share
 from workflows.state.inputs import MAX_SHARDS, count_shards
 
 if TYPE_CHECKING:
@@ -105,17 +107,18 @@ def run_plan(config: BuildConfig) -> BuildEstimate:
     Raises:
         DsindexError: If the inputs or the tokenizer cannot be used.
     """
-    source = open_source(config, append_eod=config.append_eod)
+    source = open_source(config, append_eod=config.append_eod, repeat=config.repeat)
     workers = config.workers or available_cpus()
     sample = run_sample(source, config.json_keys, workers=workers)
-    scale = source.total_bytes / sample.sampled_bytes
+    scale = source.total_bytes / sample.sampled_bytes * kept_share(source.inputs, config.sample)
     documents, tokens = sample.documents * scale, sample.tokens * scale
     num_keys = len(config.json_keys)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     bin_bytes = tokens * dtype.itemsize
     idx_bytes = documents * num_keys * (SEQUENCE_BYTES + BOUNDARY_BYTES)
     provenance = 0.0 if config.no_provenance else documents * PROVENANCE_BYTES
-    work_bytes = bin_bytes + idx_bytes + provenance
+    shard_bytes = bin_bytes + idx_bytes + provenance
+    work_bytes = shard_bytes * shard_copies(config).at_most
     merged_provenance = 0.0 if config.no_provenance else documents * num_keys * MERGED_PROVENANCE_BYTES
     output_bytes = bin_bytes + idx_bytes + merged_provenance
     num_shards = count_shards(source.inputs, source.shard_size)
@@ -135,7 +138,8 @@ def run_plan(config: BuildConfig) -> BuildEstimate:
         provenance_bytes=merged_provenance,
         work_bytes=work_bytes,
         encode_seconds=source.total_bytes / sample.bytes_per_second * sample.threads / workers,
-        write_seconds=(work_bytes + output_bytes) / WRITE_BYTES_PER_SECOND,
+        write_seconds=(shard_bytes * (1 if config.shuffle_documents is None else 3) + output_bytes)
+        / WRITE_BYTES_PER_SECOND,
         memory_bytes=LOCAL_BASE_BYTES + threads * LOCAL_WORKER_BYTES + num_shards * DRIVER_SHARD_BYTES,
         limits=(
             *find_limits(

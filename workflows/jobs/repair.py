@@ -282,6 +282,9 @@ class _Repair:
         """Tokenize the inputs again for their lengths; the `.bin` itself must be intact."""
         self._require_digest_of_tokens()
         source = open_recorded_source(self._prefix, self._manifest, self._config)
+        if source.settings.shuffle_seed is not None:
+            msg = "the documents are shuffled, so they are not in the order of the inputs; build them again"
+            raise FormatError(msg)
         if source.findings:
             raise FormatError("; ".join(source.findings))
         return repair_by_lengths(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections import Counter
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import FormatError
@@ -52,6 +55,9 @@ def find_shards(work_dir: str, prefix: str, *, executor: Executor, reporter: Rep
         msg = f"{work_dir}: expected the work folder of a build with its plan.json, got none that can be read"
         raise FormatError(msg)
     key, shard_size = _read_settings(work_dir, plan["settings"], prefix)
+    if plan["settings"].get("shuffle-documents") is not None:
+        msg = f"{work_dir}: the documents are shuffled, so they are not in the order of the shards; build them again"
+        raise FormatError(msg)
     parts = plan.get("parts", {})
     inputs = [
         InputFile(
@@ -60,8 +66,9 @@ def find_shards(work_dir: str, prefix: str, *, executor: Executor, reporter: Rep
             size_bytes=size_bytes,
             version=version,
             parts=InputParts(bounds=tuple(parts[path])) if path in parts else None,
+            share=share,
         )
-        for path, size_bytes, version in plan["inputs"]
+        for (path, size_bytes, version), share in zip(plan["inputs"], _read_shares(plan), strict=True)
     ]
     num_shards = count_shards(inputs, shard_size)
     if num_shards > MAX_SHARDS + len(inputs):  # the limit of choose_shard_size
@@ -82,6 +89,20 @@ def find_shards(work_dir: str, prefix: str, *, executor: Executor, reporter: Rep
         msg = f"{work_dir}: expected at least one intact shard, got none of {len(tasks)}"
         raise FormatError(msg)
     return FoundShards(parts=tuple(parts), lost=tuple(_describe_lost(lost, len(tasks))))
+
+
+def _read_shares(plan: dict[str, Any]) -> list[float | None]:
+    """Return the share of each input: of an input that is read 2.5 times, every third one is a half."""
+    repeat = plan["settings"].get("repeat")
+    times = repeat if isinstance(repeat, dict) else {}
+    seen: Counter[str] = Counter()
+    shares: list[float | None] = []
+    for path, *_ in plan["inputs"]:
+        seen[path] += 1
+        number = times.get(path, 1)
+        rest = Fraction(str(number)) % 1 if isinstance(number, float) and math.isfinite(number) else Fraction(0)
+        shares.append(float(rest) if rest and seen[path] % math.ceil(number) == 0 else None)
+    return shares
 
 
 def _read_settings(work_dir: str, settings: dict[str, Any], prefix: str) -> tuple[str, int]:

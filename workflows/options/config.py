@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from fractions import Fraction
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
@@ -27,6 +29,9 @@ def parse_size(value: object) -> object:
 
 
 Size = Annotated[int, BeforeValidator(parse_size)]
+
+MAX_REPEATS = 1000
+"""The limit on the repetitions of an input, each of which is an input of the plan."""
 
 
 class Options(BaseModel):
@@ -107,8 +112,33 @@ class BuildConfig(TextConfig):
 
     json_keys: tuple[str, ...] = Field(default=("text",), min_length=1)
     append_eod: bool = False
+    shuffle_documents: int | None = Field(default=None, ge=0, lt=2**63)
+    """Seed of the documents' order; None: that of the inputs."""
+    sample: float | None = None
+    """Share of the records to keep, as the decimal it prints as; None: all."""
+    repeat: tuple[str, ...] = ()
+    """Inputs that are read several times or in part, as FILE=TIMES."""
     check: bool = False
     """Check on every node what a build needs, and build nothing."""
+
+    @field_validator("shuffle_documents", mode="before")
+    @classmethod
+    def _is_seed(cls, value: object) -> object:
+        is_seed = type(value) is int or (isinstance(value, str) and re.fullmatch(r"[0-9]{1,20}", value))
+        if value is not None and not is_seed:
+            msg = f"expected a seed that is an integer of at least 0, got {value!r}"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("sample", mode="before")
+    @classmethod
+    def _is_share(cls, value: object) -> object:
+        return None if value is None else parse_share(value)
+
+    @field_validator("repeat", mode="before")
+    @classmethod
+    def _are_repeats(cls, value: object) -> object:
+        return parse_repeats(value)
 
     @field_validator("json_keys")
     @classmethod
@@ -128,6 +158,41 @@ class MergeConfig(WorkConfig):
     """`dsindex merge`: many datasets to one."""
 
     input: tuple[str, ...] = Field(min_length=1)
+
+
+def parse_share(value: object) -> float:
+    """Read a share of records.
+
+    >>> parse_share("10%"), parse_share("0.1"), parse_share(1)
+    (0.1, 0.1, 1.0)
+    """
+    text = str(value) if isinstance(value, str | int | float) else ""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e-\d{1,3})?)(%?)", text)
+    share = Fraction(0) if match is None else Fraction(match[1]) / (100 if match[2] else 1)
+    if not 0 < float(share) <= 1 or share > 1 or isinstance(value, bool):
+        msg = f"expected a share above 0 and of at most 100%, such as 10% or 0.1, got {value!r}"
+        raise ValueError(msg)
+    return float(share)
+
+
+def parse_repeats(value: object) -> object:
+    """Read how often files are repeated: entries FILE=TIMES, or a mapping of files to numbers.
+
+    >>> parse_repeats({"a.jsonl": 2.5}), parse_repeats(("a=b.jsonl=2",))
+    (('a.jsonl=2.5',), ('a=b.jsonl=2',))
+    """
+    if isinstance(value, Mapping):
+        value = tuple(f"{name}={times}" for name, times in value.items())
+    if not isinstance(value, list | tuple):
+        return value
+    for entry in value:
+        name, _, times = str(entry).rpartition("=")
+        number = re.fullmatch(r"\d{1,9}(\.\d{1,9})?", times)
+        if not name or number is None or not 0 < float(times) <= MAX_REPEATS:
+            msg = f"expected FILE=TIMES with a number above 0 and up to {MAX_REPEATS}, as in a.jsonl=2.5, got {entry!r}"
+            raise ValueError(msg)
+        _check_text(name)
+    return tuple(value)
 
 
 def validation_message(error: ValidationError) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError, PlanError
@@ -13,17 +14,31 @@ from workflows.stages.source import require_same_inputs
 from workflows.state.ledger import stored_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.storage import StoredFile
     from workflows.execution.calls import Executor
     from workflows.execution.dispatch import RetryPolicy
     from workflows.progress.reporter import Reporter
     from workflows.stages.work import Work
 
 
-def find_kept_shards(work: Work, tasks: Sequence[ShardTask], work_dir: str) -> dict[int, ShardResult]:
+def find_kept_shards(
+    work: Work,
+    tasks: Sequence[ShardTask],
+    work_dir: str,
+    *,
+    find_moved: Callable[[Mapping[int, ShardResult]], Collection[int]] | None = None,
+) -> dict[int, ShardResult]:
     """Return the intact shards of the ledger, by number in the plan.
+
+    Args:
+        work: The job's executor, ledger and reporter.
+        tasks: All shards of the plan.
+        work_dir: The work folder.
+        find_moved: Returns the shards among those of the ledger whose documents are intact in other files, so that
+            only their quarantine is looked at.
 
     Raises:
         PlanError: If an input's content changed while its size and time did not.
@@ -33,7 +48,12 @@ def find_kept_shards(work: Work, tasks: Sequence[ShardTask], work_dir: str) -> d
     if not known:
         return {}
     _require_same_inputs(tasks, known)
-    whole = find_whole_shards(known, work_dir, executor=work.executor, reporter=work.reporter, policy=work.policy)
+    moved = find_moved(known) if find_moved is not None else ()
+    needed = {
+        number: replace(result, keys=(), provenance=None) if number in moved else result
+        for number, result in known.items()
+    }
+    whole = find_whole_shards(needed, work_dir, executor=work.executor, reporter=work.reporter, policy=work.policy)
     return {number: result for number, result in known.items() if number in whole}
 
 
@@ -46,7 +66,21 @@ def find_whole_shards(
     policy: RetryPolicy | None = None,
 ) -> set[int]:
     """Return the numbers of the shards whose files have the recorded sizes and digests."""
-    reporter.stage("check", total=len(known), unit="shards")
+    groups = {number: stored_files(result) for number, result in known.items()}
+    return find_whole_groups(groups, work_dir, executor=executor, reporter=reporter, policy=policy)
+
+
+def find_whole_groups(
+    groups: Mapping[int, Sequence[StoredFile]],
+    work_dir: str,
+    *,
+    executor: Executor,
+    reporter: Reporter,
+    policy: RetryPolicy | None = None,
+    unit: str = "shards",
+) -> set[int]:
+    """Return the numbers of the groups of files that all have the recorded sizes and digests."""
+    reporter.stage("check", total=len(groups), unit=unit)
     whole: set[int] = set()
 
     def on_result(number: int, is_whole: bool) -> None:
@@ -55,17 +89,17 @@ def find_whole_shards(
             whole.add(number)
 
     def calls() -> Iterator[tuple[int, Call]]:
-        for number, result in known.items():
+        for number, files in groups.items():
             name = f"check[{number:05d}]"
-            yield number, Call(name=name, place=work_dir, function=shard_is_whole, arguments=(work_dir, result))
+            yield number, Call(name=name, place=work_dir, function=are_whole, arguments=(work_dir, tuple(files)))
 
     run_calls(executor, calls(), on_result=on_result, policy=policy, on_idle=reporter.tick)
     return whole
 
 
-def shard_is_whole(work_dir: str, result: ShardResult) -> bool:
-    """Tell whether a committed shard's files have the recorded sizes and digests."""
-    for file in stored_files(result):
+def are_whole(work_dir: str, files: Sequence[StoredFile]) -> bool:
+    """Tell whether committed files have the recorded sizes and digests."""
+    for file in files:
         path = os.path.join(work_dir, file.name)
         try:
             if os.path.getsize(path) != file.size_bytes or digest_file(path) != file.digest:

@@ -12,6 +12,8 @@ from dsindex.storage import free_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from workflows.options.config import BuildConfig
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
@@ -22,6 +24,27 @@ class Estimate:
     documents: float
     """Documents of all inputs."""
 
+    def scaled(self, share: float) -> Estimate:
+        """Return the estimate for a share of the records."""
+        return Estimate(tokens=self.tokens * share, documents=self.documents * share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardCopies:
+    """How often the documents are in the work folder."""
+
+    at_most: int = 1
+    """Before the output is written."""
+    at_end: int = 1
+    """While the output is written."""
+
+
+def shard_copies(config: BuildConfig) -> ShardCopies:
+    """Return how often a build has its documents in the work folder; a shuffle adds its runs and then its buckets."""
+    if config.shuffle_documents is None:
+        return ShardCopies()
+    return ShardCopies(at_most=3, at_end=2) if config.keep_shards else ShardCopies(at_most=2, at_end=1)
+
 
 def check_room(
     estimate: Estimate,
@@ -31,6 +54,7 @@ def check_room(
     output_folder: str,
     work_dir: str,
     unfinished: Sequence[str] = (),
+    copies: ShardCopies = ShardCopies(),
 ) -> None:
     """Refuse a job whose shards and output would not fit on disk.
 
@@ -41,6 +65,7 @@ def check_room(
         output_folder: Folder of the output; it exists.
         work_dir: Folder of the shards; it need not exist.
         unfinished: Files of the output that an earlier run has written.
+        copies: How often the documents are in the work folder.
 
     Raises:
         OutputError: If space is short, naming the folder and the needed and free space.
@@ -50,9 +75,9 @@ def check_room(
     work = work_dir if os.path.isdir(work_dir) else os.path.dirname(work_dir)
     needs = {output_folder: output}
     if os.path.isdir(work) and os.stat(work).st_dev == os.stat(output_folder).st_dev:
-        needs[output_folder] += shards
+        needs[output_folder] = max(output + shards * copies.at_end, shards * copies.at_most)
     else:
-        needs[work] = shards
+        needs[work] = shards * copies.at_most
     shards_there = [os.path.join(folder, name) for folder, _, names in os.walk(work_dir) for name in names]
     already = sum(map(_allocated_bytes, [*shards_there, *unfinished]))
     for place, needed in needs.items():

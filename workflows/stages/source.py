@@ -10,6 +10,7 @@ from dsindex.errors import PlanError
 from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.tokenizer import load_tokenizer, require_eod
 from workflows.state.input_forms import TEXT_PER_STORED_BYTE, cut_inputs, look_inside
+from workflows.state.input_shares import repeat_inputs
 from workflows.state.inputs import choose_shard_size, find_inputs, plan_shards
 from workflows.state.manifest import RecordedInput, RecordedOptions, RecordedTokenizer
 
@@ -66,19 +67,28 @@ class TextSource:
             "max-record-size": config.max_record_size,
         }
 
-    def describe_inputs(self, results: Sequence[tuple[ShardTask, ShardResult]]) -> list[RecordedInput]:
-        """Return the manifest's `inputs`, with fingerprints and record counts."""
+    def describe_inputs(
+        self, results: Sequence[tuple[ShardTask, ShardResult]], *, filters: bool = False
+    ) -> list[RecordedInput]:
+        """Return the manifest's `inputs`, with fingerprints and record counts.
+
+        Args:
+            results: All shards of the plan.
+            filters: Whether to count the records that were left out.
+        """
         own: list[list[ShardResult]] = [[] for _ in self.inputs]
         for task, result in results:
             own[task.input].append(result)
+        shares: list[dict[str, Any]] = [{} if file.share is None else {"share": file.share} for file in self.inputs]
         return [
             RecordedInput(
                 path=file.path,
                 size_bytes=file.size_bytes,
                 fingerprint=shards[0].input_fingerprint,
-                **count_records(shards),
+                **share,
+                **count_records(shards, filters=filters),
             )
-            for file, shards in zip(self.inputs, own, strict=True)
+            for file, share, shards in zip(self.inputs, shares, own, strict=True)
         ]
 
     def describe_tokenizer(self) -> RecordedTokenizer:
@@ -106,8 +116,13 @@ class TextSource:
         )
 
 
-def open_source(config: TextConfig, *, append_eod: bool) -> TextSource:
+def open_source(config: TextConfig, *, append_eod: bool, repeat: Sequence[str] = ()) -> TextSource:
     """Find the inputs and load the tokenizer.
+
+    Args:
+        config: The options of the job.
+        append_eod: Whether every document ends with EOD.
+        repeat: Inputs that are read several times or in part, as FILE=TIMES.
 
     Raises:
         InputError: If an input is missing, empty or not readable.
@@ -115,7 +130,7 @@ def open_source(config: TextConfig, *, append_eod: bool) -> TextSource:
     """
     from dsindex.text.engines import choose_engine
 
-    inputs = look_inside(find_inputs(config.input))
+    inputs = repeat_inputs(look_inside(find_inputs(config.input)), repeat)
     tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token)
     engine = choose_engine(
         tokenizer, config.engine, add_special_tokens=not config.tokenizer_hf_no_include_special_tokens
@@ -184,12 +199,19 @@ def describe_kept(source: TextSource, work_dir: str, ledger: Ledger) -> str:
     )
 
 
-def count_records(results: Sequence[ShardResult]) -> dict[str, int]:
-    """Return record counts: lines = records + blank; records = kept + quarantined."""
+def count_records(results: Sequence[ShardResult], *, filters: bool = False) -> dict[str, int]:
+    """Return record counts: lines = records + blank; records = kept + filtered + quarantined.
+
+    Args:
+        results: Shards of one input, or of all.
+        filters: Whether to count the records that were left out; otherwise there are none.
+    """
+    filtered = {"filtered": sum(result.num_filtered for result in results)} if filters else {}
     return {
         "lines": sum(result.num_lines for result in results),
         "blank": sum(result.num_blank for result in results),
-        "records": sum(result.num_records + result.num_quarantined for result in results),
+        "records": sum(result.num_records + result.num_filtered + result.num_quarantined for result in results),
         "kept": sum(result.num_records for result in results),
         "quarantined": sum(result.num_quarantined for result in results),
+        **filtered,
     }

@@ -20,7 +20,7 @@ from workflows.stages.feeding import StreamFeeder
 from workflows.stages.kept_shards import find_kept_shards
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from workflows.stages.early_merge import TokenSource
     from workflows.stages.work import Work
@@ -49,6 +49,7 @@ def make_shards(
     sources: Sequence[TokenSource] = (),
     max_bad_records: str | None = None,
     function: Callable[[ShardTask, Any], ShardResult] | None = None,
+    find_moved: Callable[[Mapping[int, ShardResult]], Collection[int]] | None = None,
 ) -> list[ShardResult]:
     """Make the shards of a plan that the ledger does not have; return the results of all, in plan order.
 
@@ -59,13 +60,14 @@ def make_shards(
         sources: Datasets whose ranges may be merged while shards are made.
         max_bad_records: Largest allowed number of bad records, or share of all such as `0.1%`.
         function: The function that makes a shard; None: `tokenize_shard`.
+        find_moved: Returns the kept shards whose documents are in other files by now.
 
     Raises:
         RecordError: The bad record at the smallest input and offset, with its line number; or the first record for
             which a template or pattern takes too long.
         InputError: If there are more bad records than allowed, or no records at all.
     """
-    kept = find_kept_shards(work, tasks, settings.work_dir)
+    kept = find_kept_shards(work, tasks, settings.work_dir, find_moved=find_moved)
     work.reporter.stage("tokenize", total=sum(task.stored_bytes for task in tasks), unit="bytes", tasks=len(tasks))
     work.reporter.watch(work.statistics)
     stage = _Stage(work, tasks, sources, max_bad_records=max_bad_records)
@@ -181,6 +183,10 @@ class _Stage:
         results = [self._results[number] for number in range(len(self._tasks))]
         self._budget.check_share(results)
         if not any(result.num_records for result in results):
+            filtered = sum(result.num_filtered for result in results)
+            if filtered:
+                msg = f"expected a record in the sample, got none of {filtered:,}; take a larger --sample or --repeat"
+                raise InputError(msg)
             msg = f"{self._tasks[0].path}: expected at least one record in all inputs together, got none"
             raise InputError(msg)
         return results

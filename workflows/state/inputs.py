@@ -46,6 +46,10 @@ class InputFile:
     form: InputForm = JSON_LINES
     parts: InputParts | None = None
     """Where it can be cut; None: anywhere, by bytes."""
+    repetition: int = 0
+    """How often the same input stands directly before it because of --repeat."""
+    share: float | None = None
+    """Share of its records to keep; None: all."""
 
 
 def find_inputs(patterns: Sequence[str]) -> list[InputFile]:
@@ -124,6 +128,7 @@ def plan_shards(inputs: Sequence[InputFile], shard_size: int) -> Iterator[ShardT
                 stored_bytes=file.size_bytes * end // units - file.size_bytes * begin // units,
                 input_size_bytes=file.size_bytes,
                 input_version=file.version,
+                share=file.share,
             )
             shard += 1
 

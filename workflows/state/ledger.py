@@ -1,8 +1,8 @@
 """The work folder's ledger of finished work, to which only the driver appends.
 
-One line per committed shard or merged range, after a checksum. A line that a crash cut off or that is damaged otherwise
-is ignored, and its work is done again. A line is handed to the system before the call that records it returns, so a
-killed driver loses nothing; against power cuts, lines are synced in batches.
+One line per committed shard, merged range or task of a shuffle, after a checksum. A line that a crash cut off or that
+is damaged otherwise is ignored, and its work is done again. A line is handed to the system before the call that records
+it returns, so a killed driver loses nothing; against power cuts, lines are synced in batches.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from dsindex.errors import FormatError
 from dsindex.json_text import decode_json, encode_json
 from dsindex.merging import MergeRange, RangeResult
+from dsindex.shards.shuffle import SortResult
 from dsindex.shards.tokenize import ShardResult, ShardTask
 from dsindex.storage import output_error
 from workflows.state.history import DAMAGE, HistoryReader, read_entry
@@ -33,11 +34,13 @@ SYNC_SECONDS = 1.0
 
 _SHARD = TypeAdapter(ShardResult)
 _RANGE = TypeAdapter(RangeResult)
+_SORTED = TypeAdapter(SortResult)
 
 
 def task_key(task: ShardTask) -> str:
     """Return a shard's key, made of what it reads: it stays the same when inputs are added."""
-    return f"{task.path}\0{task.input_size_bytes}\0{task.input_version}\0{task.begin}\0{task.end}"
+    share = "" if task.share is None else f"\0{task.share}"
+    return f"{task.path}\0{task.input_size_bytes}\0{task.input_version}\0{task.begin}\0{task.end}{share}"
 
 
 def output_key(path: str) -> str:
@@ -59,12 +62,29 @@ def _inside(result: ShardResult) -> ShardResult:
     Raises:
         ValueError: If it is another one.
     """
-    counts = [result.num_lines, result.num_blank, result.num_records, result.num_quarantined]
+    counts = [result.num_lines, result.num_blank, result.num_records, result.num_quarantined, result.num_filtered]
     counts += [count for _, count in result.counts]
     for key in result.keys:
         counts += [key.num_sequences, key.num_documents, key.num_tokens, key.num_empty_documents]
         counts += [key.eod_in_text, key.num_reference_texts]
     files = stored_files(result)
+    _require_inside(files, counts)
+    return result
+
+
+def _sorted_inside(result: SortResult) -> SortResult:
+    """Return a result of which the same is true as of `_inside`.
+
+    Raises:
+        ValueError: If it is another one.
+    """
+    counts = [group.num_documents for group in result.groups]
+    counts += [part.num_sequences for group in result.groups for part in group.parts]
+    _require_inside(result.files, counts)
+    return result
+
+
+def _require_inside(files: Sequence[StoredFile], counts: Sequence[int]) -> None:
     if min([*counts, *(file.size_bytes for file in files)]) < 0:
         msg = "expected counts of at least 0"
         raise ValueError(msg)
@@ -72,7 +92,6 @@ def _inside(result: ShardResult) -> ShardResult:
         if not file.name.startswith("shards/") or os.path.normpath(file.name) != file.name or "\0" in file.name:
             msg = f"expected a file below shards/, got {file.name!r}"
             raise ValueError(msg)
-    return result
 
 
 def _digested(result: RangeResult) -> RangeResult:
@@ -124,6 +143,8 @@ class Ledger:
         self._shards: dict[str, ShardResult] = {}
         self._ranges: dict[str, dict[str, RangeResult]] = {}
         """Output's key → range's identity → result."""
+        self._sorted: dict[str, SortResult] = {}
+        """Identity of a task of a shuffle → result."""
         self._written: dict[str, int] = {}
         self._assembled: dict[str, tuple[str, dict[str, Any]]] = {}
         self._history = HistoryReader()
@@ -162,6 +183,8 @@ class Ledger:
             elif entry["kind"] == "range":
                 result = _digested(_RANGE.validate_python(entry["result"]))
                 self._keep_range(entry["output"], entry["range"], int(entry["end"]), result)
+            elif entry["kind"] == "sorted":
+                self._sorted[entry["task"]] = _sorted_inside(_SORTED.validate_python(entry["result"]))
             elif entry["kind"] == "assembled":
                 self._assembled[entry["output"]] = entry["merge"], _described(entry["files"])
             elif entry["kind"] == "merge again":
@@ -223,6 +246,16 @@ class Ledger:
         self._append({"kind": "shard", "task": task_key(task), "result": result})
         self._shards[task_key(task)] = result
         self.sync_if_due()
+
+    def sorted(self, identity: str) -> SortResult | None:
+        """Return the committed result of a task of a shuffle."""
+        return self._sorted.get(identity)
+
+    def record_sorted(self, identity: str, result: SortResult) -> None:
+        """Commit an attempt at a task of a shuffle, and sync, since the files that it read may be removed."""
+        self._append({"kind": "sorted", "task": identity, "result": result})
+        self._sorted[identity] = result
+        self.sync()
 
     def range(self, task: MergeRange) -> RangeResult | None:
         """Return the committed result of an output range, if it was merged from exactly these pieces."""

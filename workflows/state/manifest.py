@@ -33,6 +33,7 @@ LARGEST_MANIFEST_BYTES = 256 << 20
 """The limit on a manifest's size; one of 100,000 inputs has about 30 MiB."""
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
+Share = Annotated[float, Field(gt=0, le=1)]
 Suffix = Annotated[str, Field(pattern=r"^[a-z0-9]+(\.[a-z0-9]+)*$")]
 """The part of a file's name after the prefix and a dot; it cannot lead into another folder."""
 
@@ -96,17 +97,22 @@ class RecordedInput(_Part):
     records: Count | None = None
     kept: Count | None = None
     quarantined: Count | None = None
+    filtered: Count | None = None
+    share: Share | None = None
+    """Share of its records that was taken; absent for all."""
     elsewhere: Count | None = None
 
 
 class RecordCounts(_Part):
-    """Record counts: lines = records + blank, records = kept + quarantined + elsewhere."""
+    """Record counts: lines = records + blank, records = kept + filtered + quarantined + elsewhere."""
 
     lines: Count
     blank: Count
     records: Count
     kept: Count
     quarantined: Count
+    filtered: Count = 0
+    """Records that a sample left out."""
     elsewhere: Count = 0
     """Records that belong to another split."""
     documents_with_tokens: Count
@@ -136,6 +142,9 @@ class RecordedOptions(_Part):
     split: list[float] | None = None
     split_seed: int | None = None
     split_name: str | None = None
+    sample: Share | None = None
+    shuffle_documents: Count | None = None
+    """The seed of the documents' order; absent if they are in the order of the inputs."""
     instruction: dict[str, Any] | None = None
     """The configuration of instruction data, in plain JSON types."""
 

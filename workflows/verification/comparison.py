@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dsindex.checks.source import (
     DocumentSlice,
     SourceRange,
@@ -18,6 +20,7 @@ from dsindex.checks.source import (
     plan_slices,
 )
 from dsindex.checks.stored import read_runs
+from dsindex.shards.document_order import shuffled_order
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
 from workflows.verification.checks import Check, RanCheck, Step, Verdict, run_checks
@@ -102,10 +105,13 @@ def compare_with_source(
     if counts is None:
         note = "the index is damaged, so the dataset could not be compared with its source"
         return RanCheck(check=Check(notes=(note,)), verdict=Verdict())
-    if source.settings.provenance is not None and source.settings.has_offsets:
+    seed = source.settings.shuffle_seed
+    if seed is None and source.settings.provenance is not None and source.settings.has_offsets:
         check = _compare_slices(source.settings, counts.num_documents, share)
     else:
         ranges, wanted = number_ranges(source.settings, executor=executor, reporter=reporter)
+        if seed is not None:
+            ranges = find_positions(ranges, seed) if wanted == counts.num_documents else []
         check = _compare_ranges(source.settings, counts.num_documents, ranges, wanted=wanted, share=share)
     [ran] = run_checks([check], executor=executor, reporter=reporter, stage="compare", unit="pieces")
     return ran
@@ -137,6 +143,14 @@ def _compare_ranges(
         shared=settings,
         judge=partial(_judge_comparison, settings, num_documents, () if wanted == num_documents else (missing,)),
     )
+
+
+def find_positions(ranges: Sequence[SourceRange], seed: int) -> list[SourceRange]:
+    """Return ranges with the places of their documents in the dataset shuffled with a seed."""
+    order = shuffled_order(seed, sum(piece.num_documents or 0 for piece in ranges))
+    positions = np.empty(len(order), np.int64)
+    positions[order] = np.arange(len(order))
+    return [replace(piece, positions=positions[piece.first_document :][: piece.num_documents or 0]) for piece in ranges]
 
 
 def _steps(function: Callable[..., SourceResult], pieces: Iterable[DocumentSlice | SourceRange]) -> Iterator[Step]:

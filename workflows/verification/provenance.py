@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dsindex.checks.provenance import InputFacts, RowPiece, RowPieceResult, compare_row_counts, verify_rows
 from dsindex.checks.structure import DOCUMENTS_PER_PIECE
 from dsindex.errors import FormatError
+from dsindex.shards.document_order import shuffled_order
 from dsindex.shards.provenance import count_rows
 from workflows.execution.calls import Call
 from workflows.state.publishing import PROVENANCE_SUFFIX
@@ -45,9 +46,12 @@ def check_provenance(recorded: Recorded, *, num_documents: int, num_without_row:
     facts = _input_facts(recorded.content)
     if facts is None:
         return Check(notes=("the manifest does not describe the inputs, so provenance could not be checked",))
+    seed = recorded.content.options.shuffle_documents if recorded.content is not None else None
+    order = None if seed is None else shuffled_order(seed, num_rows)
     pieces = (
-        RowPiece(path=path, begin=begin, end=min(begin + DOCUMENTS_PER_PIECE, num_rows))
+        RowPiece(path=path, begin=begin, end=end, numbers=None if order is None else order[begin:end])
         for begin in range(0, num_rows, DOCUMENTS_PER_PIECE)
+        for end in (min(begin + DOCUMENTS_PER_PIECE, num_rows),)
     )
 
     def judge(results: Iterable[RowPieceResult]) -> Verdict:

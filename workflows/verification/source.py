@@ -111,6 +111,9 @@ def open_recorded_source(
         max_record_bytes=options.max_record_size,
         quarantine=options.on_bad_record == "quarantine",
         provenance=provenance if os.path.isfile(provenance) else None,
+        sample=options.sample,
+        build_keys=_keys_of_build(key, manifest.run.plan) if pbin is None else (),
+        shuffle_seed=options.shuffle_documents,
     )
     return RecordedSource(settings=settings, findings=tuple(findings))
 
@@ -136,6 +139,14 @@ def _recorded_text(
         return content.options.json_key, None
     pattern = parse_text_pattern(read_pbin_options(prefix, content).jq_pattern)
     return pattern.column, pattern
+
+
+def _keys_of_build(key: str, plan: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return all keys of the build that a key belongs to."""
+    keys = plan["settings"].get("json-keys")
+    if not isinstance(keys, list) or key not in keys or not all(isinstance(each, str) for each in keys):
+        return (key,)
+    return tuple(dict.fromkeys(keys))
 
 
 def _load_recorded(name: str, sha256: str, given: str | None) -> Tokenizer:
@@ -182,7 +193,9 @@ def _find_inputs(
                 f"{path}: expected the input of {file.size_bytes} bytes with fingerprint {file.fingerprint} as in the "
                 f"manifest, got {size_bytes} bytes with {fingerprint}; it changed, restore the original"
             )
-        inputs.append(SourceInput(path=path, size_bytes=size_bytes, form=InputForm(container=container)))
+        inputs.append(
+            SourceInput(path=path, size_bytes=size_bytes, form=InputForm(container=container), share=file.share)
+        )
     return tuple(inputs), findings
 
 

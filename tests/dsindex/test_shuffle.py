@@ -1,0 +1,225 @@
+"""Shuffled documents: the same order for any cut into shards, runs and buckets, as a slow reference has it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from dsindex.errors import InputError
+from dsindex.formats.mmididx import read_index
+from dsindex.merging import Part, open_part
+from dsindex.shards import shuffle
+from dsindex.shards.attempt import Attempt
+from dsindex.shards.document_order import cut_key_range, document_keys, find_keys, shuffled_order
+from dsindex.shards.ownership import is_owned_name, mark_folder, remove_owned_files
+from dsindex.shards.provenance import PLACED_PROVENANCE, ShardProvenance
+from dsindex.shards.shuffle import (
+    DocumentSource,
+    GatherSettings,
+    GatherTask,
+    SortedDocuments,
+    SortSettings,
+    choose_run_bytes,
+    count_buckets,
+    gather_documents,
+    plan_groups,
+    sort_documents,
+)
+from dsindex.shards.tokenize import provenance_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DTYPE = np.dtype("<u2")
+SEED = 17
+
+Document = list[list[int]]
+"""The tokens of each sequence."""
+
+
+def make_documents(count: int, rng: np.random.Generator) -> list[Document]:
+    """Documents of 0 to 4 sequences, one of them very long."""
+    documents = [
+        [rng.integers(0, 60_000, rng.integers(1, 9)).tolist() for _ in range(rng.integers(0, 5))] for _ in range(count)
+    ]
+    if count > 3:
+        documents[3] = [rng.integers(0, 60_000, 700).tolist()]
+    return documents
+
+
+def write_shard(work_dir: Path, documents: list[list[Document]], *, number: int, first: int) -> DocumentSource:
+    """Write documents of several keys, each record on a line of its own."""
+    with Attempt(str(work_dir), folder="shards/0000", name=f"{number:08d}") as attempt:
+        stored = []
+        for key, own in enumerate(documents):
+            part = attempt.open_part(str(key), DTYPE)
+            for document in own:
+                tokens = np.array([token for sequence in document for token in sequence], DTYPE)
+                part.add(tokens, np.array([len(each) for each in document], np.int64), np.array([len(document)]))
+            stored.append(part.finish()[0])
+        count = len(documents[0])
+        rows = attempt.open("prov")
+        rows.write(provenance_rows(np.arange(count) * 10, np.arange(count)).data)
+        provenance = rows.finish()
+        attempt.commit()
+    return DocumentSource(
+        parts=tuple(open_part(str(work_dir / file.name.removesuffix(".bin"))) for file in stored),
+        provenance=ShardProvenance(
+            path=str(work_dir / provenance.name), input=number % 3, first_line=first + 1, first_offset=first * 10
+        ),
+    )
+
+
+def open_sorted(work_dir: Path, documents: SortedDocuments) -> DocumentSource:
+    return DocumentSource(
+        parts=tuple(open_part(str(work_dir / part.bin.name.removesuffix(".bin"))) for part in documents.parts),
+        provenance=None
+        if documents.provenance is None
+        else ShardProvenance(path=str(work_dir / documents.provenance.name), input=None),
+        keys_path=None if documents.order is None else str(work_dir / documents.order.name),
+    )
+
+
+def read_documents(part: Part) -> list[Document]:
+    index = read_index(part.idx_path)
+    tokens = np.fromfile(part.bin_path, DTYPE)
+    begins = (index.sequence_pointers // DTYPE.itemsize).tolist()
+    sequences = [
+        tokens[begin : begin + length].tolist()
+        for begin, length in zip(begins, index.sequence_lengths.tolist(), strict=True)
+    ]
+    bounds = index.document_indices.tolist()
+    return [sequences[begin:end] for begin, end in pairwise(bounds)]
+
+
+def run_shuffle(work_dir: Path, sources: list[DocumentSource], *, run_bytes: int, buckets: int) -> list[DocumentSource]:
+    sort = SortSettings(seed=SEED, run_bytes=run_bytes, dtype=DTYPE.str, work_dir=str(work_dir))
+    runs = [run for task in plan_groups(sources, run_bytes) for run in sort_documents(task, sort).groups]
+    opened = tuple(open_sorted(work_dir, run) for run in runs)
+    gather = GatherSettings(runs=opened, dtype=DTYPE.str, work_dir=str(work_dir))
+    return [
+        open_sorted(work_dir, gather_documents(GatherTask(number=number, low=low, high=high), gather).groups[0])
+        for number, (low, high) in enumerate(cut_key_range(buckets))
+    ]
+
+
+@pytest.mark.parametrize("run_bytes", [1, 60, 1000, 1 << 20])
+@pytest.mark.parametrize("buckets", [1, 2, 7])
+@pytest.mark.parametrize("cuts", [(), (0, 5, 5, 60), tuple(range(1, 100))], ids=["one shard", "few", "many"])
+def test_buckets_are_the_documents_sorted_by_key(
+    tmp_path: Path, run_bytes: int, buckets: int, cuts: tuple[int, ...]
+) -> None:
+    mark_folder(str(tmp_path))
+    rng = np.random.default_rng(5)
+    keys = [make_documents(100, rng), make_documents(100, rng)]
+    bounds = [0, *cuts, 100]
+    sources, rows = [], []
+    for number, (begin, end) in enumerate(pairwise(bounds)):
+        sources.append(write_shard(tmp_path, [own[begin:end] for own in keys], number=number, first=begin))
+        rows += [(number % 3, each * 10, each + 1) for each in range(begin, end)]
+    got = run_shuffle(tmp_path, sources, run_bytes=run_bytes, buckets=buckets)
+    order = sorted(range(100), key=lambda document: int(document_keys(SEED, document, 1)[0]))
+    for key, documents in enumerate(keys):
+        found = [document for bucket in got for document in read_documents(bucket.parts[key])]
+        assert found == [documents[number] for number in order]
+    stored = [np.fromfile(bucket.provenance.path, PLACED_PROVENANCE) for bucket in got if bucket.provenance]
+    assert np.concatenate(stored).tolist() == [rows[number] for number in order]
+
+
+def test_runs_are_as_small_as_asked_for(tmp_path: Path) -> None:
+    mark_folder(str(tmp_path))
+    documents = make_documents(100, np.random.default_rng(5))
+    source = write_shard(tmp_path, [documents], number=0, first=0)
+    settings = SortSettings(seed=SEED, run_bytes=200, dtype=DTYPE.str, work_dir=str(tmp_path))
+    [task] = plan_groups([source], 200)
+    runs = sort_documents(task, settings).groups
+    sizes = [run.parts[0].bin.size_bytes for run in runs]
+    assert len(runs) > 10
+    assert max(sizes) == 1400, "the long document is a run of its own"
+    assert sorted(sizes)[-2] <= 200
+
+
+def test_few_documents_are_held_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shuffle, "RUN_DOCUMENTS", 8)
+    mark_folder(str(tmp_path))
+    source = write_shard(tmp_path, [[[] for _ in range(100)]], number=0, first=0)
+    settings = SortSettings(seed=SEED, run_bytes=1 << 20, dtype=DTYPE.str, work_dir=str(tmp_path))
+    [task] = plan_groups([source], 1 << 20)
+    assert [run.num_documents for run in sort_documents(task, settings).groups] == [8] * 12 + [4]
+    assert count_buckets(total_bytes=0, num_documents=100, run_bytes=1 << 20) == 13
+
+
+def test_small_shards_are_sorted_together(tmp_path: Path) -> None:
+    mark_folder(str(tmp_path))
+    documents = [[[1, 2, 3]] for _ in range(12)]
+    sources = [write_shard(tmp_path, [documents[n : n + 1]], number=n, first=n) for n in range(12)]
+    tasks = plan_groups(sources, 30)
+    assert [(task.first_document, len(task.sources)) for task in tasks] == [(0, 5), (5, 5), (10, 2)]
+
+
+def test_no_documents_are_an_empty_bucket(tmp_path: Path) -> None:
+    mark_folder(str(tmp_path))
+    got = run_shuffle(tmp_path, [write_shard(tmp_path, [[]], number=0, first=0)], run_bytes=10, buckets=2)
+    assert [bucket.num_documents for bucket in got] == [0, 0]
+
+
+def test_a_lost_file_is_named(tmp_path: Path) -> None:
+    mark_folder(str(tmp_path))
+    source = write_shard(tmp_path, [[[[1, 2]], [[3]]]], number=0, first=0)
+    settings = SortSettings(seed=SEED, run_bytes=100, dtype=DTYPE.str, work_dir=str(tmp_path))
+    [task] = plan_groups([source], 100)
+    with open(source.parts[0].bin_path, "r+b") as file:
+        file.truncate(3)
+    with pytest.raises(InputError, match=r"\.0\.bin"):
+        sort_documents(task, settings)
+    (tmp_path / source.parts[0].idx_path).unlink()
+    with pytest.raises(InputError, match=r"\.0\.idx.*run the same command again"):
+        sort_documents(task, settings)
+    assert not [path for path in (tmp_path / "shards/0000").iterdir() if path.name.startswith("run-")]
+
+
+def test_keys_are_all_different_and_fill_their_range() -> None:
+    keys = document_keys(3, 0, 200_000)
+    assert len(np.unique(keys)) == 200_000
+    counts = [len(range(*find_keys(np.sort(keys), low, high))) for low, high in cut_key_range(10)]
+    assert sum(counts) == 200_000
+    assert 19_000 < min(counts) <= max(counts) < 21_000
+
+
+def test_keys_do_not_depend_on_where_they_begin() -> None:
+    assert document_keys(3, 1000, 50).tolist() == document_keys(3, 0, 1050)[1000:].tolist()
+
+
+@pytest.mark.parametrize(
+    ("seed", "order"), [(0, [6, 0, 1, 3, 4, 5, 7, 2]), (1, [5, 7, 4, 6, 3, 1, 2, 0]), (2**62, [7, 3, 5, 1, 0, 4, 6, 2])]
+)
+def test_the_order_of_a_seed_never_changes(seed: int, order: list[int]) -> None:
+    """A build that is continued or repeated with another version must have the same order."""
+    assert shuffled_order(seed, 8).tolist() == order
+
+
+def test_the_largest_key_is_in_the_last_range() -> None:
+    keys = np.array([0, 2**64 - 1], np.uint64)
+    assert find_keys(keys, *cut_key_range(3)[-1]) == (1, 2)
+
+
+def test_runs_grow_only_when_there_are_too_many() -> None:
+    sizes: list[Any] = [choose_run_bytes(total) for total in (0, 500 << 30, 1 << 40)]
+    assert sizes == [64 << 20, 64 << 20, 128 << 20]
+
+
+def test_only_own_files_are_removed(tmp_path: Path) -> None:
+    folder_id = mark_folder(str(tmp_path))
+    shards = tmp_path / "shards/0000"
+    shards.mkdir(parents=True)
+    own, foreign, outside = f"run-1.{folder_id}{'0' * 16}.order", "mine.bin", tmp_path / "other.bin"
+    assert is_owned_name(own, folder_id)
+    for path in (shards / own, shards / foreign, outside):
+        path.write_bytes(b"x")
+    names = [f"shards/0000/{own}", f"shards/0000/{foreign}", f"shards/0000/../../{outside.name}", "shards/0001/x.bin"]
+    remove_owned_files(str(tmp_path), folder_id, names)
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} >= {foreign, outside.name}
+    assert not (shards / own).exists()

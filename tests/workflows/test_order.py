@@ -1,0 +1,517 @@
+"""The order and the share of documents: --shuffle-documents, --sample and --repeat under the one law."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from dsindex.datasets import IndexedDataset
+from dsindex.errors import FormatError, InputError, PlanError
+from dsindex.shards import shuffle
+from dsindex.shards.document_order import shuffled_order
+from tests.faults.corpus import BROKEN, write_corpus
+from tests.support.compressed import COMPRESSORS
+from tests.support.golden import OWN, ROOT
+from tests.support.published import published
+from workflows.api.verify import verify
+from workflows.cli import main
+from workflows.jobs.build import run_build
+from workflows.options.config import BuildConfig
+from workflows.progress.reporter import Reporter
+from workflows.stages import tokenize
+from workflows.state.ledger import Ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SEED = 3
+FILES = {"a": 150, "b": 90, "c": 40}
+"""Name and number of lines of each input."""
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("texts")
+    for seed, (name, num_lines) in enumerate(FILES.items()):
+        broken = {7: BROKEN["not JSON"], 20: BROKEN["null"]} if name == "b" else {}
+        write_corpus(folder / name, num_lines=num_lines, broken=broken, seed=seed)
+    return folder
+
+
+@pytest.fixture
+def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs and buckets of about 24 KB, so that there are several."""
+    monkeypatch.setattr(shuffle, "MIN_RUN_BYTES", 24 << 10)
+
+
+def build(folder: Path, out: Path, **options: Any) -> Any:
+    defaults: dict[str, Any] = {
+        "input": tuple(FILES),
+        "json_keys": ("text", "title"),
+        "tokenizer_model": str(OWN.plain_tokenizer),
+        "append_eod": True,
+        "output_prefix": str(out / "x"),
+        "on_bad_record": "quarantine",
+        "executor": "local",
+        "workers": 2,
+        "shard_size": "4KiB",
+    }
+    out.mkdir(exist_ok=True)
+    with contextlib.chdir(folder):
+        return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
+
+
+def documents(out: Path, key: str = "text") -> list[list[int]]:
+    dataset = IndexedDataset(str(out / f"x_{key}_document"))
+    return [dataset.document(number).tolist() for number in range(len(dataset.document_indices) - 1)]
+
+
+def origins(out: Path, key: str = "text") -> list[tuple[int, int, int]]:
+    rows = pq.read_table(out / f"x_{key}_document.provenance.parquet").to_pylist()
+    return [(row["input"], row["offset"], row["line"]) for row in rows]
+
+
+def content(out: Path, key: str = "text") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / f"x_{key}_document.manifest.json").read_bytes())["content"]
+    return found
+
+
+def require_whole(out: Path, folder: Path, **options: Any) -> None:
+    with contextlib.chdir(folder):
+        for key in ("text", "title"):
+            report = verify(out / f"x_{key}_document", against_source=True, tokenizer=OWN.plain_tokenizer, **options)
+            assert report.is_whole, report.findings
+            assert "against the source" in str(report)
+
+
+WAYS: list[dict[str, Any]] = [
+    {"shard_size": "64MiB"},
+    {"shard_size": "1KiB", "workers": 3},
+    {"shard_size": "3KiB", "executor": "processes"},
+    {"keep_shards": True},
+]
+
+
+@pytest.mark.usefixtures("small_runs")
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_a_shuffled_build_is_the_permuted_one(texts: Path, tmp_path: Path, way: dict[str, Any]) -> None:
+    plain, out = tmp_path / "plain", tmp_path / "out"
+    build(texts, plain)
+    build(texts, out, shuffle_documents=SEED, **way)
+    order = shuffled_order(SEED, len(origins(plain))).tolist()
+    for key in ("text", "title"):
+        assert documents(out, key) == [documents(plain, key)[number] for number in order]
+        assert origins(out, key) == [origins(plain, key)[number] for number in order]
+        name = f"x_{key}_document.quarantine.jsonl.zst"
+        assert (out / name).read_bytes() == (plain / name).read_bytes()
+    assert [each["tokens"] for each in (content(out), content(plain))] == [content(plain)["tokens"]] * 2
+    assert content(out)["options"]["shuffle_documents"] == SEED
+    assert "shuffle_documents" not in content(plain)["options"]
+    require_whole(out, texts)
+    left = [path.name for path in (out / "x.build").rglob("*") if path.suffix in {".bin", ".order"}]
+    assert bool(left) == ("keep_shards" in way)
+    assert not [name for name in left if name.startswith(("run", "bucket"))]
+
+
+@pytest.mark.parametrize("run_bytes", [3000, 24 << 10, 64 << 20])
+def test_the_order_does_not_depend_on_runs_and_buckets(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_bytes: int
+) -> None:
+    build(texts, tmp_path / "expected", shuffle_documents=SEED)
+    monkeypatch.setattr(shuffle, "MIN_RUN_BYTES", run_bytes)
+    build(texts, tmp_path / "out", shuffle_documents=SEED, shard_size="2KiB")
+    assert published(tmp_path / "out") == published(tmp_path / "expected")
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance", "small_runs")
+def test_ray_gives_the_same_order(texts: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"shuffle_documents": SEED, "sample": "60%", "repeat": ("a=1.5",)}
+    build(texts, tmp_path / "expected", **options)
+    build(texts, tmp_path / "out", executor="ray", address="auto", shard_size="2KiB", **options)
+    assert published(tmp_path / "out") == published(tmp_path / "expected")
+
+
+def test_another_seed_gives_another_order(texts: Path, tmp_path: Path) -> None:
+    build(texts, tmp_path / "out", shuffle_documents=1)
+    build(texts, tmp_path / "other", shuffle_documents=2)
+    one, two = origins(tmp_path / "out"), origins(tmp_path / "other")
+    assert one != two
+    assert sorted(one) == sorted(two)
+
+
+def test_a_shuffled_build_works_without_provenance(texts: Path, tmp_path: Path) -> None:
+    build(texts, tmp_path / "out", shuffle_documents=SEED, no_provenance=True)
+    build(texts, tmp_path / "plain", no_provenance=True)
+    order = shuffled_order(SEED, len(documents(tmp_path / "plain"))).tolist()
+    assert documents(tmp_path / "out") == [documents(tmp_path / "plain")[number] for number in order]
+    require_whole(tmp_path / "out", texts)
+
+
+class Stopped(BaseException):
+    """In place of a kill, at a known point."""
+
+
+@pytest.mark.usefixtures("small_runs")
+@pytest.mark.parametrize("keep_shards", [False, True], ids=["", "keep-shards"])
+@pytest.mark.parametrize("repeat", [(), ("a=2",)], ids=["", "repeat"])
+def test_an_interrupted_shuffle_goes_on_from_each_point(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_shards: bool, repeat: tuple[str, ...]
+) -> None:
+    """It does not tokenize again, although the shards are gone by then."""
+    out = tmp_path / "out"
+    options: dict[str, Any] = {"shuffle_documents": SEED, "keep_shards": keep_shards, "repeat": repeat}
+    build(texts, tmp_path / "expected", **options)
+    record = Ledger.record_sorted
+    num_recorded = 0
+
+    def record_and_stop(ledger: Ledger, *arguments: Any) -> None:
+        nonlocal num_recorded
+        record(ledger, *arguments)
+        num_recorded += 1
+        raise Stopped
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a shard is made again")
+
+    stops = 0
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "record_sorted", record_and_stop)
+        while True:
+            try:
+                build(texts, out, **options)
+            except Stopped:
+                stops += 1
+                patched.setattr(tokenize, "tokenize_shard", refuse)
+            else:
+                break
+                assert stops < 50, "it makes progress"
+    assert stops == num_recorded > 6
+    assert published(out) == published(tmp_path / "expected")
+    assert (out / "x.build").exists() == keep_shards
+
+
+@pytest.mark.usefixtures("small_runs")
+def test_files_are_removed_as_soon_as_they_are_not_needed(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    record = Ledger.record_sorted
+
+    def record_and_measure(ledger: Ledger, *arguments: Any) -> None:
+        record(ledger, *arguments)
+        bins = (tmp_path / "out/x.build/shards").rglob("*.bin")
+        sizes.append(sum(path.stat().st_size for path in bins))
+
+    monkeypatch.setattr(Ledger, "record_sorted", record_and_measure)
+    build(texts, tmp_path / "out", shuffle_documents=SEED)
+    total = sum(path.stat().st_size for path in (tmp_path / "out").glob("*.bin"))
+    assert total <= max(sizes) <= 2.2 * total
+
+
+@pytest.mark.usefixtures("small_runs")
+@pytest.mark.parametrize("suffix", [".bin", ".idx", ".prov", ".order"])
+def test_a_damaged_run_is_made_again(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    out = tmp_path / "out"
+    build(texts, tmp_path / "expected", shuffle_documents=SEED)
+    record = Ledger.record_sorted
+
+    def stop_at_bucket(ledger: Ledger, identity: str, result: Any) -> None:
+        record(ledger, identity, result)
+        if identity.startswith("bucket"):
+            raise Stopped
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "record_sorted", stop_at_bucket)
+        with pytest.raises(Stopped):
+            build(texts, out, shuffle_documents=SEED)
+    damaged = next(path for path in (out / "x.build/shards").rglob(f"run-*{suffix}") if path.stat().st_size)
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    damaged.write_bytes(data)
+    build(texts, out, shuffle_documents=SEED)
+    assert published(out) == published(tmp_path / "expected")
+
+
+PROGRAM = """\
+import os, signal, sys
+from dsindex.shards import shuffle
+from workflows.cli import main
+from workflows.state.ledger import Ledger
+
+shuffle.MIN_RUN_BYTES = 24 << 10
+record, left = Ledger.record_sorted, int(sys.argv[1])
+
+def recorded(ledger, *arguments):
+    global left
+    record(ledger, *arguments)
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Ledger.record_sorted = recorded
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.fault
+@pytest.mark.usefixtures("small_runs")
+@pytest.mark.parametrize("num_tasks", [1, 6, 8])
+def test_a_killed_shuffle_goes_on(texts: Path, tmp_path: Path, num_tasks: int) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    command = [sys.executable, "-c", PROGRAM, str(num_tasks), "build", "--input", *FILES, "--json-keys", "text"]
+    command += ["title", "--append-eod", "--on-bad-record", "quarantine", "--tokenizer-model"]
+    command += [str(OWN.plain_tokenizer), "--output-prefix", str(out / "x"), "--shard-size", "4KiB"]
+    command += ["--executor", "local", "--workers", "2", "--shuffle-documents", str(SEED)]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    ended = subprocess.run(command, cwd=texts, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == -9, ended.stderr
+    build(texts, tmp_path / "expected", shuffle_documents=SEED)
+    build(texts, out, shuffle_documents=SEED)
+    assert published(out) == published(tmp_path / "expected")
+    assert not (out / "x.build").exists()
+
+
+@pytest.mark.parametrize("name", ["one.gz", "frames.zst"])
+def test_containers_do_not_change_order_and_sample(texts: Path, tmp_path: Path, name: str) -> None:
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    for each in FILES:
+        (packed / each).write_bytes(COMPRESSORS[name]((texts / each).read_bytes()))
+    options: dict[str, Any] = {"shuffle_documents": SEED, "sample": 0.7, "repeat": ("b=1.5",)}
+    build(texts, tmp_path / "expected", **options)
+    build(packed, tmp_path / "out", shard_size="1KiB", **options)
+    assert documents(tmp_path / "out") == documents(tmp_path / "expected")
+    assert origins(tmp_path / "out") == origins(tmp_path / "expected")
+
+
+def test_an_added_input_continues_kept_shards(texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(texts, out, input=("a", "b"), shuffle_documents=SEED, keep_shards=True)
+    build(texts, out, shuffle_documents=SEED, keep_shards=True)
+    build(texts, tmp_path / "expected", shuffle_documents=SEED)
+    assert published(out) == published(tmp_path / "expected")
+
+
+def test_another_seed_is_another_plan(texts: Path, tmp_path: Path) -> None:
+    build(texts, tmp_path / "out", shuffle_documents=SEED)
+    with pytest.raises(PlanError, match="shuffle-documents was 3 and is 4"):
+        build(texts, tmp_path / "out", shuffle_documents=4)
+
+
+def test_a_sample_keeps_the_same_records_everywhere(texts: Path, tmp_path: Path) -> None:
+    build(texts, tmp_path / "all")
+    build(texts, tmp_path / "out", sample="40%")
+    build(texts, tmp_path / "small", sample=0.2, shard_size="1KiB")
+    every, kept, few = (set(origins(tmp_path / name)) for name in ("all", "out", "small"))
+    assert few < kept < every
+    assert 0.3 * len(every) < len(kept) < 0.5 * len(every)
+    found = content(tmp_path / "out")
+    assert found["options"]["sample"] == 0.4
+    account = found["account"]
+    assert account["kept"] == len(kept)
+    assert account["filtered"] == len(every) - len(kept)
+    assert account["lines"] == sum(FILES.values())
+    assert account["quarantined"] == 2
+    assert account["records"] == account["kept"] + account["filtered"] + account["quarantined"]
+    assert sum(each["filtered"] for each in found["inputs"]) == account["filtered"]
+    assert "filtered" not in content(tmp_path / "all")["account"]
+    require_whole(tmp_path / "out", texts)
+
+
+def test_a_repeated_file_is_read_whole_and_then_in_part(texts: Path, tmp_path: Path) -> None:
+    build(texts, tmp_path / "plain")
+    build(texts, tmp_path / "out", repeat=("b=2.5",))
+    plain, out = origins(tmp_path / "plain"), origins(tmp_path / "out")
+    own = {number: [row[1:] for row in plain if row[0] == number] for number in range(3)}
+    found = [[row[1:] for row in out if row[0] == number] for number in range(5)]
+    assert found[:3] == [own[0], own[1], own[1]]
+    assert found[4] == own[2]
+    assert set(found[3]) < set(own[1])
+    assert 0.3 * len(own[1]) < len(found[3]) < 0.7 * len(own[1])
+    inputs = content(tmp_path / "out")["inputs"]
+    assert [(each["path"], each.get("share")) for each in inputs] == [
+        ("a", None),
+        ("b", None),
+        ("b", None),
+        ("b", 0.5),
+        ("c", None),
+    ]
+    assert "share" not in inputs[0]
+    require_whole(tmp_path / "out", texts)
+
+
+def test_a_part_is_the_sample_of_that_share(texts: Path, tmp_path: Path) -> None:
+    build(texts, tmp_path / "out", repeat=("a=0.3", "b=0.3", "c=0.3"))
+    build(texts, tmp_path / "sample", sample=0.3)
+    assert origins(tmp_path / "out") == origins(tmp_path / "sample")
+
+
+def test_all_together_are_whole_for_any_cut(texts: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"shuffle_documents": SEED, "sample": "70%", "repeat": ("a=1.4", "c=0.5")}
+    build(texts, tmp_path / "expected", **options)
+    build(texts, tmp_path / "out", shard_size="700", workers=3, **options)
+    assert published(tmp_path / "out") == published(tmp_path / "expected")
+    require_whole(tmp_path / "out", texts)
+    require_whole(tmp_path / "out", texts, sample=0.5)
+
+
+@pytest.mark.parametrize("name", ["b", "./b", "*b", "folder", "folder/*"])
+def test_a_repeated_file_is_named_as_an_input_is(texts: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    for each in FILES:
+        target = tmp_path / "folder" if each == "b" and "folder" in name else tmp_path
+        (target / each).write_bytes((texts / each).read_bytes())
+    inputs = ("a", "folder/b" if "folder" in name else "b", "c")
+    build(tmp_path, tmp_path / "out", input=inputs, repeat=(f"{name}=2",))
+    assert [each["path"] for each in content(tmp_path / "out")["inputs"]] == ["a", inputs[1], inputs[1], "c"]
+
+
+@pytest.mark.parametrize("name", ["d", "*.txt", "/nowhere/b", ".."])
+def test_an_unknown_file_cannot_be_repeated(texts: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "work").mkdir()
+    with pytest.raises(InputError, match="expected one of the inputs, got none") as refused:
+        build(texts, tmp_path / "out", repeat=(f"{name}=2",), input=("a",) if name != ".." else (str(OWN.docs),))
+    assert name in str(refused.value)
+
+
+def test_a_file_is_repeated_once(texts: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected each input once, but a was named before"):
+        build(texts, tmp_path / "out", repeat=("a=2", "./a=3"))
+
+
+def test_a_sample_without_records_is_refused(texts: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected a record in the sample, got none of 2"):
+        build(texts, tmp_path / "out", sample=1e-12)
+    assert not list((tmp_path / "out").glob("*.bin"))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("sample", 0),
+        ("sample", "0%"),
+        ("sample", "101%"),
+        ("sample", 1.5),
+        ("sample", "10 percent"),
+        ("sample", "-5%"),
+        ("sample", True),
+        ("sample", float("nan")),
+        ("shuffle_documents", -1),
+        ("shuffle_documents", "x"),
+        ("shuffle_documents", 1.5),
+        ("shuffle_documents", True),
+        ("shuffle_documents", 2**63),
+        ("repeat", ("a",)),
+        ("repeat", ("a=",)),
+        ("repeat", ("=2",)),
+        ("repeat", ("a=0",)),
+        ("repeat", ("a=-1",)),
+        ("repeat", ("a=nan",)),
+        ("repeat", ("a=1e3",)),
+        ("repeat", ("a=1001",)),
+        ("repeat", {"a": "x"}),
+    ],
+)
+def test_options_that_cannot_be_are_refused(option: str, value: object) -> None:
+    with pytest.raises(ValidationError):
+        BuildConfig(input=("a",), tokenizer_model="t", output_prefix="o", **{option: value})
+
+
+def test_options_are_read_from_a_file(
+    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "build.yaml"
+    config.write_text(
+        f"input: [a, b, c]\ntokenizer_model: {OWN.plain_tokenizer}\noutput_prefix: {tmp_path}/y/x\nappend_eod: true\n"
+        f"json_keys: [text, title]\non_bad_record: quarantine\nshuffle_documents: {SEED}\nsample: 50%\n"
+        f"repeat:\n  a: 1.5\n"
+    )
+    monkeypatch.chdir(texts)
+    assert main(["build", "--config", str(config)]) == 0
+    assert " kept + " in capsys.readouterr().out
+    build(texts, tmp_path / "out", shuffle_documents=SEED, sample=0.5, repeat=("a=1.5",))
+    assert published(tmp_path / "y") == published(tmp_path / "out")
+
+
+def test_the_command_line_says_what_was_filtered(
+    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(texts)
+    command = ["build", "--input", "a", "c", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix"]
+    command += [str(tmp_path / "out/x"), "--sample", "50%", "--repeat", "a=0.5", "--repeat", "c=2"]
+    assert main([*command, "--shuffle-documents", "5"]) == 0
+    out = content(tmp_path / "out")
+    assert f"+ {out['account']['filtered']:,} filtered + 0 quarantined" in capsys.readouterr().out
+    assert [each["path"] for each in out["inputs"]] == ["a", "c", "c"]
+    assert main([*command, "--shuffle-documents", "-5"]) != 0
+
+
+@pytest.mark.usefixtures("small_runs")
+def test_verify_finds_documents_in_the_wrong_place(texts: Path, tmp_path: Path) -> None:
+    """Two documents of one length are exchanged, so that only the source or the provenance can tell."""
+    out = tmp_path / "out"
+    build(texts, out, shuffle_documents=SEED)
+    prefix = out / "x_title_document"
+    found = documents(out, "title")
+    first, second = next(
+        (one, two)
+        for one in range(len(found))
+        for two in range(one)
+        if len(found[one]) == len(found[two]) and found[one] != found[two]
+    )
+    dataset = IndexedDataset(str(prefix))
+    tokens = np.fromfile(f"{prefix}.bin", dataset.dtype)
+    starts = np.concatenate(([0], np.cumsum([len(each) for each in found])))
+    for place, source in ((first, second), (second, first)):
+        tokens[starts[place] : starts[place + 1]] = found[source]
+    tokens.tofile(f"{prefix}.bin")
+    with contextlib.chdir(texts):
+        report = verify(prefix, against_source=True, tokenizer=OWN.plain_tokenizer)
+    assert not report.is_whole
+    assert any(f"document {min(first, second)} differs" in each for each in report.findings) or any(
+        f"document {max(first, second)} differs" in each for each in report.findings
+    )
+
+
+def test_verify_finds_wrong_rows_of_shuffled_documents(texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(texts, out, shuffle_documents=SEED)
+    build(texts, tmp_path / "other", shuffle_documents=SEED + 1)
+    name = "x_text_document.provenance.parquet"
+    (out / name).write_bytes((tmp_path / "other" / name).read_bytes())
+    with contextlib.chdir(texts):
+        report = verify(out / "x_text_document")
+    assert any("its place in the shuffled order" in finding for finding in report.findings)
+
+
+def test_repair_does_not_put_shuffled_documents_in_the_order_of_inputs(texts: Path, tmp_path: Path) -> None:
+    import dsindex
+
+    out = tmp_path / "out"
+    build(texts, out, shuffle_documents=SEED, keep_shards=True)
+    (out / "x_text_document.idx").write_bytes(b"")
+    for way in ("shards", "source"):
+        with contextlib.chdir(texts), pytest.raises(FormatError, match="the documents are shuffled"):
+            dsindex.repair(out / "x_text_document", output=tmp_path / "r", way=way, tokenizer=OWN.plain_tokenizer)
+
+
+def test_repair_finds_the_shards_of_repeated_inputs(texts: Path, tmp_path: Path) -> None:
+    import dsindex
+
+    out = tmp_path / "out"
+    build(texts, out, repeat=("a=2.4", "c=0.3"), keep_shards=True)
+    index = out / "x_text_document.idx"
+    expected = index.read_bytes()
+    index.write_bytes(b"")
+    dsindex.repair(out / "x_text_document", output=tmp_path / "r", way="shards")
+    assert (tmp_path / "r.idx").read_bytes() == expected
