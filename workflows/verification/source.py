@@ -10,6 +10,7 @@ from dsindex.checks.source import SourceInput, SourceRange, SourceSettings, lay_
 from dsindex.errors import InputError, TokenizerError
 from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.patterns import parse_text_pattern
+from dsindex.text.selection import Selection, open_selection
 from dsindex.text.tokenizer import load_tokenizer
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
@@ -78,8 +79,8 @@ def open_recorded_source(
     from dsindex.text.engines import choose_engine
 
     content = manifest.content if manifest is not None else None
-    key, pattern = _recorded_text(prefix, content, pbin)
     recorded = content.tokenizer if content is not None else None
+    key, pattern, selection = _recorded_text(prefix, content, pbin)
     if manifest is None or content is None or recorded is None or key is None:
         maker = "a build" if pbin is None else "`dsindex pack`"
         msg = (
@@ -97,6 +98,7 @@ def open_recorded_source(
         inputs=inputs,
         key=key,
         pattern=pattern,
+        selection=selection,
         tokenizer=tokenizer,
         engine=choose_engine(
             tokenizer, config.engine, add_special_tokens=not options.tokenizer_hf_no_include_special_tokens
@@ -112,14 +114,14 @@ def open_recorded_source(
 
 def _recorded_text(
     prefix: str, content: Content | None, pbin: PbinHeader | None
-) -> tuple[str | None, TextPattern | None]:
-    """Return the column of the text that a dataset was made from, None if it is unknown, and the pattern, if any.
+) -> tuple[str | None, TextPattern | None, Selection | None]:
+    """Return the column that a dataset was made from, None if it is unknown, and the pattern or selection, if any.
 
     Raises:
         InputError: If the dataset was made from conversations.
     """
     if content is None:
-        return None, None
+        return None, None, None
     if content.options.instruction is not None:
         msg = (
             f"{prefix}: expected a dataset of texts, got one of `dsindex instruct`, which cannot be compared record by "
@@ -128,9 +130,25 @@ def _recorded_text(
         )
         raise InputError(msg)
     if pbin is None:
-        return content.options.json_key, None
+        selection = _recorded_selection(content)
+        return (None, None, None) if selection is None else (selection.outputs[0], None, selection)
     pattern = parse_text_pattern(read_pbin_options(prefix, content).jq_pattern)
-    return pattern.column, pattern
+    return pattern.column, pattern, None
+
+
+def _recorded_selection(content: Content) -> Selection | None:
+    """Return the selection of a build; None if the dataset was not built from records.
+
+    Raises:
+        InputError: If a jq program in the manifest does not compile.
+    """
+    options = content.options
+    key = options.json_key if options.token_ids is None else options.token_ids
+    keys = options.json_keys or ([] if key is None else [key])
+    if not keys or content.tokenizer is None:
+        return None
+    size = None if options.token_ids is None else content.tokenizer.vocabulary_size
+    return open_selection(keys, where=options.where, join=options.join, vocabulary_size=size)
 
 
 def _load_recorded(name: str, sha256: str, given: str | None) -> Tokenizer:
