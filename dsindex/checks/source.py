@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dsindex.text.engines import Engine
     from dsindex.text.patterns import TextPattern
     from dsindex.text.records import RecordBlock
+    from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
 
 DOCUMENTS_PER_SLICE = 1 << 16
@@ -57,6 +58,8 @@ class SourceSettings:
     key: str
     pattern: TextPattern | None
     """Selects the one text of a record; `key` is then its column."""
+    selection: Selection | None = None
+    """The records to keep and the values to read; `key` is its output."""
     tokenizer: Tokenizer
     engine: Engine
     dtype: str
@@ -241,7 +244,11 @@ def _read(piece: SourceRange, settings: SourceSettings) -> Iterator[RecordBlock]
         path=source.path, begin=piece.begin, end=piece.end, form=source.form, expected_size=source.size_bytes
     )
     for block in read_records(
-        part, keys=(settings.key,), pattern=settings.pattern, max_record_bytes=settings.max_record_bytes
+        part,
+        keys=(settings.key,),
+        pattern=settings.pattern,
+        selection=settings.selection,
+        max_record_bytes=settings.max_record_bytes,
     ):
         if block.bad and not settings.quarantine:
             raise BadRecordError(source.path, block.bad[0].offset, block.bad[0].reason)
@@ -249,14 +256,13 @@ def _read(piece: SourceRange, settings: SourceSettings) -> Iterator[RecordBlock]
 
 
 def _lay_out(block: RecordBlock, settings: SourceSettings) -> LaidOutDocuments:
-    from dsindex.text.encoders import make_encoder
+    from dsindex.text.encoders import encode_column
 
-    column = block.columns[settings.key]
-    batch = make_encoder(settings.tokenizer, settings.engine).encode(column.texts)
+    batch, per_record = encode_column(block.columns[settings.key], settings.tokenizer, settings.engine)
     dtype = np.dtype(settings.dtype)
     if settings.pbin is not None:
         return lay_out_pbin_documents(batch, dtype=dtype, eod_id=settings.eod_id)
-    return lay_out_documents(batch, column.texts_per_record, dtype=dtype, eod_id=settings.eod_id)
+    return lay_out_documents(batch, per_record, dtype=dtype, eod_id=settings.eod_id)
 
 
 def _open_documents(settings: SourceSettings, run: PbinRun | None) -> StoredDocuments:

@@ -310,7 +310,13 @@ def scan_lines(
 
 @inlined
 def _find_key(
-    data: NDArray[np.uint8], begin: int, end: int, keys: NDArray[np.uint8], key_ends: NDArray[np.int64]
+    data: NDArray[np.uint8],
+    begin: int,
+    end: int,
+    keys: NDArray[np.uint8],
+    key_ends: NDArray[np.int64],
+    objects: NDArray[np.int64],
+    within: int,
 ) -> int:
     """Return the number of the wanted key in data[begin:end]; -1 for another key, -2 for one with escapes."""
     for position in range(begin, end):
@@ -319,7 +325,7 @@ def _find_key(
     key_begin = 0
     for number in range(len(key_ends)):
         key_end = key_ends[number]
-        same = key_end - key_begin == end - begin
+        same = objects[number] == within and key_end - key_begin == end - begin
         for index in range(end - begin if same else 0):
             same = same and data[begin + index] == keys[key_begin + index]
         if same:
@@ -428,6 +434,8 @@ def _enter_member(
     end: int,
     keys: NDArray[np.uint8],
     key_ends: NDArray[np.int64],
+    objects: NDArray[np.int64],
+    within: int,
 ) -> tuple[int, int]:
     """Skip a bracket or comma at `position` and a key; return the key's number and its value's index; -1 if unsure."""
     begin = _skip_class(data, position + 1, end, _SPACE)
@@ -436,12 +444,24 @@ def _enter_member(
     after = _skip_string(data, begin, end)
     if after < 0:
         return -1, -1
-    number = _find_key(data, begin + 1, after - 1, keys, key_ends)
+    number = _find_key(data, begin + 1, after - 1, keys, key_ends, objects, within)
     position = _skip_class(data, after, end, _SPACE)
     if number == -2 or position == end or data[position] != ord(":"):
         return -1, -1
     position = _skip_class(data, position + 1, end, _SPACE)
     return number, (position if position < end else -1)
+
+
+@inlined
+def _leave_objects(
+    data: NDArray[np.uint8], position: int, end: int, objects: NDArray[np.int64], within: int
+) -> tuple[int, int]:
+    """Skip white space and the closing brackets of objects under wanted keys; return the index, and the object then."""
+    position = _skip_class(data, position, end, _SPACE)
+    while within >= 0 and position < end and data[position] == ord("}"):
+        within = objects[within]
+        position = _skip_class(data, position + 1, end, _SPACE)
+    return position, within
 
 
 @inlined
@@ -451,36 +471,45 @@ def _read_object(
     end: int,
     keys: NDArray[np.uint8],
     key_ends: NDArray[np.int64],
+    objects: NDArray[np.int64],
+    columns: NDArray[np.int64],
     texts: NDArray[np.uint8],
     text_ends: NDArray[np.int64],
     line: int,
+    last_lines: NDArray[np.int64],
     closings: NDArray[np.int64],
 ) -> bool:
     """Write the strings under the wanted keys of the object in data[position:end]; return False if unsure."""
-    for number in range(len(key_ends)):
-        text_ends[number, line + 1] = -1
-    missing = len(key_ends)
+    missing = len(text_ends)
     position = _skip_class(data, position, end, _SPACE)
     if position == end or data[position] != ord("{"):
         return False
+    within = -1
     while True:
-        number, position = _enter_member(data, position, end, keys, key_ends)
+        number, position = _enter_member(data, position, end, keys, key_ends, objects, within)
         if position < 0:
             return False
         if number < 0:
             position = _skip_value(data, position, end, closings)
-        elif data[position] != ord('"') or text_ends[number, line + 1] >= 0:
+        elif last_lines[number] == line:
             return False
         else:
+            last_lines[number] = line
+            column = columns[number]
+            if data[position] != (ord("{") if column < 0 else ord('"')):
+                return False
+            if column < 0:
+                within = number
+                continue
             missing -= 1
-            position, written = _read_string(data, position, end, texts, text_ends[number, line])
-            text_ends[number, line + 1] = written
+            position, written = _read_string(data, position, end, texts, text_ends[column, line])
+            text_ends[column, line + 1] = written
         if position < 0:
             return False
-        position = _skip_class(data, position, end, _SPACE)
+        position, within = _leave_objects(data, position, end, objects, within)
         if position == end or data[position] != ord(","):
             break
-    is_closed = position < end and data[position] == ord("}")
+    is_closed = within < 0 and position < end and data[position] == ord("}")
     return is_closed and missing == 0 and _skip_class(data, position + 1, end, _SPACE) == end
 
 
@@ -491,10 +520,15 @@ def read_objects(
     ends: NDArray[np.int64],
     keys: NDArray[np.uint8],
     key_ends: NDArray[np.int64],
+    objects: NDArray[np.int64],
+    columns: NDArray[np.int64],
     texts: NDArray[np.uint8],
     text_ends: NDArray[np.int64],
 ) -> bool:
     """Read the strings under the wanted keys, if every line is certainly an object that has each key once.
+
+    A wanted key is one of the line's object, or of the object under another wanted key. `.a.b` and `.a.c` make the
+    keys `a`, `b` and `c`, with objects [-1, 0, 0] and columns [-1, 0, 1].
 
     Args:
         data: The bytes.
@@ -502,16 +536,32 @@ def read_objects(
         ends: Index in `data` after each line's last byte.
         keys: The wanted keys in UTF-8, concatenated.
         key_ends: End of each key in `keys`.
+        objects: Number of the key whose object has this key; -1 for the line's object.
+        columns: Number of each key's row in `text_ends`; -1 for a key of an object.
         texts: Output: the unescaped strings, those of a key one after the other; needs the size of all lines plus
             LANES bytes for each key.
-        text_ends: Output: the end of each string in `texts`, shape [keys, lines + 1]. The caller sets column 0 to where
+        text_ends: Output: the end of each string in `texts`, shape [rows, lines + 1]. The caller sets column 0 to where
             each key's strings begin.
 
     Returns:
         False if `json.loads` must decide. The encoding is not checked.
     """
     closings = np.empty(MAX_DEPTH + 1, dtype=np.int64)
+    last_lines = np.full(len(key_ends), -1)
     for line in range(len(starts)):
-        if not _read_object(data, starts[line], ends[line], keys, key_ends, texts, text_ends, line, closings):
+        if not _read_object(
+            data,
+            starts[line],
+            ends[line],
+            keys,
+            key_ends,
+            objects,
+            columns,
+            texts,
+            text_ends,
+            line,
+            last_lines,
+            closings,
+        ):
             return False
     return True

@@ -49,8 +49,9 @@ class _Loader:
         line, places = np.frombuffer(bytearray(b'{"a": "b"}\n'), np.uint8), np.zeros(1, np.int64)
         kernels.find_newlines(line, len(line), places)
         key, key_ends = np.frombuffer(b"a", np.uint8), np.ones(1, np.int64)
+        objects, columns = np.full(1, -1), np.zeros(1, np.int64)
         texts, text_ends = np.empty(2 * len(line) + 64, np.uint8), np.zeros((1, 2), np.int64)
-        kernels.read_objects(line, np.zeros(1, np.int64), places, key, key_ends, texts, text_ends)
+        kernels.read_objects(line, np.zeros(1, np.int64), places, key, key_ends, objects, columns, texts, text_ends)
         for dtype in ("<u2", "<i4"):
             kernels.insert_token(np.zeros(1, np.uint32), np.zeros(0, np.int64), 0, np.empty(1, dtype))
         self.kernels = kernels

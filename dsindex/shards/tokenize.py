@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.shards.attempt import AttemptFile, PartWriter
-    from dsindex.text.encoders import Encoder
+    from dsindex.text.encoders import TokenBatch
     from dsindex.text.engines import Engine
     from dsindex.text.patterns import TextPattern
     from dsindex.text.records import BadRecord, RecordBlock, TextColumn
+    from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
 
 PROVENANCE = np.dtype([("offset", "<i8"), ("line", "<i8")])
@@ -47,6 +48,8 @@ class ShardSettings:
     keys: tuple[str, ...]
     pattern: TextPattern | None = None
     """Selects the one text of a record; its column is then the only key."""
+    selection: Selection | None = None
+    """The records to keep and the values to read; the keys are its outputs."""
     dtype: str
     """Token type on disk."""
     eod_id: int | None
@@ -156,6 +159,8 @@ class ShardResult:
     quarantine: StoredFile | None
     input_fingerprint: str | None
     """Fingerprint of the whole input when this shard was read."""
+    num_filtered: int = 0
+    """Records that `--where` leaves out."""
     counts: tuple[tuple[str, int], ...] = ()
     """Further named counts of a kind of shard, to be added up over shards."""
 
@@ -179,6 +184,7 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
             task.part,
             keys=settings.keys,
             pattern=settings.pattern,
+            selection=settings.selection,
             max_record_bytes=settings.max_record_bytes,
         ):
             writer.add(block)
@@ -253,7 +259,7 @@ class _ShardWriter:
         self._attempt = attempt
         self._task = task
         self._settings = settings
-        self._lines = self._blank = self._records = self._quarantined = self._text_bytes = 0
+        self._lines = self._blank = self._records = self._quarantined = self._filtered = self._text_bytes = 0
         self._chosen: list[str] = []
         self._quarantine: AttemptFile | None = None
         with attempt.errors_named():
@@ -266,19 +272,21 @@ class _ShardWriter:
 
     def add(self, block: RecordBlock) -> None:
         """Encode a block of records and append it to this attempt's files."""
-        from dsindex.text.encoders import make_encoder
+        from dsindex.text.encoders import encode_column
+        from dsindex.text.records import TextColumn
 
         if block.bad and not self._settings.quarantine:
             self._audit()  # errors in the text before the bad record go first
             first = block.bad[0]
             raise BadRecordError(self._task.path, first.offset, first.reason, part=(self._task.begin, first.line))
-        encoder = make_encoder(self._settings.tokenizer, self._settings.engine)
         offsets, lines = block.offsets, block.lines
         with self._attempt.errors_named():
             for key in self._keys:
                 column = block.columns[key.key]
-                self._choose_audit(block, column)
-                is_document = key.add(column, encoder).is_document
+                if isinstance(column, TextColumn):
+                    self._choose_audit(block, column)
+                batch, per_record = encode_column(column, self._settings.tokenizer, self._settings.engine)
+                is_document = key.add(batch, per_record).is_document
                 if is_document is not None:  # only in a layout with one key
                     offsets, lines = offsets[is_document], lines[is_document]
             if self._provenance is not None:
@@ -287,6 +295,7 @@ class _ShardWriter:
                 self._set_aside(record)
         self._lines += block.num_lines
         self._blank += block.num_blank
+        self._filtered += block.num_filtered
         self._records += len(block.offsets)
         self._text_bytes += block.num_bytes
 
@@ -338,11 +347,12 @@ class _ShardWriter:
             provenance=provenance,
             quarantine=quarantine,
             input_fingerprint=fingerprint_input(self._task.path),
+            num_filtered=self._filtered,
         )
 
 
 class _KeyWriter:
-    """Encodes one key's texts and writes them to a part."""
+    """Lays out one key's tokens and writes them to a part."""
 
     def __init__(self, key: str, part: PartWriter, settings: ShardSettings) -> None:
         self.key = key
@@ -353,13 +363,12 @@ class _KeyWriter:
         self._layout = settings.layout
         self._empty = self._eod_in_text = self._reference_texts = 0
 
-    def add(self, column: TextColumn, encoder: Encoder) -> LaidOutDocuments:
-        batch = encoder.encode(column.texts)
+    def add(self, batch: TokenBatch, texts_per_record: NDArray[np.int64] | None) -> LaidOutDocuments:
         check_ids(batch.tokens, self._vocabulary_size)
         if self._layout == "pbin":
             documents = lay_out_pbin_documents(batch, dtype=self._dtype, eod_id=self._eod_id)
         else:
-            documents = lay_out_documents(batch, column.texts_per_record, dtype=self._dtype, eod_id=self._eod_id)
+            documents = lay_out_documents(batch, texts_per_record, dtype=self._dtype, eod_id=self._eod_id)
         self._part.add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)
         self._empty += documents.num_empty
         self._eod_in_text += documents.eod_in_text

@@ -13,6 +13,7 @@ import numpy as np
 from dsindex.text.code_points import CodePoints
 from dsindex.text.engines import Engine, choose_engine
 from dsindex.text.fast_tokenizers import fast_tokenizer
+from dsindex.text.token_ids import TokenColumn
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from dsindex.text.records import TextColumn
     from dsindex.text.tokenizer import Tokenizer
 
-__all__ = ["Encoder", "Engine", "TokenBatch", "choose_engine", "make_encoder"]
+__all__ = ["Encoder", "Engine", "TokenBatch", "choose_engine", "encode_column", "make_encoder"]
 
 TOKENIZERS_BATCH_BYTES = 512 * 1024
 """Text per call of `tokenizers`: up to 4 MiB is no faster and takes more memory."""
@@ -62,6 +64,19 @@ def make_encoder(tokenizer: Tokenizer, engine: Engine) -> Encoder:
         RAYON_NUM_THREADS=1 instead, all threads would wait for one.
     """
     return (GigatokenEncoder if engine.name == "gigatoken" else TokenizersEncoder)(tokenizer, engine)
+
+
+def encode_column(
+    column: TextColumn | TokenColumn, tokenizer: Tokenizer, engine: Engine
+) -> tuple[TokenBatch, NDArray[np.int64] | None]:
+    """Encode the texts of a column; token ids are returned as they are.
+
+    Returns:
+        The tokens, and the number of sequences of each record, shape [records]; None if each record has one.
+    """
+    if isinstance(column, TokenColumn):
+        return TokenBatch(tokens=column.tokens, lengths=column.lengths), column.sequences_per_record
+    return make_encoder(tokenizer, engine).encode(column.texts), column.texts_per_record
 
 
 class TokenizersEncoder:

@@ -1,4 +1,4 @@
-"""Run jq programs in a guarded process: read fields of a record, and select elements of them by filters."""
+"""Run jq programs in a guarded process: read fields of a record, select elements of them, and evaluate conditions."""
 
 from __future__ import annotations
 
@@ -22,24 +22,31 @@ def prepare(definition: dict[str, Any]) -> tuple[Answer, Callable[[bytes], Answe
 
     Args:
         definition: `fields`, a list of patterns for single values of a record; `masks`, a list of objects with
-            `pattern`, `field` (its number in `fields`) and `rest`, a filter for the field's elements or None.
+            `pattern`, `field` (its number in `fields`) and `rest`, a filter for the field's elements or None;
+            `conditions`, a list of programs.
 
     Returns:
-        `refused`, the pattern that is not jq and the reason, or None; and a function from a record to its `fields` and
-        `masks`, in order. Each of them is a `value` or a `problem`; a mask is null if its field has no value.
+        `refused`, the pattern that is not jq and the reason, or None; and a function from a record to its `fields`,
+        `masks` and `conditions`, in order. Each of them is a `value` or a `problem`; a mask is null if its field has no
+        value. If a condition does not hold, the fields are null and no pattern is run on the record.
     """
     try:
         fields = [(pattern, _compile(pattern, pattern)) for pattern in definition["fields"]]
         masks = [(mask["pattern"], mask["field"], _compile_mask(mask)) for mask in definition["masks"]]
+        conditions = [(condition, _compile_condition(condition)) for condition in definition["conditions"]]
     except _RefusedError as refused:
         return {"refused": refused.args}, _answer_nothing
 
     def answer(record: bytes) -> Answer:
         text = record.decode()
+        holds = [_only(pattern, functools.partial(program.input_text, text)) for pattern, program in conditions]
+        if not all(held.get("value") for held in holds):
+            return {"fields": [{"value": None}] * len(fields), "masks": [None] * len(masks), "conditions": holds}
         values = [_only(pattern, functools.partial(program.input_text, text)) for pattern, program in fields]
         return {
             "fields": values,
             "masks": [_select(pattern, values[field], program) for pattern, field, program in masks],
+            "conditions": holds,
         }
 
     return {"refused": None}, answer
@@ -63,6 +70,12 @@ def _compile_mask(mask: dict[str, Any]) -> Any:  # noqa: ANN401
     # Compiled alone first, so that an unbalanced bracket cannot affect the program around it.
     _compile(rest, mask["pattern"])
     return _compile(f"[.[] | try ([({rest})] | any) catch {{error: .}}]", mask["pattern"])
+
+
+def _compile_condition(condition: str) -> Any:  # noqa: ANN401
+    # Compiled alone first, as above.
+    _compile(condition, condition)
+    return _compile(f"[({condition})] | any", condition)
 
 
 def _answer_nothing(record: bytes) -> Answer:

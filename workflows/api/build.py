@@ -28,6 +28,9 @@ def build(
     tokenizer: TokenizerLike,
     output_prefix: str | os.PathLike[str],
     json_keys: Sequence[str] = ("text",),
+    join: str | None = None,
+    where: str | None = None,
+    token_ids: str | None = None,
     append_eod: bool = False,
     eod_token: str | None = None,
     tokenizer_hf_no_include_special_tokens: bool = False,
@@ -76,7 +79,12 @@ def build(
         input: JSONL files or patterns, in the order of the output.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
         output_prefix: Outputs are named `PREFIX_KEY_document.*`.
-        json_keys: Keys whose texts are tokenized.
+        json_keys: Keys whose texts are tokenized: names, paths such as `.meta.text`, or jq patterns such as
+            `body=.title + .text`.
+        join: Separator with which the texts of all keys become one. Its escapes are decoded, so that a backslash is
+            written twice.
+        where: A jq condition; records for which it is not true are left out.
+        token_ids: The name or path of lists of token ids, instead of `json_keys`.
         append_eod: End every document with EOD.
         eod_token: The EOD token; the folder's `eos_token` if None. Tokenizer objects name none.
         tokenizer_hf_no_include_special_tokens: Do not run the tokenizer's post-processor.
@@ -137,6 +145,9 @@ def estimate(
     tokenizer: TokenizerLike,
     output_prefix: str | os.PathLike[str],
     json_keys: Sequence[str] = ("text",),
+    join: str | None = None,
+    where: str | None = None,
+    token_ids: str | None = None,
     append_eod: bool = False,
     eod_token: str | None = None,
     tokenizer_hf_no_include_special_tokens: bool = False,
@@ -166,6 +177,9 @@ def estimate(
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
         output_prefix: Where the build would write.
         json_keys: Keys whose texts are tokenized.
+        join: Separator with which the texts of all keys become one.
+        where: A jq condition on records.
+        token_ids: The name or path of lists of token ids, instead of `json_keys`.
         append_eod: End every document with EOD.
         eod_token: The EOD token.
         tokenizer_hf_no_include_special_tokens: Do not run the tokenizer's post-processor.

@@ -33,7 +33,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_argument(parser)
     data = parser.add_argument_group("input and output")
     data.add_argument("--input", nargs="+", metavar="PATH", help="JSONL files or patterns, in the order of the output")
-    data.add_argument("--json-keys", nargs="+", metavar="KEY", help="keys whose texts are tokenized (default: text)")
+    data.add_argument(
+        "--json-keys",
+        nargs="+",
+        metavar="KEY",
+        help="keys whose texts are tokenized: names, paths (.meta.text) or jq patterns (NAME=.a + .b) (default: text)",
+    )
+    data.add_argument(
+        "--join", metavar="SEPARATOR", help=r"join the texts of all keys to one; \n, \t and \\ are escapes"
+    )
+    data.add_argument("--where", metavar="CONDITION", help="leave out records for which this jq condition is not true")
+    data.add_argument(
+        "--token-ids", metavar="KEY", help="take lists of token ids from this name or path, instead of --json-keys"
+    )
     data.add_argument("--output-prefix", metavar="P", help="outputs are named P_KEY_document.*")
     data.add_argument("--append-eod", action="store_true", default=None, help="end every document with the EOD token")
     add_text_arguments(parser)
@@ -96,8 +108,10 @@ def describe_build(report: BuildReport) -> str:
             f"{report.run.shards:,} shards, {report.run.executor} executor, {report.run.workers} workers, "
             f"{report.engine}"
         )
+    filtered = f"{counts.filtered:,} filtered + " if "filtered" in counts.model_fields_set else ""
     lines.append(
-        f"{counts.lines:,} lines = {counts.kept:,} kept + {counts.quarantined:,} quarantined + {counts.blank:,} blank"
+        f"{counts.lines:,} lines = {counts.kept:,} kept + {filtered}{counts.quarantined:,} quarantined + "
+        f"{counts.blank:,} blank"
     )
     for dataset in report.datasets:
         lines.append(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from dsindex.text.joining import JOINED, decode_separator
+from dsindex.text.keys import is_program, output_name
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
@@ -106,22 +109,80 @@ class BuildConfig(TextConfig):
     """`dsindex build`: from JSONL to a merged dataset per key."""
 
     json_keys: tuple[str, ...] = Field(default=("text",), min_length=1)
+    join: str | None = None
+    """The separator with which the texts of all keys become one, with its escapes decoded."""
+    where: str | None = None
+    """A jq condition that records must satisfy."""
+    token_ids: str | None = None
+    """The key of lists of token ids, in place of texts."""
     append_eod: bool = False
     check: bool = False
     """Check on every node what a build needs, and build nothing."""
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that are read from each record, as they are written."""
+        return self.json_keys if self.token_ids is None else (self.token_ids,)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+        if self.join is not None:
+            return (JOINED,)
+        return tuple(output_name(key) or "" for key in self.keys)
+
+    @field_validator("join")
+    @classmethod
+    def _decode_escapes(cls, join: str | None) -> str | None:
+        return None if join is None else decode_separator(join)
+
+    @field_validator("where")
+    @classmethod
+    def _is_not_empty(cls, where: str | None) -> str | None:
+        if where is not None and not where.strip():
+            msg = "expected a jq condition such as '.score > 0.5', got an empty one"
+            raise ValueError(msg)
+        return where
+
     @field_validator("json_keys")
     @classmethod
-    def _keys_name_files(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
-        """Keys become parts of file names, so they must not lead out of the folder."""
-        for key in keys:
-            if not key or "/" in key or len(os.fsencode(key)) > 200:
-                msg = f"expected keys that can be part of a file name, got {key!r}"
-                raise ValueError(msg)
+    def _keys_differ(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(keys)) != len(keys):
             msg = f"expected each key once, got {' '.join(keys)}"
             raise ValueError(msg)
         return keys
+
+    @model_validator(mode="after")
+    def _keys_name_files(self) -> Self:
+        """Names of outputs become parts of file names, so they must not lead out of the folder."""
+        if self.token_ids is not None:
+            other = "--json-keys" if "json_keys" in self.model_fields_set else "--join" if self.join is not None else ""
+            if other:
+                msg = f"expected either --token-ids or {other}, got both"
+                raise ValueError(msg)
+            if is_program(self.token_ids):
+                msg = f"--token-ids: expected a name or a path such as .meta.ids, got the jq pattern {self.token_ids!r}"
+                raise ValueError(msg)
+        if self.join is None:
+            _check_names("--json-keys" if self.token_ids is None else "--token-ids", self.keys)
+        return self
+
+
+def _check_names(flag: str, keys: tuple[str, ...]) -> None:
+    names: dict[str, str] = {}
+    for key in keys:
+        name = output_name(key)
+        if name is None:
+            msg = f"{flag}: expected a name for the output of a jq pattern, as in NAME={key}"
+            raise ValueError(msg)
+        if not name or "/" in name or len(os.fsencode(name)) > 200:
+            remedy = f"; write NAME={key}" if key.startswith(".") else ""
+            msg = f"{flag}: expected keys that can be part of a file name, got {name!r}{remedy}"
+            raise ValueError(msg)
+        if name in names:
+            msg = f"{flag}: expected a different name for each output, got {name!r} for {names[name]} and {key}"
+            raise ValueError(msg)
+        names[name] = key
 
 
 class MergeConfig(WorkConfig):

@@ -41,7 +41,7 @@ class BadRecordBudget:
         Raises:
             InputError: If there are more than the limit.
         """
-        records = sum(result.num_records + result.num_quarantined for result in results)
+        records = sum(result.num_records + result.num_filtered + result.num_quarantined for result in results)
         if self._share is not None and self._bad > self._share * records:
             self._refuse()
 

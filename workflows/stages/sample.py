@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dsindex.text.engines import Engine
     from dsindex.text.patterns import TextPattern
     from dsindex.text.records import RecordBlock
+    from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
     from workflows.state.inputs import InputFile
 
@@ -101,9 +102,10 @@ def encode_piece(
     piece: Piece,
     inputs: Sequence[InputFile],
     keys: Sequence[str],
-    encoder: Encoder,
+    encoder: Encoder | None,
     *,
     pattern: TextPattern | None = None,
+    selection: Selection | None = None,
     max_record_bytes: int | None = None,
     prepare: Callable[[pa.LargeStringArray], pa.LargeStringArray] | None = None,
 ) -> PieceCounts:
@@ -113,8 +115,9 @@ def encode_piece(
         piece: The piece of one of the inputs.
         inputs: All inputs.
         keys: Keys of the texts.
-        encoder: Encodes the texts.
+        encoder: Encodes the texts; None if the values are token ids.
         pattern: Selects the text of a record, if it is more than a key.
+        selection: The records to keep and the values to read, if they are more than keys.
         max_record_bytes: Size above which a record is bad.
         prepare: Shortens the texts of a block before they are encoded; the number of lost tokens is estimated.
 
@@ -122,16 +125,23 @@ def encode_piece(
         RecordLimitError: If the pattern takes too much time or memory for a record.
     """
     from dsindex.text.records import read_records
+    from dsindex.text.token_ids import TokenColumn
 
     file = inputs[piece.input]
     part, stored_per_byte = _part_of(piece, file)
-    blocks = read_records(part, keys=keys, pattern=pattern, max_record_bytes=max_record_bytes)
+    blocks = read_records(part, keys=keys, pattern=pattern, selection=selection, max_record_bytes=max_record_bytes)
     documents = num_texts = tokens = longest = bad = text_bytes = 0
     for block in _first_blocks(blocks, file, max_bytes=piece.end - piece.begin):
         text_bytes += block.num_bytes
         documents += len(block.offsets)
         bad += len(block.bad)
         for column in block.columns.values():
+            if isinstance(column, TokenColumn) or encoder is None:
+                lengths = column.lengths if isinstance(column, TokenColumn) else np.empty(0, np.int64)
+                num_texts += len(lengths)
+                longest = max(longest, int(lengths.max(initial=0)))
+                tokens += int(lengths.sum(dtype=np.int64))
+                continue
             texts = column.texts if prepare is None else prepare(column.texts)
             lengths = encoder.encode(texts).lengths
             num_texts += len(column.texts)
@@ -152,6 +162,7 @@ def examine_sample(
     keys: Sequence[str],
     tokenizer: Tokenizer,
     engine: Engine,
+    selection: Selection | None = None,
     *,
     pattern: TextPattern | None = None,
 ) -> Estimate:
@@ -170,9 +181,13 @@ def examine_sample(
         return clipped
 
     sizes = [file.size_bytes for file in inputs]
-    encoder = make_encoder(tokenizer, engine)
+    has_ids = selection is not None and selection.vocabulary_size is not None
+    encoder = None if has_ids else make_encoder(tokenizer, engine)
     pieces = audited_pieces(sizes)
-    counts = [encode_piece(piece, inputs, keys, encoder, pattern=pattern, prepare=clip_and_audit) for piece in pieces]
+    counts = [
+        encode_piece(piece, inputs, keys, encoder, pattern=pattern, selection=selection, prepare=clip_and_audit)
+        for piece in pieces
+    ]
     documents = sum(count.documents for count in counts)
     if not documents:
         return Estimate(tokens=sum(sizes) / 3, documents=sum(sizes) / 1000)

@@ -66,8 +66,15 @@ class TextSource:
             "max-record-size": config.max_record_size,
         }
 
-    def describe_inputs(self, results: Sequence[tuple[ShardTask, ShardResult]]) -> list[RecordedInput]:
-        """Return the manifest's `inputs`, with fingerprints and record counts."""
+    def describe_inputs(
+        self, results: Sequence[tuple[ShardTask, ShardResult]], *, filters: bool = False
+    ) -> list[RecordedInput]:
+        """Return the manifest's `inputs`, with fingerprints and record counts.
+
+        Args:
+            results: All shards of the plan.
+            filters: Whether to count the records that a condition left out.
+        """
         own: list[list[ShardResult]] = [[] for _ in self.inputs]
         for task, result in results:
             own[task.input].append(result)
@@ -76,7 +83,8 @@ class TextSource:
                 path=file.path,
                 size_bytes=file.size_bytes,
                 fingerprint=shards[0].input_fingerprint,
-                **count_records(shards),
+                **_describe_form(file, shards),
+                **count_records(shards, filters=filters),
             )
             for file, shards in zip(self.inputs, own, strict=True)
         ]
@@ -184,12 +192,30 @@ def describe_kept(source: TextSource, work_dir: str, ledger: Ledger) -> str:
     )
 
 
-def count_records(results: Sequence[ShardResult]) -> dict[str, int]:
-    """Return record counts: lines = records + blank; records = kept + quarantined."""
+def _describe_form(file: InputFile, shards: Sequence[ShardResult]) -> dict[str, Any]:
+    """Return what the manifest says of an input that is not plain JSON lines."""
+    described: dict[str, Any] = {}
+    if file.form.container != "plain":
+        described["compression"] = file.form.container
+        described["text_bytes"] = sum(result.text_bytes for result in shards)
+    if file.form.format != "jsonl":
+        described["format"] = file.form.format
+    return described
+
+
+def count_records(results: Sequence[ShardResult], *, filters: bool = False) -> dict[str, int]:
+    """Return record counts: lines = records + blank; records = kept + filtered + quarantined.
+
+    Args:
+        results: Shards of one input, or of all.
+        filters: Whether to count the records that a condition left out; otherwise there are none.
+    """
+    filtered = {"filtered": sum(result.num_filtered for result in results)} if filters else {}
     return {
         "lines": sum(result.num_lines for result in results),
         "blank": sum(result.num_blank for result in results),
-        "records": sum(result.num_records + result.num_quarantined for result in results),
+        "records": sum(result.num_records + result.num_filtered + result.num_quarantined for result in results),
         "kept": sum(result.num_records for result in results),
         "quarantined": sum(result.num_quarantined for result in results),
+        **filtered,
     }

@@ -181,6 +181,10 @@ class _Stage:
         results = [self._results[number] for number in range(len(self._tasks))]
         self._budget.check_share(results)
         if not any(result.num_records for result in results):
+            filtered = sum(result.num_filtered for result in results)
+            if filtered:
+                msg = f"expected a record that --where keeps, got none of {filtered:,}; check the condition"
+                raise InputError(msg)
             msg = f"{self._tasks[0].path}: expected at least one record in all inputs together, got none"
             raise InputError(msg)
         return results

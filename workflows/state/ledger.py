@@ -59,7 +59,7 @@ def _inside(result: ShardResult) -> ShardResult:
     Raises:
         ValueError: If it is another one.
     """
-    counts = [result.num_lines, result.num_blank, result.num_records, result.num_quarantined]
+    counts = [result.num_lines, result.num_blank, result.num_records, result.num_quarantined, result.num_filtered]
     counts += [count for _, count in result.counts]
     for key in result.keys:
         counts += [key.num_sequences, key.num_documents, key.num_tokens, key.num_empty_documents]

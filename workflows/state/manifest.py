@@ -91,22 +91,30 @@ class RecordedInput(_Part):
     sequences: Count | None = None
     size_bytes: Count | None = None
     fingerprint: str | None = None
+    compression: str | None = None
+    format: str | None = None
+    """How its records are stored, if they are not JSON lines."""
+    text_bytes: Count | None = None
+    """Size of the text of a compressed input."""
     lines: Count | None = None
     blank: Count | None = None
     records: Count | None = None
     kept: Count | None = None
     quarantined: Count | None = None
+    filtered: Count | None = None
     elsewhere: Count | None = None
 
 
 class RecordCounts(_Part):
-    """Record counts: lines = records + blank, records = kept + quarantined + elsewhere."""
+    """Record counts: lines = records + blank, records = kept + filtered + quarantined + elsewhere."""
 
     lines: Count
     blank: Count
     records: Count
     kept: Count
     quarantined: Count
+    filtered: Count = 0
+    """Records that `--where` left out."""
     elsewhere: Count = 0
     """Records that belong to another split."""
     documents_with_tokens: Count
@@ -126,6 +134,12 @@ class RecordedOptions(_Part):
     """The options that the dataset depends on; a merge has none."""
 
     json_key: str | None = None
+    """The key of the dataset's texts, as it was written in `--json-keys`."""
+    json_keys: list[str] | None = None
+    """The keys whose texts were joined."""
+    join: str | None = None
+    where: str | None = None
+    token_ids: str | None = None
     jq_pattern: str | None = None
     pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] | None = None
     append_eod: bool = False

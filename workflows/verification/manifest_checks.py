@@ -116,9 +116,9 @@ def check_record_counts(given: str, content: Content, counts: IndexCounts, *, ke
     sums = [
         ("lines = records + blank", account.lines, account.records + account.blank),
         (
-            "records = kept + quarantined + elsewhere",
+            "records = kept + filtered + quarantined + elsewhere",
             account.records,
-            account.kept + account.quarantined + account.elsewhere,
+            account.kept + account.filtered + account.quarantined + account.elsewhere,
         ),
         ("kept = documents with tokens + empty", account.kept, account.documents_with_tokens + account.empty_documents),
         ("documents with tokens = those of the index", account.documents_with_tokens, with_tokens),
@@ -131,8 +131,9 @@ def check_record_counts(given: str, content: Content, counts: IndexCounts, *, ke
         ("kept = records kept of all inputs", account.kept, sum(file.kept or 0 for file in content.inputs)),
     ]
     empty = "empty" if keeps_empty else "without tokens"
+    filtered = " filtered," if account.filtered else ""
     return Check(
-        name=f"record counts: every line of the input is a document, {empty}, blank or quarantined",
+        name=f"record counts: every line of the input is a document, {empty},{filtered} blank or quarantined",
         findings=tuple(
             f"{given}: the record counts do not add up: expected {what}, got {left} and {right}; "
             f"the manifest was changed, or belongs to other files"

@@ -14,6 +14,7 @@ from dsindex.errors import InputError, TokenizerError
 from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.forms import InputForm
 from dsindex.text.patterns import parse_text_pattern
+from dsindex.text.selection import Selection, open_selection
 from dsindex.text.tokenizer import load_tokenizer
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
@@ -83,8 +84,8 @@ def open_recorded_source(
     from dsindex.text.engines import choose_engine
 
     content = manifest.content if manifest is not None else None
-    key, pattern = _recorded_text(prefix, content, pbin)
     recorded = content.tokenizer if content is not None else None
+    key, pattern, selection = _recorded_text(prefix, manifest, pbin)
     if manifest is None or content is None or recorded is None or key is None:
         maker = "a build" if pbin is None else "`dsindex pack`"
         msg = (
@@ -102,6 +103,7 @@ def open_recorded_source(
         inputs=inputs,
         key=key,
         pattern=pattern,
+        selection=selection,
         tokenizer=tokenizer,
         engine=choose_engine(
             tokenizer, config.engine, add_special_tokens=not options.tokenizer_hf_no_include_special_tokens
@@ -116,15 +118,16 @@ def open_recorded_source(
 
 
 def _recorded_text(
-    prefix: str, content: Content | None, pbin: PbinHeader | None
-) -> tuple[str | None, TextPattern | None]:
-    """Return the column of the text that a dataset was made from, None if it is unknown, and the pattern, if any.
+    prefix: str, manifest: Manifest | None, pbin: PbinHeader | None
+) -> tuple[str | None, TextPattern | None, Selection | None]:
+    """Return the column that a dataset was made from, None if it is unknown, and the pattern or selection, if any.
 
     Raises:
         InputError: If the dataset was made from conversations.
     """
-    if content is None:
-        return None, None
+    if manifest is None:
+        return None, None, None
+    content = manifest.content
     if content.options.instruction is not None:
         msg = (
             f"{prefix}: expected a dataset of texts, got one of `dsindex instruct`, which cannot be compared record by "
@@ -133,9 +136,35 @@ def _recorded_text(
         )
         raise InputError(msg)
     if pbin is None:
-        return content.options.json_key, None
+        selection = _recorded_selection(content, manifest.run.plan)
+        return (None, None, None) if selection is None else (selection.outputs[0], None, selection)
     pattern = parse_text_pattern(read_pbin_options(prefix, content).jq_pattern)
-    return pattern.column, pattern
+    return pattern.column, pattern, None
+
+
+def _recorded_selection(content: Content, plan: Mapping[str, Any]) -> Selection | None:
+    """Return the selection of a build, whose first output is the dataset; None if it was not built from records.
+
+    Raises:
+        InputError: If a jq program in the manifest does not compile.
+    """
+    options = content.options
+    key = options.json_key if options.token_ids is None else options.token_ids
+    keys = options.json_keys or ([] if key is None else [key])
+    if not keys or content.tokenizer is None:
+        return None
+    if content.account is not None and content.account.quarantined and options.json_key is not None:
+        keys += _other_keys(options.json_key, plan)
+    size = None if options.token_ids is None else content.tokenizer.vocabulary_size
+    return open_selection(keys, where=options.where, join=options.join, vocabulary_size=size)
+
+
+def _other_keys(key: str, plan: Mapping[str, Any]) -> list[str]:
+    """Return the build's other keys: a record that is bad for one of them was quarantined for all."""
+    keys = plan["settings"].get("json-keys")
+    if not isinstance(keys, list) or key not in keys:
+        return []
+    return [other for other in keys if isinstance(other, str) and other != key]
 
 
 def _load_recorded(name: str, sha256: str, given: str | None) -> Tokenizer:
