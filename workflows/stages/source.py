@@ -203,7 +203,7 @@ def _describe_form(file: InputFile, shards: Sequence[ShardResult]) -> dict[str, 
     return described
 
 
-def count_records(results: Sequence[ShardResult], *, filters: bool = False) -> dict[str, int]:
+def count_records(results: Sequence[ShardResult], *, filters: bool = False) -> dict[str, Any]:
     """Return record counts: lines = records + blank; records = kept + filtered + quarantined.
 
     Args:

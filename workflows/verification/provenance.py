@@ -11,7 +11,6 @@ from dsindex.checks.structure import DOCUMENTS_PER_PIECE
 from dsindex.errors import FormatError
 from dsindex.shards.provenance import count_rows
 from dsindex.text.forms import TABLES
-from dsindex.text.forms import TABLES
 from workflows.execution.calls import Call
 from workflows.state.publishing import PROVENANCE_SUFFIX
 from workflows.verification.checks import Check, Step, Verdict
