@@ -46,6 +46,8 @@ class LineBlock:
     """Index in `data` of each line's first byte, or of the byte after a BOM at the start of the file."""
     ends: NDArray[np.int64]
     """Index in `data` after each line's last byte, excluding the newline."""
+    record_offsets: NDArray[np.int64] | None = None
+    """Where each line is from, shape [lines], if not from these bytes of a file: the row group of a table, for one."""
 
     def line(self, number: int) -> bytes:
         """Return a copy of a line without its newline, keeping a BOM and a carriage return."""
@@ -58,10 +60,14 @@ class LineBlock:
 
     def line_sizes(self) -> NDArray[np.int64]:
         """Return the size of each line in bytes, excluding the newline, shape [lines]."""
+        if self.record_offsets is not None:
+            return self.ends - self.starts
         return self.ends + self.offset - self.offsets()
 
     def offsets(self) -> NDArray[np.int64]:
-        """Return the file offset of each line's first byte, shape [lines]."""
+        """Return the file offset of each line's first byte, or where else the line is from, shape [lines]."""
+        if self.record_offsets is not None:
+            return self.record_offsets
         offsets = self.starts + self.offset
         offsets[:1] = self.offset  # a BOM is part of its line
         return offsets

@@ -23,6 +23,7 @@ SCHEMA, DICTIONARY, RECORD_BATCH = 1, 2, 3
 """Types of headers."""
 _PREFIX_BYTES = 8
 _BLOCK_BYTES = 24
+_FILE_BEGIN_BYTES = 8
 _FILE_END_BYTES = 4 + len(ARROW_FILE_MAGIC)
 
 
@@ -76,8 +77,10 @@ def find_stream_messages(path: str, data: memoryview) -> list[Message]:
     return messages
 
 
-def find_file_batches(path: str, data: memoryview) -> list[Message]:
-    """Find the record batches of an Arrow file by its footer.
+def find_file_messages(path: str, data: memoryview) -> list[Message]:
+    """Find the messages of an Arrow file by its footer: the schema, all dictionaries, and the record batches in order.
+
+    Such a file holds a stream, after its magic, and the footer tells where its messages are.
 
     Raises:
         InputError: If the footer or a message that it names is cut off or is none.
@@ -91,20 +94,16 @@ def find_file_batches(path: str, data: memoryview) -> list[Message]:
         msg = f"{path}: expected an Arrow file whose footer is inside it, got a footer of {size} bytes; fetch it again"
         raise InputError(msg)
     try:
-        blocks = _root(data[begin : begin + size]).vector(3, _BLOCK_BYTES)
-        offsets = [struct.unpack_from("<q", blocks, place)[0] for place in range(0, len(blocks), _BLOCK_BYTES)]
+        footer = _root(data[begin : begin + size])
+        blocks = {kind: footer.vector(field, _BLOCK_BYTES) for kind, field in ((DICTIONARY, 2), (RECORD_BATCH, 3))}
     except struct.error as error:
         msg = f"{path}: expected an Arrow file with a whole footer; it is damaged, fetch or write it again"
         raise InputError(msg) from error
-    messages = []
-    for number, offset in enumerate(offsets):
-        place = f"record batch {number} at byte {offset}"
-        if not 0 <= offset <= len(data) - _PREFIX_BYTES:
-            raise _cut_off(path, place)
-        messages.append(_read_message(path, data, offset, place))
-        if messages[-1].kind != RECORD_BATCH:
-            msg = f"{path}: expected {place}, got another message; the file is damaged, fetch or write it again"
-            raise InputError(msg)
+    messages = [_message_of_kind(path, data, _FILE_BEGIN_BYTES, SCHEMA, "the schema")]
+    for kind, what in ((DICTIONARY, "dictionary"), (RECORD_BATCH, "record batch")):
+        offsets = np.frombuffer(blocks[kind], "<i8").reshape(-1, _BLOCK_BYTES // 8)[:, 0].tolist()
+        for number, offset in enumerate(offsets):
+            messages.append(_message_of_kind(path, data, offset, kind, f"{what} {number}"))
     return messages
 
 
@@ -191,6 +190,17 @@ def _count_buffers(kind: pa.DataType, variadic: Iterator[int]) -> int:
     elif types.is_list_view(kind) or types.is_large_list_view(kind):
         own = 3
     return own + sum(_count_buffers(kind.field(number).type, variadic) for number in range(kind.num_fields))
+
+
+def _message_of_kind(path: str, data: memoryview, offset: int, kind: int, what: str) -> Message:
+    place = f"{what} at byte {offset}"
+    if not 0 <= offset <= len(data) - _PREFIX_BYTES:
+        raise _cut_off(path, place)
+    message = _read_message(path, data, offset, place)
+    if message.kind != kind:
+        msg = f"{path}: expected {place}, got another message; the file is damaged, fetch or write it again"
+        raise InputError(msg)
+    return message
 
 
 def _read_message(path: str, data: memoryview, position: int, place: str) -> Message:

@@ -13,7 +13,7 @@ from dsindex.text.tables.arrow_messages import (
     RECORD_BATCH,
     SCHEMA,
     Message,
-    find_file_batches,
+    find_file_messages,
     find_stream_messages,
 )
 from dsindex.text.tables.columns import joined_fields
@@ -28,7 +28,7 @@ StoredFormat: TypeAlias = Literal["parquet", "arrow-file", "arrow-stream"]
 
 _READ_BYTES = 1 << 20
 """Bytes of a Parquet column read at a time."""
-_FIRST_ROWS, _MOST_ROWS = 16, 1024
+_FIRST_ROWS, _MOST_ROWS = 16, 4096
 """Rows decoded at a time from Parquet: the first, as their size is unknown, and the most."""
 _BYTES_PER_INDEX = 8
 """A Parquet column with fewer bytes per row than this, and a dictionary, stays encoded until its rows are cut."""
@@ -50,9 +50,10 @@ def read_schema(file: TableFile, format: StoredFormat) -> pa.Schema:
     """
     if format == "parquet":
         return open_parquet(file).schema_arrow
+    data = file.mapped()
+    pieces = _Pieces(data, find_messages(file.path, data, format)[:1])
     with errors_named(file.path, "an Arrow file with a readable schema"):
-        data = pa.BufferReader(pa.py_buffer(file.mapped()))
-        return (pa.ipc.open_file if format == "arrow-file" else pa.ipc.open_stream)(data).schema
+        return pa.ipc.open_stream(pa.PythonFile(pieces, mode="r")).schema
 
 
 def read_batches(
@@ -82,9 +83,7 @@ def read_batches(
     """
     if format == "parquet":
         return _read_parquet(file, begin, end, fields, batch_bytes)
-    return (
-        _read_arrow_file(file, begin, end, fields) if format == "arrow-file" else _read_stream(file, begin, end, fields)
-    )
+    return _read_arrow(file, begin, end, format, fields)
 
 
 def open_parquet(file: TableFile, dictionaries: Sequence[str] = (), metadata: object = None) -> pq.ParquetFile:
@@ -171,27 +170,20 @@ def _encoded_columns(path: str, opened: pq.ParquetFile, groups: range, leaves: S
     return found
 
 
-def _read_arrow_file(
-    file: TableFile, begin: int, end: int, fields: Sequence[tuple[str, ...]] | None
-) -> Iterator[TableBatch]:
-    data = file.mapped()
-    _check_range(file.path, end, len(find_file_batches(file.path, data)), "record batches")
-    buffer = pa.BufferReader(pa.py_buffer(data))
-    with errors_named(file.path, "an Arrow file with a readable schema"):
-        reader = pa.ipc.open_file(buffer, options=_wanted(pa.ipc.open_file(buffer).schema, fields))
-    for group in range(begin, end):
-        file.check_size()
-        with errors_named(file.path, f"an Arrow file with a readable record batch {group}"):
-            rows = reader.get_batch(group)
-            rows.validate()
-        yield TableBatch(rows=rows, group=group)
+def find_messages(path: str, data: memoryview, format: StoredFormat) -> list[Message]:
+    """Find the messages of an Arrow file or stream, the schema first.
+
+    Raises:
+        InputError: If one is damaged or cut off.
+    """
+    return (find_file_messages if format == "arrow-file" else find_stream_messages)(path, data)
 
 
-def _read_stream(
-    file: TableFile, begin: int, end: int, fields: Sequence[tuple[str, ...]] | None
+def _read_arrow(
+    file: TableFile, begin: int, end: int, format: StoredFormat, fields: Sequence[tuple[str, ...]] | None
 ) -> Iterator[TableBatch]:
     data = file.mapped()
-    messages = find_stream_messages(file.path, data)
+    messages = find_messages(file.path, data, format)
     batches = [number for number, message in enumerate(messages) if message.kind == RECORD_BATCH]
     _check_range(file.path, end, len(batches), "record batches")
     if begin == end:
@@ -199,15 +191,19 @@ def _read_stream(
     # Dictionaries may be replaced on the way: all those before a record batch count.
     skipped = [message for message in messages[: batches[begin]] if message.kind in {SCHEMA, DICTIONARY}]
     pieces = _Pieces(data, [*skipped, *messages[batches[begin] : batches[end - 1] + 1]])
-    with errors_named(file.path, "an Arrow stream with a readable schema"):
-        schema = pa.ipc.open_stream(pa.BufferReader(pa.py_buffer(data))).schema
+    with errors_named(file.path, "an Arrow file with a readable schema"):
+        schema = pa.ipc.open_stream(pa.PythonFile(_Pieces(data, messages[:1]), mode="r")).schema
         reader = pa.ipc.open_stream(pa.PythonFile(pieces, mode="r"), options=_wanted(schema, fields))
-    for group in range(begin, end):
+    for group, number in enumerate(batches[begin:end], begin):
         file.check_size()
-        with errors_named(file.path, f"an Arrow stream with a readable record batch {group}"):
-            rows = reader.read_next_batch()
+        with errors_named(file.path, f"an Arrow file with a readable record batch {group}"):
+            rows = next(reader, None)
+            if rows is None:
+                msg = "the end of the stream"
+                raise pa.ArrowInvalid(msg)
             rows.validate()
         yield TableBatch(rows=rows, group=group)
+        file.release(messages[number].begin, messages[number].end)
 
 
 class _Pieces:

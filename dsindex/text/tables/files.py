@@ -32,6 +32,7 @@ class TableFile:
         self.size = os.fstat(file.fileno()).st_size
         self.closed = False
         self._file = file
+        self._map: mmap.mmap | None = None
 
     def read(self, num_bytes: int = -1) -> bytes:
         """Return up to `num_bytes` bytes, all that are left if negative."""
@@ -62,7 +63,15 @@ class TableFile:
         if self.size == 0:
             msg = f"{self.path}: expected a table, got an empty file; fetch or write it again"
             raise InputError(msg)
-        return memoryview(mmap.mmap(self._file.fileno(), self.size, prot=mmap.PROT_READ))
+        if self._map is None:
+            self._map = mmap.mmap(self._file.fileno(), self.size, prot=mmap.PROT_READ)
+        return memoryview(self._map)
+
+    def release(self, begin: int, end: int) -> None:
+        """Take a part of the mapped content out of this process's memory, until it is used again."""
+        begin = begin // mmap.PAGESIZE * mmap.PAGESIZE
+        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
     def check_size(self) -> None:
         """Refuse to go on with a mapped file that became shorter, which would end the process.

@@ -10,12 +10,10 @@ import pyarrow as pa
 from dsindex.errors import InputError
 from dsindex.text.tables.arrow_messages import (
     RECORD_BATCH,
-    find_file_batches,
-    find_stream_messages,
     read_batch_header,
     wanted_bytes,
 )
-from dsindex.text.tables.batches import leaf_columns, open_parquet, read_schema
+from dsindex.text.tables.batches import find_messages, leaf_columns, open_parquet, read_schema
 from dsindex.text.tables.columns import find_columns, is_text, joined_fields
 from dsindex.text.tables.csv_rows import read_csv_schema
 from dsindex.text.tables.files import errors_named, open_table
@@ -86,7 +84,7 @@ def measure_table(
             paths = None if columns is None else [joined_fields(schema, fields) for fields in columns.values()]
             return TableShape(groups=_measure_parquet(file, opened, paths))
         numbers = range(len(schema)) if found is None else sorted({places[0] for places in found.values()})
-        return TableShape(groups=_measure_arrow(file, schema, numbers, is_stream=format == "arrow-stream"))
+        return TableShape(groups=_measure_arrow(file, schema, numbers, cast("StoredFormat", format)))
 
 
 def _measure_parquet(
@@ -125,12 +123,11 @@ def _check_codec(path: str, column: str, codec: str) -> None:
 
 
 def _measure_arrow(
-    file: TableFile, schema: pa.Schema, numbers: Sequence[int], *, is_stream: bool
+    file: TableFile, schema: pa.Schema, numbers: Sequence[int], format: StoredFormat
 ) -> tuple[RowGroup, ...]:
     data = file.mapped()
-    messages = (find_stream_messages if is_stream else find_file_batches)(file.path, data)
     groups = []
-    for message in messages:
+    for message in find_messages(file.path, data, format):
         if message.kind == RECORD_BATCH:
             header = read_batch_header(file.path, data, message)
             size = wanted_bytes(header, data[message.body : message.end], schema, numbers)

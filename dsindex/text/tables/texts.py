@@ -155,7 +155,9 @@ class Strings:
             array = _take_views(array, chosen) if pa.types.is_string_view(array.type) else array.take(pa.array(chosen))
         if self._indices is not None:
             array = self._values.take(array)
-        return _trimmed(array if pa.types.is_large_string(array.type) else array.cast(pa.large_string()))
+        if pa.types.is_string_view(array.type) or pa.types.is_null(array.type):
+            array = array.cast(pa.large_string())
+        return _trimmed(array)
 
     def as_large(self) -> Strings:
         """Return the same strings as large ones, to take from."""
@@ -220,12 +222,13 @@ def _take_views(array: pa.StringViewArray, chosen: NDArray[np.int64]) -> pa.Larg
     return pa.concat_arrays([pa.array([], pa.large_string()), *pieces])
 
 
-def _trimmed(texts: pa.LargeStringArray) -> pa.LargeStringArray:
+def _trimmed(texts: pa.StringArray | pa.LargeStringArray) -> pa.LargeStringArray:
     """Return an array without nulls whose offsets begin at 0, and whose bytes end with the last text."""
     if len(texts) == 0:
         return pa.array([], pa.large_string())
     _, ends, data = texts.buffers()
-    offsets = np.frombuffer(ends, np.int64, count=len(texts) + 1, offset=8 * texts.offset)
+    dtype = np.dtype("<i8" if pa.types.is_large_string(texts.type) else "<i4")
+    offsets = np.frombuffer(ends, dtype, count=len(texts) + 1, offset=dtype.itemsize * texts.offset).astype(np.int64)
     begin, end = int(offsets[0]), int(offsets[-1])
     bytes_used = pa.py_buffer(b"") if data is None else data.slice(begin, end - begin)
     return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(offsets - begin), bytes_used)
