@@ -237,13 +237,13 @@ def _end_of_run(
 
 def _read(piece: SourceRange, settings: SourceSettings) -> Iterator[RecordBlock]:
     """Read a range's records; a bad one is an error unless the build quarantined bad records."""
-    from dsindex.text.records import read_records  # loads pyarrow, only when needed
+    from dsindex.text.parts import read_part  # loads pyarrow, only when needed
 
     source = settings.inputs[piece.input]
     part = TextPart(
         path=source.path, begin=piece.begin, end=piece.end, form=source.form, expected_size=source.size_bytes
     )
-    for block in read_records(
+    for block in read_part(
         part,
         keys=(settings.key,),
         pattern=settings.pattern,

@@ -32,7 +32,8 @@ from dsindex.shards.tokenize import (
     shard_attempt,
 )
 from dsindex.text.fields import JSON_WHITESPACE
-from dsindex.text.lines import LongLine, read_lines
+from dsindex.text.lines import LongLine
+from dsindex.text.parts import read_part_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -203,7 +204,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
     check_unchanged(task)
     with shard_attempt(task, settings.work_dir) as attempt:
         shard = _Shard(attempt, task, settings)
-        for block in read_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
+        for block in read_part_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
             shard.add(block)
         check_unchanged(task)
         require_unpacked(task)
@@ -252,7 +253,7 @@ class _Shard:
             else:
                 self._splits[self._split_of(outcome)].take(outcome, offset, line)
         self._lines += len(sizes)
-        self._text_bytes += block.num_bytes
+        self._text_bytes += block.source_bytes
         with self._attempt.errors_named():
             for split in self._splits.values():
                 split.write()

@@ -175,12 +175,12 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
         TokenizerError: If a token id is outside the tokenizer's vocabulary, or the engine fails its audit.
         OutputError: If the work folder cannot be written.
     """
-    from dsindex.text.records import read_records  # loads pyarrow, only when needed
+    from dsindex.text.parts import read_part  # loads pyarrow, only when needed
 
     check_unchanged(task)
     with shard_attempt(task, settings.work_dir) as attempt:
         writer = _ShardWriter(attempt, task, settings)
-        for block in read_records(
+        for block in read_part(
             task.part,
             keys=settings.keys,
             pattern=settings.pattern,

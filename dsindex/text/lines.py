@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.text.byte_sources import PlainSource, StreamSource, changed, opened_input
+from dsindex.text.byte_sources import changed, open_source, opened_input
 from dsindex.text.scanning import find_newlines
 
 if TYPE_CHECKING:
@@ -48,6 +48,13 @@ class LineBlock:
     """Index in `data` after each line's last byte, excluding the newline."""
     record_offsets: NDArray[np.int64] | None = None
     """Where each line is from, shape [lines], if not from these bytes of a file: the row group of a table, for one."""
+    text_bytes: int | None = None
+    """Size of what the lines were made of; None if they are the text itself."""
+
+    @property
+    def source_bytes(self) -> int:
+        """Size of the lines in the text that they are from."""
+        return self.num_bytes if self.text_bytes is None else self.text_bytes
 
     def line(self, number: int) -> bytes:
         """Return a copy of a line without its newline, keeping a BOM and a carriage return."""
@@ -104,13 +111,7 @@ def read_lines(
         InputError: If the file cannot be read, does not have the expected size, changes while it is read, or is not
             compressed as expected.
     """
-    path, container = part.path, part.form.container
-    with opened_input(path, part.expected_size) as file:
-        source: PlainSource | StreamSource
-        if container == "plain":
-            source, origin = PlainSource(path, file, part.begin, part.end), max(0, part.begin - 1)
-        else:
-            source, origin = StreamSource(path, file, container, part.begin, part.end), None
+    with open_source(part) as (source, origin):
         reader = _PartReader(
             source=source, origin=origin, has_bom=part.is_file_start, block_bytes=block_bytes, limit=max_line_bytes
         )

@@ -156,7 +156,7 @@ def read_records(
     blocks = read_lines(part, block_bytes=block_bytes, max_line_bytes=max_record_bytes)
     names = tuple(keys) if selection is None else selection.names
     wanted = WantedTexts(path=part.input, begin=part.begin, keys=names, pattern=pattern, selection=selection)
-    return _parse_all(blocks, wanted, max_record_bytes)
+    return parse_all(blocks, wanted, max_record_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,13 +214,14 @@ class WantedTexts:
         return replace(block, columns={name: TextColumn(texts=joined, texts_per_record=None)})
 
 
-def _parse_all(blocks: Iterator[LineBlock | LongLine], wanted: WantedTexts, limit: int | None) -> Iterator[RecordBlock]:
+def parse_all(blocks: Iterator[LineBlock | LongLine], wanted: WantedTexts, limit: int | None) -> Iterator[RecordBlock]:
+    """Parse blocks of lines of JSON as `read_records` does."""
     guess = _Guess()
     for block in blocks:
         parsed = _parse(block, wanted, limit, guess)
         if len(parsed.offsets):
             guess.types = {key: _arrow_type(column) for key, column in parsed.columns.items()}
-        num_bytes = block.num_bytes + 1 if isinstance(block, LongLine) else block.num_bytes
+        num_bytes = block.num_bytes + 1 if isinstance(block, LongLine) else block.source_bytes
         yield replace(wanted.finish(parsed), num_bytes=num_bytes)
         if parsed.stopped is not None:
             raise parsed.stopped

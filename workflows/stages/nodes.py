@@ -228,13 +228,14 @@ def _look_at_inputs(inputs: Sequence[InputFile]) -> tuple[int, list[str]]:
 def _audit_first_texts(probe: Probe) -> None:
     from dsindex.text.audit import audit, clip_texts
     from dsindex.text.encoders import make_encoder
-    from dsindex.text.records import TextColumn, read_records
+    from dsindex.text.parts import read_part
+    from dsindex.text.records import TextColumn
 
     first = probe.inputs[0]
     is_plain = first.form.container == "plain"
     end = min(first.size_bytes, AUDITED_BYTES) if is_plain else first.size_bytes
     part = TextPart(path=first.absolute_path, begin=0, end=end, form=first.form)
-    for block in read_records(part, keys=probe.keys, selection=probe.selection, block_bytes=AUDITED_BYTES):
+    for block in read_part(part, keys=probe.keys, selection=probe.selection, block_bytes=AUDITED_BYTES):
         for column in block.columns.values():
             if not isinstance(column, TextColumn):
                 continue  # token ids are not encoded

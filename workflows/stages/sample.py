@@ -124,12 +124,12 @@ def encode_piece(
     Raises:
         RecordLimitError: If the pattern takes too much time or memory for a record.
     """
-    from dsindex.text.records import read_records
+    from dsindex.text.parts import read_part
     from dsindex.text.token_ids import TokenColumn
 
     file = inputs[piece.input]
     part, stored_per_byte = _part_of(piece, file)
-    blocks = read_records(part, keys=keys, pattern=pattern, selection=selection, max_record_bytes=max_record_bytes)
+    blocks = read_part(part, keys=keys, pattern=pattern, selection=selection, max_record_bytes=max_record_bytes)
     documents = num_texts = tokens = longest = bad = text_bytes = 0
     for block in _first_blocks(blocks, file, max_bytes=piece.end - piece.begin):
         text_bytes += block.num_bytes

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dsindex.text.tables.files import TableFile
     from dsindex.text.tables.formats import TableFormat
     from dsindex.text.tables.texts import TextWindow
+    from dsindex.text.token_ids import TokenColumn
 
 _WINDOW_ROWS = 4096
 """Rows whose sizes are computed at a time."""
@@ -217,7 +218,7 @@ class _Blocks:
         """Yield the rows so far as a block, unless there are none."""
         if not self.num_rows:
             return
-        columns = {}
+        columns: dict[str, TextColumn | TokenColumn] = {}
         for name in self.names:
             counts = self.counts.get(name)
             columns[name] = TextColumn(
