@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError
 from dsindex.regular_files import what_is_no_file
 from dsindex.shards.tokenize import ShardTask
+from workflows.state.input_paths import find_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from workflows.state.input_paths import FoundPath
 
 MAX_SHARDS = 100_000
 """The approximate limit on the shards of a build; larger inputs get larger shards."""
@@ -33,23 +34,29 @@ class InputFile:
     """Modification time in ns."""
 
 
-def find_inputs(patterns: Sequence[str]) -> list[InputFile]:
-    """Resolve inputs in the order given; the matches of a pattern are sorted by name.
+def find_inputs(patterns: Sequence[str], *, lists: Sequence[str] = (), split: str | None = None) -> list[InputFile]:
+    """Find the files that `find_paths` names, in its order.
 
     Raises:
-        InputError: For a missing file, a pattern without a match, a folder, an empty file, or a compressed one.
+        InputError: For a missing file, a pattern without a match, an empty file, or a compressed one.
     """
-    return [_look_at(path) for pattern in patterns for path in _expand(pattern)]
+    return look_at_inputs(find_paths(patterns, lists=lists, split=split))
 
 
-def _expand(pattern: str) -> list[str]:
-    if os.path.exists(pattern) or not glob.has_magic(pattern):
-        return [pattern]
-    matches = sorted(glob.glob(pattern, recursive=True))
-    if not matches:
-        msg = f"{pattern}: expected at least one file to match, got none; check the pattern (quote it in a shell)"
-        raise InputError(msg)
-    return matches
+def look_at_inputs(paths: Iterable[FoundPath]) -> list[InputFile]:
+    """Return the files under paths that were found, as they are now.
+
+    Raises:
+        InputError: If one cannot be an input, naming it.
+    """
+    files = []
+    for found in paths:
+        try:
+            file = _look_at(found.absolute_path if found.is_standard_input else found.path)
+        except InputError as error:
+            raise found.at_origin(error) from error
+        files.append(replace(file, path=found.path))
+    return files
 
 
 def _look_at(path: str) -> InputFile:
@@ -65,9 +72,6 @@ def _look_at(path: str) -> InputFile:
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror}); check --input"
         raise InputError(msg) from error
-    if stat.S_ISDIR(status.st_mode):
-        msg = f"{path}: expected a file, got a folder; name its files, as in '{os.path.join(path, '*.jsonl')}'"
-        raise InputError(msg)
     suffix = os.path.splitext(path)[1]
     if suffix in COMPRESSED:
         command = COMPRESSED[suffix]
