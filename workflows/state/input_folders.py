@@ -96,7 +96,7 @@ def _walk(folder: str) -> tuple[list[FolderFile], Counter[str]]:
 def _members(folder: _Subfolder, others: Counter[str]) -> Sequence[FolderFile | _Subfolder]:
     entries = _list(folder.path)
     if MARKER_FILE in entries:
-        others["a work folder of dsindex"] += 1
+        others["work folders of dsindex"] += 1
         return ()
     if DICT_FILE in entries:
         splits = read_split_names(folder.path)
@@ -122,7 +122,7 @@ def _plain_members(
         elif entries[name].is_dir(follow_symlinks=False):
             members.append(_below(folder, name))
         elif entries[name].is_symlink() and entries[name].is_dir():
-            others["a link to a folder"] += 1
+            others["links to folders"] += 1
         elif _is_data(name) and not (has_info and _CACHED_MAP.fullmatch(name)):
             members.append(_file(folder, name))
         else:
@@ -184,6 +184,6 @@ def _describe_others(others: Counter[str]) -> str:
     if not others:
         return "nothing"
     kinds = others.most_common()
-    shown = [f"{count:,} {kind}" for kind, count in kinds[:_SHOWN_KINDS]]
-    hidden = sum(count for _, count in kinds[_SHOWN_KINDS:])
-    return ", ".join([*shown, *([f"{hidden:,} others"] if hidden else [])])
+    shown = [f"{kind} ({count:,})" for kind, count in kinds[:_SHOWN_KINDS]]
+    rest = sum(count for _, count in kinds[_SHOWN_KINDS:])
+    return ", ".join([*shown, *([f"others ({rest:,})"] if rest else [])])

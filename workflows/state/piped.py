@@ -19,11 +19,11 @@ def open_piped() -> Iterator[IO[bytes]]:
     Raises:
         InputError: If it is closed or a terminal, where a person would have to type the data.
     """
-    stream = sys.stdin
-    if stream is None or stream.closed:
+    buffer = getattr(sys.stdin, "buffer", None)  # None if it is closed, or a notebook's
+    if buffer is None or buffer.closed:
         msg = "-: expected data on standard input, but it is closed; pipe the data to this command"
         raise InputError(msg)
-    if stream.isatty():
+    if buffer.isatty():
         msg = "-: expected data on standard input, got a terminal; pipe the data, as in `zcat FILE | dsindex …`"
         raise InputError(msg)
-    yield stream.buffer
+    yield buffer

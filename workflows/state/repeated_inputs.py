@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,9 +31,12 @@ def find_repeated(inputs: Sequence[InputFile]) -> tuple[RepeatedInput, ...]:
 
     Links to a file, symbolic or hard, count as that file.
     """
+    alike = Counter((file.size_bytes, file.version) for file in inputs)
     times: dict[tuple[int, int] | str, int] = {}
     paths: dict[tuple[int, int] | str, str] = {}
     for file in inputs:
+        if alike[file.size_bytes, file.version] == 1:
+            continue  # no other input is the same file, so it need not be looked at
         identity = _identity(file.absolute_path)
         times[identity] = times.get(identity, 0) + 1
         paths.setdefault(identity, file.path)

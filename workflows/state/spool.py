@@ -102,7 +102,7 @@ def _chunks(stream: IO[bytes]) -> Iterator[memoryview]:
     buffer = memoryview(bytearray(READ_BYTES))
     while True:
         try:
-            count = stream.readinto(buffer)  # type: ignore[attr-defined]  # every binary stream has it
+            count = stream.readinto1(buffer)  # type: ignore[attr-defined]  # one read, so that Ctrl-C is heard after it
         except OSError as error:
             msg = f"-: standard input cannot be read ({error.strerror}); check the command before the |"
             raise InputError(msg) from error

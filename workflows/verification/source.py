@@ -15,6 +15,7 @@ from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
 from workflows.options.config import ExecutorConfig
 from workflows.options.pack import PBIN_SUFFIX
+from workflows.state.input_paths import STANDARD_INPUT
 from workflows.state.publishing import PROVENANCE_SUFFIX
 from workflows.verification.pbin_options import read_pbin_options
 
@@ -160,13 +161,15 @@ def _find_inputs(
     inputs, findings = [], []
     for number, file in enumerate(recorded):
         path = file.path
-        if not os.path.isfile(path) and number < len(absolute):
+        is_piped = path == STANDARD_INPUT
+        if (is_piped or not os.path.isfile(path)) and number < len(absolute):
             path = absolute[number]
         try:
             size_bytes = os.path.getsize(path)
             fingerprint = fingerprint_input(path)
         except OSError as error:
-            findings.append(f"{path}: cannot be read ({error.strerror}); the dataset was made from it, restore it")
+            remedy = "store standard input there again" if is_piped else "restore it"
+            findings.append(f"{path}: cannot be read ({error.strerror}); the dataset was made from it, {remedy}")
             continue
         except InputError as error:
             findings.append(str(error))
