@@ -170,7 +170,7 @@ def test_bad_record_is_named_and_can_be_quarantined_without_piping_again(
 ) -> None:
     pipe(TEXT + b"broken\n")
     assert main([*WORDS]) == 1
-    assert f"{STORED}, line 61: expected JSON" in message(capsys)
+    assert f"dsindex build: - (stored as {STORED.absolute()}), line 61: expected JSON" in message(capsys)
     pipe(b"")
     assert main([*WORDS, "--on-bad-record", "quarantine"]) == 0
 
@@ -335,3 +335,25 @@ def test_other_jobs_and_functions_read_it(pipe: type[Piped]) -> None:
     assert built.counts.lines == 60
     assert os.path.basename(spool_path("out/x.build")) == "stdin"
     assert not os.path.exists("out/x.build")
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+def test_workers_of_a_cluster_read_what_was_stored(pipe: type[Piped]) -> None:
+    pipe(TEXT)
+    assert main([*WORDS]) == 0
+    pipe(TEXT)
+    words = [
+        "build",
+        "--input",
+        "-",
+        *TOKENIZER,
+        "--output-prefix",
+        "ray/x",
+        "--executor",
+        "ray",
+        "--shard-size",
+        "9KiB",
+    ]
+    assert main(words) == 0
+    assert published(Path("ray")) == published(Path("out"))

@@ -27,7 +27,7 @@ from workflows.state.identity import Plan
 from workflows.state.manifest import Content, RecordCounts
 from workflows.state.outputs import MEGATRON_SUFFIXES, Output
 from workflows.state.publishing import Dataset, Target, shard_part, shard_provenance, shard_quarantine
-from workflows.state.standard_input import unused_input_discarded
+from workflows.state.standard_input import piped_input_named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,7 +85,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
     Raises:
         DsindexError: If the build cannot be done as asked; final names then never refer to incomplete files.
     """
-    with unused_input_discarded(work_folder_path(config)):
+    with piped_input_named(work_folder_path(config)):
         return _Build(config, reporter, index).run()
 
 

@@ -40,7 +40,7 @@ from workflows.stages.source import describe_kept, open_source, require_recorded
 from workflows.stages.tokenize import make_shards
 from workflows.state.identity import Plan
 from workflows.state.outputs import MEGATRON_SUFFIXES, Output
-from workflows.state.standard_input import unused_input_discarded
+from workflows.state.standard_input import piped_input_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,7 +97,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     Raises:
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
-    with unused_input_discarded(work_folder_path(config)):
+    with piped_input_named(work_folder_path(config)):
         return _Instruct(config, instruction, reporter).run()
 
 

@@ -35,7 +35,7 @@ from workflows.state.identity import Plan
 from workflows.state.manifest import Content, RecordCounts
 from workflows.state.outputs import PBIN_SUFFIXES, Output
 from workflows.state.publishing import Dataset, Target, identify_parts, shard_part, shard_provenance, shard_quarantine
-from workflows.state.standard_input import unused_input_discarded
+from workflows.state.standard_input import piped_input_named
 
 if TYPE_CHECKING:
     from dsindex.merging import Part
@@ -78,7 +78,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackReport:
     Raises:
         DsindexError: If the input cannot be packed as asked; final names then never refer to incomplete files.
     """
-    with unused_input_discarded(work_folder_path(config)):
+    with piped_input_named(work_folder_path(config)):
         return _Pack(config, reporter).run()
 
 

@@ -2,8 +2,8 @@
 
 All files below the folder whose suffix is known are taken. Entries of each folder are taken by name, compared as bytes,
 so `a/z.jsonl` comes before `b.jsonl`. Left out are hidden files and folders, files of other kinds, links to folders
-(they may lead in circles), and what dsindex itself writes: work folders, manifests, provenance and quarantines. Links
-to files are followed, as the cache of the Hugging Face hub needs.
+(they may lead in circles), and what dsindex itself writes: work folders, manifests, provenance, quarantines, and the
+records of repairs and index caches. Links to files are followed, as the cache of the Hugging Face hub needs.
 
 Folders of `datasets.save_to_disk` are taken as their state.json says, wherever they are found.
 """
@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
 DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 COMPRESSION_SUFFIXES = (".gz", ".bgz", ".zst", ".zstd", ".bz2", ".xz")
-_OWN_SUFFIXES = (".manifest.json", ".provenance.parquet", ".quarantine.jsonl.zst")
+_OWN_SUFFIXES = (
+    ".manifest.json",
+    ".provenance.parquet",
+    ".quarantine.jsonl.zst",
+    ".repair.json",
+    "-dsindex.json",
+)
 _INFO_FILES = frozenset({"dataset_info.json", "dataset_infos.json", DICT_FILE})
 """Descriptions that Hugging Face's datasets writes beside data."""
 _CACHED_MAP = re.compile(r"(cache|tmp)-?[0-9a-z_]+\.arrow")

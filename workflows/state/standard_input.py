@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from dsindex.errors import PlanError
+from dsindex.errors import PlanError, RecordError
 from workflows.state.piped import open_piped
 from workflows.state.spool import spool_path, write_spool
 from workflows.state.work_folder import discard_unused_folder, hold_work_folder, read_unfinished
@@ -66,12 +66,22 @@ def store_standard_input(work_dir: str, *, fresh: bool, say: Callable[[str], Non
 
 
 @contextlib.contextmanager
-def unused_input_discarded(work_dir: str) -> Iterator[None]:
-    """Remove a stored input with its work folder if the block fails before the job has begun to work there."""
+def piped_input_named(work_dir: str) -> Iterator[None]:
+    """Name standard input in an error about one of its records, and clean up if the block fails.
+
+    A stored input is removed with its work folder if the job has not begun to work there.
+
+    Raises:
+        RecordError: The block's, in which `-` takes the place of the stored file.
+    """
     try:
         yield
-    except BaseException:
+    except BaseException as error:
         discard_unused_folder(work_dir)
+        path = spool_path(work_dir)
+        if isinstance(error, RecordError) and error.path == path:
+            shown = f"- (stored as {path})" if os.path.exists(path) else "-"
+            raise type(error)(shown, error.offset, error.reason, error.line) from error
         raise
 
 
