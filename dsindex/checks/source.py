@@ -73,8 +73,8 @@ class SourceSettings:
 
     @property
     def has_offsets(self) -> bool:
-        """Whether records can be read where the provenance says, which compressed inputs do not allow."""
-        return all(file.form.container == "plain" for file in self.inputs)
+        """Whether records can be read where the provenance says, as only plain lines allow."""
+        return all(file.form.can_seek for file in self.inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ which attempt counts (workflows.state.ledger). A worker holds a few parsed block
 from __future__ import annotations
 
 import os
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -261,6 +262,8 @@ class _ShardWriter:
         self._settings = settings
         self._lines = self._blank = self._records = self._quarantined = self._filtered = self._text_bytes = 0
         self._chosen: list[str] = []
+        self._audited = 0
+        """Bytes of text from which `_chosen` was drawn, where offsets do not say it."""
         self._quarantine: AttemptFile | None = None
         with attempt.errors_named():
             dtype = np.dtype(settings.dtype)
@@ -302,14 +305,21 @@ class _ShardWriter:
     def _choose_audit(self, block: RecordBlock, column: TextColumn) -> None:
         """Collect the few texts drawn for the audit, which are compared together: a call per block would be slower."""
         from dsindex.text.audit import choose_audit
+        from dsindex.text.encoders import string_buffers
 
         settings = self._settings
         if settings.engine.name != "gigatoken":
             return
         per_record = column.texts_per_record
         offsets = block.offsets if per_record is None else np.repeat(block.offsets, per_record)
+        input_number = self._task.input
+        if not self._task.form.can_seek:  # offsets that do not say where in the input a text is
+            sizes = np.diff(string_buffers(column.texts)[0])
+            offsets = np.cumsum(sizes) - sizes + self._audited
+            self._audited += int(sizes.sum())
+            input_number = xxhash.xxh3_64_intdigest(struct.pack("<QQ", input_number, self._task.begin))
         chosen = choose_audit(
-            column.texts, offsets, input_number=self._task.input, special_tokens=settings.tokenizer.special_tokens
+            column.texts, offsets, input_number=input_number, special_tokens=settings.tokenizer.special_tokens
         )
         self._chosen += chosen.to_pylist()
 

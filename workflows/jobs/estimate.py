@@ -18,7 +18,7 @@ from dsindex.storage import free_bytes
 from workflows.execution.cpus import available_cpus
 from workflows.stages.nodes import nearest_folder
 from workflows.stages.sample import Piece, PieceCounts, encode_piece, spread_pieces
-from workflows.stages.selection import select
+from workflows.stages.selection import select, wanted_columns
 from workflows.stages.source import open_source
 from workflows.state.inputs import MAX_SHARDS, count_shards
 
@@ -107,7 +107,7 @@ def run_plan(config: BuildConfig) -> BuildEstimate:
     Raises:
         DsindexError: If the inputs or the tokenizer cannot be used.
     """
-    source = open_source(config, append_eod=config.append_eod)
+    source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config))
     workers = config.workers or available_cpus()
     sample = run_sample(source, config.output_names, select(config, source.tokenizer), workers=workers)
     scale = source.total_bytes / sample.sampled_bytes

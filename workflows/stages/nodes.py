@@ -232,9 +232,8 @@ def _audit_first_texts(probe: Probe) -> None:
     from dsindex.text.records import TextColumn
 
     first = probe.inputs[0]
-    is_plain = first.form.container == "plain"
-    end = min(first.size_bytes, AUDITED_BYTES) if is_plain else first.size_bytes
-    part = TextPart(path=first.absolute_path, begin=0, end=end, form=first.form)
+    bounds = (0, min(first.size_bytes, AUDITED_BYTES)) if first.parts is None else first.parts.bounds
+    part = TextPart(path=first.absolute_path, begin=0, end=bounds[1], form=first.form)
     for block in read_part(part, keys=probe.keys, selection=probe.selection, block_bytes=AUDITED_BYTES):
         for column in block.columns.values():
             if not isinstance(column, TextColumn):
@@ -242,7 +241,7 @@ def _audit_first_texts(probe: Probe) -> None:
             texts = clip_texts(column.texts, text_bytes=AUDITED_BYTES, total_bytes=AUDITED_BYTES)
             make_encoder(probe.tokenizer, probe.engine).encode(texts)
             audit(probe.tokenizer, probe.engine, texts)
-        if not is_plain:
+        if first.parts is not None:
             return  # the first block is enough
 
 

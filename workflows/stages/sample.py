@@ -132,7 +132,7 @@ def encode_piece(
     blocks = read_part(part, keys=keys, pattern=pattern, selection=selection, max_record_bytes=max_record_bytes)
     documents = num_texts = tokens = longest = bad = text_bytes = 0
     for block in _first_blocks(blocks, file, max_bytes=piece.end - piece.begin):
-        text_bytes += block.num_bytes
+        text_bytes += _text_bytes(block)
         documents += len(block.offsets)
         bad += len(block.bad)
         for column in block.columns.values():
@@ -210,15 +210,29 @@ def audited_pieces(sizes: Sequence[int]) -> list[Piece]:
 
 def _part_of(piece: Piece, file: InputFile) -> tuple[TextPart, float | None]:
     """Return what to read, and for a compressed input, the size that a byte of its text has there."""
-    if file.form.container == "plain":
+    if file.form.can_seek:
         return TextPart(path=file.absolute_path, begin=piece.begin, end=piece.end, form=file.form), None
-    bounds = (0,) if file.parts is None or file.parts.is_stream else file.parts.bounds[:-1]
-    begin = bounds[bisect_right(bounds, piece.begin) - 1]
+    bounds = (0, file.size_bytes) if file.parts is None or file.parts.is_stream else file.parts.bounds
+    units = max(1, bounds[-1])
+    number = min(bisect_right(bounds, piece.begin * units // file.size_bytes), len(bounds) - 1) - 1
+    begin, end = bounds[number], bounds[number + 1]
+    if file.form.container == "plain":
+        text_bytes = None if file.parts is None else file.parts.text_bytes
+        stored_per_byte = file.size_bytes / text_bytes if text_bytes else 1.0
+        return TextPart(path=file.absolute_path, begin=begin, end=end, form=file.form), stored_per_byte
     try:
         stored_per_byte = measure_compression(file.absolute_path, file.form.container, begin=begin)
     except InputError:  # reported by its shard
         stored_per_byte = 1 / TEXT_PER_STORED_BYTE
-    return TextPart(path=file.absolute_path, begin=begin, end=file.size_bytes, form=file.form), stored_per_byte
+    return TextPart(path=file.absolute_path, begin=begin, end=end, form=file.form), stored_per_byte
+
+
+def _text_bytes(block: RecordBlock) -> int:
+    """Return the size of a block's text: of its lines, or of the texts of rows."""
+    from dsindex.text.records import TextColumn
+
+    columns = block.columns.values()
+    return block.num_bytes or sum(column.texts.nbytes for column in columns if isinstance(column, TextColumn))
 
 
 def _first_blocks(blocks: Iterator[RecordBlock], file: InputFile, *, max_bytes: int) -> Iterator[RecordBlock]:
@@ -229,8 +243,8 @@ def _first_blocks(blocks: Iterator[RecordBlock], file: InputFile, *, max_bytes: 
     try:
         for block in blocks:
             yield block
-            num_bytes += block.num_bytes
-            if num_bytes >= max_bytes and file.form.container != "plain":
+            num_bytes += _text_bytes(block)
+            if num_bytes >= max_bytes and not file.form.can_seek:
                 return
     except RecordLimitError as error:
         if file.form.container == "plain":
