@@ -281,7 +281,8 @@ class _ShardWriter:
         if block.bad and not self._settings.quarantine:
             self._audit()  # errors in the text before the bad record go first
             first = block.bad[0]
-            raise BadRecordError(self._task.path, first.offset, first.reason, part=(self._task.begin, first.line))
+            place, is_row = (self._task.begin, first.line), self._task.form.is_table
+            raise BadRecordError(self._task.path, first.offset, first.reason, part=place, is_row=is_row)
         offsets, lines = block.offsets, block.lines
         with self._attempt.errors_named():
             for key in self._keys:

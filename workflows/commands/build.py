@@ -19,7 +19,6 @@ from workflows.options.config import BuildConfig, ExecutorConfig
 from workflows.options.index import IndexConfig, add_index_arguments
 from workflows.progress.choice import make_reporter
 from workflows.progress.standard_streams import write_lines
-from workflows.state.repeated_inputs import describe_repeated
 
 if TYPE_CHECKING:
     import argparse
@@ -120,7 +119,7 @@ def describe_build(report: BuildReport) -> str:
         f"{counts.lines:,} lines = {counts.kept:,} kept + {filtered}{counts.quarantined:,} quarantined + "
         f"{counts.blank:,} blank"
     )
-    lines += describe_repeated(report.repeated_inputs)
+    lines += report.input_notes
     for dataset in report.datasets:
         lines.append(
             f"{dataset.prefix}: {dataset.num_documents:,} documents, {dataset.num_sequences:,} sequences, "

@@ -114,6 +114,12 @@ def add_record_arguments(parser: argparse.ArgumentParser, *, shard_size: str = "
         choices=["fail", "quarantine"],
         help="stop at the first bad record, or set bad records aside with file, line and reason (default: fail)",
     )
+    records.add_argument(
+        "--on-bad-input",
+        choices=["fail", "skip-file"],
+        help="stop at a compressed file or table that is damaged or cut off, or leave out such files as a whole, which "
+        "reads all of them twice (default: fail)",
+    )
     records.add_argument("--max-bad-records", metavar="N|N%", help="stop when more are set aside")
     records.add_argument("--max-record-size", metavar="SIZE", help="treat longer lines as bad records")
     add_work_arguments(parser)

@@ -91,6 +91,8 @@ class RecordsConfig(WorkConfig):
     shard_size: Size = Field(default=64 << 20, ge=1)
     no_provenance: bool = False
     on_bad_record: Literal["fail", "quarantine"] = "fail"
+    on_bad_input: Literal["fail", "skip-file"] = "fail"
+    """Whether a damaged input ends the job, or is left out as a whole, after all inputs were read once."""
     max_bad_records: str | None = None
     """A number or a share such as `1%`; None: no limit."""
     max_record_size: Size | None = Field(default=None, ge=1)

@@ -164,10 +164,19 @@ class RecordedPacking(_Part):
     """Share of the positions that hold tokens, to six digits."""
 
 
+class DamagedInputRecord(_Part):
+    """An input that was left out since its content is damaged."""
+
+    path: str
+    size_bytes: Count
+    reason: str
+
+
 class Content(_Part):
     """The part of a manifest that depends on inputs, tokenizer and options alone."""
 
     inputs: list[RecordedInput]
+    damaged_inputs: list[DamagedInputRecord] | None = None
     account: RecordCounts | None = None
     documents: Count
     sequences: Count
