@@ -73,7 +73,7 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text.add_argument(
         "--engine",
-        choices=["auto", "gigatoken", "tokenizers"],
+        choices=["auto", "gigatoken", "reference", "tokenizers"],
         help="the library that encodes; auto is gigatoken where it returns the same tokens (default: auto)",
     )
     add_record_arguments(parser)

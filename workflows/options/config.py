@@ -99,7 +99,7 @@ class TextConfig(RecordsConfig):
 
     eod_token: str | None = None
     tokenizer_hf_no_include_special_tokens: bool = False
-    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto"
 
 
 class BuildConfig(TextConfig):

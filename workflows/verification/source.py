@@ -39,7 +39,7 @@ class SourceConfig(ExecutorConfig):
 
     tokenizer_model: str | None = None
     """Path of the tokenizer; None to use the path in the manifest."""
-    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
