@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 GIGATOKEN_VERSIONS = ("0.10.0",)
 TOKENIZERS_VERSIONS = ("0.22.0", "0.22.1", "0.22.2", "0.23.1", "0.23.2", "0.23.3")
 """Versions of which all pairs give the tables below."""
-SENTENCEPIECE_VERSIONS = ("0.2.3",)
+SENTENCEPIECE_VERSIONS = ("0.2.0", "0.2.1", "0.2.2", "0.2.3")
 """Versions that agree with gigatoken on every code point."""
-TIKTOKEN_VERSIONS = ("0.14.0",)
-"""Versions that differ from gigatoken on no other code points than `tokenizers` does."""
+TIKTOKEN_VERSIONS = ("0.9.0", "0.11.0", "0.12.0", "0.13.0", "0.14.0")
+"""Versions that differ from gigatoken on the code points on which `tokenizers` does."""
 REFERENCE_VERSIONS: dict[str, tuple[str, ...]] = {
     "tokenizers": TOKENIZERS_VERSIONS,
     "sentencepiece": SENTENCEPIECE_VERSIONS,

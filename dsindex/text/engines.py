@@ -26,7 +26,7 @@ from dsindex.text.fast_tokenizers import fast_tokenizer, json_for_gigatoken
 from dsindex.text.probes import FIXED_PROBES, probes_of, probes_of_vocabulary
 from dsindex.text.references import reference_of
 from dsindex.text.structures import Unsuitable, compared_parts
-from dsindex.text.tokenizer import load_json, shared_tokenizer
+from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
     from dsindex.text.tokenizer import LibraryName, Tokenizer
@@ -195,11 +195,10 @@ def _check_gigatoken(tokenizer: Tokenizer) -> tuple[tuple[int, int], ...]:
     Raises:
         Unsuitable: If gigatoken does not support this tokenizer.
     """
-    content = json_for_gigatoken(tokenizer)
-    document = orjson.loads(content)
+    document = orjson.loads(json_for_gigatoken(tokenizer))
     parts = compared_parts(document)
     _check_largest_id(document, tokenizer.vocabulary_size)
-    check_added_tokens(document, load_json(content))
+    check_added_tokens(document, shared_tokenizer(tokenizer) if tokenizer.library == "tokenizers" else None)
     probes = probes_of([token["content"] for token in document.get("added_tokens") or []])
     if tokenizer.library != "tokenizers":
         probes += probes_of_vocabulary(_vocabulary_texts(tokenizer))

@@ -145,12 +145,11 @@ def shared_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
             f"reads such a file, this command does not"
         )
         raise TokenizerError(msg)
-    return load_json(tokenizer.json)
+    return _load_json(tokenizer.json)
 
 
 @functools.lru_cache(maxsize=4)
-def load_json(content: bytes) -> tokenizers.Tokenizer:
-    """Return the process-wide `tokenizers` object for the bytes of a tokenizer.json."""
+def _load_json(content: bytes) -> tokenizers.Tokenizer:
     import tokenizers
 
     loaded = tokenizers.Tokenizer.from_buffer(content)

@@ -54,7 +54,7 @@ def sentencepiece_model(shape: str) -> bytes:
 
 
 @functools.cache
-def ranks(count: int = 700) -> dict[bytes, int]:
+def ranks(count: int = 560) -> dict[bytes, int]:
     """Learn merges from sentences: every byte, then what is joined most often, a space at the begin of words only."""
     words: list[list[bytes]] = []
     for sentence in SENTENCES * 2:
@@ -84,12 +84,12 @@ def _joined(word: list[bytes], token: bytes) -> list[bytes]:
     return made
 
 
-def tiktoken_file(count: int = 700) -> bytes:
+def tiktoken_file(count: int = 560) -> bytes:
     """Ranks as tiktoken's files have them."""
     return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks(count).items())
 
 
-def rank_entries(count: int = 700) -> list[dict[str, Any]]:
+def rank_entries(count: int = 560) -> list[dict[str, Any]]:
     """Ranks as tekken.json and Megatron's files have them."""
     return [
         {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": token.decode(errors="replace")}
@@ -97,7 +97,7 @@ def rank_entries(count: int = 700) -> list[dict[str, Any]]:
     ]
 
 
-def tekken_file(*, pattern: str, count: int = 700) -> bytes:
+def tekken_file(*, pattern: str, count: int = 560) -> bytes:
     """A small tekken.json with 20 special tokens."""
     config = {"pattern": pattern, "default_vocab_size": count + 20, "default_num_special_tokens": 20, "version": "v3"}
     special = [
