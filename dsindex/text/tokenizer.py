@@ -17,6 +17,7 @@ from dsindex.errors import TokenizerError
 from dsindex.text.conversion.gpt2_files import END_OF_TEXT, convert_gpt2_files
 from dsindex.text.conversion.ranks import make_tiktoken, read_definition
 from dsindex.text.conversion.sentencepiece import read_sentencepiece
+from dsindex.text.hub import find_tokenizer
 from dsindex.text.tokenizer_file import TokenizerOptions, kind_of_file, read_encoding, read_tokenizer_bytes
 from dsindex.text.tokenizer_folder import (
     LARGEST_FILE_BYTES,
@@ -55,7 +56,7 @@ class Tokenizer:
     """A tokenizer as data: picklable, comparable, and the same on every node."""
 
     name: str
-    """Name of the folder or file, for messages and the manifest."""
+    """Name of the folder or file, or in the hub, for messages and the manifest."""
     json: bytes
     """The bytes of tokenizer.json; empty for a tokenizer of another library."""
     sha256: str
@@ -69,14 +70,16 @@ class Tokenizer:
     library: LibraryName = "tokenizers"
     model: bytes = b""
     """The bytes of a SentencePiece `.model`, or the definition of a tiktoken encoding; empty for a tokenizer.json."""
+    revision: str | None = None
+    """The commit in the hub that it was loaded from; None for a path."""
 
 
 def load_tokenizer(path: str, *, eod_token: str | None = None, options: TokenizerOptions | None = None) -> Tokenizer:
     """Read a tokenizer and find its end-of-document token.
 
     Args:
-        path: A tokenizer's file, or a folder with a tokenizer.json and, optionally, tokenizer_config.json and
-            special_tokens_map.json.
+        path: A tokenizer's file; a folder with a tokenizer.json and, optionally, tokenizer_config.json and
+            special_tokens_map.json; or a name in the Hugging Face hub, optionally with `@` and a revision.
         eod_token: The end-of-document token; None for the folder's eos_token or the file's own, if it has one.
         options: What the file does not say.
 
@@ -88,8 +91,11 @@ def load_tokenizer(path: str, *, eod_token: str | None = None, options: Tokenize
     if options.vocab_file is not None and options.merge_file is not None:
         file, tokenizer, own_eod = options.vocab_file, *_read_gpt2_files(options.vocab_file, options.merge_file)
     else:
-        file = find_tokenizer_file(path)
-        tokenizer, own_eod = _read_file(path, file, options)
+        found = find_tokenizer(path)
+        file = find_tokenizer_file(found.path, options.folder_suffix)
+        tokenizer, own_eod = _read_file(found.path, file, options)
+        if found.name is not None:
+            tokenizer = replace(tokenizer, name=found.name, revision=found.revision)
     eod = eod_token if eod_token is not None else own_eod
     if eod is None:
         return tokenizer

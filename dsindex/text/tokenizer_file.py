@@ -70,6 +70,11 @@ class TokenizerOptions:
     tokenizer_special_tokens: tuple[str, ...] = MEGATRON_SPECIAL_TOKENS
     """The first special tokens for ranks in JSON."""
 
+    @property
+    def folder_suffix(self) -> str | None:
+        """How the name of the file ends that is meant by a folder; None for its tokenizer.json."""
+        return ".model" if self.tokenizer_type is not None and "SentencePiece" in _KINDS[self.tokenizer_type] else None
+
 
 def read_tokenizer_bytes(file: str) -> bytes:
     """Return a tokenizer's bytes.
@@ -96,6 +101,7 @@ def kind_of_file(file: str, content: bytes, options: TokenizerOptions) -> FileKi
         TokenizerError: If it is not what the type that was asked for reads.
     """
     kind = _kind_of_content(file, content)
+    _check_options_apply(file, kind, options)
     wanted = options.tokenizer_type
     if wanted is not None and kind not in _KINDS[wanted]:
         article = "a" if kind == "SentencePiece" or kind == "tiktoken" else ""
@@ -104,6 +110,18 @@ def kind_of_file(file: str, content: bytes, options: TokenizerOptions) -> FileKi
         msg = f"{file}: expected {expected} for --tokenizer-type {wanted}, got {article} {kind} file; {remedy}"
         raise TokenizerError(" ".join(msg.split()))
     return kind
+
+
+def _check_options_apply(file: str, kind: FileKind, options: TokenizerOptions) -> None:
+    if kind != "ranks in JSON" and options.tokenizer_special_tokens != MEGATRON_SPECIAL_TOKENS:
+        msg = (
+            f"{file}: expected no --tokenizer-special-tokens, which only ranks in JSON take, got a {kind} file; save "
+            f"the tokenizer with these tokens"
+        )
+        raise TokenizerError(msg)
+    if kind != "tiktoken" and options.tiktoken_encoding is not None:
+        msg = f"{file}: expected a tiktoken file for --tiktoken-encoding, got a {kind} file; leave the option out"
+        raise TokenizerError(msg)
 
 
 def _kind_of_content(file: str, content: bytes) -> FileKind:

@@ -23,8 +23,12 @@ LARGEST_FILE_BYTES = 512 * 1024**2
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
-def find_tokenizer_file(path: str) -> str:
+def find_tokenizer_file(path: str, suffix: str | None = None) -> str:
     """Return the path of a tokenizer's file: the path itself, or the tokenizer.json of a folder.
+
+    Args:
+        path: A file or folder.
+        suffix: How the name of the only such file in a folder ends, if not the tokenizer.json is wanted.
 
     Raises:
         TokenizerError: If there is none.
@@ -34,12 +38,13 @@ def find_tokenizer_file(path: str) -> str:
         raise TokenizerError(msg)
     if not os.path.isdir(path):
         return path
-    file = os.path.join(path, "tokenizer.json")
-    if os.path.isfile(file):
-        return file
     names = sorted(os.listdir(path))
+    wanted = [name for name in names if (name == "tokenizer.json" if suffix is None else name.endswith(suffix))]
+    if len(wanted) == 1 and os.path.isfile(os.path.join(path, wanted[0])):
+        return os.path.join(path, wanted[0])
     shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
-    msg = f"{path}: expected a folder with a tokenizer.json, got one with {shown}; {_remedy(path, names)}"
+    what = "a tokenizer.json" if suffix is None else f"one *{suffix}"
+    msg = f"{path}: expected a folder with {what}, got one with {shown}; {_remedy(path, names)}"
     raise TokenizerError(msg)
 
 

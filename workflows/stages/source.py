@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import PlanError
 from dsindex.shards.tokenize import fingerprint_input
-from dsindex.text.tokenizer import load_tokenizer, require_eod
+from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod
 from workflows.state.inputs import choose_shard_size, find_inputs, plan_shards
 from workflows.state.manifest import RecordedInput, RecordedOptions, RecordedTokenizer
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from workflows.state.inputs import InputFile
     from workflows.state.ledger import Ledger
     from workflows.state.manifest import Manifest
+
+
+_NO_OPTIONS = TokenizerOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +78,23 @@ class TextSource:
 
     def describe_tokenizer(self) -> RecordedTokenizer:
         """Return the manifest's `tokenizer`."""
+        options = self.config.tokenizer_options()
+        given = {
+            name: value
+            for name in TokenizerOptions.__slots__
+            if (value := getattr(options, name)) != getattr(_NO_OPTIONS, name)
+        }
+        if self.tokenizer.revision is None:
+            given.pop("tokenizer_type", None)  # it chooses a file of a folder, but changes no token
+        revision = self.tokenizer.revision
+        more: dict[str, Any] = {"options": given} if given else {}
+        more |= {} if revision is None else {"revision": revision}
         return RecordedTokenizer(
             name=self.tokenizer.name,
             sha256=self.tokenizer.sha256,
             vocabulary_size=self.tokenizer.vocabulary_size,
             eod_id=self.eod_id,
+            **more,
         )
 
     def describe_options(self, **own: Any) -> RecordedOptions:  # noqa: ANN401 - fields of RecordedOptions
@@ -108,7 +123,7 @@ def open_source(config: TextConfig, *, append_eod: bool) -> TextSource:
     from dsindex.text.engines import choose_engine
 
     inputs = tuple(find_inputs(config.input))
-    tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token)
+    tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token, options=config.tokenizer_options())
     engine = choose_engine(
         tokenizer, config.engine, add_special_tokens=not config.tokenizer_hf_no_include_special_tokens
     )
