@@ -1,7 +1,8 @@
 """What a file of ranks does not contain: the patterns and special tokens of published encodings, by name.
 
-Sources: tiktoken_ext/openai_public.py of tiktoken, models/llama3/tokenizer.py of meta-llama/llama-models and of
-meta-llama/llama3, tokenization_qwen.py of Qwen, tekken.py of mistral-common, and tiktoken_tokenizer.py of Megatron-LM.
+Sources: tiktoken_ext/openai_public.py of tiktoken; llama3/tokenizer.py and llama4/tokenizer.py of
+meta-llama/llama-models, and tokenizer.py of meta-llama/llama3; tokenization_qwen.py of Qwen; tekken.py of
+mistral-common; tiktoken_tokenizer.py of Megatron-LM.
 """
 
 from __future__ import annotations
@@ -67,9 +68,16 @@ _FIXED: dict[str, tuple[str, dict[str, int], int | None]] = {
 }
 """Pattern, special tokens and their ids, and the size of the vocabulary where it is more than the largest id."""
 
-FAMILIES = (*_FIXED, "llama3", "llama3.1", "qwen")
+FAMILIES = (*_FIXED, "llama3", "llama3.1", "llama4", "qwen")
 """Names of all encodings, as the option takes them."""
-SIZES = {50256: "gpt2", 100256: "cl100k_base", 199998: "o200k_base", 128000: "llama3 or llama3.1", 151643: "qwen"}
+SIZES = {
+    50256: "gpt2",
+    100256: "cl100k_base",
+    199998: "o200k_base",
+    128000: "llama3 or llama3.1",
+    200000: "llama4",
+    151643: "qwen",
+}
 """Encodings by the number of ranks, for hints."""
 
 
@@ -91,7 +99,7 @@ def make_encoding(family: str, ranks: Mapping[bytes, int]) -> TiktokenEncoding:
     if family in _FIXED:
         pattern, special, size = _FIXED[family]
     else:
-        pattern, names = (_QWEN_PATTERN, _qwen_names()) if family == "qwen" else (_LLAMA3_PATTERN, _llama_names(family))
+        pattern, names = _NAMED[family]
         special = {name: len(ranks) + number for number, name in enumerate(names)}
         normalizer = "NFC" if family == "qwen" else None
     largest = max([*ranks.values(), *special.values()], default=0)
@@ -122,8 +130,36 @@ def _llama_names(family: str) -> list[str]:
     return [f"<|{named[number]}|>" if number in named else next(reserved) for number in range(256)]
 
 
-def _qwen_names() -> list[str]:
-    return [END_OF_TEXT, "<|im_start|>", "<|im_end|>", *(f"<|extra_{number}|>" for number in range(205))]
+def _llama4_names() -> list[str]:
+    trained = [
+        "header_start", "header_end", "eom", "eot", "step", *_reserved("text_post_train_", 6), "python_start",
+        "python_end", "finetune_right_pad", *_reserved("text_post_train_", 61, first=8),
+    ]  # fmt: skip
+    vision = [
+        "image_start", "image_end", *_reserved("vision_", 2), "tile_x_separator", "tile_y_separator",
+        *_reserved("vision_", 4, first=2), "image", "vision_reserved_special_token_6", "patch",
+        *_reserved("vision_", 1041, first=7),
+    ]  # fmt: skip
+    reasoning = [*_reserved("reasoning_", 8), "reasoning_thinking_start", "reasoning_thinking_end"]
+    begin = ["begin_of_text", "end_of_text", "fim_prefix", "fim_middle", "fim_suffix"]
+    named = [*begin, *trained, *vision, *reasoning]
+    return [f"<|{name}|>" for name in [*named, *_reserved("", 2048 - len(named))]]
+
+
+def _reserved(kind: str, count: int, *, first: int = 0) -> list[str]:
+    return [f"{kind}reserved_special_token_{number}" for number in range(first, first + count)]
+
+
+_NAMED = {
+    "llama3": (_LLAMA3_PATTERN, _llama_names("llama3")),
+    "llama3.1": (_LLAMA3_PATTERN, _llama_names("llama3.1")),
+    "llama4": (_O200K_PATTERN, _llama4_names()),
+    "qwen": (
+        _QWEN_PATTERN,
+        [END_OF_TEXT, "<|im_start|>", "<|im_end|>", *(f"<|extra_{number}|>" for number in range(205))],
+    ),
+}
+"""Pattern and special tokens of the families whose special tokens follow the ranks."""
 
 
 def read_tekken(document: Mapping[str, Any]) -> TiktokenEncoding:

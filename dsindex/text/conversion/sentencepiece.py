@@ -136,9 +136,21 @@ def _check_options(model: SentencePieceModel) -> None:
 
 
 def _check_scores(model: SentencePieceModel) -> None:
-    """Refuse equal scores: sentencepiece takes the leftmost of two pairs then, but merges in a file have an order."""
-    scores = [score for score, kind in zip(model.scores, model.kinds, strict=True) if kind == _NORMAL]
-    if len(set(scores)) < len(scores) or any(score != score for score in scores):
+    """Refuse equal scores: sentencepiece takes the leftmost of two pairs then, but merges in a file have an order.
+
+    Runs of marks may share the lowest score, as in Llama 2, so that they are joined last: from the left, one part grows
+    until it is as long as it can be, and then the next. Merges in which the longer first part goes first do the same.
+    """
+    learned = {
+        piece: score
+        for piece, score, kind in zip(model.pieces, model.scores, model.kinds, strict=True)
+        if kind == _NORMAL
+    }
+    lowest = min(learned.values(), default=0.0)
+    last = [piece for piece, score in learned.items() if score == lowest]
+    others = [score for score in learned.values() if score != lowest]
+    is_regular = len(last) == 1 or all(map(_is_run, last))
+    if not is_regular or len(set(others)) < len(others) or any(score != score for score in learned.values()):
         reason = "its SentencePiece model gives two pieces the same score"
         raise Unsuitable(reason)
 
@@ -186,8 +198,12 @@ def _mark_runs(model: SentencePieceModel) -> frozenset[str]:
     return frozenset(piece for piece in model.user_defined if _is_marks(piece))
 
 
+def _is_run(piece: str) -> bool:
+    return set(piece) == {SPACE_MARK}
+
+
 def _is_marks(piece: str) -> bool:
-    return len(piece) > 1 and set(piece) == {SPACE_MARK}
+    return len(piece) > 1 and _is_run(piece)
 
 
 def _added_token(number: int, content: str) -> dict[str, Any]:

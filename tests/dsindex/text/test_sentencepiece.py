@@ -14,7 +14,7 @@ from dsindex.text.conversion.protobuf import read_fields
 from dsindex.text.encoders import choose_engine, make_encoder
 from dsindex.text.tokenizer import TokenizerOptions, decode, load_tokenizer, shared_tokenizer
 from tests.dsindex.text.conversion_texts import fixed_texts, swept_texts
-from tests.support.foreign_tokenizers import FAST_SHAPES, SENTENCEPIECE_SHAPES, sentencepiece_model
+from tests.support.foreign_tokenizers import FAST_SHAPES, SENTENCEPIECE_SHAPES, sentencepiece_model, with_runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,6 +96,26 @@ def test_published_shapes_are_encoded_by_gigatoken(tmp_path: Path, shape: str) -
     texts = ["", "<s>a</s>", "The mill  stood\n"]
     assert_equal_to_the_library(tokenizer, texts, engine="gigatoken")
     assert_equal_to_the_library(tokenizer, texts, engine="reference")
+
+
+@pytest.mark.parametrize(
+    "lengths", [(*range(2, 15), 16), tuple(range(2, 17)), (2, 4, 8, 16), (2, 3, 7), (3, 5)], ids=str
+)
+def test_runs_of_marks_may_share_the_lowest_score(tmp_path: Path, lengths: tuple[int, ...]) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(with_runs(*lengths))
+    tokenizer = load_tokenizer(str(tmp_path / "tokenizer.model"))
+    engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
+    assert engine.name == "gigatoken", engine.reason
+    marks = [
+        f"{before}{' ' * count}{after}" for count in range(120) for before in ("", "a", "▁") for after in ("", "b")
+    ]
+    assert_equal_to_the_library(tokenizer, [*marks, *fixed_texts(pieces_of(tokenizer), seed=2)])
+
+
+def test_other_pieces_of_one_score_are_left_to_the_library(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(with_runs(2, 3, score=-5.0))
+    engine = choose_engine(load_tokenizer(str(tmp_path / "tokenizer.model")), "auto", add_special_tokens=True)
+    assert engine.reason == "its SentencePiece model gives two pieces the same score"
 
 
 def test_file_describes_itself(tmp_path: Path) -> None:

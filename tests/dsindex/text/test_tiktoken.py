@@ -34,6 +34,7 @@ FAMILIES = {
     "o200k_harmony": (PATTERNS["o200k"][0], "o200k"),
     "llama3": (PATTERNS["llama3"][0], "llama3"),
     "llama3.1": (PATTERNS["llama3"][0], "llama3"),
+    "llama4": (PATTERNS["o200k"][0], "o200k"),
     "qwen": (PATTERNS["qwen2"][0], None),
 }
 """Pattern of each family, and the name of the table by which gigatoken encodes it."""
@@ -116,6 +117,7 @@ def test_qwen_normalizes_as_its_own_code_does(tmp_path: Path) -> None:
         ("o200k_harmony", {"<|endoftext|>": 199999, "<|call|>": 200012, "<|reserved_201087|>": 201087}, 201088),
         ("llama3", {"<|begin_of_text|>": 560, "<|eot_id|>": 569, "<|reserved_special_token_250|>": 815}, 816),
         ("llama3.1", {"<|end_of_text|>": 561, "<|python_tag|>": 570, "<|reserved_special_token_245|>": 815}, 816),
+        ("llama4", {"<|end_of_text|>": 561, "<|patch|>": 652, "<|reserved_special_token_903|>": 2607}, 2608),
         ("qwen", {"<|endoftext|>": 560, "<|im_end|>": 562, "<|extra_204|>": 767}, 768),
     ],
 )
@@ -132,8 +134,8 @@ def test_model_of_llama_3_needs_its_family(tmp_path: Path) -> None:
     path.write_bytes(tiktoken_file())
     with pytest.raises(TokenizerError, match=r"expected --tiktoken-encoding, .*, got none; choose one \(known: gpt2"):
         load_tokenizer(str(path))
-    with pytest.raises(TokenizerError, match="got 'llama4'"):
-        load_tokenizer(str(path), options=TokenizerOptions(tiktoken_encoding="llama4"))
+    with pytest.raises(TokenizerError, match="got 'llama5'"):
+        load_tokenizer(str(path), options=TokenizerOptions(tiktoken_encoding="llama5"))
     tokenizer = load_tokenizer(str(path), options=TokenizerOptions(tiktoken_encoding="llama3"))
     assert tokenizer.eod_token == "<|end_of_text|>"
     assert tokenizer.sha256 != load_tokenizer(str(path), options=TokenizerOptions(tiktoken_encoding="gpt2")).sha256
