@@ -32,8 +32,10 @@ from dsindex.shards.tokenize import (
     shard_attempt,
 )
 from dsindex.text.fields import JSON_WHITESPACE
+from dsindex.text.hub import find_tokenizer
 from dsindex.text.lines import LongLine, cut_large
 from dsindex.text.parts import read_part_lines
+from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -94,11 +96,12 @@ def make_recipe(config: InstructionConfig, tokenizer: Tokenizer, tokenizer_model
         tokenizer_model: The path that it was loaded from, where a folder may have chat templates.
 
     Raises:
-        TokenizerError: If a file of the folder is invalid.
+        TokenizerError: If a file of the folder is invalid, or the tokenizer is no tokenizer.json.
     """
     from dsindex.instruction.tokenizer_files import read_tokenizer_folder
 
-    files = read_tokenizer_folder(Path(tokenizer_model))
+    shared_tokenizer(tokenizer)  # refuses other formats
+    files = read_tokenizer_folder(Path(find_tokenizer(tokenizer_model).path))
     return EncoderRecipe(
         config=config.model_dump_json(),
         tokenizer=tokenizer.json.decode(),

@@ -411,7 +411,7 @@ def check_ids(tokens: NDArray[np.uint32], vocabulary_size: int) -> None:
     if tokens.size and int(tokens.max()) >= vocabulary_size:
         msg = (
             f"expected token ids below {vocabulary_size}, the size of the vocabulary, got {tokens.max()}; "
-            f"the tokenizer.json is damaged"
+            f"the tokenizer is damaged"
         )
         raise TokenizerError(msg)
 

@@ -33,7 +33,7 @@ def pack(
     jq_pattern: str = ".text",
     pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] = "current",
     tokenizer_hf_no_include_special_tokens: bool = False,
-    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto",
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto",
     on_bad_record: Literal["fail", "quarantine"] = "fail",
     on_bad_input: Literal["fail", "skip-file"] = "fail",
     max_bad_records: int | str | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workflows.commands.build import add_arguments, split_options
+from workflows.commands.build import add_arguments, split_options, without_megatron_flags
 from workflows.commands.options import read_options
 from workflows.jobs.estimate import WRITE_BYTES_PER_SECOND, run_plan
 from workflows.progress.displays import format_duration
@@ -26,7 +26,7 @@ no cluster is joined: for an estimate on a cluster, set --workers to its number 
 
 def run(options: argparse.Namespace) -> int:
     """Estimate a build, and print the estimate."""
-    config, _ = split_options(read_options(options))
+    config, _ = split_options(without_megatron_flags(read_options(options)))
     write_lines(describe_plan(run_plan(config)))
     return 0
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import PlanError
 from dsindex.shards.tokenize import fingerprint_input
-from dsindex.text.tokenizer import load_tokenizer, require_eod
+from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod
 from workflows.options.config import work_folder_path
 from workflows.state.damaged_inputs import describe_damaged, leave_out_damaged
 from workflows.state.input_forms import TEXT_PER_STORED_BYTE, cut_inputs, look_inside
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from workflows.state.inputs import InputFile
     from workflows.state.ledger import Ledger
     from workflows.state.manifest import Manifest
+
+
+_NO_OPTIONS = TokenizerOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +121,23 @@ class TextSource:
 
     def describe_tokenizer(self) -> RecordedTokenizer:
         """Return the manifest's `tokenizer`."""
+        options = self.config.tokenizer_options()
+        given = {
+            name: value
+            for name in TokenizerOptions.__slots__
+            if (value := getattr(options, name)) != getattr(_NO_OPTIONS, name)
+        }
+        if self.tokenizer.revision is None:
+            given.pop("tokenizer_type", None)  # it chooses a file of a folder, but changes no token
+        revision = self.tokenizer.revision
+        more: dict[str, Any] = {"options": given} if given else {}
+        more |= {} if revision is None else {"revision": revision}
         return RecordedTokenizer(
             name=self.tokenizer.name,
             sha256=self.tokenizer.sha256,
             vocabulary_size=self.tokenizer.vocabulary_size,
             eod_id=self.eod_id,
+            **more,
         )
 
     def describe_options(self, **own: Any) -> RecordedOptions:  # noqa: ANN401 - fields of RecordedOptions
@@ -166,7 +181,7 @@ def open_source(
     inputs = look_at_inputs(path for path in paths if not path.is_standard_input)
     if is_piped:
         require_standard_input(work_dir, fresh=config.fresh)
-    tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token)
+    tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token, options=config.tokenizer_options())
     engine = choose_engine(
         tokenizer, config.engine, add_special_tokens=not config.tokenizer_hf_no_include_special_tokens
     )

@@ -128,6 +128,10 @@ class RecordedTokenizer(_Part):
     sha256: str
     vocabulary_size: Annotated[int, Field(ge=1, lt=2**63)]
     eod_id: Count | None = None
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
+    """The commit in the hub, of a tokenizer that was given by its name there."""
+    options: dict[str, str | int | list[str]] | None = None
+    """What was given beside the tokenizer's file, by the names of the options."""
 
 
 class RecordedOptions(_Part):
