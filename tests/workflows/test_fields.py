@@ -347,7 +347,10 @@ def test_counts_of_older_manifests_have_no_filtered_records() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"json_keys": (".a | .b",)}, r"--json-keys: .* the jq pattern '\.a \| \.b'; name its output, as in NAME=\.a \| \.b"),
+        (
+            {"json_keys": (".a | .b",)},
+            r"--json-keys: .* pattern '\.a \| \.b'; name its output, as in NAME=\.a \| \.b$",
+        ),
         ({"json_keys": ('.["a/b"]',)}, r"can be part of a file name, got 'a/b'; write NAME="),
         ({"json_keys": ("a/b=.c",)}, "can be part of a file name, got 'a/b'"),
         ({"json_keys": (".",)}, r"name its output, as in NAME=\.$"),

@@ -143,9 +143,7 @@ class _Stage:
         if not any(result.num_records for result in results):
             filtered = sum(result.num_filtered for result in results)
             if filtered:
-                msg = (
-                    f"expected a record that --where keeps, got none: it leaves out all {filtered:,}; check the condition"
-                )
+                msg = f"expected a record that --where keeps, got none: it leaves out all {filtered:,}; change it"
                 raise InputError(msg)
             msg = f"{self._tasks[0].path}: expected at least one record in all inputs together, got none"
             raise InputError(msg)
