@@ -87,6 +87,14 @@ def test_condition_is_evaluated_before_keys_are_read() -> None:
             b"{}",
             "expected a string or a list of strings from the jq pattern '.n | .', got null",
         ),
+        (
+            {"keys": ["text"], "where": "error"},
+            b'{"text": "a"}',
+            'pattern `error` fails: (not a string): {"text": "a"}',
+        ),
+        ({"keys": ["text"], "where": "error(null)"}, b"{}", "pattern `error(null)` fails: (not a string): null"),
+        ({"keys": ["x=. | error(.a)"]}, rb'{"a": "one\ntwo"}', "pattern `. | error(.a)` fails: one"),
+        ({"keys": ["x=.a | .", "y=.a | .b"]}, b'{"a": "c"}', 'fails: Cannot index string with "b"'),
         ({"keys": ["x=.a[]"]}, b'{"a": ["b", "c"]}', "pattern `.a[]`: expected one value, got 2"),
         ({"keys": ["x=. | [.a, 1]"]}, b'{"a": "b"}', "got a list with a number as item 2"),
         ({"keys": [".a.b", "x=.a"]}, b'{"a": "b"}', "expected an object at .a, got a string"),
@@ -97,7 +105,9 @@ def test_what_fails_on_a_record_makes_it_a_bad_one(options: dict[str, Any], line
     assert reason in found
 
 
-@pytest.mark.parametrize("where", [".a |", "nosuch", ".a )(", "input", "now", "$ENV.HOME"])
+@pytest.mark.parametrize(
+    "where", [".a |", "nosuch", ".a )(", ".a)] | any, [(.b", "$holds", "input", "now", "$ENV.HOME"]
+)
 def test_condition_that_is_no_jq_is_refused(where: str) -> None:
     with pytest.raises(InputError, match="jq pattern"):
         open_selection(["text"], where=where)
