@@ -18,9 +18,11 @@ Misuse of the library (a wrong type, an index out of range) raises ValueError, T
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Self
 
 
@@ -40,25 +42,30 @@ class RecordError(InputError):
 
     Args:
         path: The input file.
-        offset: Byte offset of the line's first byte in the file.
+        offset: Byte offset of the line's first byte in the text, or number of a row group.
         reason: What was expected and what was found, without the place.
         line: 1-based line number in the file, if it is known.
+        part: Where the part of the file that has the line begins, and the line's number in it, counted from 0.
     """
 
-    def __init__(self, path: str, offset: int, reason: str, line: int | None = None) -> None:
+    def __init__(
+        self, path: str, offset: int, reason: str, line: int | None = None, *, part: tuple[int, int] | None = None
+    ) -> None:
         place = f"line {line}" if line is not None else f"line at byte {offset}"
         super().__init__(f"{path}, {place}: {reason}")
         self.path = path
         self.offset = offset
         self.reason = reason
         self.line = line
+        self.part = part
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str, int, str, int | None]]:
-        return type(self), (self.path, self.offset, self.reason, self.line)
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[str, int, str, int | None]]:
+        make = functools.partial(type(self), part=self.part)
+        return make, (self.path, self.offset, self.reason, self.line)
 
-    def with_line(self, line: int) -> Self:
-        """Return the same error with the 1-based line number, which only a reader of the whole file knows."""
-        return type(self)(self.path, self.offset, self.reason, line)
+    def at(self, *, line: int, offset: int | None = None) -> Self:
+        """Return the same error with its 1-based line number and offset in the file, which a part does not know."""
+        return type(self)(self.path, self.offset if offset is None else offset, self.reason, line)
 
 
 class BadRecordError(RecordError):

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     {"dsindex", "dsindex.errors", "dsindex.dtypes", "dsindex.json_text"},
     {"dsindex.storage", "dsindex.regular_files", "dsindex.range_copy", "dsindex.yaml_file", "dsindex.guarded"},
-    {"dsindex.kernels"},
+    {"dsindex.kernels", "dsindex.containers"},
     {"dsindex.formats", "dsindex.text"},
     {"dsindex.indices"},
     {"dsindex.shards", "dsindex.merging"},

@@ -17,6 +17,7 @@ from dsindex.checks.stored import IndexedDocuments, PbinDocuments
 from dsindex.errors import BadRecordError
 from dsindex.shards.layout import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
 from dsindex.shards.provenance import count_rows, read_rows
+from dsindex.text.forms import JSON_LINES, InputForm, TextPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,6 +43,7 @@ class SourceInput:
 
     path: str
     size_bytes: int
+    form: InputForm = JSON_LINES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,11 @@ class SourceSettings:
     provenance: str | None
     """Path of the provenance file, if there is one."""
 
+    @property
+    def has_offsets(self) -> bool:
+        """Whether records can be read where the provenance says, as only plain lines allow."""
+        return all(file.form.can_seek for file in self.inputs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentSlice:
@@ -84,7 +91,7 @@ class DocumentSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRange:
-    """The lines that begin in the byte range [begin, end) of an input."""
+    """A part of an input: the lines that begin in the byte range [begin, end), or row groups of a table."""
 
     input: int
     begin: int
@@ -187,7 +194,7 @@ def compare_slice(piece: DocumentSlice, settings: SourceSettings) -> SourceResul
                 begin=0 if piece.share >= 1 and (low == 0 or inputs[low - 1] != number) else int(offsets[low]),
                 end=_end_of_run(settings, number, inputs, offsets, high)
                 if piece.share >= 1
-                else int(offsets[high - 1]) + 1,
+                else min(int(offsets[high - 1]) + 1, settings.inputs[number].size_bytes),
                 first_document=begin + first,
                 num_documents=last - first,
                 first_line=1,
@@ -230,17 +237,17 @@ def _end_of_run(
 
 def _read(piece: SourceRange, settings: SourceSettings) -> Iterator[RecordBlock]:
     """Read a range's records; a bad one is an error unless the build quarantined bad records."""
-    from dsindex.text.records import read_records  # loads pyarrow, only when needed
+    from dsindex.text.parts import read_part  # loads pyarrow, only when needed
 
     source = settings.inputs[piece.input]
-    for block in read_records(
-        source.path,
-        piece.begin,
-        min(piece.end, source.size_bytes),
+    part = TextPart(
+        path=source.path, begin=piece.begin, end=piece.end, form=source.form, expected_size=source.size_bytes
+    )
+    for block in read_part(
+        part,
         keys=(settings.key,),
         pattern=settings.pattern,
         selection=settings.selection,
-        expected_size=source.size_bytes,
         max_record_bytes=settings.max_record_bytes,
     ):
         if block.bad and not settings.quarantine:

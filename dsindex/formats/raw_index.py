@@ -21,6 +21,7 @@ from dsindex.formats.new_files import NewFiles, is_same_file
 from dsindex.formats.safe_pickle import PairListWriter, read_pairs
 from dsindex.kernels.loader import load_kernels
 from dsindex.regular_files import open_file, open_unbuffered
+from dsindex.text.forms import TextPart
 from dsindex.text.lines import LineBlock, read_lines
 
 if TYPE_CHECKING:
@@ -205,8 +206,8 @@ def index_range(task: IndexRange) -> IndexedRange:
     parts = [np.empty((0, 2), dtype=np.int64)]
     num_lines = num_faulty = 0
     reported: list[tuple[int, int]] = []
-    blocks = read_lines(task.path, task.begin, task.end, block_bytes=BLOCK_BYTES, expected_size=task.size_bytes)
-    for block in blocks:
+    part = TextPart(path=task.path, begin=task.begin, end=task.end, expected_size=task.size_bytes)
+    for block in read_lines(part, block_bytes=BLOCK_BYTES):
         if not isinstance(block, LineBlock):
             continue  # oversized lines are only yielded where a limit is set
         pairs = np.stack((block.offsets(), block.line_sizes()), axis=1)

@@ -28,10 +28,12 @@ from dsindex.shards.tokenize import (
     check_unchanged,
     fingerprint_input,
     provenance_rows,
+    require_unpacked,
     shard_attempt,
 )
 from dsindex.text.fields import JSON_WHITESPACE
-from dsindex.text.lines import LongLine, read_lines
+from dsindex.text.lines import LongLine
+from dsindex.text.parts import read_part_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -202,17 +204,10 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
     check_unchanged(task)
     with shard_attempt(task, settings.work_dir) as attempt:
         shard = _Shard(attempt, task, settings)
-        blocks = read_lines(
-            task.path,
-            task.begin,
-            task.end,
-            block_bytes=BLOCK_BYTES,
-            max_line_bytes=settings.max_record_bytes,
-            expected_size=task.input_size_bytes,
-        )
-        for block in blocks:
+        for block in read_part_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
             shard.add(block)
         check_unchanged(task)
+        require_unpacked(task)
         result = shard.finish()
         attempt.commit()
     return result
@@ -226,7 +221,7 @@ class _Shard:
         self._task = task
         self._settings = settings
         self._encoder = make_instruction_encoder(settings.recipe, settings.limits)
-        self._lines = self._blank = 0
+        self._lines = self._blank = self._text_bytes = 0
         self._bad: Counter[str] = Counter()
         self._quarantine: AttemptFile | None = None
         with attempt.errors_named():
@@ -236,6 +231,7 @@ class _Shard:
         """Encode lines and append them to this attempt's files."""
         if isinstance(block, LongLine):
             self._lines += 1
+            self._text_bytes += block.num_bytes + 1
             self._refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, len(block.head)))
             return
         offsets, sizes = block.offsets().tolist(), block.line_sizes().tolist()
@@ -251,23 +247,25 @@ class _Shard:
                 self._blank += 1
                 continue
             line = block.first_line + number
-            outcome = _too_large(size, limit or 0) if is_large[number] else self._next(encoded, offset)
+            outcome = _too_large(size, limit or 0) if is_large[number] else self._next(encoded, offset, line)
             if isinstance(outcome, RecordProblem):
                 self._refuse(offset, line, block.line(number)[:limit], outcome)
             else:
                 self._splits[self._split_of(outcome)].take(outcome, offset, line)
         self._lines += len(sizes)
+        self._text_bytes += block.source_bytes
         with self._attempt.errors_named():
             for split in self._splits.values():
                 split.write()
 
     def _next(
-        self, encoded: Iterator[EncodedConversation | RecordProblem], offset: int
+        self, encoded: Iterator[EncodedConversation | RecordProblem], offset: int, line: int
     ) -> EncodedConversation | RecordProblem:
         try:
             outcome = next(encoded)
         except LimitReachedError as error:
-            raise RecordLimitError(self._task.path, offset, error.reason) from error
+            place = (self._task.begin, line)
+            raise RecordLimitError(self._task.path, offset, error.reason, part=place) from error
         if not isinstance(outcome, RecordProblem):
             check_ids(outcome.tokens, self._settings.vocabulary_size)
         return outcome
@@ -283,7 +281,7 @@ class _Shard:
 
         reason = f"{problem.reason} ({problem.kind})"
         if not self._settings.quarantine:
-            raise BadRecordError(self._task.path, offset, reason)
+            raise BadRecordError(self._task.path, offset, reason, part=(self._task.begin, line))
         record = BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason)
         with self._attempt.errors_named():
             if self._quarantine is None:
@@ -305,6 +303,7 @@ class _Shard:
             num_blank=self._blank,
             num_records=sum(split.statistics.conversations for split in self._splits.values()),
             num_quarantined=self._bad.total(),
+            text_bytes=self._text_bytes,
             keys=keys,
             provenance=None,
             quarantine=quarantine,

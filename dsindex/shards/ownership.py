@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MARKER_FILE = "dsindex-work-folder.json"
 MARKER_FORMAT = "dsindex work folder 1"
 SHARDS_FOLDER = "shards"
-OWNED_SUFFIXES = frozenset({"bin", "idx", "prov", "quarantine", "head", "index", "tmp"})
+OWNED_SUFFIXES = frozenset({"bin", "idx", "prov", "quarantine", "head", "index", "text", "tmp"})
 """Last suffixes of the files that jobs write under `shards/`."""
 
 _ID = re.compile(r"[0-9a-f]{16}")

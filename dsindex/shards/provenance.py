@@ -1,8 +1,8 @@
 """Provenance of documents: `<prefix>.provenance.parquet`, one row per document, in the documents' order.
 
     input    int32   number of the input in the manifest
-    offset   int64   byte offset of the record's line in that input
-    line     int64   1-based line number in that input
+    offset   int64   byte offset of the record's line in that input's (unpacked) text; in a table, its row group
+    line     int64   1-based number of the line, or of the row, in that input
 
 Offsets and lines are stored as differences, in a few bytes per document. Row groups have a fixed size, so the file does
 not depend on how the build was cut into shards.
@@ -42,6 +42,8 @@ class ShardProvenance:
     input: int
     first_line: int
     """1-based line number of the shard's first line in its input."""
+    first_offset: int = 0
+    """Offset of the shard's first line, if its rows count from there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +194,7 @@ def _row_groups(shards: Iterable[ShardProvenance]) -> Iterator[Rows]:
             pending.append(
                 (
                     np.full(len(taken), shard.input, np.int32),
-                    np.ascontiguousarray(taken["offset"]),
+                    taken["offset"] + shard.first_offset,
                     taken["line"] + shard.first_line,
                 )
             )

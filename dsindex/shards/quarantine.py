@@ -1,8 +1,8 @@
 """Quarantined records: `<prefix>.quarantine.jsonl.zst`, one JSON line each, in the order of the inputs.
 
     file     the input, as it was given
-    offset   byte offset of the line in that input
-    line     1-based line number in that input
+    offset   byte offset of the line in that input's (unpacked) text; in a table, the row group
+    line     1-based number of the line, or of the row, in that input
     reason   why it is bad
     raw      the line itself if it is UTF-8, otherwise
     raw_base64
@@ -40,6 +40,8 @@ class ShardQuarantine:
     """The path of the input as the user gave it."""
     first_line: int
     """1-based line number of the shard's first line in its input."""
+    first_offset: int = 0
+    """Offset of the shard's first line, if its records' offsets count from there."""
 
 
 def quarantine_line(path: str, record: BadRecord) -> bytes:
@@ -86,6 +88,7 @@ def _renumbered(shard: ShardQuarantine) -> Iterator[bytes]:
                 entry = decode_json(line)
                 entry["file"] = shard.file
                 entry["line"] += shard.first_line
+                entry["offset"] += shard.first_offset
                 yield encode_json(entry, newline=True)
     except OSError as error:
         msg = f"{shard.path}: cannot be read ({error.strerror}); run the same command again to rebuild the shard"

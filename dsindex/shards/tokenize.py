@@ -7,6 +7,7 @@ which attempt counts (workflows.state.ledger). A worker holds a few parsed block
 from __future__ import annotations
 
 import os
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +20,7 @@ from dsindex.shards.attempt import Attempt, shard_folder
 from dsindex.shards.layout import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
 from dsindex.shards.quarantine import quarantine_line
 from dsindex.storage import StoredFile  # noqa: TC001 - the ledger parses results by their annotations
+from dsindex.text.forms import JSON_LINES, InputForm, TextPart
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,8 +66,19 @@ class ShardSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackedText:
+    """The text of a part that the driver unpacked for it."""
+
+    path: str
+    """A plain file with the part's lines."""
+    size_bytes: int
+    error: str | None = None
+    """Why the input could not be unpacked beyond this text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardTask:
-    """The lines that begin in the byte range [begin, end) of an input."""
+    """A part of an input: the lines that begin in the byte range [begin, end), or row groups of a table."""
 
     shard: int
     """Number in plan order, over all inputs."""
@@ -77,6 +90,35 @@ class ShardTask:
     input_size_bytes: int
     input_version: str
     """Modification time in ns when the job was planned."""
+    form: InputForm = JSON_LINES
+    is_of_stream: bool = False
+    """Whether the part can only be decoded after all parts before it; then `unpacked` has its text."""
+    stored_bytes: int = 0
+    """Size of its part of the file, for progress."""
+    unpacked: UnpackedText | None = None
+
+    @property
+    def part(self) -> TextPart:
+        """The part of a file to read."""
+        if self.unpacked is not None:
+            form = InputForm(format=self.form.format)
+            return TextPart(
+                path=self.unpacked.path,
+                begin=0,
+                end=self.unpacked.size_bytes,
+                form=form,
+                expected_size=self.unpacked.size_bytes,
+                is_file_start=self.begin == 0,
+                name=self.path,
+            )
+        return TextPart(
+            path=self.path,
+            begin=self.begin,
+            end=self.end,
+            form=self.form,
+            expected_size=self.input_size_bytes,
+            is_file_start=self.begin == 0,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +153,8 @@ class ShardResult:
     num_records: int
     """Records kept."""
     num_quarantined: int
+    text_bytes: int = 0
+    """Size of its lines in the unpacked text."""
     keys: tuple[KeyResult, ...]
     provenance: StoredFile | None
     quarantine: StoredFile | None
@@ -132,24 +176,21 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
         TokenizerError: If a token id is outside the tokenizer's vocabulary, or the engine fails its audit.
         OutputError: If the work folder cannot be written.
     """
-    from dsindex.text.records import read_records  # loads pyarrow, only when needed
+    from dsindex.text.parts import read_part  # loads pyarrow, only when needed
 
     check_unchanged(task)
     with shard_attempt(task, settings.work_dir) as attempt:
         writer = _ShardWriter(attempt, task, settings)
-        blocks = read_records(
-            task.path,
-            task.begin,
-            task.end,
+        for block in read_part(
+            task.part,
             keys=settings.keys,
             pattern=settings.pattern,
             selection=settings.selection,
-            expected_size=task.input_size_bytes,
             max_record_bytes=settings.max_record_bytes,
-        )
-        for block in blocks:
+        ):
             writer.add(block)
         check_unchanged(task)
+        require_unpacked(task)
         result = writer.finish()
         attempt.commit()
     return result
@@ -177,6 +218,16 @@ def check_unchanged(task: ShardTask) -> None:
             f"got {status.st_size}, or a newer time); leave inputs alone, then run again with --fresh"
         )
         raise InputError(msg)
+
+
+def require_unpacked(task: ShardTask) -> None:
+    """Refuse a part whose text is incomplete; its records so far were read, so an earlier bad record goes first.
+
+    Raises:
+        InputError: If its input could not be unpacked.
+    """
+    if task.unpacked is not None and task.unpacked.error is not None:
+        raise InputError(task.unpacked.error)
 
 
 def fingerprint_input(path: str) -> str:
@@ -209,8 +260,10 @@ class _ShardWriter:
         self._attempt = attempt
         self._task = task
         self._settings = settings
-        self._lines = self._blank = self._records = self._quarantined = self._filtered = 0
+        self._lines = self._blank = self._records = self._quarantined = self._filtered = self._text_bytes = 0
         self._chosen: list[str] = []
+        self._audited = 0
+        """Bytes of text from which `_chosen` was drawn, where offsets do not say it."""
         self._quarantine: AttemptFile | None = None
         with attempt.errors_named():
             dtype = np.dtype(settings.dtype)
@@ -228,7 +281,7 @@ class _ShardWriter:
         if block.bad and not self._settings.quarantine:
             self._audit()  # errors in the text before the bad record go first
             first = block.bad[0]
-            raise BadRecordError(self._task.path, first.offset, first.reason)
+            raise BadRecordError(self._task.path, first.offset, first.reason, part=(self._task.begin, first.line))
         offsets, lines = block.offsets, block.lines
         with self._attempt.errors_named():
             for key in self._keys:
@@ -247,18 +300,26 @@ class _ShardWriter:
         self._blank += block.num_blank
         self._filtered += block.num_filtered
         self._records += len(block.offsets)
+        self._text_bytes += block.num_bytes
 
     def _choose_audit(self, block: RecordBlock, column: TextColumn) -> None:
         """Collect the few texts drawn for the audit, which are compared together: a call per block would be slower."""
         from dsindex.text.audit import choose_audit
+        from dsindex.text.encoders import string_buffers
 
         settings = self._settings
         if settings.engine.name != "gigatoken":
             return
         per_record = column.texts_per_record
         offsets = block.offsets if per_record is None else np.repeat(block.offsets, per_record)
+        input_number = self._task.input
+        if not self._task.form.can_seek:  # offsets that do not say where in the input a text is
+            sizes = np.diff(string_buffers(column.texts)[0])
+            offsets = np.cumsum(sizes) - sizes + self._audited
+            self._audited += int(sizes.sum())
+            input_number = xxhash.xxh3_64_intdigest(struct.pack("<QQ", input_number, self._task.begin))
         chosen = choose_audit(
-            column.texts, offsets, input_number=self._task.input, special_tokens=settings.tokenizer.special_tokens
+            column.texts, offsets, input_number=input_number, special_tokens=settings.tokenizer.special_tokens
         )
         self._chosen += chosen.to_pylist()
 
@@ -291,6 +352,7 @@ class _ShardWriter:
             num_blank=self._blank,
             num_records=self._records,
             num_quarantined=self._quarantined,
+            text_bytes=self._text_bytes,
             keys=keys,
             provenance=provenance,
             quarantine=quarantine,

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.text.fields import Path, Texts
+    from dsindex.text.forms import TextPart
     from dsindex.text.patterns import TextPattern
     from dsindex.text.selection import Judgement, Selection, Values
 
@@ -103,50 +104,47 @@ class RecordBlock:
     """Bad records, in file order; they are in no column."""
     num_filtered: int = 0
     """Number of records that the condition leaves out; they are in no column."""
+    num_bytes: int = 0
+    """Size of its lines in the text, with newlines."""
     stopped: RecordLimitError | None = None
     """Error that ends the reading after these lines; raised when the next block is requested, so that a bad record
     before it is reported first."""
 
 
 def read_records(
-    path: str,
-    begin: int,
-    end: int,
+    part: TextPart,
     *,
     keys: Sequence[str],
     pattern: TextPattern | None = None,
     selection: Selection | None = None,
     block_bytes: int = DEFAULT_BLOCK_BYTES,
     max_record_bytes: int | None = None,
-    expected_size: int | None = None,
 ) -> Iterator[RecordBlock]:
-    """Read the records whose lines begin in [begin, end) of a JSONL file; the last one may extend beyond `end`.
+    """Read the records of a part of JSONL text; the last one may extend beyond its end.
 
     Lines end at newline bytes. A UTF-8 byte order mark at the start of the file is skipped. A line of JSON whitespace
     is counted but is no record. Bad records are returned, not raised. A few blocks are held in memory, or the longest
     line.
 
     Args:
-        path: A regular file.
-        begin: First byte of the range.
-        end: First byte after the range, at most the file's size.
+        part: A part of a regular file.
         keys: The wanted top-level keys, each once.
         pattern: Selects the one text of a record; its column is then the only key.
         selection: The records to keep and the values to read, whose outputs are then the keys.
         block_bytes: Bytes parsed at a time.
         max_record_bytes: A longer line (without newline) is bad.
-        expected_size: Size of the file in bytes when the job was planned.
 
     Returns:
-        Blocks of any number of records, in file order; the same records for any cut into ranges and blocks.
+        Blocks of any number of records, in file order; the same records for any cut into parts and blocks.
 
     Raises:
-        InputError: If the file cannot be read, does not have the expected size, or changes while it is read.
+        InputError: If the file cannot be read, does not have the expected size, changes while it is read, or is
+            damaged.
         RecordLimitError: At the first record for which the pattern takes too much time or memory.
-        ValueError: If the range or the options are invalid.
+        ValueError: If the part or the options are invalid.
     """
-    if not 0 <= begin <= end:
-        msg = f"expected a range with 0 <= begin <= end, got [{begin}, {end})"
+    if not 0 <= part.begin <= part.end:
+        msg = f"expected a range with 0 <= begin <= end, got [{part.begin}, {part.end})"
         raise ValueError(msg)
     if block_bytes < 1 or (max_record_bytes is not None and max_record_bytes < 1):
         msg = f"expected sizes of at least 1 byte, got block_bytes={block_bytes}, max_record_bytes={max_record_bytes}"
@@ -154,14 +152,11 @@ def read_records(
     if isinstance(keys, str) or not keys or len(set(keys)) != len(keys):
         msg = f"expected a sequence of different keys, at least one, got {keys!r}"
         raise ValueError(msg)
-    count_bytes(end - begin)
-    blocks = read_lines(
-        path, begin, end, block_bytes=block_bytes, max_line_bytes=max_record_bytes, expected_size=expected_size
-    )
+    count_bytes(part.end - part.begin)
+    blocks = read_lines(part, block_bytes=block_bytes, max_line_bytes=max_record_bytes)
     names = tuple(keys) if selection is None else selection.names
-    return _parse_all(
-        blocks, WantedTexts(path=path, keys=names, pattern=pattern, selection=selection), max_record_bytes
-    )
+    wanted = WantedTexts(path=part.input, begin=part.begin, keys=names, pattern=pattern, selection=selection)
+    return parse_all(blocks, wanted, max_record_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +164,8 @@ class WantedTexts:
     """The values to read from a record: texts by their keys, the one text of a pattern, or those of a selection."""
 
     path: str
+    begin: int = 0
+    """Where the part begins."""
     keys: tuple[str, ...]
     pattern: TextPattern | None = None
     selection: Selection | None = None
@@ -217,13 +214,15 @@ class WantedTexts:
         return replace(block, columns={name: TextColumn(texts=joined, texts_per_record=None)})
 
 
-def _parse_all(blocks: Iterator[LineBlock | LongLine], wanted: WantedTexts, limit: int | None) -> Iterator[RecordBlock]:
+def parse_all(blocks: Iterator[LineBlock | LongLine], wanted: WantedTexts, limit: int | None) -> Iterator[RecordBlock]:
+    """Parse blocks of lines of JSON as `read_records` does."""
     guess = _Guess()
     for block in blocks:
         parsed = _parse(block, wanted, limit, guess)
         if len(parsed.offsets):
             guess.types = {key: _arrow_type(column) for key, column in parsed.columns.items()}
-        yield wanted.finish(parsed)
+        num_bytes = block.num_bytes + 1 if isinstance(block, LongLine) else block.source_bytes
+        yield replace(wanted.finish(parsed), num_bytes=num_bytes)
         if parsed.stopped is not None:
             raise parsed.stopped
 
@@ -310,7 +309,8 @@ def _judge(block: LineBlock, wanted: WantedTexts, limit: int | None) -> Iterator
             try:
                 yield next(texts)
             except LimitReachedError as error:
-                yield RecordLimitError(wanted.path, int(block.offsets()[number]), error.reason)
+                place = (wanted.begin, block.first_line + number)
+                yield RecordLimitError(wanted.path, int(block.offsets()[number]), error.reason, part=place)
                 return
 
 

@@ -131,6 +131,17 @@ def list_paths(option: str, value: object) -> tuple[str, ...]:
     return tuple(paths)
 
 
+def list_given_paths(options: dict[str, Any], *names: str) -> None:
+    """Turn the options of these names, as far as they are given, into lists of paths.
+
+    Raises:
+        OptionsError: If a value is something else.
+    """
+    for name in names:
+        if name in options:
+            options[name] = list_paths(name, options[name])
+
+
 def join_connected_cluster(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options, set to the Ray cluster that this process is connected to if they name no executor.
 

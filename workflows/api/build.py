@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from workflows.api.boundary import api_function, given_options, join_connected_cluster, list_paths
+from workflows.api.boundary import api_function, given_options, join_connected_cluster, list_given_paths
 from workflows.api.progress import open_reporter
 from workflows.api.results import BuildResult, EstimateResult, IndexResult, fields_of
 from workflows.api.tokenizers import tokenizer_in_place
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 @api_function
 def build(
-    input: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    input: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     *,
+    input_list: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+    input_split: str | None = None,
+    input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = "auto",
     tokenizer: TokenizerLike,
     output_prefix: str | os.PathLike[str],
     json_keys: Sequence[str] = ("text",),
@@ -76,7 +79,11 @@ def build(
     `seq_length` on, the index caches of every dataset are built as well.
 
     Args:
-        input: JSONL files or patterns, in the order of the output.
+        input: JSONL files, patterns or folders, in the order of the output; `-` is standard input.
+        input_list: Files that list inputs, one path per line, which come after `input`.
+        input_split: The split to take from a folder that has several; `all` for every split.
+        input_format: What the inputs hold that are not Parquet or Arrow: JSON lines, plain text with a document per
+            line or per file, or CSV; `auto` goes by their names.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
         output_prefix: Outputs are named `PREFIX_KEY_document.*`.
         json_keys: Keys whose texts are tokenized: names, paths such as `.meta.text`, or jq patterns such as
@@ -129,7 +136,7 @@ def build(
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
     options = join_connected_cluster(given_options(build, locals()))
-    options["input"] = list_paths("input", input)
+    list_given_paths(options, "input", "input_list")
     with tokenizer_in_place(options) as placed:
         config, index = split_options(placed)
         with open_reporter(progress) as reporter:
@@ -140,8 +147,11 @@ def build(
 
 @api_function
 def estimate(
-    input: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    input: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     *,
+    input_list: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+    input_split: str | None = None,
+    input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = "auto",
     tokenizer: TokenizerLike,
     output_prefix: str | os.PathLike[str],
     json_keys: Sequence[str] = ("text",),
@@ -174,6 +184,9 @@ def estimate(
 
     Args:
         input: As for `build`, as are all others.
+        input_list: Files that list inputs.
+        input_split: The split to take from a folder.
+        input_format: What the inputs hold.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
         output_prefix: Where the build would write.
         json_keys: Keys whose texts are tokenized.
@@ -205,7 +218,7 @@ def estimate(
     """
     options = given_options(build, {name: value for name, value in locals().items() if name != "index_options"})
     options |= given_options(build, index_options)
-    options["input"] = list_paths("input", input)
+    list_given_paths(options, "input", "input_list")
     with tokenizer_in_place(options) as placed:
         config, _ = split_options(placed)
         return EstimateResult(**fields_of(run_plan(config)))

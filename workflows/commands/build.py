@@ -5,7 +5,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from workflows.commands.options import add_config_argument, add_text_arguments, read_options, validated
+from workflows.commands.options import (
+    add_config_argument,
+    add_input_arguments,
+    add_text_arguments,
+    read_options,
+    validated,
+)
 from workflows.jobs.build import run_build
 from workflows.jobs.check import describe_check, run_check
 from workflows.jobs.index import describe_index
@@ -13,6 +19,7 @@ from workflows.options.config import BuildConfig, ExecutorConfig
 from workflows.options.index import IndexConfig, add_index_arguments
 from workflows.progress.choice import make_reporter
 from workflows.progress.standard_streams import write_lines
+from workflows.state.repeated_inputs import describe_repeated
 
 if TYPE_CHECKING:
     import argparse
@@ -32,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex build`."""
     add_config_argument(parser)
     data = parser.add_argument_group("input and output")
-    data.add_argument("--input", nargs="+", metavar="PATH", help="JSONL files or patterns, in the order of the output")
+    add_input_arguments(data)
     data.add_argument(
         "--json-keys",
         nargs="+",
@@ -113,6 +120,7 @@ def describe_build(report: BuildReport) -> str:
         f"{counts.lines:,} lines = {counts.kept:,} kept + {filtered}{counts.quarantined:,} quarantined + "
         f"{counts.blank:,} blank"
     )
+    lines += describe_repeated(report.repeated_inputs)
     for dataset in report.datasets:
         lines.append(
             f"{dataset.prefix}: {dataset.num_documents:,} documents, {dataset.num_sequences:,} sequences, "

@@ -60,6 +60,33 @@ def add_work_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_input_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add the options that name the inputs of a job that reads records."""
+    group.add_argument(
+        "--input",
+        nargs="+",
+        metavar="PATH",
+        help="JSONL files, patterns or folders, in the order of the output; - is standard input",
+    )
+    group.add_argument(
+        "--input-list",
+        nargs="+",
+        metavar="FILE",
+        help="files that list inputs, one path per line, read after --input; - reads a list from standard input",
+    )
+    group.add_argument(
+        "--input-split",
+        metavar="NAME",
+        help="the split to take from a folder that has several, such as train; all takes every split",
+    )
+    group.add_argument(
+        "--input-format",
+        choices=["auto", "jsonl", "lines", "document", "csv", "tsv"],
+        help="what the inputs hold: JSON lines, plain text with a document per line or per file, or CSV; Parquet and "
+        "Arrow, and compression, are told by content (default: auto, by the file's name)",
+    )
+
+
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of every job that tokenizes JSONL text, except input and output."""
     text = parser.add_argument_group("tokenizer")
@@ -116,10 +143,15 @@ def read_options(options: argparse.Namespace) -> dict[str, Any]:
     merged.update(given)
     if "log_json" in merged:
         options.log_json = merged["log_json"]  # decides how the command line reports an error
-    for name in ("input", "json_keys"):
-        if isinstance(merged.get(name), str):
-            merged[name] = [merged[name]]
-    return merged
+    return name_lists(merged)
+
+
+def name_lists(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options with a list of one text where an option that takes a list has a text."""
+    for name in ("input", "input_list", "json_keys"):
+        if isinstance(options.get(name), str):
+            options[name] = [options[name]]
+    return options
 
 
 def validated(merged: dict[str, Any], kind: type[Config]) -> Config:

@@ -10,6 +10,7 @@ from workflows.jobs.estimate import WRITE_BYTES_PER_SECOND, run_plan
 from workflows.progress.displays import format_duration
 from workflows.progress.standard_streams import write_lines
 from workflows.stages.tokenize import WORKER_MEMORY_BYTES
+from workflows.state.repeated_inputs import describe_repeated
 
 if TYPE_CHECKING:
     import argparse
@@ -53,6 +54,7 @@ def describe_plan(estimate: BuildEstimate) -> str:
     lines = [f"{name:12} {text}" for name, text in rows.items()]
     if sample.bad_records:
         lines.append(f"{'bad records':12} {sample.bad_records:,} in the sample: see --on-bad-record")
+    lines += [f"{'repeated':12} {text}" for text in describe_repeated(source.repeated_inputs)]
     lines += [f"{'limit':12} {limit}" for limit in estimate.limits or ("none is near",)]
     return "\n".join(lines) + "\n"
 

@@ -32,6 +32,8 @@ K = TypeVar("K")
 """The driver's key of a call: a number, a shard, a range of the output."""
 
 POLL_SECONDS = 0.5
+READY_SECONDS = 0.02
+"""Pause before asking again for a call that is not ready yet."""
 
 DEFAULT_DEADLINE_SECONDS = 3600.0
 """The deadline until STRAGGLER_CALLS calls of a function have ended."""
@@ -75,7 +77,7 @@ class _Progress(Generic[K]):
     key: K
     call: Call
     turn: tuple[bool, int]
-    """Sort key: whether the call followed a result, then its number in the order of starting."""
+    """Sort key: whether the call followed a result, then its number in the job's order, or in that of starting."""
     failures: int = 0
     lost: int = 0
     overdue: int = 0
@@ -85,9 +87,10 @@ class _Progress(Generic[K]):
 
 def run_calls(
     executor: Executor,
-    calls: Iterable[tuple[K, Call]],
+    calls: Iterable[tuple[K, Call] | None],
     *,
     on_result: Callable[[K, Any], Iterable[tuple[K, Call]] | None],
+    order: Callable[[K], int] | None = None,
     policy: RetryPolicy | None = None,
     statistics: DispatchStatistics | None = None,
     on_idle: Callable[[], None] | None = None,
@@ -96,19 +99,21 @@ def run_calls(
 
     Args:
         executor: The executor to run them on.
-        calls: Keys and calls, consumed only as slots become free, so a million of them are never held at once.
+        calls: Keys and calls, consumed only as slots become free, so a million of them are never held at once. None
+            says that the next one is not ready yet.
         on_result: Called with a call's key and its function's value; may return further calls that this result makes
             possible, which are started before the rest of `calls`.
+        order: Returns the number of a key of `calls` in the job's order; None: the order of `calls`.
         policy: Budgets and deadline.
         statistics: Counters to increase.
         on_idle: Called at least every half second, for progress displays.
 
     Raises:
-        DsindexError: The data fault of the first such call in `calls`; earlier calls are allowed to end, so that the
-            error does not depend on timing. Calls that followed a result come last.
+        DsindexError: The data fault of the first such call in the job's order; earlier calls are allowed to end, so
+            that the error does not depend on timing. Calls that followed a result come last.
         TaskError: If a call used up a budget.
     """
-    dispatch = Dispatch(executor, calls, policy=policy, statistics=statistics, on_idle=on_idle)
+    dispatch = Dispatch(executor, calls, policy=policy, statistics=statistics, on_idle=on_idle, order=order)
     with contextlib.closing(dispatch.run()) as results:
         for key, value in results:
             dispatch.release(on_result(key, value) or ())
@@ -119,23 +124,29 @@ class Dispatch(Generic[K]):
 
     Args:
         executor: The executor to run them on.
-        calls: Keys and calls, consumed as slots become free.
+        calls: Keys and calls, consumed as slots become free; None says that the next one is not ready yet.
         policy: Budgets and deadline.
         statistics: Counters to increase.
         on_idle: Called at least every half second while waiting for a result.
+        order: Returns the number of a key of `calls` in the job's order; None: the order of `calls`.
     """
 
     def __init__(
         self,
         executor: Executor,
-        calls: Iterable[tuple[K, Call]],
+        calls: Iterable[tuple[K, Call] | None],
         *,
         policy: RetryPolicy | None = None,
         statistics: DispatchStatistics | None = None,
         on_idle: Callable[[], None] | None = None,
+        order: Callable[[K], int] | None = None,
     ) -> None:
         self._executor = executor
         self._calls = iter(calls)
+        self._are_all_begun = False
+        self._is_waiting = False
+        """Whether the next call is not ready yet."""
+        self._order = order
         self._released: deque[tuple[K, Call]] = deque()
         """Calls that followed a result, to be started next."""
         self._num_begun = 0
@@ -155,6 +166,11 @@ class Dispatch(Generic[K]):
         self._most_in_flight: float = math.inf
         """Lowered by I/O errors; see the module's docstring."""
 
+    @property
+    def first_fault(self) -> int | None:
+        """Number, in the job's order, of the first call that failed so far; calls after it are not started."""
+        return None if self._fault is None or self._fault[0][0] else self._fault[0][1]
+
     def release(self, calls: Iterable[tuple[K, Call]]) -> None:
         """Add calls that follow a result; they are started before the rest."""
         self._released.extend(calls)
@@ -170,9 +186,9 @@ class Dispatch(Generic[K]):
         try:
             while True:
                 self._start_calls()
-                if not self._in_flight:
+                if not self._in_flight and not self._is_waiting:
                     break
-                for outcome in self._executor.wait(min(POLL_SECONDS, self._pause_left())):
+                for outcome in self._wait():
                     finished = self._take(outcome)
                     if finished is not None:
                         yield finished.key, outcome.value
@@ -185,6 +201,14 @@ class Dispatch(Generic[K]):
         if self._fault is not None:
             raise self._fault[1]
 
+    def _wait(self) -> list[Outcome]:
+        """Return attempts that ended, waiting for one, but not long if a call may become ready meanwhile."""
+        if not self._in_flight:
+            time.sleep(READY_SECONDS)
+            return []
+        seconds = READY_SECONDS if self._is_waiting and len(self._in_flight) < self._room() else POLL_SECONDS
+        return self._executor.wait(min(seconds, self._pause_left()))
+
     def _pause_left(self) -> float:
         return max(0.0, self._paused[0][0] - time.monotonic()) if self._paused else POLL_SECONDS
 
@@ -192,20 +216,32 @@ class Dispatch(Generic[K]):
         now = time.monotonic()
         while self._paused and self._paused[0][0] <= now:
             self._start(heapq.heappop(self._paused)[2])
-        if self._fault is None:
-            for progress in self._next_calls():
-                self._in_flight[progress.turn] = progress
-                self._start(progress)
+        for progress in self._next_calls():
+            self._in_flight[progress.turn] = progress
+            self._start(progress)
 
     def _next_calls(self) -> Iterator[_Progress[K]]:
-        """Yield the next calls while more may be in flight."""
+        """Yield the next calls while more may be in flight; after a fault only those before it."""
+        self._is_waiting = False
         while len(self._in_flight) < self._room():
-            follows = bool(self._released)
-            following = self._released.popleft() if follows else next(self._calls, None)
+            follows = bool(self._released) and self._fault is None
+            if follows:
+                following: tuple[K, Call] | None = self._released.popleft()
+            elif self._are_all_begun or (self._fault is not None and self._order is None):
+                return
+            else:
+                try:
+                    following = next(self._calls)
+                except StopIteration:
+                    self._are_all_begun = True
+                    return
             if following is None:
+                self._is_waiting = True
                 return
             self._num_begun += 1
-            yield _Progress(*following, turn=(follows, self._num_begun))
+            number = self._num_begun if follows or self._order is None else self._order(following[0])
+            if self._fault is None or (follows, number) < self._fault[0]:
+                yield _Progress(*following, turn=(follows, number))
 
     def _room(self) -> float:
         """Return the number of calls that may be in flight; executors grow and shrink with their cluster."""

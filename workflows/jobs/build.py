@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.shards.tokenize import ShardSettings
-from workflows.jobs.frame import Job, JobOutcome, Made, run_job, work_folder_path
+from workflows.jobs.frame import Job, JobOutcome, Made, run_job
+from workflows.options.config import work_folder_path
 from workflows.stages.early_merge import TokenSource
 from workflows.stages.nodes import require_sound_nodes
 from workflows.stages.room import check_room
 from workflows.stages.sample import examine_sample
-from workflows.stages.selection import plan_settings, recorded_options, run_jq_in_processes, select
+from workflows.stages.selection import (
+    plan_settings,
+    recorded_options,
+    run_jq_in_processes,
+    select,
+    wanted_columns,
+)
 from workflows.stages.source import (
     count_records,
     count_reference_texts,
@@ -27,6 +34,7 @@ from workflows.state.identity import Plan
 from workflows.state.manifest import Content, RecordCounts
 from workflows.state.outputs import MEGATRON_SUFFIXES, Output
 from workflows.state.publishing import Dataset, Target, shard_part, shard_provenance, shard_quarantine
+from workflows.state.standard_input import piped_input_named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,6 +49,7 @@ if TYPE_CHECKING:
     from workflows.progress.reporter import Reporter
     from workflows.stages.work import Work
     from workflows.state.manifest import Run
+    from workflows.state.repeated_inputs import RepeatedInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +75,8 @@ class BuildReport:
     run: Run
     engine: str
     """Name of the engine."""
+    repeated_inputs: tuple[RepeatedInput, ...]
+    """The inputs that are given more than once."""
     indices: tuple[IndexReport, ...]
     """One per dataset if index options were given; otherwise empty."""
 
@@ -81,7 +92,8 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
     Raises:
         DsindexError: If the build cannot be done as asked; final names then never refer to incomplete files.
     """
-    return _Build(config, reporter, index).run()
+    with piped_input_named(work_folder_path(config)):
+        return _Build(config, reporter, index).run()
 
 
 def output_prefix(config: BuildConfig, name: str) -> str:
@@ -100,7 +112,9 @@ class _Build:
             Output(prefix=output_prefix(config, name), suffixes=MEGATRON_SUFFIXES) for name in config.output_names
         )
         self._work_dir = work_folder_path(config)
-        self._source = open_source(config, append_eod=config.append_eod)
+        self._source = open_source(
+            config, append_eod=config.append_eod, reporter=reporter, columns=wanted_columns(config)
+        )
         self._selection = select(config, self._source.tokenizer)
         self._config = config = run_jq_in_processes(config, self._selection)
         self._dtype = dtype_for_vocabulary(self._source.tokenizer.vocabulary_size)
@@ -189,7 +203,7 @@ class _Build:
                 target=Target(
                     prefix=os.path.abspath(output.prefix),
                     plan_id=self._plan.plan_id,
-                    bound_bytes=self._source.total_bytes * self._dtype.itemsize,
+                    bound_bytes=self._source.text_bytes * self._dtype.itemsize,
                 ),
                 part_of=partial(self._part, name),
             )
@@ -247,6 +261,7 @@ class _Build:
             seconds=outcome.seconds,
             run=outcome.run,
             engine=self._source.engine.name if self._config.token_ids is None else "token ids as given",
+            repeated_inputs=self._source.repeated_inputs,
             indices=self._indices,
         )
 

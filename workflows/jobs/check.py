@@ -11,7 +11,7 @@ from workflows.execution.choice import make_executor
 from workflows.stages.nodes import SAME_VERSIONS, check_nodes, nearest_folder
 from workflows.stages.room import check_room
 from workflows.stages.sample import examine_sample
-from workflows.stages.selection import select
+from workflows.stages.selection import select, wanted_columns
 from workflows.stages.source import open_source
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def run_check(config: BuildConfig) -> CheckReport:
     Raises:
         DsindexError: If the driver's node itself lacks something, so that the others cannot be checked.
     """
-    source = open_source(config, append_eod=config.append_eod)
+    source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config))
     selection, names = select(config, source.tokenizer), config.output_names
     estimate = examine_sample(source.inputs, names, source.tokenizer, source.engine, selection)
     output_folder = os.path.dirname(os.path.abspath(config.output_prefix))

@@ -18,9 +18,9 @@ from dsindex.storage import free_bytes
 from workflows.execution.cpus import available_cpus
 from workflows.stages.nodes import nearest_folder
 from workflows.stages.sample import Piece, PieceCounts, encode_piece, spread_pieces
-from workflows.stages.selection import select
+from workflows.stages.selection import select, wanted_columns
 from workflows.stages.source import open_source
-from workflows.state.inputs import MAX_SHARDS
+from workflows.state.inputs import MAX_SHARDS, count_shards
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,8 @@ NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4"})
 class SampledRun:
     """The measurements from encoding a sample."""
 
-    sampled_bytes: int
+    sampled_bytes: float
+    """Size of the sample in the stored inputs."""
     bytes_per_second: float
     """Speed of all threads together in the second half of the sample, when caches are warm as in most of a build."""
     threads: int
@@ -106,7 +107,7 @@ def run_plan(config: BuildConfig) -> BuildEstimate:
     Raises:
         DsindexError: If the inputs or the tokenizer cannot be used.
     """
-    source = open_source(config, append_eod=config.append_eod)
+    source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config))
     workers = config.workers or available_cpus()
     sample = run_sample(source, config.output_names, select(config, source.tokenizer), workers=workers)
     scale = source.total_bytes / sample.sampled_bytes
@@ -119,7 +120,7 @@ def run_plan(config: BuildConfig) -> BuildEstimate:
     work_bytes = bin_bytes + idx_bytes + provenance
     merged_provenance = 0.0 if config.no_provenance else documents * num_keys * MERGED_PROVENANCE_BYTES
     output_bytes = bin_bytes + idx_bytes + merged_provenance
-    num_shards = sum(-(-file.size_bytes // source.shard_size) for file in source.inputs)
+    num_shards = count_shards(source.inputs, source.shard_size)
     threads = min(workers, num_shards)
     work_dir = os.path.abspath(config.work_dir or f"{config.output_prefix}.build")
     output_folder = os.path.dirname(os.path.abspath(config.output_prefix))
@@ -172,13 +173,15 @@ def run_sample(source: TextSource, keys: Sequence[str], selection: Selection, *,
         began = time.perf_counter()
         timed = list(pool.map(encode, second))
         seconds = time.perf_counter() - began
-    if second is not pieces:
+    if second is pieces:
+        counts = timed
+    else:
         counts += timed
     documents = sum(count.documents for count in counts)
     num_eod = documents * len(keys) if source.eod_id is not None else 0
     return SampledRun(
-        sampled_bytes=sum(piece.end - piece.begin for piece in pieces),
-        bytes_per_second=sum(piece.end - piece.begin for piece in second) / max(seconds, 1e-9),
+        sampled_bytes=sum(count.stored_bytes for count in counts),
+        bytes_per_second=sum(count.stored_bytes for count in timed) / max(seconds, 1e-9),
         threads=threads,
         documents=documents,
         tokens=sum(count.tokens for count in counts) + num_eod,

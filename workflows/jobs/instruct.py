@@ -30,8 +30,9 @@ from dsindex.instruction.shards import (
 from dsindex.instruction.statistics import InstructionStatistics
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
-from workflows.jobs.frame import Job, JobOutcome, Made, run_job, work_folder_path
+from workflows.jobs.frame import Job, JobOutcome, Made, run_job
 from workflows.jobs.instruct_outputs import SplitOutputs
+from workflows.options.config import work_folder_path
 from workflows.options.instruct import as_text_config
 from workflows.stages.nodes import require_sound_nodes
 from workflows.stages.room import Estimate, check_room
@@ -39,6 +40,7 @@ from workflows.stages.source import describe_kept, open_source, require_recorded
 from workflows.stages.tokenize import make_shards
 from workflows.state.identity import Plan
 from workflows.state.outputs import MEGATRON_SUFFIXES, Output
+from workflows.state.standard_input import piped_input_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from workflows.progress.reporter import Reporter
     from workflows.stages.work import Work
     from workflows.state.manifest import Content, RecordCounts, RecordedPacking, Run
+    from workflows.state.repeated_inputs import RepeatedInput
 
     Results = Sequence[tuple[ShardTask, ShardResult]]
 
@@ -79,6 +82,8 @@ class InstructReport:
     input_bytes: int
     seconds: float
     run: Run
+    repeated_inputs: tuple[RepeatedInput, ...]
+    """The inputs that are given more than once."""
 
 
 def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, reporter: Reporter) -> InstructReport:
@@ -92,7 +97,8 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     Raises:
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
-    return _Instruct(config, instruction, reporter).run()
+    with piped_input_named(work_folder_path(config)):
+        return _Instruct(config, instruction, reporter).run()
 
 
 class _Instruct:
@@ -102,7 +108,7 @@ class _Instruct:
         self._config = config
         self._reporter = reporter
         self._work_dir = work_folder_path(config)
-        self._source = open_source(as_text_config(config), append_eod=False)
+        self._source = open_source(as_text_config(config), append_eod=False, reporter=reporter)
         tokenizer = self._source.tokenizer
         self._dtype = dtype_for_vocabulary(tokenizer.vocabulary_size)
         self._splits = [
@@ -129,7 +135,7 @@ class _Instruct:
         }
         self._plan = Plan(settings=settings, inputs=self._source.inputs)
         self._token_sources = [
-            split.token_sources(self._plan.plan_id, self._source.total_bytes) for split in self._splits
+            split.token_sources(self._plan.plan_id, self._source.text_bytes) for split in self._splits
         ]
 
         self._results: Results = ()
@@ -160,7 +166,7 @@ class _Instruct:
 
     def _examine(self) -> None:
         """Check the disk space."""
-        total = self._source.total_bytes
+        total = self._source.text_bytes
         check_room(
             # No sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed.
             Estimate(tokens=total / 3, documents=total / 500),
@@ -264,4 +270,5 @@ class _Instruct:
             input_bytes=self._source.total_bytes,
             seconds=outcome.seconds,
             run=outcome.run,
+            repeated_inputs=self._source.repeated_inputs,
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex.errors import FormatError
 from dsindex.merging import Part, open_part
 from workflows.stages.kept_shards import find_whole_shards
-from workflows.state.inputs import MAX_SHARDS, InputFile, plan_shards
+from workflows.state.inputs import MAX_SHARDS, InputFile, InputParts, count_shards, plan_shards
 from workflows.state.ledger import read_committed_shards, task_key
 from workflows.state.work_folder import LEDGER_FILE, read_plan
 
@@ -52,11 +52,18 @@ def find_shards(work_dir: str, prefix: str, *, executor: Executor, reporter: Rep
         msg = f"{work_dir}: expected the work folder of a build with its plan.json, got none that can be read"
         raise FormatError(msg)
     key, shard_size = _read_settings(work_dir, plan["settings"], prefix)
+    parts = plan.get("parts", {})
     inputs = [
-        InputFile(path=path, absolute_path=path, size_bytes=size_bytes, version=version)
+        InputFile(
+            path=path,
+            absolute_path=path,
+            size_bytes=size_bytes,
+            version=version,
+            parts=InputParts(bounds=tuple(parts[path])) if path in parts else None,
+        )
         for path, size_bytes, version in plan["inputs"]
     ]
-    num_shards = sum(-(-file.size_bytes // shard_size) for file in inputs)
+    num_shards = count_shards(inputs, shard_size)
     if num_shards > MAX_SHARDS + len(inputs):  # the limit of choose_shard_size
         msg = f"{work_dir}: expected a plan of at most {MAX_SHARDS + len(inputs)} shards, got {num_shards}"
         raise FormatError(msg)

@@ -71,10 +71,22 @@ class WorkConfig(ExecutorConfig):
     """Progress and errors as JSON lines."""
 
 
+def work_folder_path(config: WorkConfig) -> str:
+    """Return the absolute path of a job's work folder."""
+    return os.path.abspath(config.work_dir or f"{config.output_prefix}.build")
+
+
 class RecordsConfig(WorkConfig):
     """Options of a job that reads JSONL records."""
 
-    input: tuple[str, ...] = Field(min_length=1)
+    input: tuple[str, ...] = ()
+    """Files, patterns, folders, and `-` for standard input."""
+    input_list: tuple[str, ...] = ()
+    """Lists of paths; their entries come after those of `input`."""
+    input_split: str | None = None
+    """The split to take from folders that have several."""
+    input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = "auto"
+    """What the inputs hold that are not Parquet or Arrow; `auto` goes by their names."""
     tokenizer_model: str
     shard_size: Size = Field(default=64 << 20, ge=1)
     no_provenance: bool = False
@@ -82,6 +94,17 @@ class RecordsConfig(WorkConfig):
     max_bad_records: str | None = None
     """A number or a share such as `1%`; None: no limit."""
     max_record_size: Size | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _names_inputs(self) -> Self:
+        if not self.input and not self.input_list:
+            is_given = "input" in self.model_fields_set
+            msg = "--input: expected at least 1 item, got none" if is_given else "--input is required"
+            raise ValueError(msg)
+        if (*self.input, *self.input_list).count("-") > 1:
+            msg = "--input: expected standard input (-) once, since it can be read only once; leave one out"
+            raise ValueError(msg)
+        return self
 
     @field_validator("max_bad_records", mode="before")
     @classmethod

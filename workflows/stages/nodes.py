@@ -18,6 +18,7 @@ import dsindex
 from dsindex.errors import DsindexError, InputError
 from dsindex.regular_files import open_unbuffered
 from dsindex.storage import free_bytes, output_error, remove_if_present
+from dsindex.text.forms import TextPart
 from workflows.execution.calls import Call
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ AUDITED_BYTES = 16 << 10
 class Probe:
     """The items to check on every node."""
 
-    inputs: tuple[tuple[str, int], ...]
-    """Path and size in bytes, as the driver saw them."""
+    inputs: tuple[InputFile, ...]
+    """The inputs, as the driver saw them."""
     markers: tuple[str, ...]
     """Files that the driver has just created in the folders that it will write to."""
     tokenizer: Tokenizer
@@ -116,7 +117,7 @@ def _ask_nodes(
 ) -> list[NodeReport]:
     inputs = source.inputs if thorough else _spread(source.inputs, QUICK_INPUTS)
     probe = Probe(
-        inputs=tuple((file.absolute_path, file.size_bytes) for file in inputs),
+        inputs=tuple(inputs),
         markers=tuple(markers),
         tokenizer=source.tokenizer,
         engine=source.engine,
@@ -208,9 +209,10 @@ def versions() -> dict[str, str]:
     return {**found, "dsindex": dsindex.__version__}  # shipped code has no metadata
 
 
-def _look_at_inputs(inputs: Sequence[tuple[str, int]]) -> tuple[int, list[str]]:
+def _look_at_inputs(inputs: Sequence[InputFile]) -> tuple[int, list[str]]:
     faults = []
-    for path, size_bytes in inputs:
+    for known in inputs:
+        path, size_bytes = known.absolute_path, known.size_bytes
         try:
             with open_unbuffered(path) as file:
                 got = os.fstat(file.fileno()).st_size
@@ -226,17 +228,21 @@ def _look_at_inputs(inputs: Sequence[tuple[str, int]]) -> tuple[int, list[str]]:
 def _audit_first_texts(probe: Probe) -> None:
     from dsindex.text.audit import audit, clip_texts
     from dsindex.text.encoders import make_encoder
-    from dsindex.text.records import TextColumn, read_records
+    from dsindex.text.parts import read_part
+    from dsindex.text.records import TextColumn
 
-    path, size_bytes = probe.inputs[0]
-    end = min(size_bytes, AUDITED_BYTES)
-    for block in read_records(path, 0, end, keys=probe.keys, selection=probe.selection):
+    first = probe.inputs[0]
+    bounds = (0, min(first.size_bytes, AUDITED_BYTES)) if first.parts is None else first.parts.bounds
+    part = TextPart(path=first.absolute_path, begin=0, end=bounds[1], form=first.form)
+    for block in read_part(part, keys=probe.keys, selection=probe.selection, block_bytes=AUDITED_BYTES):
         for column in block.columns.values():
             if not isinstance(column, TextColumn):
                 continue  # token ids are not encoded
             texts = clip_texts(column.texts, text_bytes=AUDITED_BYTES, total_bytes=AUDITED_BYTES)
             make_encoder(probe.tokenizer, probe.engine).encode(texts)
             audit(probe.tokenizer, probe.engine, texts)
+        if first.parts is not None:
+            return  # the first block is enough
 
 
 def _judge(node: str, answer: NodeAnswer, own: dict[str, str]) -> NodeReport:

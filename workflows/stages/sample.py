@@ -5,13 +5,17 @@ It shows whether the engines agree, and how large the output will be.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.errors import RecordLimitError
+from dsindex.containers.decoding import measure_compression
+from dsindex.errors import InputError, RecordLimitError
+from dsindex.text.forms import TextPart
 from workflows.stages.room import Estimate
+from workflows.state.input_forms import TEXT_PER_STORED_BYTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +42,7 @@ AUDITED_TEXT_BYTES = 16 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """The lines that begin in bytes [begin, end) of an input."""
+    """The lines that begin in bytes [begin, end) of an input; in a compressed one, the first lines of a part there."""
 
     input: int
     begin: int
@@ -57,6 +61,8 @@ class PieceCounts:
     longest_text: int
     """Length of the longest text, in tokens."""
     bad_records: int
+    stored_bytes: float
+    """Size of what was read in the stored input."""
 
 
 def spread_pieces(sizes: Sequence[int], *, num_pieces: int, piece_bytes: int) -> list[Piece]:
@@ -118,21 +124,15 @@ def encode_piece(
     Raises:
         RecordLimitError: If the pattern takes too much time or memory for a record.
     """
-    from dsindex.text.records import read_records
+    from dsindex.text.parts import read_part
     from dsindex.text.token_ids import TokenColumn
 
-    path = inputs[piece.input].absolute_path
-    blocks = read_records(
-        path,
-        piece.begin,
-        piece.end,
-        keys=keys,
-        pattern=pattern,
-        selection=selection,
-        max_record_bytes=max_record_bytes,
-    )
-    documents = num_texts = tokens = longest = bad = 0
-    for block in _with_line_numbers(blocks):
+    file = inputs[piece.input]
+    part, stored_per_byte = _part_of(piece, file)
+    blocks = read_part(part, keys=keys, pattern=pattern, selection=selection, max_record_bytes=max_record_bytes)
+    documents = num_texts = tokens = longest = bad = text_bytes = 0
+    for block in _first_blocks(blocks, file, max_bytes=piece.end - piece.begin):
+        text_bytes += _text_bytes(block)
         documents += len(block.offsets)
         bad += len(block.bad)
         for column in block.columns.values():
@@ -147,7 +147,14 @@ def encode_piece(
             num_texts += len(column.texts)
             longest = max(longest, int(lengths.max(initial=0)))
             tokens += int(lengths.sum(dtype=np.int64)) * column.texts.nbytes // max(1, texts.nbytes)
-    return PieceCounts(documents=documents, texts=num_texts, tokens=tokens, longest_text=longest, bad_records=bad)
+    return PieceCounts(
+        documents=documents,
+        texts=num_texts,
+        tokens=tokens,
+        longest_text=longest,
+        bad_records=bad,
+        stored_bytes=piece.end - piece.begin if stored_per_byte is None else text_bytes * stored_per_byte,
+    )
 
 
 def examine_sample(
@@ -185,7 +192,7 @@ def examine_sample(
     if not documents:
         return Estimate(tokens=sum(sizes) / 3, documents=sum(sizes) / 1000)
     # On average, the lines that begin in a piece have its size. Each text may end with EOD.
-    scale = sum(sizes) / sum(piece.end - piece.begin for piece in pieces)
+    scale = sum(sizes) / sum(count.stored_bytes for count in counts)
     tokens = sum(count.tokens + count.texts for count in counts)
     return Estimate(tokens=tokens * scale, documents=documents * scale)
 
@@ -201,10 +208,48 @@ def audited_pieces(sizes: Sequence[int]) -> list[Piece]:
     return spread_pieces(sizes, num_pieces=num_pieces, piece_bytes=AUDIT_PIECE_BYTES)
 
 
-def _with_line_numbers(blocks: Iterator[RecordBlock]) -> Iterator[RecordBlock]:
+def _part_of(piece: Piece, file: InputFile) -> tuple[TextPart, float | None]:
+    """Return what to read, and for a compressed input, the size that a byte of its text has there."""
+    if file.form.can_seek:
+        return TextPart(path=file.absolute_path, begin=piece.begin, end=piece.end, form=file.form), None
+    bounds = (0, file.size_bytes) if file.parts is None or file.parts.is_stream else file.parts.bounds
+    units = max(1, bounds[-1])
+    number = min(bisect_right(bounds, piece.begin * units // file.size_bytes), len(bounds) - 1) - 1
+    begin, end = bounds[number], bounds[number + 1]
+    if file.form.container == "plain":
+        text_bytes = None if file.parts is None else file.parts.text_bytes
+        stored_per_byte = file.size_bytes / text_bytes if text_bytes else 1.0
+        return TextPart(path=file.absolute_path, begin=begin, end=end, form=file.form), stored_per_byte
+    try:
+        stored_per_byte = measure_compression(file.absolute_path, file.form.container, begin=begin)
+    except InputError:  # reported by its shard
+        stored_per_byte = 1 / TEXT_PER_STORED_BYTE
+    return TextPart(path=file.absolute_path, begin=begin, end=end, form=file.form), stored_per_byte
+
+
+def _text_bytes(block: RecordBlock) -> int:
+    """Return the size of a block's text: of its lines, or of the texts of rows."""
+    from dsindex.text.records import TextColumn
+
+    columns = block.columns.values()
+    return block.num_bytes or sum(column.texts.nbytes for column in columns if isinstance(column, TextColumn))
+
+
+def _first_blocks(blocks: Iterator[RecordBlock], file: InputFile, *, max_bytes: int) -> Iterator[RecordBlock]:
+    """Yield a piece's blocks; of a compressed input only the first ones, up to where it is damaged."""
     from dsindex.text.lines import count_lines
 
+    num_bytes = 0
     try:
-        yield from blocks
+        for block in blocks:
+            yield block
+            num_bytes += _text_bytes(block)
+            if num_bytes >= max_bytes and not file.form.can_seek:
+                return
     except RecordLimitError as error:
-        raise error.with_line(count_lines(error.path, error.offset)) from error
+        if file.form.container == "plain":
+            raise error.at(line=count_lines(error.path, error.offset)) from error
+        raise
+    except InputError:
+        if file.form.container == "plain":
+            raise  # damage in a compressed input is reported by its shard, after all records before it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dsindex.text.keys import parse_key
 from dsindex.text.selection import Selection, open_selection
 from workflows.execution.choice import wants_ray
 
@@ -20,6 +21,14 @@ def select(config: BuildConfig, tokenizer: Tokenizer) -> Selection:
     """
     size = None if config.token_ids is None else tokenizer.vocabulary_size
     return open_selection(config.keys, where=config.where, join=config.join, vocabulary_size=size)
+
+
+def wanted_columns(config: BuildConfig) -> dict[str, tuple[str, ...]] | None:
+    """Return the columns of texts that a table must have; None if jq reads whole records, or ids are read."""
+    keys = [parse_key(key) for key in config.keys]
+    if config.token_ids is not None or config.where is not None or any(key.path is None for key in keys):
+        return None
+    return {key.name: key.path for key in keys if key.path is not None}
 
 
 def run_jq_in_processes(config: BuildConfig, selection: Selection) -> BuildConfig:

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any
 from dsindex.errors import PlanError
 from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.tokenizer import load_tokenizer, require_eod
-from workflows.state.inputs import choose_shard_size, find_inputs, plan_shards
+from workflows.options.config import work_folder_path
+from workflows.state.input_forms import TEXT_PER_STORED_BYTE, cut_inputs, look_inside
+from workflows.state.input_paths import find_paths
+from workflows.state.inputs import choose_shard_size, look_at_inputs, plan_shards
 from workflows.state.manifest import RecordedInput, RecordedOptions, RecordedTokenizer
+from workflows.state.repeated_inputs import find_repeated
+from workflows.state.spool import spool_path
+from workflows.state.standard_input import require_standard_input, store_standard_input
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,9 +25,12 @@ if TYPE_CHECKING:
     from dsindex.text.engines import Engine
     from dsindex.text.tokenizer import Tokenizer
     from workflows.options.config import TextConfig
+    from workflows.progress.reporter import Reporter
+    from workflows.state.input_forms import Columns
     from workflows.state.inputs import InputFile
     from workflows.state.ledger import Ledger
     from workflows.state.manifest import Manifest
+    from workflows.state.repeated_inputs import RepeatedInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +46,18 @@ class TextSource:
 
     @property
     def total_bytes(self) -> int:
-        """Size of all inputs."""
+        """Size of all inputs as they are stored."""
         return sum(file.size_bytes for file in self.inputs)
+
+    @property
+    def text_bytes(self) -> int:
+        """Size of the text of all inputs, which is an estimate where they are compressed."""
+        return sum(map(_text_bytes, self.inputs))
+
+    @property
+    def repeated_inputs(self) -> tuple[RepeatedInput, ...]:
+        """The files that are given more than once."""
+        return find_repeated(self.inputs)
 
     def tasks(self) -> list[ShardTask]:
         """Return all shards, in plan order."""
@@ -53,6 +72,7 @@ class TextSource:
             "append-eod": self.eod_id,
             "tokenizer-hf-no-include-special-tokens": config.tokenizer_hf_no_include_special_tokens,
             "shard-size": self.shard_size,
+            **({} if config.input_format == "auto" else {"input-format": config.input_format}),
             "no-provenance": config.no_provenance,
             "on-bad-record": config.on_bad_record,
             "max-record-size": config.max_record_size,
@@ -75,6 +95,7 @@ class TextSource:
                 path=file.path,
                 size_bytes=file.size_bytes,
                 fingerprint=shards[0].input_fingerprint,
+                **_describe_form(file, shards),
                 **count_records(shards, filters=filters),
             )
             for file, shards in zip(self.inputs, own, strict=True)
@@ -105,28 +126,48 @@ class TextSource:
         )
 
 
-def open_source(config: TextConfig, *, append_eod: bool) -> TextSource:
-    """Find the inputs and load the tokenizer.
+def open_source(
+    config: TextConfig, *, append_eod: bool, reporter: Reporter | None = None, columns: Columns | None = None
+) -> TextSource:
+    """Find the inputs and load the tokenizer; standard input is read last, into the work folder.
+
+    Args:
+        config: The options of the job.
+        append_eod: Whether every document ends with EOD.
+        reporter: Shows messages about standard input; None if the job writes nothing, so that it cannot read it.
+        columns: The columns of texts that tables must have; None if any record may be read.
 
     Raises:
         InputError: If an input is missing, empty or not readable.
+        PlanError: If standard input cannot be stored, since the work folder is another job's.
         TokenizerError: If the tokenizer cannot be used, or has no EOD where one is to be appended.
     """
     from dsindex.text.engines import choose_engine
 
-    inputs = tuple(find_inputs(config.input))
+    work_dir = work_folder_path(config)
+    stored = None if reporter is None else spool_path(work_dir)
+    paths = find_paths(config.input, lists=config.input_list, split=config.input_split, standard_input=stored)
+    is_piped = any(path.is_standard_input for path in paths)
+    inputs = look_at_inputs(path for path in paths if not path.is_standard_input)
+    if is_piped:
+        require_standard_input(work_dir, fresh=config.fresh)
     tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token)
     engine = choose_engine(
         tokenizer, config.engine, add_special_tokens=not config.tokenizer_hf_no_include_special_tokens
     )
-    total = sum(file.size_bytes for file in inputs)
+    eod_id = require_eod(tokenizer) if append_eod else None
+    if is_piped and reporter is not None:
+        store_standard_input(work_dir, fresh=config.fresh, say=reporter.say)
+        inputs = look_at_inputs(paths)
+    inputs = look_inside(inputs, wanted=config.input_format)
+    shard_size = choose_shard_size(sum(file.size_bytes for file in inputs), config.shard_size)
     return TextSource(
         config=config,
-        inputs=inputs,
+        inputs=tuple(cut_inputs(inputs, shard_size, columns=columns)),
         tokenizer=tokenizer,
         engine=engine,
-        eod_id=require_eod(tokenizer) if append_eod else None,
-        shard_size=choose_shard_size(total, config.shard_size),
+        eod_id=eod_id,
+        shard_size=shard_size,
     )
 
 
@@ -183,7 +224,24 @@ def describe_kept(source: TextSource, work_dir: str, ledger: Ledger) -> str:
     )
 
 
-def count_records(results: Sequence[ShardResult], *, filters: bool = False) -> dict[str, int]:
+def _text_bytes(file: InputFile) -> int:
+    if file.parts is not None and file.parts.text_bytes is not None:
+        return file.parts.text_bytes
+    return file.size_bytes * (1 if file.form.container == "plain" else TEXT_PER_STORED_BYTE)
+
+
+def _describe_form(file: InputFile, shards: Sequence[ShardResult]) -> dict[str, Any]:
+    """Return what the manifest says of an input that is not plain JSON lines."""
+    described: dict[str, Any] = {}
+    if file.form.container != "plain":
+        described["compression"] = file.form.container
+        described["text_bytes"] = sum(result.text_bytes for result in shards)
+    if file.form.format != "jsonl":
+        described["format"] = file.form.format
+    return described
+
+
+def count_records(results: Sequence[ShardResult], *, filters: bool = False) -> dict[str, Any]:
     """Return record counts: lines = records + blank; records = kept + filtered + quarantined.
 
     Args:

@@ -5,15 +5,18 @@ Meanwhile, ranges of the output that finished shards fill are merged (workflows.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dsindex.errors import InputError, RecordError
 from dsindex.merging import MergeRange
 from dsindex.shards.tokenize import ShardResult, ShardTask, tokenize_shard
 from workflows.execution.calls import Call
-from workflows.execution.dispatch import run_calls
+from workflows.execution.cpus import available_cpus
+from workflows.execution.dispatch import Dispatch
 from workflows.stages.bad_records import BadRecordBudget
 from workflows.stages.early_merge import EarlyRanges
+from workflows.stages.feeding import StreamFeeder
 from workflows.stages.kept_shards import find_kept_shards
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from workflows.stages.work import Work
 
 
+CPUS_PER_STREAM = 8
+"""CPUs for each compressed stream that is unpacked at once: one thread decodes as much text as about eight encode."""
 WORKER_MEMORY_BYTES = 460 << 20
 """A worker process's peak memory, measured on Ray after 600 MB of text. A very long document adds its own size."""
 
@@ -61,15 +66,15 @@ def make_shards(
         InputError: If there are more bad records than allowed, or no records at all.
     """
     kept = find_kept_shards(work, tasks, settings.work_dir)
-    work.reporter.stage("tokenize", total=sum(task.end - task.begin for task in tasks), unit="bytes", tasks=len(tasks))
+    work.reporter.stage("tokenize", total=sum(task.stored_bytes for task in tasks), unit="bytes", tasks=len(tasks))
     work.reporter.watch(work.statistics)
     stage = _Stage(work, tasks, sources, max_bad_records=max_bad_records)
     for number, result in kept.items():
         stage.keep(number, result)
     try:
-        stage.make_rest(function or tokenize_shard, work.executor.share(settings))
+        stage.make_rest(function or tokenize_shard, work.executor.share(settings), work_dir=settings.work_dir)
     except RecordError as error:
-        raise _with_line_number(error) from error
+        raise stage.with_line_number(error) from error
     finally:
         work.ledger.sync()
     return stage.finish()
@@ -88,29 +93,49 @@ class _Stage:
         self._ready: list[MergeRange] = []
         """Ranges that kept shards fill."""
         self._budget = BadRecordBudget(max_bad_records)
+        self._has_streams = any(task.is_of_stream for task in tasks)
 
     def keep(self, number: int, result: ShardResult) -> None:
         """Add a shard that an earlier run committed."""
         self._ready += self._take(number, result, fresh=False)
 
-    def make_rest(self, function: Callable[[ShardTask, Any], ShardResult], settings: object) -> None:
+    def make_rest(self, function: Callable[[ShardTask, Any], ShardResult], settings: object, *, work_dir: str) -> None:
         """Make the missing shards, and merge the ranges that they fill."""
+        executor = self._work.executor
+        threads = max(1, available_cpus() // CPUS_PER_STREAM)
+        feeder = StreamFeeder(
+            self._tasks,
+            kept=frozenset(self._results),
+            work_dir=work_dir,
+            threads=threads,
+            ahead=executor.slots + executor.backlog + threads,
+        )
 
-        def calls() -> Iterator[tuple[int | MergeRange, Call]]:
-            for merge in self._ready:
-                yield merge, self._early.call(merge)
-            for number, task in enumerate(self._tasks):
-                if number not in self._results:
-                    yield number, _shard_call(task, function, settings)
+        def calls() -> Iterator[tuple[int | MergeRange, Call] | None]:
+            others = (task for task in self._tasks if task.shard not in self._results and not task.is_of_stream)
+            while True:
+                task = feeder.next_ready() or next(others, None)
+                if task is not None:
+                    yield task.shard, _shard_call(task, function, settings)
+                elif feeder.is_done(before=dispatch.first_fault):
+                    return
+                else:
+                    yield None
 
-        run_calls(
-            self._work.executor,
+        dispatch: Dispatch[int | MergeRange] = Dispatch(
+            executor,
             calls(),
-            on_result=self._commit,
             policy=self._work.policy,
             statistics=self._work.statistics,
             on_idle=self._tick,
+            order=_number_of if self._has_streams else None,
         )
+        dispatch.release((merge, self._early.call(merge)) for merge in self._ready)
+        with contextlib.closing(feeder), contextlib.closing(dispatch.run()) as results:
+            for what, value in results:
+                if not isinstance(what, MergeRange):
+                    feeder.release(what)
+                dispatch.release(self._commit(what, value))
 
     def _commit(self, what: int | MergeRange, value: Any) -> list[tuple[int | MergeRange, Call]]:  # noqa: ANN401
         """Record a finished shard or range; return the calls for ranges that can now be merged."""
@@ -124,7 +149,7 @@ class _Stage:
         self._results[number] = result
         task = self._tasks[number]
         self._work.reporter.advance(
-            task.end - task.begin,
+            task.stored_bytes,
             documents=result.num_records,
             tokens=sum(key.num_tokens for key in result.keys if not key.is_aligned),
             fresh=fresh,
@@ -136,6 +161,21 @@ class _Stage:
         self._work.reporter.tick()
         self._work.ledger.sync_if_due()
 
+    def with_line_number(self, error: RecordError) -> RecordError:
+        """Return the error with its place in the input; all shards before it are made."""
+        if error.part is None:
+            return error
+        begin, line = error.part
+        task = next(task for task in self._tasks if (task.path, task.begin) == (error.path, begin))
+        before = [
+            (other, self._results[other.shard])
+            for other in self._tasks[: task.shard]
+            if other.input == task.input and other.shard in self._results
+        ]
+        lines = sum(result.num_lines for _, result in before)
+        first_offset = 0 if task.form.has_absolute_offsets else sum(result.text_bytes for _, result in before)
+        return error.at(line=lines + line + 1, offset=first_offset + error.offset)
+
     def finish(self) -> list[ShardResult]:
         """Return all results in plan order."""
         results = [self._results[number] for number in range(len(self._tasks))]
@@ -143,7 +183,7 @@ class _Stage:
         if not any(result.num_records for result in results):
             filtered = sum(result.num_filtered for result in results)
             if filtered:
-                msg = f"expected a record that --where keeps, got none: it leaves out all {filtered:,}; change it"
+                msg = f"expected a record that --where keeps, got none of {filtered:,}; check the condition"
                 raise InputError(msg)
             msg = f"{self._tasks[0].path}: expected at least one record in all inputs together, got none"
             raise InputError(msg)
@@ -160,8 +200,6 @@ def _shard_call(task: ShardTask, function: Callable[[ShardTask, Any], ShardResul
     )
 
 
-def _with_line_number(error: RecordError) -> RecordError:
-    """Return the error with its line number; ranges do not know the number of their first line."""
-    from dsindex.text.lines import count_lines
-
-    return error.with_line(count_lines(error.path, error.offset))
+def _number_of(what: int | MergeRange) -> int:
+    """Return a shard's number in the plan; ranges are merged only after it."""
+    return -1 if isinstance(what, MergeRange) else what

@@ -34,9 +34,11 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as it is stored."""
+        parts = {file.absolute_path: list(file.parts.bounds) for file in self.inputs if file.parts is not None}
         return {
             "settings": dict(self.settings),
             "inputs": [[file.absolute_path, file.size_bytes, file.version] for file in self.inputs],
+            **({"parts": parts} if parts else {}),
         }
 
     @property
@@ -115,6 +117,8 @@ class _StoredPlan(BaseModel):
 
     settings: dict[str, Any]
     inputs: list[Annotated[list[str | int], Field(min_length=3, max_length=3)]]
+    parts: dict[str, Annotated[list[int], Field(min_length=2)]] = {}
+    """Path of an input that cannot be cut anywhere → where its parts begin, and where the last one ends."""
 
 
 def is_plan(stored: object) -> bool:

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError
 from dsindex.regular_files import what_is_no_file
 from dsindex.shards.tokenize import ShardTask
+from dsindex.text.forms import JSON_LINES
+from workflows.state.input_paths import find_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from dsindex.text.forms import InputForm
+    from workflows.state.input_paths import FoundPath
 
 MAX_SHARDS = 100_000
 """The approximate limit on the shards of a build; larger inputs get larger shards."""
 
-COMPRESSED = {".gz": "gzip -dk", ".zst": "zstd -dk", ".xz": "xz -dk", ".bz2": "bzip2 -dk", ".parquet": None}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputParts:
+    """The parts of an input that cannot be cut anywhere."""
+
+    bounds: tuple[int, ...]
+    """Where parts begin, ascending from 0, and where the last one ends: in bytes of the file, or in row groups."""
+    is_stream: bool = False
+    """Whether a part can only be decoded after all parts before it."""
+    text_bytes: int | None = None
+    """Size of the wanted columns of a table, as its metadata says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,25 +45,34 @@ class InputFile:
     size_bytes: int
     version: str
     """Modification time in ns."""
+    form: InputForm = JSON_LINES
+    parts: InputParts | None = None
+    """Where it can be cut; None: anywhere, by bytes."""
 
 
-def find_inputs(patterns: Sequence[str]) -> list[InputFile]:
-    """Resolve inputs in the order given; the matches of a pattern are sorted by name.
+def find_inputs(patterns: Sequence[str], *, lists: Sequence[str] = (), split: str | None = None) -> list[InputFile]:
+    """Find the files that `find_paths` names, in its order.
 
     Raises:
-        InputError: For a missing file, a pattern without a match, a folder, an empty file, or a compressed one.
+        InputError: For a missing file, a pattern without a match, or an empty file.
     """
-    return [_look_at(path) for pattern in patterns for path in _expand(pattern)]
+    return look_at_inputs(find_paths(patterns, lists=lists, split=split))
 
 
-def _expand(pattern: str) -> list[str]:
-    if os.path.exists(pattern) or not glob.has_magic(pattern):
-        return [pattern]
-    matches = sorted(glob.glob(pattern, recursive=True))
-    if not matches:
-        msg = f"{pattern}: expected at least one file to match, got none; check the pattern (quote it in a shell)"
-        raise InputError(msg)
-    return matches
+def look_at_inputs(paths: Iterable[FoundPath]) -> list[InputFile]:
+    """Return the files under paths that were found, as they are now.
+
+    Raises:
+        InputError: If one cannot be an input, naming it.
+    """
+    files = []
+    for found in paths:
+        try:
+            file = _look_at(found.absolute_path if found.is_standard_input else found.path)
+        except InputError as error:
+            raise found.at_origin(error) from error
+        files.append(replace(file, path=found.path))
+    return files
 
 
 def _look_at(path: str) -> InputFile:
@@ -65,15 +88,6 @@ def _look_at(path: str) -> InputFile:
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror}); check --input"
         raise InputError(msg) from error
-    if stat.S_ISDIR(status.st_mode):
-        msg = f"{path}: expected a file, got a folder; name its files, as in '{os.path.join(path, '*.jsonl')}'"
-        raise InputError(msg)
-    suffix = os.path.splitext(path)[1]
-    if suffix in COMPRESSED:
-        command = COMPRESSED[suffix]
-        remedy = f"unpack it first ({command} {path})" if command else "convert it to JSONL first"
-        msg = f"{path}: expected JSONL text, got a {suffix} file; {remedy}"
-        raise InputError(msg)
     if status.st_size == 0:
         msg = f"{path}: expected at least one record, got an empty file; leave it out of --input"
         raise InputError(msg)
@@ -98,17 +112,34 @@ def choose_shard_size(total_bytes: int, wanted: int) -> int:
 
 
 def plan_shards(inputs: Sequence[InputFile], shard_size: int) -> Iterator[ShardTask]:
-    """Cut every input into ranges of `shard_size` bytes, in order."""
+    """Cut every input into ranges of `shard_size` bytes, or into its parts, in order."""
     shard = 0
     for number, file in enumerate(inputs):
-        for begin in range(0, file.size_bytes, shard_size):
+        bounds = cut_plain(file, shard_size) if file.parts is None else file.parts.bounds
+        units = max(1, bounds[-1])
+        for begin, end in pairwise(bounds):
             yield ShardTask(
                 shard=shard,
                 input=number,
                 path=file.absolute_path,
                 begin=begin,
-                end=min(begin + shard_size, file.size_bytes),
+                end=end,
+                form=file.form,
+                is_of_stream=file.parts is not None and file.parts.is_stream,
+                stored_bytes=file.size_bytes * end // units - file.size_bytes * begin // units,
                 input_size_bytes=file.size_bytes,
                 input_version=file.version,
             )
             shard += 1
+
+
+def count_shards(inputs: Sequence[InputFile], shard_size: int) -> int:
+    """Return the number of shards that `plan_shards` would plan."""
+    return sum(
+        -(-file.size_bytes // shard_size) if file.parts is None else len(file.parts.bounds) - 1 for file in inputs
+    )
+
+
+def cut_plain(file: InputFile, shard_size: int) -> tuple[int, ...]:
+    """Return where ranges of a file that can be cut anywhere begin, and where the last one ends."""
+    return (*range(0, file.size_bytes, shard_size), file.size_bytes)

@@ -91,6 +91,11 @@ class RecordedInput(_Part):
     sequences: Count | None = None
     size_bytes: Count | None = None
     fingerprint: str | None = None
+    compression: str | None = None
+    format: str | None = None
+    """How its records are stored, if they are not JSON lines."""
+    text_bytes: Count | None = None
+    """Size of the text of a compressed input."""
     lines: Count | None = None
     blank: Count | None = None
     records: Count | None = None

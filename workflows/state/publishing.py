@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import xxhash
@@ -230,8 +230,10 @@ def shard_provenance(
         for _, result in results
     ]
     return tuple(
-        ShardProvenance(path=os.path.join(work_dir, file.name), input=task.input, first_line=first_line)
-        for (task, _), file, first_line in zip(results, stored, _first_lines(results), strict=True)
+        ShardProvenance(
+            path=os.path.join(work_dir, file.name), input=task.input, first_line=first_line, first_offset=first_offset
+        )
+        for (task, _), file, (first_line, first_offset) in zip(results, stored, first_places(results), strict=True)
         if file is not None
     )
 
@@ -242,17 +244,22 @@ def shard_quarantine(
     """Return each shard's bad records, with the number of its first line; `inputs` are the paths as given."""
     return tuple(
         ShardQuarantine(
-            path=os.path.join(work_dir, result.quarantine.name), file=inputs[task.input], first_line=first_line
+            path=os.path.join(work_dir, result.quarantine.name),
+            file=inputs[task.input],
+            first_line=first_line,
+            first_offset=first_offset,
         )
-        for (task, result), first_line in zip(results, _first_lines(results), strict=True)
+        for (task, result), (first_line, first_offset) in zip(results, first_places(results), strict=True)
         if result.quarantine is not None
     )
 
 
-def _first_lines(results: Sequence[tuple[ShardTask, ShardResult]]) -> list[int]:
-    """Return the 1-based number of each shard's first line in its input."""
-    first_lines: list[int] = []
+def first_places(results: Sequence[tuple[ShardTask, ShardResult]]) -> list[tuple[int, int]]:
+    """Return for each shard the 1-based number of its first line in its input, and what its offsets count from."""
+    places: list[tuple[int, int]] = []
     for _, group in groupby(results, key=lambda pair: pair[0].input):
-        counts = [result.num_lines for _, result in group]
-        first_lines += accumulate(counts[:-1], initial=1)
-    return first_lines
+        line, offset = 1, 0
+        for task, result in group:
+            places.append((line, 0 if task.form.has_absolute_offsets else offset))
+            line, offset = line + result.num_lines, offset + result.text_bytes
+    return places

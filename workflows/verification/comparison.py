@@ -102,7 +102,7 @@ def compare_with_source(
     if counts is None:
         note = "the index is damaged, so the dataset could not be compared with its source"
         return RanCheck(check=Check(notes=(note,)), verdict=Verdict())
-    if source.settings.provenance is not None:
+    if source.settings.provenance is not None and source.settings.has_offsets:
         check = _compare_slices(source.settings, counts.num_documents, share)
     else:
         ranges, wanted = number_ranges(source.settings, executor=executor, reporter=reporter)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from dsindex.checks.source import SourceInput, SourceRange, SourceSettings, lay_out_range
 from dsindex.errors import InputError, TokenizerError
@@ -16,6 +17,8 @@ from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
 from workflows.options.config import ExecutorConfig
 from workflows.options.pack import PBIN_SUFFIX
+from workflows.state.input_forms import detect_form, find_parts
+from workflows.state.input_paths import STANDARD_INPUT
 from workflows.state.publishing import PROVENANCE_SUFFIX
 from workflows.verification.pbin_options import read_pbin_options
 
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from dsindex.text.patterns import TextPattern
     from dsindex.text.tokenizer import Tokenizer
     from workflows.execution.calls import Executor
+    from workflows.state.input_forms import InputFormat
     from workflows.state.manifest import Content, Manifest, RecordedInput
 
 RANGE_BYTES = 16 << 20
@@ -189,13 +193,16 @@ def _find_inputs(
     inputs, findings = [], []
     for number, file in enumerate(recorded):
         path = file.path
-        if not os.path.isfile(path) and number < len(absolute):
+        is_piped = path == STANDARD_INPUT
+        if (is_piped or not os.path.isfile(path)) and number < len(absolute):
             path = absolute[number]
         try:
             size_bytes = os.path.getsize(path)
             fingerprint = fingerprint_input(path)
+            form = detect_form(path, shown_as=file.path, wanted=cast("InputFormat", file.format or "jsonl"))
         except OSError as error:
-            findings.append(f"{path}: cannot be read ({error.strerror}); the dataset was made from it, restore it")
+            remedy = "store standard input there again" if is_piped else "restore it"
+            findings.append(f"{path}: cannot be read ({error.strerror}); the dataset was made from it, {remedy}")
             continue
         except InputError as error:
             findings.append(str(error))
@@ -205,24 +212,27 @@ def _find_inputs(
                 f"{path}: expected the input of {file.size_bytes} bytes with fingerprint {file.fingerprint} as in the "
                 f"manifest, got {size_bytes} bytes with {fingerprint}; it changed, restore the original"
             )
-        inputs.append(SourceInput(path=path, size_bytes=size_bytes))
+        inputs.append(SourceInput(path=path, size_bytes=size_bytes, form=form))
     return tuple(inputs), findings
 
 
 def plan_ranges(settings: SourceSettings) -> list[SourceRange]:
-    """Cut all inputs into ranges, whose first documents and lines are not yet known."""
+    """Cut all inputs into ranges, whose first documents and lines are not yet known.
+
+    Raises:
+        InputError: If an input cannot be read.
+    """
     return [
-        SourceRange(
-            input=number,
-            begin=begin,
-            end=min(begin + RANGE_BYTES, file.size_bytes),
-            first_document=0,
-            num_documents=None,
-            first_line=1,
-        )
+        SourceRange(input=number, begin=begin, end=end, first_document=0, num_documents=None, first_line=1)
         for number, file in enumerate(settings.inputs)
-        for begin in range(0, file.size_bytes, RANGE_BYTES)
+        for begin, end in pairwise(_bounds(file))
     ]
+
+
+def _bounds(file: SourceInput) -> tuple[int, ...]:
+    """Return where ranges of an input begin, and where the last one ends; a compressed stream is one range."""
+    parts = find_parts(file.path, file.form, shard_size=RANGE_BYTES)
+    return (*range(0, file.size_bytes, RANGE_BYTES), file.size_bytes) if parts is None else parts.bounds
 
 
 def lay_out_source(

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from dsindex.errors import InputError
 from dsindex.text import records
 from dsindex.text.fields import MAX_NESTING
+from dsindex.text.forms import TextPart
 from dsindex.text.lines import LineBlock, read_lines
 from dsindex.text.records import RecordBlock, read_records
 
@@ -109,7 +110,7 @@ def read_ranges(path: Path, cuts: list[int], keys: tuple[str, ...] = KEYS, **opt
     reading = Reading()
     for begin, end in pairwise(cuts):
         first_line = reading.num_lines
-        for block in read_records(str(path), begin, end, keys=keys, **options):
+        for block in read_records(TextPart(path=str(path), begin=begin, end=end), keys=keys, **options):
             reading.add(block, first_line)
     return reading
 
@@ -456,7 +457,11 @@ def test_a_line_over_the_limit_is_bad_and_not_held(tmp_path: Path) -> None:
     path = tmp_path / "long.jsonl"
     content = GOOD + b'\n{"title":"t","text":"' + b"x" * 300_000 + b'"}\n' + GOOD + b"\n" + GOOD + b"x" * 1000
     path.write_bytes(content)
-    blocks = list(read_records(str(path), 0, len(content), keys=KEYS, block_bytes=64, max_record_bytes=100))
+    blocks = list(
+        read_records(
+            TextPart(path=str(path), begin=0, end=len(content)), keys=KEYS, block_bytes=64, max_record_bytes=100
+        )
+    )
     reading = Reading()
     for block in blocks:
         reading.add(block)
@@ -465,7 +470,7 @@ def test_a_line_over_the_limit_is_bad_and_not_held(tmp_path: Path) -> None:
     assert reasons == [f"record of {size} bytes is larger than the limit of 100 bytes" for size in (300_023, 1_034)]
     sizes = {
         len(block.data)
-        for block in read_lines(str(path), 0, len(content), block_bytes=64, max_line_bytes=100)
+        for block in read_lines(TextPart(path=str(path), begin=0, end=len(content)), block_bytes=64, max_line_bytes=100)
         if isinstance(block, LineBlock)
     }
     assert max(sizes) <= 101
@@ -478,10 +483,11 @@ def test_memory_is_a_few_blocks(tmp_path: Path) -> None:
     path.write_bytes(line * 50_000)
     code = (
         "import resource, sys\n"
+        "from dsindex.text.forms import TextPart\n"
         "from dsindex.text.records import read_records\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "def read(end):\n"
-        "    blocks = read_records(sys.argv[1], 0, end, keys=['text'], block_bytes=1 << 20)\n"
+        "    blocks = read_records(TextPart(path=sys.argv[1], begin=0, end=end), keys=['text'], block_bytes=1 << 20)\n"
         "    return sum(len(block.offsets) for block in blocks)\n"
         "read(8_000_000); before = peak()\n"
         f"assert read({len(line) * 50_000}) == 50_000\n"
@@ -497,7 +503,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, change
     path = tmp_path / "changing.jsonl"
     content = (GOOD + b"\n") * 1000
     path.write_bytes(content)
-    blocks = read_records(str(path), 0, len(content), keys=KEYS, block_bytes=256)
+    blocks = read_records(TextPart(path=str(path), begin=0, end=len(content)), keys=KEYS, block_bytes=256)
     next(blocks)
     if change == "shorter":
         os.truncate(path, 1000)
@@ -514,26 +520,26 @@ def test_unsuitable_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "small.jsonl"
     path.write_bytes(GOOD)
     with pytest.raises(InputError, match=r"small\.jsonl: expected at least 99 bytes, got 34; the file became shorter"):
-        list(read_records(str(path), 0, 99, keys=KEYS))
+        list(read_records(TextPart(path=str(path), begin=0, end=99), keys=KEYS))
     with pytest.raises(
         InputError, match=r"small\.jsonl: expected 35 bytes, got 34; the file changed since the job was planned"
     ):
-        list(read_records(str(path), 0, 34, keys=KEYS, expected_size=35))
+        list(read_records(TextPart(path=str(path), begin=0, end=34, expected_size=35), keys=KEYS))
     with pytest.raises(
         InputError, match=r"none\.jsonl: expected a file that can be read, got 'No such file or directory'"
     ):
-        list(read_records(str(tmp_path / "none.jsonl"), 0, 1, keys=KEYS))
+        list(read_records(TextPart(path=str(tmp_path / "none.jsonl"), begin=0, end=1), keys=KEYS))
     with pytest.raises(InputError, match="expected a file that can be read, got 'Is a directory'"):
-        list(read_records(str(tmp_path), 0, 1, keys=KEYS))
+        list(read_records(TextPart(path=str(tmp_path), begin=0, end=1), keys=KEYS))
 
 
 def test_empty_files_and_ranges_give_nothing(tmp_path: Path) -> None:
     path = tmp_path / "empty.jsonl"
     path.write_bytes(b"")
-    assert list(read_records(str(path), 0, 0, keys=KEYS, expected_size=0)) == []
+    assert list(read_records(TextPart(path=str(path), begin=0, end=0, expected_size=0), keys=KEYS)) == []
     path.write_bytes(GOOD + b"\n")
     for begin, end in [(0, 0), (5, 5), (1, 35), (35, 35)]:
-        assert list(read_records(str(path), begin, end, keys=KEYS)) == []
+        assert list(read_records(TextPart(path=str(path), begin=begin, end=end), keys=KEYS)) == []
 
 
 @pytest.mark.parametrize(
@@ -549,9 +555,10 @@ def test_empty_files_and_ranges_give_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_misuse_is_refused_at_once(change: dict[str, Any], message: str) -> None:
-    arguments: dict[str, Any] = {"path": "never opened", "begin": 0, "end": 4, "keys": KEYS, **change}
+    options: dict[str, Any] = {"begin": 0, "end": 4, "keys": KEYS, **change}
+    part = TextPart(path="never opened", begin=options.pop("begin"), end=options.pop("end"))
     with pytest.raises(ValueError, match=message):
-        read_records(**arguments)
+        read_records(part, **options)
 
 
 def test_importing_the_reader_leaves_pyarrow_json_out() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dsindex.kernels import loader as kernels
 from dsindex.text import scanning
 from dsindex.text.fields import read_fields
+from dsindex.text.forms import TextPart
 from dsindex.text.lines import read_lines
 from dsindex.text.records import read_records
 
@@ -144,7 +145,7 @@ def test_a_process_that_reads_much_goes_over_to_the_loops(tmp_path: Path, monkey
     size = path.stat().st_size
 
     def read() -> list[str]:
-        blocks = read_records(str(path), 0, size, keys=["text"], block_bytes=8192)
+        blocks = read_records(TextPart(path=str(path), begin=0, end=size), keys=["text"], block_bytes=8192)
         return [text for block in blocks for text in block.columns["text"].texts.to_pylist()]
 
     first = read()
@@ -154,7 +155,10 @@ def test_a_process_that_reads_much_goes_over_to_the_loops(tmp_path: Path, monkey
     assert kernels._LOADER.kernels == kernels.import_kernels()
     assert sum(thread.name == "dsindex-kernels" for thread in threading.enumerate()) <= 1
     assert read() == first
-    assert sum(len(block.starts) for block in read_lines(str(path), 0, size, block_bytes=8192)) == 10_000  # type: ignore[union-attr]
+    assert (
+        sum(len(block.starts) for block in read_lines(TextPart(path=str(path), begin=0, end=size), block_bytes=8192))
+        == 10_000
+    )  # type: ignore[union-attr]
 
 
 def test_a_process_that_reads_little_does_without() -> None:

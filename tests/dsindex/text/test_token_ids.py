@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dsindex.text import records
+from dsindex.text.forms import TextPart
 from dsindex.text.records import read_records
 from dsindex.text.scanning import scan_ids
 from dsindex.text.selection import open_selection
@@ -137,8 +138,8 @@ def test_plain_files_of_ids_take_the_fast_path(tmp_path: Path, monkeypatch: pyte
     path = tmp_path / "ids.jsonl"
     path.write_bytes(b'{"meta": {"ids": [1, 2, 3]}, "text": "a"}\n' * 5000)
     monkeypatch.setattr(records, "parse_lines", lambda *_: pytest.fail("the slow path was taken"))
-    size = path.stat().st_size
-    blocks = list(read_records(str(path), 0, size, keys=("meta.ids",), selection=NESTED, block_bytes=64 << 10))
+    part = TextPart(path=str(path), begin=0, end=path.stat().st_size)
+    blocks = list(read_records(part, keys=("meta.ids",), selection=NESTED, block_bytes=64 << 10))
     assert sum(len(sequences(block.columns["meta.ids"])) for block in blocks) == 5000
 
 

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import gzip
+import struct
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from backports import zstd
+
+from dsindex.containers.cuts import find_cuts
+from dsindex.containers.decoding import Decoder
+from dsindex.containers.kinds import HEAD_BYTES, Container, detect_container, detect_file
+from dsindex.errors import InputError
+from tests.support.compressed import COMPRESSORS, zstd_frames
+
+TEXT = b"".join(b'{"text": "%d %s"}\n' % (number, bytes([97 + number % 26]) * (number % 200)) for number in range(300))
+KINDS: dict[str, Container] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
+CASES = pytest.mark.parametrize("name", COMPRESSORS)
+
+
+def write(folder: Path, name: str, content: bytes) -> tuple[str, Container]:
+    path = folder / name
+    path.write_bytes(content)
+    return str(path), KINDS[path.suffix]
+
+
+def decode(path: str, container: Container, *, begin: int = 0, size: int = 1000) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        decoder = Decoder(path, file, container, begin=begin)
+        pieces = []
+        while not decoder.at_end:
+            pieces.append(decoder.read(size))
+            assert len(pieces[-1]) <= size
+    return b"".join(pieces)
+
+
+@CASES
+@pytest.mark.parametrize("size", [1, 17, 4096, 1 << 20])
+def test_decoder_returns_the_text_in_bounded_pieces(tmp_path: Path, name: str, size: int) -> None:
+    path, container = write(tmp_path, name, COMPRESSORS[name](TEXT))
+    assert decode(path, container, size=size) == TEXT
+
+
+@CASES
+def test_decoder_returns_nothing_of_an_empty_text(tmp_path: Path, name: str) -> None:
+    path, container = write(tmp_path, name, COMPRESSORS[name](b""))
+    assert decode(path, container) == b""
+
+
+@CASES
+def test_decoder_reads_nothing_from_before_on(tmp_path: Path, name: str) -> None:
+    content = COMPRESSORS[name](TEXT)
+    path, container = write(tmp_path, name, content)
+    whole, before = b"", 0
+    with open(path, "rb", buffering=0) as file:
+        decoder = Decoder(path, file, container)
+        for before in [*range(1, len(content), 97), None]:
+            while not decoder.at_end:
+                text = decoder.read(1 << 20, before=before)
+                whole += text
+                if not text and before is not None and not decoder.has_input(before):
+                    assert TEXT.startswith(whole)
+                    break
+    assert whole == TEXT
+
+
+@CASES
+def test_detect_container_goes_by_the_first_bytes(name: str) -> None:
+    assert detect_container(COMPRESSORS[name](TEXT)[:HEAD_BYTES]) == KINDS[Path(name).suffix]
+
+
+def test_a_file_is_told_by_its_content_not_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "text.jsonl"
+    path.write_bytes(gzip.compress(TEXT))
+    assert detect_file(str(path))[0] == "gzip"
+    path.write_bytes(struct.pack("<II", 0x184D2A50, 3) + b"abc" + zstd.compress(TEXT))
+    assert detect_file(str(path))[0] == "zstd"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("x.jsonl.gz", TEXT, r"expected gzip data as its name says, got other data that begins with b'\{\"text\"'?"),
+        ("x.jsonl", b"PK\x03\x04rest", "got a zip archive; unpack it"),
+        ("x.jsonl", b"\x04\x22\x4d\x18rest", "got lz4 data"),
+        ("x.tar", bytes(257) + b"ustar\x00" + bytes(300), "got a tar archive"),
+    ],
+)
+def test_other_content_is_refused_by_its_kind(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        detect_file(str(path))
+
+
+@CASES
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, name: str, share: float) -> None:
+    content = COMPRESSORS[name](TEXT)
+    path, container = write(tmp_path, name, content)
+    with open(path, "rb", buffering=0) as file:
+        decoder = Decoder(path, file, container)
+        ends = [0]
+        while not decoder.at_end:
+            decoder.read(1 << 20)
+            ends.append(decoder.member_begin)
+    size = int(len(content) * share)
+    if any(content[size:end] == bytes(end - size) for end in ends if end >= size) or size in ends:
+        pytest.skip("cut between members")
+    Path(path).write_bytes(content[:size])
+    with pytest.raises(InputError, match=rf"expected {container} data, but the \w+ that begins at byte \d+ is cut off"):
+        decode(path, container)
+
+
+@pytest.mark.parametrize("name", ["one.gz", "members.gz", "blocks.gz", "frames.zst", "one.bz2", "one.xz"])
+def test_a_damaged_file_is_refused_with_its_member(tmp_path: Path, name: str) -> None:
+    content = bytearray(COMPRESSORS[name](TEXT))
+    content[len(content) // 2] ^= 0x55
+    path, container = write(tmp_path, name, bytes(content))
+    with pytest.raises(InputError, match=rf"expected {container} data, but the \w+ that begins at byte \d+ is "):
+        decode(path, container)
+
+
+def test_text_after_the_last_member_is_refused(tmp_path: Path) -> None:
+    path, container = write(tmp_path, "x.gz", gzip.compress(TEXT) + b"and something more")
+    with pytest.raises(
+        InputError, match=rf"the member that begins at byte {len(gzip.compress(TEXT))} is something else"
+    ):
+        decode(path, container)
+
+
+@pytest.mark.parametrize("name", COMPRESSORS)
+@pytest.mark.parametrize("unit", [1, 500, 2000])
+def test_cuts_are_where_members_begin(tmp_path: Path, name: str, unit: int) -> None:
+    path, container = write(tmp_path, name, COMPRESSORS[name](TEXT))
+    cuts = find_cuts(path, container, unit_bytes=unit)
+    assert cuts[0] == 0
+    assert cuts[-1] == Path(path).stat().st_size
+    assert all(low < high for low, high in pairwise(cuts))
+    texts = [decode(path, container, begin=cut) for cut in cuts[:-1]]
+    assert all(TEXT.endswith(text) for text in texts)
+    assert all(len(first) >= len(second) for first, second in pairwise(texts))
+    assert (len(cuts) > 2) == (name in ("blocks.gz", "frames.zst"))
+
+
+def test_a_long_first_frame_is_not_walked_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsindex.containers.cuts.LARGEST_FIRST_FRAME_BLOCKS", 2)
+    text = bytes(3 * (128 << 10))
+    path, container = write(tmp_path, "x.zst", zstd_frames(text + TEXT, len(text)))
+    assert len(find_cuts(path, container, unit_bytes=1)) == 2
+
+
+def test_a_bomb_is_decoded_in_bounded_pieces(tmp_path: Path) -> None:
+    path, container = write(tmp_path, "x.zst", zstd.compress(bytes(300 << 20)))
+    assert Path(path).stat().st_size < 30_000
+    total = 0
+    with open(path, "rb", buffering=0) as file:
+        decoder = Decoder(path, file, container)
+        while not decoder.at_end:
+            text = decoder.read(1 << 20)
+            assert len(text) <= 1 << 20
+            total += len(text)
+    assert total == 300 << 20

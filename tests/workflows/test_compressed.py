@@ -1,0 +1,202 @@
+"""Compressed inputs: the same records, the same files, however they are compressed, cut, and built."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dsindex.errors import BadRecordError, InputError
+from tests.faults.corpus import BROKEN, write_corpus
+from tests.support.compressed import COMPRESSORS
+from tests.support.golden import OWN, golden_runs
+from tests.support.killed import run_until_killed
+from tests.support.published import published
+from workflows.api.verify import verify
+from workflows.jobs.build import run_build
+from workflows.options.config import BuildConfig
+from workflows.progress.reporter import Reporter
+
+if TYPE_CHECKING:
+    from tests.support.golden import GoldenRun
+
+NUM_LINES = 400
+BROKEN_LINES = {
+    line: BROKEN[kind] for line, kind in zip(sorted(random.Random(5).sample(range(NUM_LINES), 8)), BROKEN, strict=False)
+}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("corpus") / "in.jsonl"
+    write_corpus(path, num_lines=NUM_LINES, broken=BROKEN_LINES)
+    return path.read_bytes()
+
+
+def build(source: Path, out: Path, **options: Any) -> Any:
+    defaults: dict[str, Any] = {
+        "input": (source.name,),
+        "json_keys": ("text", "title"),
+        "tokenizer_model": str(OWN.plain_tokenizer),
+        "append_eod": True,
+        "output_prefix": str(out / "x"),
+        "on_bad_record": "quarantine",
+        "executor": "local",
+        "workers": 2,
+    }
+    with contextlib.chdir(source.parent):  # the quarantine names inputs as they were given
+        return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
+
+
+def outputs(folder: Path) -> dict[str, Any]:
+    """All published files; of the manifests all but what the compression changes."""
+    files: dict[str, Any] = dict(published(folder))
+    for name in files:
+        if name.endswith("manifest.json"):
+            content = json.loads(files[name])
+            for entry in content["inputs"]:
+                for key in ("size_bytes", "fingerprint", "compression", "text_bytes"):
+                    entry.pop(key, None)
+            files[name] = content
+    return files
+
+
+@pytest.fixture(scope="module")
+def expected(text: bytes, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a build of the plain text publishes. Every input has the same name: it is told by its content."""
+    folder = tmp_path_factory.mktemp("plain")
+    source = folder / "text"
+    source.write_bytes(text)
+    (folder / "out").mkdir()
+    build(source, folder / "out")
+    return outputs(folder / "out")
+
+
+def compressed(text: bytes, name: str, folder: Path) -> Path:
+    source = folder / "text"
+    source.write_bytes(COMPRESSORS[name](text))
+    (folder / "out").mkdir()
+    return source
+
+
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"shard_size": "1KiB", "workers": 3},
+    {"shard_size": "20KiB", "executor": "processes"},
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_a_compressed_input_gives_the_files_of_its_text(
+    text: bytes, expected: dict[str, Any], tmp_path: Path, name: str, way: dict[str, Any]
+) -> None:
+    source = compressed(text, name, tmp_path)
+    report = build(source, tmp_path / "out", **way)
+    assert outputs(tmp_path / "out") == expected
+    assert not (tmp_path / "out" / "x.build").exists()
+    if way.get("shard_size") == "1KiB":
+        assert report.run.shards > 3, "it was not cut"
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+@pytest.mark.parametrize("name", ["one.gz", "blocks.gz", "frames.zst", "one.xz"])
+def test_ray_gives_the_same_files(text: bytes, expected: dict[str, Any], tmp_path: Path, name: str) -> None:
+    source = compressed(text, name, tmp_path)
+    build(source, tmp_path / "out", executor="ray", address="auto", shard_size="4KiB")
+    assert outputs(tmp_path / "out") == expected
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("name", ["one.gz", "frames.zst", "one.bz2"])
+def test_a_killed_build_of_a_compressed_input_goes_on(
+    text: bytes, expected: dict[str, Any], tmp_path: Path, name: str
+) -> None:
+    source = compressed(text, name, tmp_path)
+    command = ["build", "--input", str(source), "--json-keys", "text", "title", "--append-eod", "--on-bad-record"]
+    command += ["quarantine", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "out/x")]
+    command += ["--shard-size", "2KiB", "--executor", "local", "--workers", "2"]
+    run_until_killed(command, num_shards=3)
+    left = list((tmp_path / "out/x.build/shards").rglob("*"))
+    assert left
+    report = build(source, tmp_path / "out", shard_size="2KiB")
+    assert report.run.shards > 4
+    assert outputs(tmp_path / "out") == expected
+    assert not (tmp_path / "out" / "x.build").exists()
+
+
+@pytest.mark.parametrize("shard_size", ["1KiB", "64MiB"])
+@pytest.mark.parametrize("name", ["one.gz", "members.gz", "blocks.gz", "frames.zst", "one.xz"])
+def test_the_first_bad_record_is_named_by_its_line(text: bytes, tmp_path: Path, name: str, shard_size: str) -> None:
+    source = compressed(text, name, tmp_path)
+    with pytest.raises(BadRecordError, match=rf"text, line {min(BROKEN_LINES) + 1}: "):
+        build(source, tmp_path / "out", shard_size=shard_size, on_bad_record="fail")
+
+
+@pytest.mark.parametrize("shard_size", ["1KiB", "64MiB"])
+@pytest.mark.parametrize("name", ["one.gz", "members.gz", "blocks.gz", "one.zst", "frames.zst", "one.xz", "one.bz2"])
+@pytest.mark.parametrize("damage", ["cut off", "damaged"])
+def test_a_damaged_input_is_named_and_nothing_published(
+    text: bytes, tmp_path: Path, name: str, shard_size: str, damage: str
+) -> None:
+    source = compressed(text, name, tmp_path)
+    content = bytearray(source.read_bytes())
+    if damage == "cut off":
+        del content[-30:]
+    else:
+        content[len(content) * 3 // 4] ^= 0xFF
+    source.write_bytes(content)
+    with pytest.raises(InputError, match=r"text: expected \w+ data, but the \w+ that begins at byte \d+ is "):
+        build(source, tmp_path / "out", shard_size=shard_size)
+    assert {path.name for path in (tmp_path / "out").iterdir()} <= {"x.build"}
+    source.write_bytes(COMPRESSORS[name](text))
+    build(source, tmp_path / "out", shard_size=shard_size, fresh=True)
+
+
+def test_verify_tokenizes_a_compressed_source_again(text: bytes, tmp_path: Path) -> None:
+    for name in ("one.gz", "frames.zst"):
+        folder = tmp_path / name
+        folder.mkdir()
+        source = compressed(text, name, folder)
+        build(source, folder / "out", shard_size="2KiB")
+        report = verify(folder / "out/x_text_document", against_source=True, tokenizer=OWN.plain_tokenizer)
+        assert report, report.findings
+        assert "against the source" in str(report)
+
+
+def test_all_kinds_build_side_by_side(tmp_path: Path) -> None:
+    run = next(iter(golden_runs().values()))
+    lines = run.input.read_bytes().splitlines(keepends=True)
+    sources = []
+    step = -(-len(lines) // (len(COMPRESSORS) + 1))
+    for number, name in enumerate([*COMPRESSORS, "plain"]):
+        piece = b"".join(lines[number * step : (number + 1) * step])
+        source = tmp_path / f"{number:02d}"
+        source.write_bytes(COMPRESSORS[name](piece) if name in COMPRESSORS else piece)
+        sources.append(str(source))
+    (tmp_path / "out").mkdir()
+    build_golden(run, sources, tmp_path / "out")
+
+
+def build_golden(run: GoldenRun, sources: list[str], out: Path) -> None:
+    build(
+        Path(sources[0]),
+        out,
+        input=tuple(sources),
+        json_keys=run.json_keys,
+        tokenizer_model=str(run.tokenizer),
+        append_eod=run.append_eod,
+        tokenizer_hf_no_include_special_tokens=not run.add_special_tokens,
+        output_prefix=str(out / run.name),
+        shard_size="2KiB",
+        on_bad_record="fail",
+    )
+    for key, prefix in run.prefixes.items():
+        for suffix in ("bin", "idx"):
+            got = (out / f"{run.name}_{key}_document.{suffix}").read_bytes()
+            assert got == Path(f"{prefix}.{suffix}").read_bytes()
