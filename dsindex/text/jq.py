@@ -72,6 +72,7 @@ class PatternAnswers:
     """The results of patterns for one record."""
 
     fields: Mapping[str, dict[str, Any]]
+    """By name; none if a condition does not hold."""
     masks: Sequence[dict[str, Any] | None]
     conditions: Sequence[dict[str, Any]] = ()
 
@@ -115,6 +116,7 @@ class Patterns:
         masks: Selections; their fields must be among `fields`.
         conditions: Programs of which a record must satisfy every one: at least one of a program's results must be
             neither null nor false.
+        is_joint: Parse each record once for all fields and conditions; needed for conditions, and not with masks.
         limits: Time and memory limits for one record; None for the defaults.
 
     Raises:
@@ -127,8 +129,11 @@ class Patterns:
         masks: Sequence[MaskPattern] = (),
         *,
         conditions: Sequence[str] = (),
+        is_joint: bool = False,
         limits: Limits | None = None,
     ) -> None:
+        if (masks and is_joint) or (conditions and not is_joint):
+            raise ValueError("expected conditions with is_joint, and masks without it")
         for condition in conditions:
             check_pattern(condition)
         self._names = [field.name for field in fields]
@@ -141,6 +146,7 @@ class Patterns:
                 {"pattern": mask.pattern, "field": self._names.index(mask.field), "rest": mask.rest} for mask in masks
             ],
             "conditions": list(conditions),
+            "is_joint": is_joint,
         }
         try:
             self._work = GuardedWork(
@@ -172,7 +178,8 @@ class Patterns:
             LimitReachedError: At the first record that takes too much time or memory.
         """
         for answer in self._work.run(records):
-            fields = dict(zip(self._names, answer["fields"], strict=True))
+            # There are no fields if a condition does not hold.
+            fields = dict(zip(self._names, answer["fields"], strict=bool(answer["fields"])))
             yield PatternAnswers(fields=fields, masks=answer["masks"], conditions=answer["conditions"])
 
 
@@ -182,13 +189,15 @@ def open_patterns(
     masks: tuple[MaskPattern, ...] = (),
     limits: Limits | None = None,
     conditions: tuple[str, ...] = (),
+    *,
+    is_joint: bool = False,
 ) -> Patterns:
     """Return the process-wide Patterns for these arguments, so that all tasks share their child processes.
 
     Raises:
         InputError: If a pattern is not jq.
     """
-    return Patterns(fields, masks, conditions=conditions, limits=limits)
+    return Patterns(fields, masks, conditions=conditions, is_joint=is_joint, limits=limits)
 
 
 def write_record(record: Mapping[str, Any]) -> bytes:

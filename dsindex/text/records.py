@@ -31,7 +31,7 @@ from dsindex.text.fields import JSON_WHITESPACE, MAX_NESTING, is_too_deep, read_
 from dsindex.text.joining import join_texts
 from dsindex.text.lines import LineBlock, LongLine, cut_large, read_lines
 from dsindex.text.nested_columns import are_disjoint, find_column, nested_fields
-from dsindex.text.scanning import scan_texts
+from dsindex.text.scanning import scan_ids, scan_texts
 from dsindex.text.selection import FILTERED
 from dsindex.text.token_ids import TokenColumn, build_token_column, read_token_column
 
@@ -345,12 +345,9 @@ def parse_block(block: LineBlock, wanted: WantedTexts, guess: _Guess | None = No
     paths = wanted.paths
     if paths is None or not len(numbers) or not _is_utf8(block):
         return None
-    if wanted.vocabulary_size is None:
-        unique = list(dict.fromkeys(paths.values()))
-        scanned = scan_texts(block.data, block.starts[numbers], block.ends[numbers], unique)
-        if scanned is not None:
-            texts = {key: TextColumn(texts=scanned[path], texts_per_record=None) for key, path in paths.items()}
-            return _whole_block(block, numbers, texts)
+    scanned = _scan_columns(block, numbers, paths, wanted.vocabulary_size)
+    if scanned is not None:
+        return _whole_block(block, numbers, scanned)
     types = guess.types
     if types is None and len(numbers) > 1:
         first = wanted.read_line(block.text(int(numbers[0])))
@@ -364,6 +361,24 @@ def parse_block(block: LineBlock, wanted: WantedTexts, guess: _Guess | None = No
         read = _read_columns(block, layout, len(numbers), other_keys="ignore")
         guess.has_other_keys = read is not None
     return None if read is None else _whole_block(block, numbers, read)
+
+
+def _scan_columns(
+    block: LineBlock, numbers: NDArray[np.int64], paths: Mapping[str, Path], vocabulary_size: int | None
+) -> Mapping[str, TextColumn | TokenColumn] | None:
+    """Read the columns of the lines of these numbers with the kernels; None if they cannot."""
+    starts, ends = block.starts[numbers], block.ends[numbers]
+    if vocabulary_size is None:
+        texts = scan_texts(block.data, starts, ends, list(dict.fromkeys(paths.values())))
+        if texts is None:
+            return None
+        return {key: TextColumn(texts=texts[path], texts_per_record=None) for key, path in paths.items()}
+    [(key, path)] = paths.items()
+    scanned = scan_ids(block.data, starts, ends, path, limit=vocabulary_size)
+    if scanned is None:
+        return None
+    tokens, lengths = scanned
+    return {key: TokenColumn(tokens=tokens, lengths=lengths, sequences_per_record=None)}
 
 
 def _whole_block(

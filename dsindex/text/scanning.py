@@ -71,6 +71,34 @@ def scan_texts(
     }
 
 
+def scan_ids(
+    data: bytearray, starts: NDArray[np.int64], ends: NDArray[np.int64], path: Path, *, limit: int
+) -> tuple[NDArray[np.uint32], NDArray[np.int64]] | None:
+    """Read the list of integers at a path of lines of JSON.
+
+    Args:
+        data: The lines, in UTF-8, which is not checked.
+        starts: Index in `data` of each line's first byte, shape [lines], at least one.
+        ends: Index in `data` after each line's last byte, same shape.
+        path: The path of the list.
+        limit: The integers are from 0 to below this number.
+
+    Returns:
+        The integers of all lines, and the number of those of each line, shape [lines]. None while the kernels are not
+        loaded, and unless each line is an object that has each key of the path once, written without escapes, with such
+        a list as the value at the path.
+    """
+    kernels = loaded_kernels()
+    if kernels is None:
+        return None
+    ids = np.empty(int(ends[-1] - starts[0]) // 2 + 1, np.uint32)  # each takes a digit and a comma or bracket
+    id_ends = np.empty(len(starts), np.int64)
+    octets = np.frombuffer(data, np.uint8)
+    if not kernels.read_id_lists(octets, starts, ends, *_plan_keys((path,)), limit, ids, id_ends):
+        return None
+    return ids[: id_ends[-1]].copy(), np.diff(id_ends, prepend=0)
+
+
 @functools.lru_cache(maxsize=16)
 def _plan_keys(
     paths: tuple[Path, ...],

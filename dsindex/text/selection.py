@@ -100,7 +100,7 @@ class Selection:
             FieldPattern(name=key.name, pattern=key.pattern.pattern) for key in self.keys if key.pattern is not None
         )
         conditions = () if self.where is None else (self.where,)
-        return open_patterns(fields, limits=self.limits, conditions=conditions)
+        return open_patterns(fields, limits=self.limits, conditions=conditions, is_joint=True)
 
     def _read(self, record: dict[str, object], answers: PatternAnswers | None) -> Judgement:
         values: list[object] = []
@@ -160,5 +160,7 @@ def open_selection(
         parsed = [replace(key, name=text) for key, text in zip(parsed, keys, strict=True)]
     selection = Selection(keys=tuple(parsed), where=where, join=join, vocabulary_size=vocabulary_size)
     if where is not None:
-        open_patterns((), limits=selection.limits, conditions=(where,))  # raises now if jq cannot compile it
+        open_patterns(
+            (), limits=selection.limits, conditions=(where,), is_joint=True
+        )  # raises now if jq cannot compile it
     return selection

@@ -268,7 +268,10 @@ def _check_names(flag: str, keys: tuple[str, ...]) -> None:
     for key in keys:
         name = output_name(key)
         if name is None:
-            msg = f"{flag}: expected a name for the output of a jq pattern, as in NAME={key}"
+            msg = (
+                f"{flag}: expected keys that can be part of a file name, got the jq pattern {key!r}; "
+                f"name its output, as in NAME={key}"
+            )
             raise ValueError(msg)
         if not name or "/" in name or len(os.fsencode(name)) > 200:
             remedy = f"; write NAME={key}" if key.startswith(".") else ""

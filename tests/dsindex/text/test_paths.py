@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dsindex.kernels import loader as kernels
 from dsindex.text import records
 from dsindex.text.fields import read_paths
+from dsindex.text.forms import TextPart
 from dsindex.text.nested_columns import are_disjoint
 from dsindex.text.records import read_records
 from dsindex.text.scanning import scan_texts
@@ -122,7 +123,8 @@ def test_keys_that_lead_through_each_other_make_bad_records(tmp_path: Path) -> N
     selection = open_selection([".meta", ".meta.text"])
     path = tmp_path / "a.jsonl"
     path.write_bytes((good() + b"\n") * 3)
-    blocks = list(read_records(str(path), 0, path.stat().st_size, keys=selection.outputs, selection=selection))
+    part = TextPart(path=str(path), begin=0, end=path.stat().st_size)
+    blocks = list(read_records(part, keys=selection.outputs, selection=selection))
     assert [len(block.bad) for block in blocks] == [3]
 
 

@@ -8,6 +8,7 @@ import pytest
 from dsindex.errors import InputError, RecordLimitError
 from dsindex.guarded import limits
 from dsindex.guarded.limits import Limits
+from dsindex.text.forms import TextPart
 from dsindex.text.joining import decode_separator
 from dsindex.text.records import RecordBlock, TextColumn, read_records
 from dsindex.text.selection import FILTERED, open_selection
@@ -23,7 +24,8 @@ def judge(selection: Selection, *lines: bytes) -> list[Any]:
 
 
 def read(path: Path, selection: Selection, **options: Any) -> list[RecordBlock]:
-    return list(read_records(str(path), 0, path.stat().st_size, keys=selection.outputs, selection=selection, **options))
+    part = TextPart(path=str(path), begin=0, end=path.stat().st_size)
+    return list(read_records(part, keys=selection.outputs, selection=selection, **options))
 
 
 def texts(blocks: list[RecordBlock], name: str) -> list[str]:
@@ -87,6 +89,14 @@ def test_condition_is_evaluated_before_keys_are_read() -> None:
             b"{}",
             "expected a string or a list of strings from the jq pattern '.n | .', got null",
         ),
+        (
+            {"keys": ["text"], "where": "error"},
+            b'{"text": "a"}',
+            'pattern `error` fails: (not a string): {"text": "a"}',
+        ),
+        ({"keys": ["text"], "where": "error(null)"}, b"{}", "pattern `error(null)` fails: (not a string): null"),
+        ({"keys": ["x=. | error(.a)"]}, rb'{"a": "one\ntwo"}', "pattern `. | error(.a)` fails: one"),
+        ({"keys": ["x=.a | .", "y=.a | .b"]}, b'{"a": "c"}', "pattern `.a | .b` fails: Cannot index string with"),
         ({"keys": ["x=.a[]"]}, b'{"a": ["b", "c"]}', "pattern `.a[]`: expected one value, got 2"),
         ({"keys": ["x=. | [.a, 1]"]}, b'{"a": "b"}', "got a list with a number as item 2"),
         ({"keys": [".a.b", "x=.a"]}, b'{"a": "b"}', "expected an object at .a, got a string"),
@@ -97,7 +107,9 @@ def test_what_fails_on_a_record_makes_it_a_bad_one(options: dict[str, Any], line
     assert reason in found
 
 
-@pytest.mark.parametrize("where", [".a |", "nosuch", ".a )(", "input", "now", "$ENV.HOME"])
+@pytest.mark.parametrize(
+    "where", [".a |", "nosuch", ".a )(", ".a)] | any, [(.b", "$holds", "input", "now", "$ENV.HOME"]
+)
 def test_condition_that_is_no_jq_is_refused(where: str) -> None:
     with pytest.raises(InputError, match="jq pattern"):
         open_selection(["text"], where=where)

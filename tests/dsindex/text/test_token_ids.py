@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dsindex.text import records
+from dsindex.text.forms import TextPart
 from dsindex.text.records import read_records
+from dsindex.text.scanning import scan_ids
 from dsindex.text.selection import open_selection
 from dsindex.text.token_ids import TokenColumn
 from tests.dsindex.text.test_records import in_memory
@@ -136,6 +138,50 @@ def test_plain_files_of_ids_take_the_fast_path(tmp_path: Path, monkeypatch: pyte
     path = tmp_path / "ids.jsonl"
     path.write_bytes(b'{"meta": {"ids": [1, 2, 3]}, "text": "a"}\n' * 5000)
     monkeypatch.setattr(records, "parse_lines", lambda *_: pytest.fail("the slow path was taken"))
-    size = path.stat().st_size
-    blocks = list(read_records(str(path), 0, size, keys=("meta.ids",), selection=NESTED, block_bytes=64 << 10))
+    part = TextPart(path=str(path), begin=0, end=path.stat().st_size)
+    blocks = list(read_records(part, keys=("meta.ids",), selection=NESTED, block_bytes=64 << 10))
     assert sum(len(sequences(block.columns["meta.ids"])) for block in blocks) == 5000
+
+
+def scanned(value: bytes) -> list[list[int]] | None:
+    """The ids of two lines as the kernel reads them, the second of which is always the same."""
+    block = in_memory(b'{"meta": {"n": [7], "ids": %s}, "x": 1}\n{"meta": {"ids": [1]}}' % value)
+    found = scan_ids(block.data, block.starts, block.ends, ("meta", "ids"), limit=SIZE)
+    if found is None:
+        return None
+    tokens, lengths = found
+    return [ids.tolist() for ids in np.split(tokens, np.cumsum(lengths)[:-1])]
+
+
+@pytest.mark.parametrize(
+    ("value", "ids"),
+    [(b"[]", []), (b"[ ]", []), (b"[0]", [0]), (b"[ 1 ,\t2,99 ]", [1, 2, 99]), (b"[10,20]", [10, 20])],
+)
+def test_the_scanner_reads_plain_lists(value: bytes, ids: list[int], either_way: str) -> None:
+    assert scanned(value) == ([ids, [1]] if either_way == "kernels loaded" else None)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            b"[100]",
+            b"[-0]",
+            b"[-1]",
+            b"[01]",
+            b"[00]",
+            b"[1.0]",
+            b"[1e1]",
+            b"[1,]",
+            b"[,1]",
+            b"[1 2]",
+            b"[1",
+            b"[",
+            b"1",
+        ),
+        *(b"[[1]]", b"[null]", b'["1"]', b"{}", b"[1]]", b'[1], "ids": [2]', b"[4294967297]", b"[" + b"9" * 30 + b"]"),
+        *(b"[18446744073709551617]", b"[1} ", b'[1], "x"', b"[\x0b1]"),
+    ],
+)
+def test_the_scanner_leaves_lists_in_doubt(value: bytes) -> None:
+    assert scanned(value) is None
