@@ -123,7 +123,7 @@ class RecordsConfig(WorkConfig):
     def _names_inputs(self) -> Self:
         if not self.input and not self.input_list:
             is_given = "input" in self.model_fields_set
-            msg = "--input: expected at least 1 item, got none" if is_given else "--input is required"
+            msg = "--input: expected at least 1 item, got none" if is_given else "--input is required, or --input-list"
             raise ValueError(msg)
         if (*self.input, *self.input_list).count("-") > 1:
             msg = "--input: expected standard input (-) once, since it can be read only once; leave one out"
