@@ -312,6 +312,7 @@ class _Shard:
             provenance=None,
             quarantine=quarantine,
             input_fingerprint=fingerprint_input(self._task.path),
+            decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             counts=tuple(sorted(counts.items())),
         )
 

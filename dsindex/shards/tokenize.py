@@ -72,6 +72,8 @@ class UnpackedText:
     path: str
     """A plain file with the part's lines."""
     size_bytes: int
+    decoder: str
+    """Name and version of the decompressor, on which it depends where the text of a part ends."""
     error: str | None = None
     """Why the input could not be unpacked beyond this text."""
 
@@ -162,6 +164,8 @@ class ShardResult:
     """Fingerprint of the whole input when this shard was read."""
     num_filtered: int = 0
     """Records that `--where` leaves out."""
+    decoder: str | None = None
+    """The decompressor of a part of a stream; with another one, the part might end elsewhere."""
     counts: tuple[tuple[str, int], ...] = ()
     """Further named counts of a kind of shard, to be added up over shards."""
 
@@ -358,6 +362,7 @@ class _ShardWriter:
             provenance=provenance,
             quarantine=quarantine,
             input_fingerprint=fingerprint_input(self._task.path),
+            decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             num_filtered=self._filtered,
         )
 

@@ -134,6 +134,24 @@ def test_a_killed_build_of_a_compressed_input_goes_on(
     assert not (tmp_path / "out" / "x.build").exists()
 
 
+@pytest.mark.fault
+def test_parts_that_another_decompressor_unpacked_are_made_again(
+    text: bytes, expected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = compressed(text, "one.gz", tmp_path)
+    build(source, tmp_path / "out", shard_size="2KiB", keep_shards=True)
+    for path in (tmp_path / "out").iterdir():
+        if path.is_file():
+            path.unlink()
+    for module in ("feeding", "kept_shards"):
+        monkeypatch.setattr(f"workflows.stages.{module}.decoder_version", lambda _: "another 1.0")
+    ledger = tmp_path / "out/x.build/ledger.jsonl"
+    before = ledger.read_bytes().count(b'"kind":"shard"')
+    report = build(source, tmp_path / "out", shard_size="2KiB", keep_shards=True)
+    assert ledger.read_bytes().count(b'"kind":"shard"') == before + report.run.shards
+    assert outputs(tmp_path / "out") == expected
+
+
 @pytest.mark.parametrize("shard_size", ["1KiB", "64MiB"])
 @pytest.mark.parametrize("name", ["one.gz", "members.gz", "blocks.gz", "frames.zst", "one.xz"])
 def test_the_first_bad_record_is_named_by_its_line(text: bytes, tmp_path: Path, name: str, shard_size: str) -> None:

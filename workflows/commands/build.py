@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from workflows.jobs.build import BuildReport
 
 DESCRIPTION = """\
-Tokenize JSONL files in parallel into shards, merge them, and publish one dataset per key:
-PREFIX_KEY_document.bin and .idx, byte for byte what Megatron-LM's preprocess_data.py writes, with a
-manifest (record counts and digests) and the provenance of every document.
+Tokenize text (JSONL, compressed files, Parquet and more) in parallel into shards, merge them, and
+publish one dataset per key: PREFIX_KEY_document.bin and .idx, byte for byte what Megatron-LM's
+preprocess_data.py writes, with a manifest (record counts and digests) and the provenance of every
+document.
 
 Run the same command again to continue an interrupted build. Every option can also be set in a YAML
 file (--config), with underscores for dashes."""

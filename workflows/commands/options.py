@@ -67,7 +67,8 @@ def add_input_arguments(group: argparse._ArgumentGroup) -> None:
         "--input",
         nargs="+",
         metavar="PATH",
-        help="JSONL files, patterns or folders, in the order of the output; - is standard input",
+        help="files, patterns or folders, in the order of the output: JSONL, compressed or not, Parquet, Arrow or CSV; "
+        "- is standard input",
     )
     group.add_argument(
         "--input-list",
