@@ -198,6 +198,19 @@ def measure_compression(path: str, container: Container, *, begin: int = 0) -> f
     return (end - begin) / max(1, text_bytes)
 
 
+def can_decode(data: bytes, container: Container) -> bool:
+    """Tell whether data begins with a member: all of it, or the end of the member, is reached without an error."""
+    make, errors = _library(container)
+    decompressor = make()
+    try:
+        decompressor.decompress(data, CHUNK_BYTES)
+        while not decompressor.eof and not decompressor.needs_input:
+            decompressor.decompress(b"", CHUNK_BYTES)
+    except errors:
+        return False
+    return True
+
+
 def decoder_version(container: Container) -> str:
     """Return a name for what decides how much text each compressed byte adds: the decompressor and its version.
 
