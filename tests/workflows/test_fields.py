@@ -354,6 +354,8 @@ def test_counts_of_older_manifests_have_no_filtered_records() -> None:
         ({"json_keys": ('.["a/b"]',)}, r"can be part of a file name, got 'a/b'; write NAME="),
         ({"json_keys": ("a/b=.c",)}, "can be part of a file name, got 'a/b'"),
         ({"json_keys": (".",)}, r"name its output, as in NAME=\. "),
+        ({"json_keys": (r'."\u0000"',)}, "can name a file"),
+        ({"json_keys": (r'."\ud800"',)}, "can name a file"),
         ({"json_keys": ('.""',)}, "can be part of a file name, got ''"),
         ({"json_keys": ("text", ".text")}, r"a different name for each output, got 'text' for text and \.text"),
         ({"json_keys": ("text", "text")}, "expected each key once"),
