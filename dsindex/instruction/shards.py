@@ -32,8 +32,10 @@ from dsindex.shards.tokenize import (
     shard_attempt,
 )
 from dsindex.text.fields import JSON_WHITESPACE
-from dsindex.text.lines import LongLine
+from dsindex.text.hub import find_tokenizer
+from dsindex.text.lines import LongLine, cut_large
 from dsindex.text.parts import read_part_lines
+from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -94,11 +96,12 @@ def make_recipe(config: InstructionConfig, tokenizer: Tokenizer, tokenizer_model
         tokenizer_model: The path that it was loaded from, where a folder may have chat templates.
 
     Raises:
-        TokenizerError: If a file of the folder is invalid.
+        TokenizerError: If a file of the folder is invalid, or the tokenizer is no tokenizer.json.
     """
     from dsindex.instruction.tokenizer_files import read_tokenizer_folder
 
-    files = read_tokenizer_folder(Path(tokenizer_model))
+    shared_tokenizer(tokenizer)  # refuses other formats
+    files = read_tokenizer_folder(Path(find_tokenizer(tokenizer_model).path))
     return EncoderRecipe(
         config=config.model_dump_json(),
         tokenizer=tokenizer.json.decode(),
@@ -232,7 +235,7 @@ class _Shard:
         if isinstance(block, LongLine):
             self._lines += 1
             self._text_bytes += block.num_bytes + 1
-            self._refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, len(block.head)))
+            self._refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, block.limit))
             return
         offsets, sizes = block.offsets().tolist(), block.line_sizes().tolist()
         limit = self._settings.max_record_bytes
@@ -249,7 +252,7 @@ class _Shard:
             line = block.first_line + number
             outcome = _too_large(size, limit or 0) if is_large[number] else self._next(encoded, offset, line)
             if isinstance(outcome, RecordProblem):
-                self._refuse(offset, line, block.line(number)[:limit], outcome)
+                self._refuse(offset, line, cut_large(block.line(number), limit), outcome)
             else:
                 self._splits[self._split_of(outcome)].take(outcome, offset, line)
         self._lines += len(sizes)
@@ -281,7 +284,8 @@ class _Shard:
 
         reason = f"{problem.reason} ({problem.kind})"
         if not self._settings.quarantine:
-            raise BadRecordError(self._task.path, offset, reason, part=(self._task.begin, line))
+            place, is_row = (self._task.begin, line), self._task.form.is_table
+            raise BadRecordError(self._task.path, offset, reason, part=place, is_row=is_row)
         record = BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason)
         with self._attempt.errors_named():
             if self._quarantine is None:
@@ -308,6 +312,7 @@ class _Shard:
             provenance=None,
             quarantine=quarantine,
             input_fingerprint=fingerprint_input(self._task.path),
+            decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             counts=tuple(sorted(counts.items())),
         )
 

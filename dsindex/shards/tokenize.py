@@ -72,6 +72,8 @@ class UnpackedText:
     path: str
     """A plain file with the part's lines."""
     size_bytes: int
+    decoder: str
+    """Name and version of the decompressor, on which it depends where the text of a part ends."""
     error: str | None = None
     """Why the input could not be unpacked beyond this text."""
 
@@ -162,6 +164,8 @@ class ShardResult:
     """Fingerprint of the whole input when this shard was read."""
     num_filtered: int = 0
     """Records that `--where` leaves out."""
+    decoder: str | None = None
+    """The decompressor of a part of a stream; with another one, the part might end elsewhere."""
     counts: tuple[tuple[str, int], ...] = ()
     """Further named counts of a kind of shard, to be added up over shards."""
 
@@ -281,7 +285,8 @@ class _ShardWriter:
         if block.bad and not self._settings.quarantine:
             self._audit()  # errors in the text before the bad record go first
             first = block.bad[0]
-            raise BadRecordError(self._task.path, first.offset, first.reason, part=(self._task.begin, first.line))
+            place, is_row = (self._task.begin, first.line), self._task.form.is_table
+            raise BadRecordError(self._task.path, first.offset, first.reason, part=place, is_row=is_row)
         offsets, lines = block.offsets, block.lines
         with self._attempt.errors_named():
             for key in self._keys:
@@ -357,6 +362,7 @@ class _ShardWriter:
             provenance=provenance,
             quarantine=quarantine,
             input_fingerprint=fingerprint_input(self._task.path),
+            decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             num_filtered=self._filtered,
         )
 
@@ -410,7 +416,7 @@ def check_ids(tokens: NDArray[np.uint32], vocabulary_size: int) -> None:
     if tokens.size and int(tokens.max()) >= vocabulary_size:
         msg = (
             f"expected token ids below {vocabulary_size}, the size of the vocabulary, got {tokens.max()}; "
-            f"the tokenizer.json is damaged"
+            f"the tokenizer is damaged"
         )
         raise TokenizerError(msg)
 

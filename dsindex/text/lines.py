@@ -28,6 +28,8 @@ _BOM = b"\xef\xbb\xbf"
 _NEWLINE = 10
 _OVERRUN_BYTES = 64 << 10
 """Bytes read at a time past the end of a range, where only the rest of one line is needed."""
+LARGEST_HEAD_BYTES = 1 << 20
+"""Bytes that are kept of a line that is larger than the limit."""
 _COUNT_BYTES = 4 << 20
 
 
@@ -87,9 +89,11 @@ class LongLine:
     offset: int
     line: int
     head: bytes
-    """The first bytes of the line, up to the limit."""
+    """The first bytes of the line, as `cut_large` returns them."""
     num_bytes: int
     """Size of the whole line, excluding the newline."""
+    limit: int
+    """The limit that it exceeds."""
 
 
 def read_lines(
@@ -117,6 +121,16 @@ def read_lines(
         )
         if part.begin == 0 or reader.skip_first_line():
             yield from reader.blocks()
+
+
+def cut_large(line: bytes | bytearray, limit: int | None) -> bytes:
+    """Return what is kept of a bad line: all of it, or the first bytes of one that is larger than the limit.
+
+    >>> cut_large(b"abc", 2), cut_large(b"abc", 3)
+    (b'ab', b'abc')
+    """
+    is_large = limit is not None and len(line) > limit
+    return bytes(memoryview(line)[: min(limit or 0, LARGEST_HEAD_BYTES)] if is_large else line)
 
 
 def count_lines(path: str, offset: int) -> int:
@@ -252,7 +266,7 @@ class _PartReader:
 
     def skip_line(self, limit: int) -> LongLine:
         """Skip the line that fills the buffer, keeping its first `limit` bytes."""
-        begin, head, cut = self.base, bytes(self.buffer[:limit]), 0
+        begin, head, cut = self.base, cut_large(self.buffer, limit), 0
         while not cut:
             self.base, self.filled = self.base + self.filled, 0
             self.read_more()
@@ -263,7 +277,7 @@ class _PartReader:
         cut = min(cut, self.filled)
         self.drop(cut)
         self.searched = 0  # the rest may contain whole lines, which are yielded before more is read
-        return LongLine(offset=self.offset_of(begin), line=self.line, head=head, num_bytes=num_bytes)
+        return LongLine(offset=self.offset_of(begin), line=self.line, head=head, num_bytes=num_bytes, limit=limit)
 
 
 def _find_newlines(buffer: bytearray, size: int) -> NDArray[np.int64]:

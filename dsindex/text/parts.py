@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from dsindex.text.tables.formats import TableFormat
 
 
+LARGEST_RECORD_BYTES = 2 << 30
+"""Limit on a record if none is given, so that a file that unpacks to one endless line does not take all memory."""
+
+
 def read_part(
     part: TextPart,
     *,
@@ -40,6 +44,7 @@ def read_part(
         RecordLimitError: At the first record for which a jq program takes too much time or memory.
         ValueError: If the part or the options are invalid.
     """
+    max_record_bytes = LARGEST_RECORD_BYTES if max_record_bytes is None else max_record_bytes
     if part.form.format == "jsonl":
         return read_records(
             part,
@@ -65,6 +70,7 @@ def read_part_lines(
     Raises:
         InputError: If the input cannot be read, has changed or is damaged.
     """
+    max_line_bytes = LARGEST_RECORD_BYTES if max_line_bytes is None else max_line_bytes
     if part.form.format == "jsonl":
         return read_lines(part, block_bytes=block_bytes, max_line_bytes=max_line_bytes)
     if part.form.format == "lines":

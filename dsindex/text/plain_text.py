@@ -13,7 +13,7 @@ import numpy as np
 from dsindex.json_text import encode_json
 from dsindex.text.byte_sources import open_source
 from dsindex.text.fields import JSON_WHITESPACE
-from dsindex.text.lines import LineBlock, LongLine, read_lines
+from dsindex.text.lines import LineBlock, LongLine, cut_large, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,11 +50,13 @@ def read_text_file(part: TextPart, *, max_line_bytes: int | None = None) -> Iter
         while not source.at_end:
             size = source.read_into(buffer)
             num_bytes += size
-            if max_line_bytes is None or num_bytes <= max_line_bytes + _READ_BYTES:
+            if max_line_bytes is None or num_bytes <= max_line_bytes + len(_BOM):
                 pieces.append(bytes(buffer[:size]))
     content = b"".join(pieces)
     if max_line_bytes is not None and num_bytes > max_line_bytes:
-        yield LongLine(offset=0, line=0, head=content[:max_line_bytes], num_bytes=num_bytes)
+        yield LongLine(
+            offset=0, line=0, head=cut_large(content, max_line_bytes), num_bytes=num_bytes, limit=max_line_bytes
+        )
     else:
         yield _line_block([_object(content.removeprefix(_BOM))], np.zeros(1, np.int64), 0, text_bytes=num_bytes)
 

@@ -29,7 +29,7 @@ from dsindex.guarded.process import LimitReachedError
 from dsindex.kernels.loader import count_bytes
 from dsindex.text.fields import JSON_WHITESPACE, MAX_NESTING, is_too_deep, read_fields
 from dsindex.text.joining import join_texts
-from dsindex.text.lines import LineBlock, LongLine, read_lines
+from dsindex.text.lines import LineBlock, LongLine, cut_large, read_lines
 from dsindex.text.nested_columns import are_disjoint, find_column, nested_fields
 from dsindex.text.scanning import scan_ids, scan_texts
 from dsindex.text.selection import FILTERED
@@ -248,7 +248,7 @@ def _parse(block: LineBlock | LongLine, wanted: WantedTexts, limit: int | None, 
             offset=block.offset,
             line=block.line,
             line_bytes=block.head,
-            reason=describe_long_line(block.num_bytes, len(block.head)),
+            reason=describe_long_line(block.num_bytes, block.limit),
         )
         nothing = np.empty(0, np.int64)
         columns = {key: wanted.build_column([]) for key in wanted.keys}
@@ -276,7 +276,7 @@ def parse_lines(block: LineBlock, wanted: WantedTexts, limit: int | None) -> Rec
         elif isinstance(fields, RecordLimitError):
             stopped = fields
         elif isinstance(fields, str):
-            line, line_bytes = block.first_line + number, block.line(number)[:limit]
+            line, line_bytes = block.first_line + number, cut_large(block.line(number), limit)
             bad.append(BadRecord(offset=int(offsets[number]), line=line, line_bytes=line_bytes, reason=fields))
         else:
             kept.append(number)

@@ -74,7 +74,7 @@ def case(message: str, *arguments: str, code: int = 1) -> Any:
         case(r"nowhere\.jsonl: cannot be read \(No such file", "--input", "{tmp}/nowhere.jsonl", *TOKENIZER),
         case(r"\*\.none: expected at least one file to match", "--input", "{tmp}/*.none", *TOKENIZER),
         case("notes: expected files with records .* found nothing; name", "--input", "{tmp}/notes", *TOKENIZER),
-        case(r"expected JSONL text, got a \.gz file; unpack it first", "--input", "{tmp}/in.jsonl.gz", *TOKENIZER),
+        case(r"expected gzip data as its name says, got other data", "--input", "{tmp}/in.jsonl.gz", *TOKENIZER),
         case("nowhere", "--input", "{good}", "--tokenizer-model", "{tmp}/nowhere"),
         case("tokenizer.json", "--input", "{good}", "--tokenizer-model", "{tmp}"),
         case("<eod>", "--input", "{good}", *TOKENIZER, "--append-eod", "--eod-token", "<eod>"),

@@ -117,6 +117,27 @@ def test_interrupted_build_continues_without_reading_again(
     assert not STORED.parent.parent.exists()
 
 
+def test_build_interrupted_after_publishing_needs_no_input(
+    pipe: type[Piped], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    words = [*WORDS, "--seq-length", "16", "--epochs", "1", "--data-cache-path", "cache"]
+    pipe(TEXT)
+    with monkeypatch.context() as patched:
+        patched.setattr("workflows.jobs.index.run_index", stop)
+        assert main(words) == 130
+    assert Path("out/x_text_document.manifest.json").exists()
+    piped = pipe(b"")
+    capsys.readouterr()
+    assert main(words) == 0
+    assert piped.num_read == 0
+    assert capsys.readouterr().out.startswith("already complete")
+    assert os.listdir("cache")
+    assert not STORED.parent.parent.exists()
+
+
 def test_fresh_reads_again(pipe: type[Piped], monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(TEXT)
     interrupt(monkeypatch)

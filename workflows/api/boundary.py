@@ -173,7 +173,10 @@ def _describe_misuse(name: str, signature: inspect.Signature, options: Mapping[s
     unknown = next((option for option in options if option not in signature.parameters), None)
     if unknown is None:
         return f"{name}: {error}"
-    close = difflib.get_close_matches(unknown, signature.parameters, n=1)
+    renamed = _PARAMETER_OF_FLAG.get(unknown)
+    close = (
+        [renamed] if renamed in signature.parameters else difflib.get_close_matches(unknown, signature.parameters, n=1)
+    )
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"{name}: there is no option {unknown!r}{hint}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from dsindex.text.conversion.families import MEGATRON_SPECIAL_TOKENS
 from workflows.api.boundary import api_function, given_options, join_connected_cluster, list_given_paths
 from workflows.api.progress import open_reporter
 from workflows.api.results import BuildResult, EstimateResult, IndexResult, fields_of
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from fractions import Fraction
 
+    from dsindex.text.tokenizer_file import TokenizerType
     from workflows.api.progress import Progress
     from workflows.api.tokenizers import TokenizerLike
 
@@ -37,8 +39,17 @@ def build(
     append_eod: bool = False,
     eod_token: str | None = None,
     tokenizer_hf_no_include_special_tokens: bool = False,
-    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto",
+    tokenizer_type: TokenizerType | None = None,
+    vocab_file: str | os.PathLike[str] | None = None,
+    merge_file: str | os.PathLike[str] | None = None,
+    tiktoken_encoding: str | None = None,
+    tiktoken_pattern: Literal["v1", "v2"] = "v2",
+    tiktoken_num_special_tokens: int = 1000,
+    vocab_size: int | None = None,
+    tokenizer_special_tokens: Sequence[str] = MEGATRON_SPECIAL_TOKENS,
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto",
     on_bad_record: Literal["fail", "quarantine"] = "fail",
+    on_bad_input: Literal["fail", "skip-file"] = "fail",
     max_bad_records: int | str | None = None,
     max_record_size: int | str | None = None,
     shard_size: int | str = "64MiB",
@@ -95,8 +106,17 @@ def build(
         append_eod: End every document with EOD.
         eod_token: The EOD token; the folder's `eos_token` if None. Tokenizer objects name none.
         tokenizer_hf_no_include_special_tokens: Do not run the tokenizer's post-processor.
+        tokenizer_type: Megatron's name of the kind of tokenizer, checked against the file.
+        vocab_file: GPT-2's vocab.json; it and `merge_file` take the place of the tokenizer.
+        merge_file: GPT-2's merges.txt.
+        tiktoken_encoding: Pattern and special tokens of a tiktoken file whose name does not say them.
+        tiktoken_pattern: Pattern of Megatron's TikTokenizer.
+        tiktoken_num_special_tokens: Special tokens of Megatron's TikTokenizer.
+        vocab_size: Vocabulary of Megatron's TikTokenizer with its special tokens; 131,072 if None.
+        tokenizer_special_tokens: The first special tokens of Megatron's TikTokenizer.
         engine: Tokenizer engine; `auto` uses gigatoken if it returns the same tokens.
         on_bad_record: Stop at the first bad record, or quarantine bad records.
+        on_bad_input: Whether a damaged input ends the job or is left out as a whole.
         max_bad_records: Stop if more are quarantined: a number, or a share such as "0.1%".
         max_record_size: A longer line is a bad record; bytes, or a text such as "64MiB".
         shard_size: Bytes of input per shard.
@@ -161,8 +181,17 @@ def estimate(
     append_eod: bool = False,
     eod_token: str | None = None,
     tokenizer_hf_no_include_special_tokens: bool = False,
-    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto",
+    tokenizer_type: TokenizerType | None = None,
+    vocab_file: str | os.PathLike[str] | None = None,
+    merge_file: str | os.PathLike[str] | None = None,
+    tiktoken_encoding: str | None = None,
+    tiktoken_pattern: Literal["v1", "v2"] = "v2",
+    tiktoken_num_special_tokens: int = 1000,
+    vocab_size: int | None = None,
+    tokenizer_special_tokens: Sequence[str] = MEGATRON_SPECIAL_TOKENS,
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto",
     on_bad_record: Literal["fail", "quarantine"] = "fail",
+    on_bad_input: Literal["fail", "skip-file"] = "fail",
     max_bad_records: int | str | None = None,
     max_record_size: int | str | None = None,
     shard_size: int | str = "64MiB",
@@ -196,8 +225,17 @@ def estimate(
         append_eod: End every document with EOD.
         eod_token: The EOD token.
         tokenizer_hf_no_include_special_tokens: Do not run the tokenizer's post-processor.
+        tokenizer_type: Megatron's name of the kind of tokenizer, checked against the file.
+        vocab_file: GPT-2's vocab.json; it and `merge_file` take the place of the tokenizer.
+        merge_file: GPT-2's merges.txt.
+        tiktoken_encoding: Pattern and special tokens of a tiktoken file whose name does not say them.
+        tiktoken_pattern: Pattern of Megatron's TikTokenizer.
+        tiktoken_num_special_tokens: Special tokens of Megatron's TikTokenizer.
+        vocab_size: Vocabulary of Megatron's TikTokenizer with its special tokens; 131,072 if None.
+        tokenizer_special_tokens: The first special tokens of Megatron's TikTokenizer.
         engine: Tokenizer engine.
         on_bad_record: Stop at bad records, or quarantine them.
+        on_bad_input: Whether a damaged input ends the job or is left out as a whole.
         max_bad_records: How many may be quarantined.
         max_record_size: A longer line is a bad record.
         shard_size: Bytes of input per shard.

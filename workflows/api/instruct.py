@@ -44,6 +44,7 @@ def instruct(
     split: str | Sequence[float] | None = None,
     split_seed: int | None = None,
     on_bad_record: Literal["fail", "quarantine"] | None = None,
+    on_bad_input: Literal["fail", "skip-file"] | None = None,
     max_bad_records: int | str | None = None,
     max_record_size: int | str | None = None,
     shard_size: int | str | None = None,
@@ -76,6 +77,7 @@ def instruct(
         split: Shares of train, valid and test, decided by a hash of each conversation's content.
         split_seed: Seed of that hash.
         on_bad_record: Stop at the first bad record, or quarantine bad records.
+        on_bad_input: Whether a damaged input ends the job or is left out as a whole.
         max_bad_records: Stop if more are quarantined: a number, or a share such as "0.1%".
         max_record_size: A longer line is a bad record.
         shard_size: Bytes of input per shard.

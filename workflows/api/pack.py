@@ -33,8 +33,9 @@ def pack(
     jq_pattern: str = ".text",
     pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] = "current",
     tokenizer_hf_no_include_special_tokens: bool = False,
-    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto",
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto",
     on_bad_record: Literal["fail", "quarantine"] = "fail",
+    on_bad_input: Literal["fail", "skip-file"] = "fail",
     max_bad_records: int | str | None = None,
     max_record_size: int | str | None = None,
     shard_size: int | str = "64MiB",
@@ -65,6 +66,7 @@ def pack(
         tokenizer_hf_no_include_special_tokens: Do not run the tokenizer's post-processor.
         engine: Tokenizer engine; `auto` uses gigatoken if it returns the same tokens.
         on_bad_record: Stop at the first bad record, or quarantine bad records.
+        on_bad_input: Whether a damaged input ends the job or is left out as a whole.
         max_bad_records: Stop if more are quarantined: a number, or a share such as "0.1%".
         max_record_size: A longer line is a bad record.
         shard_size: Bytes of input per shard.

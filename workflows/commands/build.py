@@ -6,7 +6,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from workflows.commands.options import (
+    UsageError,
     add_config_argument,
+    add_format_arguments,
     add_input_arguments,
     add_text_arguments,
     read_options,
@@ -17,9 +19,9 @@ from workflows.jobs.check import describe_check, run_check
 from workflows.jobs.index import describe_index
 from workflows.options.config import BuildConfig, ExecutorConfig
 from workflows.options.index import IndexConfig, add_index_arguments
+from workflows.options.megatron_flags import add_megatron_arguments, take_megatron_flags
 from workflows.progress.choice import make_reporter
 from workflows.progress.standard_streams import write_lines
-from workflows.state.repeated_inputs import describe_repeated
 
 if TYPE_CHECKING:
     import argparse
@@ -27,9 +29,10 @@ if TYPE_CHECKING:
     from workflows.jobs.build import BuildReport
 
 DESCRIPTION = """\
-Tokenize JSONL files in parallel into shards, merge them, and publish one dataset per key:
-PREFIX_KEY_document.bin and .idx, byte for byte what Megatron-LM's preprocess_data.py writes, with a
-manifest (record counts and digests) and the provenance of every document.
+Tokenize text (JSONL, compressed files, Parquet and more) in parallel into shards, merge them, and
+publish one dataset per key: PREFIX_KEY_document.bin and .idx, byte for byte what Megatron-LM's
+preprocess_data.py writes, with a manifest (record counts and digests) and the provenance of every
+document.
 
 Run the same command again to continue an interrupted build. Every option can also be set in a YAML
 file (--config), with underscores for dashes."""
@@ -56,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--output-prefix", metavar="P", help="outputs are named P_KEY_document.*")
     data.add_argument("--append-eod", action="store_true", default=None, help="end every document with the EOD token")
     add_text_arguments(parser)
+    add_format_arguments(parser)
     parser.add_argument(
         "--check",
         action="store_true",
@@ -64,11 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "versions agree and the tokenizer works",
     )
     add_index_arguments(parser, paths=False)
+    add_megatron_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Build, show progress, and print a summary."""
-    config, index = split_options(read_options(options))
+    config, index = split_options(without_megatron_flags(read_options(options)))
     if config.check:
         return _check(config)
     with make_reporter(log_json=config.log_json) as reporter:
@@ -82,6 +87,22 @@ def _check(config: BuildConfig) -> int:
     write_lines(describe_check(report))
     sys.stderr.write("".join(f"{fault}\n" for fault in report.faults))
     return 1 if report.faults else 0
+
+
+def without_megatron_flags(merged: dict[str, Any]) -> dict[str, Any]:
+    """Return options without those flags of preprocess_data.py that have no effect, after a note that names them.
+
+    Raises:
+        UsageError: If one of them is refused.
+    """
+    remaining = dict(merged)
+    try:
+        note = take_megatron_flags(remaining)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if note is not None:
+        sys.stderr.write(f"dsindex: {note}\n")
+    return remaining
 
 
 def split_options(merged: dict[str, Any]) -> tuple[BuildConfig, dict[str, Any] | None]:
@@ -120,7 +141,7 @@ def describe_build(report: BuildReport) -> str:
         f"{counts.lines:,} lines = {counts.kept:,} kept + {filtered}{counts.quarantined:,} quarantined + "
         f"{counts.blank:,} blank"
     )
-    lines += describe_repeated(report.repeated_inputs)
+    lines += report.input_notes
     for dataset in report.datasets:
         lines.append(
             f"{dataset.prefix}: {dataset.num_documents:,} documents, {dataset.num_sequences:,} sequences, "

@@ -13,7 +13,6 @@ from workflows.jobs.instruct import run_instruct
 from workflows.options.instruct import InstructConfig
 from workflows.progress.choice import make_reporter
 from workflows.progress.standard_streams import write_lines
-from workflows.state.repeated_inputs import describe_repeated
 
 if TYPE_CHECKING:
     import argparse
@@ -128,7 +127,7 @@ def describe_instruct(report: InstructReport) -> str:
     )
     if report.bad_records:
         lines.append("quarantined: " + ", ".join(f"{kind} {count:,}" for kind, count in report.bad_records.items()))
-    lines += describe_repeated(report.repeated_inputs)
+    lines += report.input_notes
     for split in report.splits:
         lines += _describe_split(split)
     return "\n".join(lines) + "\n"

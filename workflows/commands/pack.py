@@ -29,7 +29,6 @@ from workflows.options.pack import (
 )
 from workflows.progress.choice import make_reporter
 from workflows.progress.standard_streams import write_lines
-from workflows.state.repeated_inputs import describe_repeated
 
 if TYPE_CHECKING:
     import argparse
@@ -147,12 +146,12 @@ def describe_pack(report: PackReport) -> str:
             f"{report.run.shards:,} shards, {report.run.executor} executor, {report.run.workers} workers, "
             f"{report.engine}"
         )
-    repeated = "".join(f"{line}\n" for line in describe_repeated(report.repeated_inputs))
+    notes = "".join(f"{line}\n" for line in report.input_notes)
     return (
         f"{first}\n"
         f"{counts.lines:,} lines = {counts.kept:,} kept + {counts.quarantined:,} quarantined "
         f"+ {counts.blank:,} blank\n"
-        f"{repeated}"
+        f"{notes}"
         f"{report.path}: {report.num_documents:,} documents, {report.num_tokens:,} tokens of type {report.token_dtype}"
         f"; {report.num_empty:,} texts without tokens\n"
         f"  .pbin {report.files['pbin'].digest}\n"

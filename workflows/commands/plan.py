@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workflows.commands.build import add_arguments, split_options
+from workflows.commands.build import add_arguments, split_options, without_megatron_flags
 from workflows.commands.options import read_options
 from workflows.jobs.estimate import WRITE_BYTES_PER_SECOND, run_plan
 from workflows.progress.displays import format_duration
 from workflows.progress.standard_streams import write_lines
 from workflows.stages.tokenize import WORKER_MEMORY_BYTES
-from workflows.state.repeated_inputs import describe_repeated
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +26,7 @@ no cluster is joined: for an estimate on a cluster, set --workers to its number 
 
 def run(options: argparse.Namespace) -> int:
     """Estimate a build, and print the estimate."""
-    config, _ = split_options(read_options(options))
+    config, _ = split_options(without_megatron_flags(read_options(options)))
     write_lines(describe_plan(run_plan(config)))
     return 0
 
@@ -55,7 +54,7 @@ def describe_plan(estimate: BuildEstimate) -> str:
     lines = [f"{name:12} {text}" for name, text in rows.items()]
     if sample.bad_records:
         lines.append(f"{'bad records':12} {sample.bad_records:,} in the sample: see --on-bad-record")
-    lines += [f"{'repeated':12} {text}" for text in describe_repeated(source.repeated_inputs)]
+    lines += [f"{'note':12} {text}" for text in source.notes]
     lines += [f"{'limit':12} {limit}" for limit in estimate.limits or ("none is near",)]
     return "\n".join(lines) + "\n"
 

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from workflows.progress.reporter import Reporter
     from workflows.stages.work import Work
     from workflows.state.manifest import Run
-    from workflows.state.repeated_inputs import RepeatedInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +74,8 @@ class BuildReport:
     run: Run
     engine: str
     """Name of the engine."""
-    repeated_inputs: tuple[RepeatedInput, ...]
-    """The inputs that are given more than once."""
+    input_notes: tuple[str, ...]
+    """Sentences about inputs that are repeated or were left out."""
     indices: tuple[IndexReport, ...]
     """One per dataset if index options were given; otherwise empty."""
 
@@ -235,6 +234,7 @@ class _Build:
         header = dataset.header
         return Content(
             inputs=self._source.describe_inputs(results, filters=filters),
+            **self._source.describe_damaged(),
             account=RecordCounts(
                 **count_records([result for _, result in results], filters=filters),
                 documents_with_tokens=header.num_documents - empty,
@@ -261,7 +261,7 @@ class _Build:
             seconds=outcome.seconds,
             run=outcome.run,
             engine=self._source.engine.name if self._config.token_ids is None else "token ids as given",
-            repeated_inputs=self._source.repeated_inputs,
+            input_notes=self._source.notes,
             indices=self._indices,
         )
 

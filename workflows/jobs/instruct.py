@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from workflows.progress.reporter import Reporter
     from workflows.stages.work import Work
     from workflows.state.manifest import Content, RecordCounts, RecordedPacking, Run
-    from workflows.state.repeated_inputs import RepeatedInput
 
     Results = Sequence[tuple[ShardTask, ShardResult]]
 
@@ -82,8 +81,8 @@ class InstructReport:
     input_bytes: int
     seconds: float
     run: Run
-    repeated_inputs: tuple[RepeatedInput, ...]
-    """The inputs that are given more than once."""
+    input_notes: tuple[str, ...]
+    """Sentences about inputs that are repeated or were left out."""
 
 
 def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, reporter: Reporter) -> InstructReport:
@@ -270,5 +269,5 @@ class _Instruct:
             input_bytes=self._source.total_bytes,
             seconds=outcome.seconds,
             run=outcome.run,
-            repeated_inputs=self._source.repeated_inputs,
+            input_notes=self._source.notes,
         )

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from workflows.progress.reporter import Reporter
     from workflows.stages.work import Work
     from workflows.state.manifest import Run
-    from workflows.state.repeated_inputs import RepeatedInput
 
 Results = list[tuple["ShardTask", "ShardResult"]]
 
@@ -68,8 +67,8 @@ class PackReport:
     run: Run
     engine: str
     """Name of the engine."""
-    repeated_inputs: tuple[RepeatedInput, ...]
-    """The inputs that are given more than once."""
+    input_notes: tuple[str, ...]
+    """Sentences about inputs that are repeated or were left out."""
 
 
 def run_pack(config: PackConfig, *, reporter: Reporter) -> PackReport:
@@ -201,6 +200,7 @@ class _Pack:
         num_documents = sum(shard.num_documents for shard in shards)
         return Content(
             inputs=self._source.describe_inputs(results),
+            **self._source.describe_damaged(),
             account=RecordCounts(
                 **count_records([result for _, result in results]),
                 documents_with_tokens=num_documents,
@@ -231,5 +231,5 @@ class _Pack:
             seconds=outcome.seconds,
             run=outcome.run,
             engine=self._source.engine.name,
-            repeated_inputs=self._source.repeated_inputs,
+            input_notes=self._source.notes,
         )

@@ -6,10 +6,20 @@ import os
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from dsindex.text.conversion.families import MEGATRON_SPECIAL_TOKENS
 from dsindex.text.joining import JOINED, decode_separator
 from dsindex.text.keys import is_program, output_name
+from dsindex.text.tokenizer_file import TOKENIZER_TYPES, TokenizerOptions, TokenizerType
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
@@ -30,6 +40,18 @@ def parse_size(value: object) -> object:
 
 
 Size = Annotated[int, BeforeValidator(parse_size)]
+
+
+_FROM_FOLDER = "; use HuggingFaceTokenizer with the folder of a tokenizer.json"
+_OTHER_TYPES = {
+    "BertWordPieceLowerCase": _FROM_FOLDER,
+    "BertWordPieceCase": _FROM_FOLDER,
+    "NullTokenizer": ", whose texts are numbers and need no tokenizer",
+    "NullMultimodalTokenizer": ", whose texts are numbers and need no tokenizer",
+    "MultimodalTokenizer": ", which is for images; use HuggingFaceTokenizer for its texts",
+    "SFTTokenizer": ", which is for conversations; use `dsindex instruct`",
+}
+"""Why the other types of Megatron are refused, and what to do."""
 
 
 class Options(BaseModel):
@@ -91,6 +113,8 @@ class RecordsConfig(WorkConfig):
     shard_size: Size = Field(default=64 << 20, ge=1)
     no_provenance: bool = False
     on_bad_record: Literal["fail", "quarantine"] = "fail"
+    on_bad_input: Literal["fail", "skip-file"] = "fail"
+    """Whether a damaged input ends the job, or is left out as a whole, after all inputs were read once."""
     max_bad_records: str | None = None
     """A number or a share such as `1%`; None: no limit."""
     max_record_size: Size | None = Field(default=None, ge=1)
@@ -99,7 +123,7 @@ class RecordsConfig(WorkConfig):
     def _names_inputs(self) -> Self:
         if not self.input and not self.input_list:
             is_given = "input" in self.model_fields_set
-            msg = "--input: expected at least 1 item, got none" if is_given else "--input is required"
+            msg = "--input: expected at least 1 item, got none" if is_given else "--input is required, or --input-list"
             raise ValueError(msg)
         if (*self.input, *self.input_list).count("-") > 1:
             msg = "--input: expected standard input (-) once, since it can be read only once; leave one out"
@@ -125,12 +149,29 @@ class TextConfig(RecordsConfig):
 
     eod_token: str | None = None
     tokenizer_hf_no_include_special_tokens: bool = False
-    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto"
+
+    def tokenizer_options(self) -> TokenizerOptions:
+        """Return what the tokenizer's file does not say; nothing, for most jobs."""
+        return TokenizerOptions()
 
 
 class BuildConfig(TextConfig):
     """`dsindex build`: from JSONL to a merged dataset per key."""
 
+    tokenizer_type: TokenizerType | None = None
+    """Megatron's name of the kind of tokenizer; None for whatever the file is."""
+    vocab_file: str | None = None
+    """GPT-2's vocab.json, with `merge_file` in place of `tokenizer_model`."""
+    merge_file: str | None = None
+    tiktoken_encoding: str | None = None
+    """Pattern and special tokens of a tiktoken file; None if its name says it."""
+    tiktoken_pattern: Literal["v1", "v2"] = "v2"
+    tiktoken_num_special_tokens: int = Field(default=1000, ge=0, le=1 << 20)
+    vocab_size: int | None = Field(default=None, ge=1, lt=1 << 31)
+    """Size of the vocabulary of Megatron's TikTokenizer; None for 131,072."""
+    tokenizer_special_tokens: tuple[str, ...] = MEGATRON_SPECIAL_TOKENS
+    """The first special tokens of Megatron's TikTokenizer."""
     json_keys: tuple[str, ...] = Field(default=("text",), min_length=1)
     join: str | None = None
     """The separator with which the texts of all keys become one, with its escapes decoded."""
@@ -166,6 +207,37 @@ class BuildConfig(TextConfig):
             msg = "expected a jq condition such as '.score > 0.5', got an empty one"
             raise ValueError(msg)
         return where
+
+    @field_validator("tokenizer_type", mode="before")
+    @classmethod
+    def _type_can_be_read(cls, value: object) -> object:
+        if value is None or value in TOKENIZER_TYPES:
+            return value
+        msg = f"expected one of {', '.join(TOKENIZER_TYPES)}, got {value!r}{_OTHER_TYPES.get(str(value), '')}"
+        raise ValueError(msg)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _model_of_type(cls, values: object) -> object:
+        """Megatron's GPT2BPETokenizer needs no model: it has two files, or else GPT-2's own vocabulary."""
+        if not isinstance(values, dict) or values.get("tokenizer_model") is not None:
+            return values
+        own = values.get("vocab_file") or ("gpt2" if values.get("tokenizer_type") == "GPT2BPETokenizer" else None)
+        return values if own is None else {**values, "tokenizer_model": own}
+
+    @model_validator(mode="after")
+    def _files_belong_together(self) -> Self:
+        if (self.vocab_file is None) != (self.merge_file is None):
+            msg = "expected --vocab-file and --merge-file together; a single file is named with --tokenizer-model"
+            raise ValueError(msg)
+        if self.vocab_file is not None and self.tokenizer_type not in {None, "GPT2BPETokenizer"}:
+            msg = f"expected --vocab-file with --tokenizer-type GPT2BPETokenizer, got {self.tokenizer_type}"
+            raise ValueError(msg)
+        return self
+
+    def tokenizer_options(self) -> TokenizerOptions:
+        """Return what the tokenizer's file does not say."""
+        return TokenizerOptions(**{name: getattr(self, name) for name in TokenizerOptions.__slots__})
 
     @field_validator("json_keys")
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from dsindex.containers.decoding import decoder_version
 from dsindex.errors import InputError, PlanError
 from dsindex.storage import digest_file
 from workflows.execution.calls import Call
@@ -29,7 +30,11 @@ def find_kept_shards(work: Work, tasks: Sequence[ShardTask], work_dir: str) -> d
         PlanError: If an input's content changed while its size and time did not.
         InputError: If an input cannot be read.
     """
-    known = {number: result for number, task in enumerate(tasks) if (result := work.ledger.shard(task)) is not None}
+    known = {
+        number: result
+        for number, task in enumerate(tasks)
+        if (result := work.ledger.shard(task)) is not None and _ends_where_it_would(task, result)
+    }
     if not known:
         return {}
     _require_same_inputs(tasks, known)
@@ -73,6 +78,11 @@ def shard_is_whole(work_dir: str, result: ShardResult) -> bool:
         except (OSError, InputError):
             return False
     return True
+
+
+def _ends_where_it_would(task: ShardTask, result: ShardResult) -> bool:
+    """Tell whether a part of a stream was unpacked by the decompressor that would unpack the parts beside it now."""
+    return not task.is_of_stream or result.decoder == decoder_version(task.form.container)
 
 
 def _require_same_inputs(tasks: Sequence[ShardTask], known: dict[int, ShardResult]) -> None:

@@ -36,7 +36,7 @@ NODE_SECONDS = 120.0
 QUICK_INPUTS = 1000
 """Maximum number of inputs checked on every node before a build, spread evenly over the list."""
 SHOWN_FAULTS = 5
-SAME_VERSIONS = ("ray", "gigatoken", "tokenizers", "pyarrow", "numpy")
+SAME_VERSIONS = ("ray", "gigatoken", "tokenizers", "sentencepiece", "tiktoken", "pyarrow", "numpy")
 """Packages whose versions, like Python's and dsindex's, must be equal: others may write or send different data."""
 SHARE_IT = "mount the same storage under the same path on every node"
 AUDITED_BYTES = 16 << 10

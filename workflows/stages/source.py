@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import PlanError
 from dsindex.shards.tokenize import fingerprint_input
-from dsindex.text.tokenizer import load_tokenizer, require_eod
+from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod
 from workflows.options.config import work_folder_path
+from workflows.state.damaged_inputs import describe_damaged, leave_out_damaged
 from workflows.state.input_forms import TEXT_PER_STORED_BYTE, cut_inputs, look_inside
 from workflows.state.input_paths import find_paths
 from workflows.state.inputs import choose_shard_size, look_at_inputs, plan_shards
-from workflows.state.manifest import RecordedInput, RecordedOptions, RecordedTokenizer
-from workflows.state.repeated_inputs import find_repeated
+from workflows.state.manifest import DamagedInputRecord, RecordedInput, RecordedOptions, RecordedTokenizer
+from workflows.state.repeated_inputs import describe_repeated, find_repeated
 from workflows.state.spool import spool_path
 from workflows.state.standard_input import require_standard_input, store_standard_input
 
@@ -26,11 +27,14 @@ if TYPE_CHECKING:
     from dsindex.text.tokenizer import Tokenizer
     from workflows.options.config import TextConfig
     from workflows.progress.reporter import Reporter
+    from workflows.state.damaged_inputs import DamagedInput
     from workflows.state.input_forms import Columns
     from workflows.state.inputs import InputFile
     from workflows.state.ledger import Ledger
     from workflows.state.manifest import Manifest
-    from workflows.state.repeated_inputs import RepeatedInput
+
+
+_NO_OPTIONS = TokenizerOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,8 @@ class TextSource:
     engine: Engine
     eod_id: int | None
     shard_size: int
+    damaged: tuple[DamagedInput, ...] = ()
+    """Inputs that were left out."""
 
     @property
     def total_bytes(self) -> int:
@@ -55,9 +61,9 @@ class TextSource:
         return sum(map(_text_bytes, self.inputs))
 
     @property
-    def repeated_inputs(self) -> tuple[RepeatedInput, ...]:
-        """The files that are given more than once."""
-        return find_repeated(self.inputs)
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about inputs that are given more than once or were left out."""
+        return (*describe_repeated(find_repeated(self.inputs)), *describe_damaged(self.damaged))
 
     def tasks(self) -> list[ShardTask]:
         """Return all shards, in plan order."""
@@ -73,6 +79,7 @@ class TextSource:
             "tokenizer-hf-no-include-special-tokens": config.tokenizer_hf_no_include_special_tokens,
             "shard-size": self.shard_size,
             **({} if config.input_format == "auto" else {"input-format": config.input_format}),
+            **({} if config.on_bad_input == "fail" else {"on-bad-input": config.on_bad_input}),
             "no-provenance": config.no_provenance,
             "on-bad-record": config.on_bad_record,
             "max-record-size": config.max_record_size,
@@ -101,13 +108,36 @@ class TextSource:
             for file, shards in zip(self.inputs, own, strict=True)
         ]
 
+    def describe_damaged(self) -> dict[str, Any]:
+        """Return the manifest's `damaged_inputs`, if there are any."""
+        if not self.damaged:
+            return {}
+        return {
+            "damaged_inputs": [
+                DamagedInputRecord(path=file.path, size_bytes=file.size_bytes, reason=file.reason)
+                for file in self.damaged
+            ]
+        }
+
     def describe_tokenizer(self) -> RecordedTokenizer:
         """Return the manifest's `tokenizer`."""
+        options = self.config.tokenizer_options()
+        given = {
+            name: value
+            for name in TokenizerOptions.__slots__
+            if (value := getattr(options, name)) != getattr(_NO_OPTIONS, name)
+        }
+        if self.tokenizer.revision is None:
+            given.pop("tokenizer_type", None)  # it chooses a file of a folder, but changes no token
+        revision = self.tokenizer.revision
+        more: dict[str, Any] = {"options": given} if given else {}
+        more |= {} if revision is None else {"revision": revision}
         return RecordedTokenizer(
             name=self.tokenizer.name,
             sha256=self.tokenizer.sha256,
             vocabulary_size=self.tokenizer.vocabulary_size,
             eod_id=self.eod_id,
+            **more,
         )
 
     def describe_options(self, **own: Any) -> RecordedOptions:  # noqa: ANN401 - fields of RecordedOptions
@@ -151,7 +181,7 @@ def open_source(
     inputs = look_at_inputs(path for path in paths if not path.is_standard_input)
     if is_piped:
         require_standard_input(work_dir, fresh=config.fresh)
-    tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token)
+    tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token, options=config.tokenizer_options())
     engine = choose_engine(
         tokenizer, config.engine, add_special_tokens=not config.tokenizer_hf_no_include_special_tokens
     )
@@ -159,6 +189,9 @@ def open_source(
     if is_piped and reporter is not None:
         store_standard_input(work_dir, fresh=config.fresh, say=reporter.say)
         inputs = look_at_inputs(paths)
+    damaged: tuple[DamagedInput, ...] = ()
+    if config.on_bad_input == "skip-file":
+        inputs, damaged = leave_out_damaged(inputs, wanted=config.input_format, columns=columns)
     inputs = look_inside(inputs, wanted=config.input_format)
     shard_size = choose_shard_size(sum(file.size_bytes for file in inputs), config.shard_size)
     return TextSource(
@@ -168,6 +201,7 @@ def open_source(
         engine=engine,
         eod_id=eod_id,
         shard_size=shard_size,
+        damaged=damaged,
     )
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 CPUS_PER_STREAM = 8
 """CPUs for each compressed stream that is unpacked at once: one thread decodes as much text as about eight encode."""
+PARTS_AHEAD = 16
+"""Most parts of a stream that are unpacked and not tokenized yet; more could not be used at the speed of decoding."""
 WORKER_MEMORY_BYTES = 460 << 20
 """A worker process's peak memory, measured on Ray after 600 MB of text. A very long document adds its own size."""
 
@@ -108,7 +110,7 @@ class _Stage:
             kept=frozenset(self._results),
             work_dir=work_dir,
             threads=threads,
-            ahead=executor.slots + executor.backlog + threads,
+            ahead=min(executor.slots + executor.backlog, PARTS_AHEAD * threads) + threads,
         )
 
         def calls() -> Iterator[tuple[int | MergeRange, Call] | None]:
@@ -193,7 +195,7 @@ class _Stage:
 def _shard_call(task: ShardTask, function: Callable[[ShardTask, Any], ShardResult], settings: object) -> Call:
     return Call(
         name=f"tokenize[{task.shard:05d}]",
-        place=f"{task.path}, bytes {task.begin} to {task.end}",
+        place=f"{task.path}, {'row groups' if task.form.is_table else 'bytes'} {task.begin} to {task.end}",
         function=function,
         arguments=(task, settings),
         memory_bytes=WORKER_MEMORY_BYTES,

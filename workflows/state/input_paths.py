@@ -6,6 +6,7 @@ order within a folder is described in `workflows.state.input_folders`. Files are
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from dataclasses import dataclass
@@ -37,9 +38,19 @@ class FoundPath:
         """Whether it is what was piped to this process."""
         return self.path == STANDARD_INPUT and not self.origin
 
-    def at_origin(self, error: InputError) -> InputError:
-        """Return an error about this path with the list and line in front, if a list names it."""
-        return InputError(f"{self.origin}: {error}") if self.origin else error
+    @contextlib.contextmanager
+    def errors_placed(self) -> Iterator[None]:
+        """Put the list and line in front of errors about this path, if a list names it.
+
+        Raises:
+            InputError: The block's.
+        """
+        try:
+            yield
+        except InputError as error:
+            if not self.origin:
+                raise
+            raise InputError(f"{self.origin}: {error}") from error
 
 
 def find_paths(
@@ -68,10 +79,8 @@ def find_paths(
             found.append(entry)
             continue
         num_folders += 1
-        try:
+        with entry.errors_placed():
             files = find_folder_files(entry.path, split)
-        except InputError as error:
-            raise entry.at_origin(error) from error
         found += [_found(path, entry.origin) for path in files]
     if split is not None and not num_folders:
         msg = f"--input-split {split}: expected a folder to take the split from, got files only; leave the option out"

@@ -67,11 +67,11 @@ def look_at_inputs(paths: Iterable[FoundPath]) -> list[InputFile]:
     """
     files = []
     for found in paths:
-        try:
-            file = _look_at(found.absolute_path if found.is_standard_input else found.path)
-        except InputError as error:
-            raise found.at_origin(error) from error
-        files.append(replace(file, path=found.path))
+        with found.errors_placed():
+            if found.is_standard_input:
+                files.append(replace(_look_at(found.absolute_path), path=found.path))
+            else:
+                files.append(_look_at(found.path))
     return files
 
 

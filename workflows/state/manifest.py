@@ -128,6 +128,10 @@ class RecordedTokenizer(_Part):
     sha256: str
     vocabulary_size: Annotated[int, Field(ge=1, lt=2**63)]
     eod_id: Count | None = None
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
+    """The commit in the hub, of a tokenizer that was given by its name there."""
+    options: dict[str, str | int | list[str]] | None = None
+    """What was given beside the tokenizer's file, by the names of the options."""
 
 
 class RecordedOptions(_Part):
@@ -164,10 +168,19 @@ class RecordedPacking(_Part):
     """Share of the positions that hold tokens, to six digits."""
 
 
+class DamagedInputRecord(_Part):
+    """An input that was left out since its content is damaged."""
+
+    path: str
+    size_bytes: Count
+    reason: str
+
+
 class Content(_Part):
     """The part of a manifest that depends on inputs, tokenizer and options alone."""
 
     inputs: list[RecordedInput]
+    damaged_inputs: list[DamagedInputRecord] | None = None
     account: RecordCounts | None = None
     documents: Count
     sequences: Count

@@ -86,9 +86,12 @@ def piped_input_named(work_dir: str) -> Iterator[None]:
 
 
 def _stored_bytes(work_dir: str) -> int | None:
-    """Return the size of the input that an unfinished run stored; None if there is none, or it changed since."""
+    """Return the size of the input that an interrupted run stored; None if there is none, or it changed since.
+
+    A run that published everything was interrupted nevertheless if its folder is still there but was not to be kept.
+    """
     history = read_unfinished(work_dir)
-    recorded = None if history.finished else _recorded(history, spool_path(work_dir))
+    recorded = None if history.finished and history.keep else _recorded(history, spool_path(work_dir))
     try:
         status = os.stat(spool_path(work_dir))
     except OSError:

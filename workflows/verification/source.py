@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from pydantic import TypeAdapter, ValidationError
+
 from dsindex.checks.source import SourceInput, SourceRange, SourceSettings, lay_out_range
 from dsindex.errors import InputError, TokenizerError
 from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.patterns import parse_text_pattern
 from dsindex.text.selection import Selection, open_selection
-from dsindex.text.tokenizer import load_tokenizer
+from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
 from workflows.options.config import ExecutorConfig
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from dsindex.text.tokenizer import Tokenizer
     from workflows.execution.calls import Executor
     from workflows.state.input_forms import InputFormat
-    from workflows.state.manifest import Content, Manifest, RecordedInput
+    from workflows.state.manifest import Content, Manifest, RecordedInput, RecordedTokenizer
 
 RANGE_BYTES = 16 << 20
 """Size of a range of an input, if there is no provenance through which documents are found."""
@@ -44,7 +46,7 @@ class SourceConfig(ExecutorConfig):
 
     tokenizer_model: str | None = None
     """Path of the tokenizer; None to use the path in the manifest."""
-    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,7 @@ def open_recorded_source(
         )
         raise InputError(msg)
     options = content.options
-    tokenizer = _load_recorded(recorded.name, recorded.sha256, config.tokenizer_model)
+    tokenizer = _load_recorded(recorded, config.tokenizer_model)
     provenance = f"{prefix}.{PROVENANCE_SUFFIX}"
     inputs, findings = _find_inputs(content.inputs, manifest.run.plan)
     settings = SourceSettings(
@@ -166,16 +168,19 @@ def _other_keys(key: str, plan: Mapping[str, Any]) -> list[str]:
     return [other for other in keys if isinstance(other, str) and other != key]
 
 
-def _load_recorded(name: str, sha256: str, given: str | None) -> Tokenizer:
-    """Load the tokenizer in the manifest, from the given path if there is one."""
-    if given is None and not os.path.exists(name):
+def _load_recorded(recorded: RecordedTokenizer, given: str | None) -> Tokenizer:
+    """Load the tokenizer in the manifest, from the given path if there is one, else from where it was."""
+    name, sha256 = recorded.name, recorded.sha256
+    if given is None and recorded.revision is not None:
+        name = f"{name}@{recorded.revision}"
+    elif given is None and "vocab_file" not in (recorded.options or {}) and not os.path.exists(name):
         msg = (
             f"expected the tokenizer {name!r} (sha256 {sha256[:16]}…) that the dataset was made with, found none by "
             f"that name; give its path with --tokenizer-model"
         )
         raise TokenizerError(msg)
     path = given if given is not None else name
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(path, options=_recorded_options(recorded, given))
     if tokenizer.sha256 != sha256:
         msg = (
             f"{path}: expected the tokenizer with sha256 {sha256} that the dataset was made with, "
@@ -183,6 +188,19 @@ def _load_recorded(name: str, sha256: str, given: str | None) -> Tokenizer:
         )
         raise TokenizerError(msg)
     return tokenizer
+
+
+def _recorded_options(recorded: RecordedTokenizer, given: str | None) -> TokenizerOptions:
+    """Return the options of a build; a given path takes the place of GPT-2's two files."""
+    options = dict(recorded.options or {})
+    if given is not None:
+        options.pop("vocab_file", None)
+    named = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    try:
+        return TypeAdapter(TokenizerOptions).validate_python(named)
+    except ValidationError as error:
+        msg = f"{recorded.name}: expected options of a tokenizer in the manifest, got {options}; it is damaged"
+        raise TokenizerError(msg) from error
 
 
 def _find_inputs(

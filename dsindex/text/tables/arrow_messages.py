@@ -120,6 +120,7 @@ def read_batch_header(path: str, data: memoryview, message: Message) -> BatchHea
             raise struct.error(msg)
         num_rows = header.scalar(0, "<q")
         pairs = np.frombuffer(header.vector(2, 16), "<i8").reshape(-1, 2).tolist()
+        is_compressed = header.table(3) is not None
         variadic = np.frombuffer(header.vector(4, 8), "<i8").tolist()
         body_bytes = message.end - message.body
         if num_rows < 0 or any(not 0 <= begin <= begin + size <= body_bytes for begin, size in pairs):
@@ -133,7 +134,7 @@ def read_batch_header(path: str, data: memoryview, message: Message) -> BatchHea
         raise InputError(msg) from error
     return BatchHeader(
         num_rows=num_rows,
-        is_compressed=header.table(3) is not None,
+        is_compressed=is_compressed,
         buffers=tuple((begin, size) for begin, size in pairs),
         variadic_counts=tuple(variadic),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -16,8 +17,9 @@ from dsindex.text.tables.arrow_messages import (
     find_file_messages,
     find_stream_messages,
 )
-from dsindex.text.tables.columns import joined_fields
+from dsindex.text.tables.columns import check_names, joined_fields
 from dsindex.text.tables.files import TableFile, errors_named
+from dsindex.text.tables.parquet_footer import ParquetGroup, check_magic, read_parquet_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,9 +53,7 @@ def read_schema(file: TableFile, format: StoredFormat) -> pa.Schema:
     if format == "parquet":
         return open_parquet(file).schema_arrow
     data = file.mapped()
-    pieces = _Pieces(data, find_messages(file.path, data, format)[:1])
-    with errors_named(file.path, "an Arrow file with a readable schema"):
-        return pa.ipc.open_stream(pa.PythonFile(pieces, mode="r")).schema
+    return _arrow_schema(file.path, data, find_messages(file.path, data, format))
 
 
 def read_batches(
@@ -99,8 +99,9 @@ def open_parquet(file: TableFile, dictionaries: Sequence[str] = (), metadata: ob
     """
     import pyarrow.parquet as pq
 
+    check_magic(file)
     with errors_named(file.path, "a Parquet file with a readable footer"):
-        return pq.ParquetFile(
+        opened = pq.ParquetFile(
             pa.PythonFile(file, mode="r"),
             metadata=metadata,
             read_dictionary=list(dictionaries),
@@ -108,10 +109,14 @@ def open_parquet(file: TableFile, dictionaries: Sequence[str] = (), metadata: ob
             buffer_size=_READ_BYTES,
             page_checksum_verification=True,
         )
+        check_names(opened.schema_arrow)
+        return opened
 
 
-def leaf_columns(opened: pq.ParquetFile, fields: Sequence[tuple[str, ...]]) -> list[int]:
-    """Return the numbers of the stored columns of a Parquet file that the wanted columns consist of."""
+def leaf_columns(opened: pq.ParquetFile, fields: Sequence[tuple[str, ...]] | None) -> list[int]:
+    """Return the numbers of the stored columns of a Parquet file that the wanted columns consist of, None for all."""
+    if fields is None:
+        return list(range(len(opened.metadata.schema)))
     wanted = [".".join(path) for path in fields]
     schema = opened.metadata.schema
     paths = [schema.column(number).path for number in range(len(schema))]
@@ -126,48 +131,78 @@ def _read_parquet(
     file: TableFile, begin: int, end: int, fields: Sequence[tuple[str, ...]] | None, batch_bytes: int
 ) -> Iterator[TableBatch]:
     opened = open_parquet(file)
-    _check_range(file.path, end, opened.num_row_groups, "row groups")
     columns = None
     if fields is not None:
         fields = [joined_fields(opened.schema_arrow, path) for path in fields]
         columns = [".".join(path) for path in fields]
-        encoded = _encoded_columns(file.path, opened, range(begin, end), leaf_columns(opened, fields))
-        if encoded:
-            opened = open_parquet(file, encoded, opened.metadata)
-    for group in range(begin, end):
-        with errors_named(file.path, f"a Parquet file with a readable row group {group}"):
-            num_rows = opened.metadata.row_group(group).num_rows
-            batches = opened.iter_batches(_FIRST_ROWS, row_groups=[group], columns=columns, use_threads=False)
+    leaves = leaf_columns(opened, fields)
+    groups = read_parquet_groups(file, leaves)
+    _check_range(file.path, end, len(groups), "row groups")
+    check_columns(file.path, opened, groups[begin:end])
+    encoded = _encoded_columns(opened, groups[begin:end])
+    if encoded and fields is not None:
+        opened = open_parquet(file, encoded, opened.metadata)
+    for number, group in enumerate(groups[begin:end], begin):
+        what = f"a Parquet file with a readable row group {number}"
+        with errors_named(file.path, what):
+            batches = opened.iter_batches(_FIRST_ROWS, row_groups=[number], columns=columns, use_threads=False)
+        missing = group.num_rows
         while True:
-            with errors_named(file.path, f"a Parquet file with a readable row group {group}"):
+            with errors_named(file.path, what):
                 rows = next(batches, None)
             if rows is None:
                 break
-            num_rows -= rows.num_rows
-            yield TableBatch(rows=rows, group=group)
+            missing -= rows.num_rows
+            yield TableBatch(rows=rows, group=number)
             most = min(2 * rows.num_rows, _MOST_ROWS, batch_bytes * rows.num_rows // max(1, rows.nbytes))
             opened.reader.set_batch_size(max(1, most))
-        if num_rows:
+        if missing:
             msg = (
-                f"{file.path}: expected {opened.metadata.row_group(group).num_rows} rows in row group {group}, got "
-                f"{abs(num_rows)} {'fewer' if num_rows > 0 else 'more'}; the file is damaged, fetch or write it again"
+                f"{file.path}: expected {group.num_rows} rows in row group {number}, got {group.num_rows - missing}; "
+                "the file is damaged, fetch or write it again"
             )
             raise InputError(msg)
 
 
-def _encoded_columns(path: str, opened: pq.ParquetFile, groups: range, leaves: Sequence[int]) -> list[str]:
+def check_columns(path: str, opened: pq.ParquetFile, groups: Sequence[ParquetGroup]) -> None:
+    """Refuse columns that are encrypted, or compressed in an unknown way.
+
+    Raises:
+        InputError: Naming the column.
+    """
+    for group in groups:
+        for leaf, chunk in group.columns.items():
+            if chunk.is_encrypted:
+                name = opened.metadata.schema.column(leaf).path
+                msg = f"{path}: expected the column {name!r} without encryption; decrypt the file into a new one"
+                raise InputError(msg)
+            if not _is_known_codec(chunk.codec_name):
+                name = opened.metadata.schema.column(leaf).path
+                msg = (
+                    f"{path}: expected the column {name!r} in a codec that pyarrow {pa.__version__} reads, got "
+                    f"{chunk.codec_name}; write the file again with zstd"
+                )
+                raise InputError(msg)
+
+
+@functools.cache
+def _is_known_codec(name: str) -> bool:
+    try:
+        return name == "UNCOMPRESSED" or bool(pa.Codec.is_available(name.lower()))
+    except ValueError:
+        return False
+
+
+def _encoded_columns(opened: pq.ParquetFile, groups: Sequence[ParquetGroup]) -> list[str]:
     """Return the strings that consist of a dictionary and indices: decoded, they can be thousands of times as large."""
-    found = []
-    with errors_named(path, "a Parquet file with readable columns"):
-        for leaf in leaves:
-            is_text = opened.metadata.schema.column(leaf).physical_type == "BYTE_ARRAY"
-            chunks = (opened.metadata.row_group(group).column(leaf) for group in groups)
-            if is_text and any(
-                chunk.has_dictionary_page and chunk.total_uncompressed_size < _BYTES_PER_INDEX * chunk.num_values
-                for chunk in chunks
-            ):
-                found.append(opened.metadata.schema.column(leaf).path)
-    return found
+    found = {
+        leaf
+        for group in groups
+        for leaf, chunk in group.columns.items()
+        if chunk.has_dictionary and chunk.uncompressed_bytes < _BYTES_PER_INDEX * chunk.num_values
+    }
+    columns = [opened.metadata.schema.column(leaf) for leaf in sorted(found)]
+    return [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
 
 
 def find_messages(path: str, data: memoryview, format: StoredFormat) -> list[Message]:
@@ -191,8 +226,8 @@ def _read_arrow(
     # Dictionaries may be replaced on the way: all those before a record batch count.
     skipped = [message for message in messages[: batches[begin]] if message.kind in {SCHEMA, DICTIONARY}]
     pieces = _Pieces(data, [*skipped, *messages[batches[begin] : batches[end - 1] + 1]])
+    schema = _arrow_schema(file.path, data, messages)
     with errors_named(file.path, "an Arrow file with a readable schema"):
-        schema = pa.ipc.open_stream(pa.PythonFile(_Pieces(data, messages[:1]), mode="r")).schema
         reader = pa.ipc.open_stream(pa.PythonFile(pieces, mode="r"), options=_wanted(schema, fields))
     for group, number in enumerate(batches[begin:end], begin):
         file.check_size()
@@ -204,6 +239,13 @@ def _read_arrow(
             rows.validate()
         yield TableBatch(rows=rows, group=group)
         file.release(messages[number].begin, messages[number].end)
+
+
+def _arrow_schema(path: str, data: memoryview, messages: Sequence[Message]) -> pa.Schema:
+    with errors_named(path, "an Arrow file with a readable schema"):
+        schema = pa.ipc.open_stream(pa.PythonFile(_Pieces(data, messages[:1]), mode="r")).schema
+        check_names(schema)
+        return schema
 
 
 class _Pieces:

@@ -72,6 +72,21 @@ def find_columns(
     return found
 
 
+def check_names(schema: pa.Schema) -> None:
+    """Read all names, at every level.
+
+    Raises:
+        UnicodeDecodeError: If one is not UTF-8.
+    """
+    fields = list(schema)
+    while fields:
+        field = fields.pop()
+        field.name  # noqa: B018 - reading it decodes it
+        kind = field.type
+        if pa.types.is_nested(kind):
+            fields += [kind.field(number) for number in range(kind.num_fields)]
+
+
 def joined_fields(schema: pa.Schema, fields: tuple[str, ...]) -> tuple[str, ...]:
     """Return the fields, or the one column whose name they make with dots between them."""
     joined = ".".join(fields)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import threading
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -136,6 +137,8 @@ def read_csv_rows(
                 raise InputError(msg) from error
         else:
             return
+        finally:
+            content.stop()
         source.seek(0)
         content = _Content(source, b"", end=end, is_utf8=content.is_utf8)
 
@@ -156,26 +159,42 @@ class _Content:
         self.is_utf8 = is_utf8
         self.error: _NotUtf8Error | None = None
         self._source = source
-        self._head = head
+        self._pending = head
         self._end = end
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._is_first = True
+        self._lock = threading.Lock()
+        self.is_stopped = False
 
     def read(self, num_bytes: int) -> bytes:
-        data, self._head = self._head[:num_bytes], self._head[num_bytes:]
+        """Return up to `num_bytes` bytes; pyarrow calls this in a thread of its own."""
+        with self._lock:
+            data = b"" if self.is_stopped else self._take(num_bytes)
+            if self.is_utf8:
+                try:
+                    self._decoder.decode(data)
+                except UnicodeDecodeError as error:
+                    self.error = _NotUtf8Error()
+                    raise self.error from error
+            return data
+
+    def _take(self, num_bytes: int) -> bytes:
+        data = self._pending
         if len(data) < num_bytes:
-            data += _fill(self._source, num_bytes - len(data))
+            wanted = num_bytes - len(data)
+            more = _fill(self._source, wanted)
+            data += more
+            if len(more) < wanted:
+                data, self._end = data + self._end, b""
         if self._is_first:
             data, self._is_first = data.removeprefix(_BOM), False
-        if len(data) < num_bytes:
-            data, self._end = data + self._end, b""
-        if self.is_utf8:
-            try:
-                self._decoder.decode(data)
-            except UnicodeDecodeError as error:
-                self.error = _NotUtf8Error()
-                raise self.error from error
-        return data
+        self._pending = data[num_bytes:]
+        return data[:num_bytes]
+
+    def stop(self) -> None:
+        """Leave the source alone from now on: pyarrow reads ahead even after an error."""
+        with self._lock:
+            self.is_stopped = True
 
     def close(self) -> None:
         """Do nothing."""
@@ -280,13 +299,15 @@ def _read_schema(path: str, head: bytes, format: TableFormat) -> pa.Schema:
     import pyarrow.csv as pa_csv
 
     with errors_named(path, "a header row with the names of the columns"):
+        head = head.removeprefix(_BOM)
         opened = pa_csv.open_csv(
             io.BytesIO(head + b"\n"),  # a row without a line end would not be complete for pyarrow
-            read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(head) + 2),
+            # Whatever is in the rows can be read as Latin-1.
+            read_options=pa_csv.ReadOptions(use_threads=False, block_size=2 * len(head) + 2, encoding="latin1"),
             parse_options=_parse_options(format, lambda _: "skip"),
-            convert_options=pa_csv.ConvertOptions(check_utf8=False),
         )
-        return pa.schema([(name, pa.large_string()) for name in opened.schema.names])
+        names = [name.encode("latin1").decode("utf-8") for name in opened.schema.names]
+        return pa.schema([(name, pa.large_string()) for name in names])
 
 
 def _parse_options(format: TableFormat, handler: Callable[[pa_csv.InvalidRow], str]) -> pa_csv.ParseOptions:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-import pyarrow as pa
-
 from dsindex.errors import InputError
 from dsindex.text.tables.arrow_messages import (
     RECORD_BATCH,
     read_batch_header,
     wanted_bytes,
 )
-from dsindex.text.tables.batches import find_messages, leaf_columns, open_parquet, read_schema
+from dsindex.text.tables.batches import check_columns, find_messages, leaf_columns, open_parquet, read_schema
 from dsindex.text.tables.columns import find_columns, is_text, joined_fields
 from dsindex.text.tables.csv_rows import read_csv_schema
-from dsindex.text.tables.files import errors_named, open_table
+from dsindex.text.tables.files import open_table
+from dsindex.text.tables.parquet_footer import read_parquet_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import BinaryIO
 
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     from dsindex.text.tables.batches import StoredFormat
@@ -90,36 +90,16 @@ def measure_table(
 def _measure_parquet(
     file: TableFile, opened: pq.ParquetFile, paths: Sequence[tuple[str, ...]] | None
 ) -> tuple[RowGroup, ...]:
-    groups = []
-    with errors_named(file.path, "a Parquet file with readable metadata"):
-        metadata = opened.metadata
-        leaves = range(len(metadata.schema)) if paths is None else leaf_columns(opened, paths)
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
-            chunks = [group.column(leaf) for leaf in leaves]
-            for chunk in chunks:
-                _check_codec(file.path, chunk.path_in_schema, chunk.compression)
-            sizes = [chunk.total_uncompressed_size for chunk in chunks]
-            if group.num_rows < 0 or min(sizes, default=0) < 0:
-                msg = f"{file.path}: expected rows and sizes in row group {number}, got negative ones; fetch it again"
-                raise InputError(msg)
-            groups.append(RowGroup(num_rows=group.num_rows, text_bytes=sum(sizes)))
-    return tuple(groups)
-
-
-def _check_codec(path: str, column: str, codec: str) -> None:
-    if codec == "UNCOMPRESSED":
-        return
-    try:
-        is_known = pa.Codec.is_available("lz4_raw" if codec == "LZ4" else codec.lower())
-    except ValueError:
-        is_known = False
-    if not is_known:
-        msg = (
-            f"{path}: expected the column {column!r} in a codec that pyarrow {pa.__version__} reads, got {codec}; "
-            "write the file again with zstd"
-        )
-        raise InputError(msg)
+    groups = read_parquet_groups(file, leaf_columns(opened, paths))
+    check_columns(file.path, opened, groups)
+    shapes = []
+    for number, group in enumerate(groups):
+        sizes = [chunk.uncompressed_bytes for chunk in group.columns.values()]
+        if group.num_rows < 0 or min(sizes, default=0) < 0:
+            msg = f"{file.path}: expected rows and sizes in row group {number}, got negative ones; fetch it again"
+            raise InputError(msg)
+        shapes.append(RowGroup(num_rows=group.num_rows, text_bytes=sum(sizes)))
+    return tuple(shapes)
 
 
 def _measure_arrow(

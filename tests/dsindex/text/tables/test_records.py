@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dsindex.errors import InputError
 from dsindex.text.records import read_records
 from dsindex.text.tables.records import read_table_records
 from dsindex.text.tables.shapes import measure_table
@@ -120,3 +121,120 @@ def test_rows_are_read_like_the_same_rows_in_json(
 def _text_bytes(values: Any) -> int:
     texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
     return sum(len(text.encode()) for text in texts if text is not None)
+
+
+@pytest.mark.parametrize("format", STORED)
+def test_ranges_together_are_the_whole_table(format: str, tmp_path: Path) -> None:
+    table = pa.table({"text": pa.array([f"text {number}" for number in range(11)]).dictionary_encode()})
+    path = write_table(tmp_path / "table", table, format, group_rows=2)
+
+    parts = [
+        collect(read_table_records(path, begin, end, format=format, columns=TEXT))
+        for begin, end in [(0, 1), (1, 1), (1, 4), (4, 6)]
+    ]
+
+    assert [text for part in parts for text in part.texts] == read(path, format).texts
+    assert parts[2].places == [(1, 0), (1, 1), (2, 2), (2, 3), (3, 4), (3, 5)]
+
+
+@pytest.mark.parametrize("is_delta", [True, False])
+def test_dictionaries_that_grow_or_change_in_a_stream_are_those_of_the_range(is_delta: bool, tmp_path: Path) -> None:
+    words = [["a", "b"], ["a", "b", "c"] if is_delta else ["x", "y", "z"], ["a", "b", "c", "d"] if is_delta else ["q"]]
+    kind = pa.schema([("text", pa.dictionary(pa.int32(), pa.string()))])
+    path = str(tmp_path / "stream")
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=is_delta)
+    with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, kind, options=options) as writer:
+        for known in words:
+            indices = pa.array(range(len(known)), pa.int32())
+            rows = [pa.DictionaryArray.from_arrays(indices, pa.array(known))]
+            writer.write_batch(pa.RecordBatch.from_arrays(rows, schema=kind))
+
+    for group, known in enumerate(words):
+        found = collect(read_table_records(path, group, group + 1, format="arrow-stream", columns=TEXT))
+        assert found.texts == [([word],) for word in known]
+
+
+@pytest.mark.parametrize("format", STORED)
+def test_indices_of_large_strings_are_decoded_a_block_at_a_time(format: str, tmp_path: Path) -> None:
+    words = pa.array(["x" * 100_000, "y" * 100_000])
+    indices = pa.array([0, 1] * 5_000, pa.int32())
+    table = pa.table({"text": pa.DictionaryArray.from_arrays(indices, words)})  # 1 GB, if decoded
+    path = write_table(tmp_path / "table", table, format, group_rows=10_000)
+    before = pa.total_allocated_bytes()
+
+    num_rows = peak = 0
+    for block in read_table_records(path, 0, 1, format=format, columns=TEXT):
+        num_rows += block.num_lines
+        assert block.columns["text"].texts.nbytes < 3 << 20
+        peak = max(peak, pa.total_allocated_bytes() - before)
+
+    assert num_rows == 10_000
+    assert peak < 20 << 20
+
+
+@pytest.mark.parametrize("format", STORED)
+def test_blocks_hold_the_wanted_size_or_one_row_without_spare_bytes(format: str, tmp_path: Path) -> None:
+    table = pa.table({"text": ["a" * 30] * 50 + ["b" * 500] + ["c"] * 50})
+    path = write_table(tmp_path / "table", table, format, group_rows=101)
+
+    for block in read_table_records(path, 0, 1, format=format, columns=TEXT, block_bytes=100):
+        _, offsets, data = block.columns["text"].texts.buffers()
+        assert data.size < 100 + 30 or data.size <= 100 + 500
+        assert pa.Array.from_buffers(pa.int64(), 1, [None, offsets])[0].as_py() == 0
+        assert data.size == sum(map(len, block.columns["text"].texts.to_pylist()))
+
+
+@pytest.mark.parametrize("format", STORED)
+def test_texts_that_are_not_utf8_are_bad(format: str, tmp_path: Path) -> None:
+    texts = pa.array([b"good", b"a\xe9", b"\xed\xa0\x80", b"fine"]).view(pa.string())
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 1, 3, 4], pa.int32()), texts)
+    path = write_table(tmp_path / "table", pa.table({"text": texts, "list": lists}), format)
+
+    found = read(path, format)
+    assert [text for ((text,),) in found.texts] == ["good", "fine"]
+    assert found.places == [(0, 0), (1, 3)]
+    assert found.bad == [(0, 1), (1, 2)]
+    assert found.reasons[0] == (
+        "expected UTF-8 under the column 'text', got byte 0xe9 at byte 2 of the text: unexpected end of data"
+    )
+    assert found.lines[0] == b'{"text":"a\\udce9"}'
+    found = read(path, format, {"list": ("list",)})
+    assert found.texts == [(["good"],), ([],), (["fine"],)]
+    assert found.bad == [(1, 2)]
+
+
+@pytest.mark.parametrize("format", STORED)
+def test_only_the_wanted_columns_are_read(format: str, tmp_path: Path) -> None:
+    table = pa.table({"other": ["x" * 1_000_000], "text": ["a"], "meta": [{"text": "b", "other": "y" * 1_000_000}]})
+    path = write_table(tmp_path / "table", table, format, compression="zstd")
+    before = pa.total_allocated_bytes()
+
+    blocks = read_table_records(path, 0, 1, format=format, columns=TEXT)
+    block = next(blocks)
+
+    assert block.columns["text"].texts.to_pylist() == ["a"]
+    assert pa.total_allocated_bytes() - before < 900_000
+
+
+@pytest.mark.parametrize(("begin", "end", "columns"), [(-1, 1, TEXT), (2, 1, TEXT), (0, 1, {})])
+def test_wrong_options_are_refused(begin: int, end: int, columns: dict[str, tuple[str, ...]]) -> None:
+    with pytest.raises(ValueError, match="expected a range with 0 <= begin <= end and a column"):
+        read_table_records("a", begin, end, format="csv", columns=columns)
+
+
+def test_the_head_of_a_row_that_is_too_large_is_kept(tmp_path: Path) -> None:
+    table = pa.table({"title": ["é" * 3], "text": [["é" * 1000, "b"]]})
+    path = write_table(tmp_path / "table", table, "parquet")
+    columns = {"title": ("title",), "text": ("text",)}
+    whole = '{"title":"ééé","text":["' + "é" * 1000
+
+    for limit in range(6, 60):
+        found = read(path, "parquet", columns, max_record_bytes=limit)
+        assert found.lines == [whole.encode()[:limit]]
+
+
+def test_a_column_of_another_type_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "table", pa.table({"text": [1]}), "parquet")
+
+    with pytest.raises(InputError, match="expected a column of strings or of lists of strings at 'text', got int64"):
+        next(read_table_records(path, 0, 1, format="parquet", columns=TEXT))
