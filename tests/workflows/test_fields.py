@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
@@ -229,6 +231,29 @@ def test_token_ids_are_stored_as_they_are(source: Path, tmp_path: Path, quiet: R
         [ids for ids in r["lists"] if ids] for r in good_records(source)
     ]
     assert report.run.engine is None
+
+
+@pytest.mark.parametrize("key", ["lists", ".meta.ids"])
+def test_token_ids_of_a_table_are_those_of_its_lines(key: str, source: Path, tmp_path: Path, quiet: Reporter) -> None:
+    records = [record | {"text": record["text"] * 50} for record in good_records(source)]
+    records[7] = records[7] | {"lists": [[1], [-1]], "meta": records[7]["meta"] | {"ids": [10**9]}}
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "a.parquet", row_group_size=30)
+    for name in ("a.jsonl", "a.parquet"):
+        config = config_of(source, tmp_path / name[2:], input=(str(tmp_path / name),), token_ids=key)
+        report = run_build(config, reporter=quiet)
+        assert (report.counts.kept, report.counts.quarantined) == (len(records) - 1, 1)
+    for suffix in ("bin", "idx"):
+        [of_lines] = (tmp_path / "jsonl").glob(f"*.{suffix}")
+        [of_table] = (tmp_path / "parquet").glob(f"*.{suffix}")
+        assert of_lines.read_bytes() == of_table.read_bytes()
+
+
+def test_table_without_the_column_of_ids_is_refused(source: Path, tmp_path: Path, quiet: Reporter) -> None:
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
+    config = config_of(source, tmp_path, input=(str(tmp_path / "a.parquet"),), token_ids="ids")
+    with pytest.raises(InputError, match=r"a\.parquet: expected the column 'ids', got no such column; .*text"):
+        run_build(config, reporter=quiet)
 
 
 def test_ids_equal_the_texts_that_they_encode(source: Path, tmp_path: Path, quiet: Reporter) -> None:
