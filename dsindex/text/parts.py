@@ -11,7 +11,7 @@ from dsindex.text.plain_text import read_text_file, read_text_lines
 from dsindex.text.records import DEFAULT_BLOCK_BYTES, WantedTexts, parse_all, read_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import BinaryIO
 
     from dsindex.text.forms import TextPart
@@ -58,6 +58,10 @@ def read_part(
     wanted = WantedTexts(path=part.input, begin=part.begin, keys=names, pattern=pattern, selection=selection)
     if part.form.is_table and wanted.vocabulary_size is None and wanted.paths is not None:
         return _read_columns(part, wanted, block_bytes=block_bytes, max_record_bytes=max_record_bytes)
+    if part.form.format in {"parquet", "arrow-file", "arrow-stream"} and wanted.paths is not None:
+        # Token ids: of the table, only the column that leads to them becomes lines.
+        columns = {path[0]: path[:1] for path in wanted.paths.values()}
+        return parse_all(_read_rows(part, block_bytes=block_bytes, columns=columns), wanted, max_record_bytes)
     lines = read_part_lines(part, block_bytes=block_bytes, max_line_bytes=max_record_bytes)
     return parse_all(lines, wanted, max_record_bytes)
 
@@ -100,7 +104,9 @@ def _read_columns(
             yield wanted.finish(block)
 
 
-def _read_rows(part: TextPart, *, block_bytes: int) -> Iterator[LineBlock]:
+def _read_rows(
+    part: TextPart, *, block_bytes: int, columns: Mapping[str, tuple[str, ...]] | None = None
+) -> Iterator[LineBlock]:
     from dsindex.text.tables.lines import read_table_lines
 
     with _unpacked(part) as source:
@@ -109,6 +115,7 @@ def _read_rows(part: TextPart, *, block_bytes: int) -> Iterator[LineBlock]:
             part.begin,
             part.end,
             format=cast("TableFormat", part.form.format),
+            columns=columns,
             block_bytes=block_bytes,
             expected_size=part.expected_size,
             source=source,

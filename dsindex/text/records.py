@@ -60,6 +60,8 @@ _TRIM_STEPS = 8
 _IS_WHITESPACE = np.isin(np.arange(256), list(JSON_WHITESPACE))
 _CASE_BIT = np.uint8(0x20)
 """The bit that turns `[` into `{`, and upper case into lower case."""
+MAX_PATH_KEYS = 64
+"""Keys of a path that the fast parsers follow."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _WRONG_NUMBER = re.compile(rb"Inf[ \t\r]*[,\]}]|-NaN")
 """Numbers that pyarrow accepts and json.loads does not; also matches harmless text in strings."""
@@ -189,7 +191,10 @@ class WantedTexts:
 
     @property
     def paths(self) -> dict[str, Path] | None:
-        """The path of each key; None if a whole block cannot be read at once, as keys that are not Unicode cannot."""
+        """The path of each key; None if a whole block cannot be read at once.
+
+        That is so with jq, with keys that are not Unicode, and with paths through more than MAX_PATH_KEYS objects.
+        """
         paths: dict[str, Path] = {}
         if self.pattern is not None:
             paths = {} if self.pattern.key is None else {self.pattern.column: (self.pattern.key,)}
@@ -197,8 +202,8 @@ class WantedTexts:
             paths = {key: (key,) for key in self.keys}
         elif not self.selection.needs_jq:
             paths = {key.name: key.path for key in self.selection.keys if key.path is not None}
-        is_unicode = not any(_SURROGATE.search(key) for path in paths.values() for key in path)
-        return paths if paths and is_unicode and are_disjoint(list(paths.values())) else None
+        is_plain = not any(len(path) > MAX_PATH_KEYS or any(map(_SURROGATE.search, path)) for path in paths.values())
+        return paths if paths and is_plain and are_disjoint(list(paths.values())) else None
 
     def build_column(self, values: Sequence[Any]) -> TextColumn | TokenColumn:
         """Return the column of one key's values."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
-from dsindex.errors import RecordProblem
+from dsindex.errors import InputError, RecordProblem
 from dsindex.guarded.limits import Limits, default_limits
 from dsindex.text.fields import Fault, Texts, find_fault, find_value, parse_record, show_place
 from dsindex.text.joining import JOINED
@@ -153,11 +153,14 @@ def open_selection(
         vocabulary_size: Size of the vocabulary if the values are token ids.
 
     Raises:
-        InputError: If a jq program does not compile, or uses a part of jq that is not allowed.
+        InputError: If a jq program does not compile, or uses a part of jq that is not allowed; or if two keys have one
+            name.
     """
     parsed = [parse_key(key) for key in keys]
     if join is not None:  # the names are not those of outputs, but must differ
         parsed = [replace(key, name=text) for key, text in zip(parsed, keys, strict=True)]
+    if len({key.name for key in parsed}) < len(parsed):
+        raise InputError(f"expected keys of different names, got {' '.join(keys)}; name one with NAME=")
     selection = Selection(keys=tuple(parsed), where=where, join=join, vocabulary_size=vocabulary_size)
     if where is not None:
         open_patterns(

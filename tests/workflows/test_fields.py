@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
@@ -231,6 +233,29 @@ def test_token_ids_are_stored_as_they_are(source: Path, tmp_path: Path, quiet: R
     assert report.run.engine is None
 
 
+@pytest.mark.parametrize("key", ["lists", ".meta.ids"])
+def test_token_ids_of_a_table_are_those_of_its_lines(key: str, source: Path, tmp_path: Path, quiet: Reporter) -> None:
+    records = [record | {"text": record["text"] * 50} for record in good_records(source)]
+    records[7] = records[7] | {"lists": [[1], [-1]], "meta": records[7]["meta"] | {"ids": [10**9]}}
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "a.parquet", row_group_size=30)
+    for name in ("a.jsonl", "a.parquet"):
+        config = config_of(source, tmp_path / name[2:], input=(str(tmp_path / name),), token_ids=key)
+        report = run_build(config, reporter=quiet)
+        assert (report.counts.kept, report.counts.quarantined) == (len(records) - 1, 1)
+    for suffix in ("bin", "idx"):
+        [of_lines] = (tmp_path / "jsonl").glob(f"*.{suffix}")
+        [of_table] = (tmp_path / "parquet").glob(f"*.{suffix}")
+        assert of_lines.read_bytes() == of_table.read_bytes()
+
+
+def test_table_without_the_column_of_ids_is_refused(source: Path, tmp_path: Path, quiet: Reporter) -> None:
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
+    config = config_of(source, tmp_path, input=(str(tmp_path / "a.parquet"),), token_ids="ids")
+    with pytest.raises(InputError, match=r"a\.parquet: expected the column 'ids', got no such column; .*text"):
+        run_build(config, reporter=quiet)
+
+
 def test_ids_equal_the_texts_that_they_encode(source: Path, tmp_path: Path, quiet: Reporter) -> None:
     """A tokenized corpus gives the same files as its text."""
     lines = [json.dumps({"ids": encode(record["text"])}) for record in good_records(source)]
@@ -354,6 +379,8 @@ def test_counts_of_older_manifests_have_no_filtered_records() -> None:
         ({"json_keys": ('.["a/b"]',)}, r"can be part of a file name, got 'a/b'; write NAME="),
         ({"json_keys": ("a/b=.c",)}, "can be part of a file name, got 'a/b'"),
         ({"json_keys": (".",)}, r"name its output, as in NAME=\. "),
+        ({"json_keys": (r'."\u0000"',)}, "can name a file"),
+        ({"json_keys": (r'."\ud800"',)}, "can name a file"),
         ({"json_keys": ('.""',)}, "can be part of a file name, got ''"),
         ({"json_keys": ("text", ".text")}, r"a different name for each output, got 'text' for text and \.text"),
         ({"json_keys": ("text", "text")}, "expected each key once"),

@@ -35,9 +35,10 @@ def describe_plan(estimate: BuildEstimate) -> str:
     """Return the estimate as text."""
     source, sample = estimate.source, estimate.sample
     reason = f" ({source.engine.reason})" if source.engine.reason else ""
+    read = f"read and encoded by {source.engine.name}{reason}" if estimate.encodes else "of token ids read"
     rows = {
         "inputs": f"{len(source.inputs):,}, {_size(source.total_bytes)}",
-        "sample": f"{_size(sample.sampled_bytes)} read and encoded by {source.engine.name}{reason}, "
+        "sample": f"{_size(sample.sampled_bytes)} {read}, "
         f"{_size(sample.bytes_per_second)}/s with {sample.threads} threads",
         "shards": f"{estimate.num_shards:,} of at most {source.shard_size / 2**20:,.3g} MiB of input",
         "documents": f"about {estimate.documents:,.0f}",

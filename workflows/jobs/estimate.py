@@ -78,6 +78,8 @@ class BuildEstimate:
 
     source: TextSource
     sample: SampledRun
+    encodes: bool
+    """Whether texts are encoded; otherwise token ids are read."""
     workers: int
     num_shards: int
     documents: float
@@ -127,6 +129,7 @@ def run_plan(config: BuildConfig) -> BuildEstimate:
     return BuildEstimate(
         source=source,
         sample=sample,
+        encodes=config.token_ids is None,
         workers=workers,
         num_shards=num_shards,
         documents=documents,

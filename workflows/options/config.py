@@ -273,6 +273,7 @@ def _check_names(flag: str, keys: tuple[str, ...]) -> None:
                 f"name its output, as in NAME={key}"
             )
             raise ValueError(msg)
+        _check_text(name)
         if not name or "/" in name or len(os.fsencode(name)) > 200:
             remedy = f"; write NAME={key}" if key.startswith(".") else ""
             msg = f"{flag}: expected keys that can be part of a file name, got {name!r}{remedy}"

@@ -128,6 +128,18 @@ def test_keys_that_lead_through_each_other_make_bad_records(tmp_path: Path) -> N
     assert [len(block.bad) for block in blocks] == [3]
 
 
+@pytest.mark.parametrize("depth", [records.MAX_PATH_KEYS, records.MAX_PATH_KEYS + 1, 899, 5000])
+def test_long_paths_are_followed_as_deep_as_records_go(depth: int) -> None:
+    selection = open_selection(["x=" + ".a" * depth])
+    wanted = records.WantedTexts(path="a.jsonl", keys=selection.names, selection=selection)
+    line = b'{"a":' * depth + b'"deep"' + b"}" * depth
+    block = in_memory(line + b"\n" + line)
+    fast = records.parse_block(block, wanted)
+    assert (fast is not None) == (depth <= records.MAX_PATH_KEYS)
+    read = fast or records.parse_lines(block, wanted, None)
+    assert outcome(as_reading(read)) == (([], 2) if depth > 900 else ([[["deep"]]] * 2, 0))
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [

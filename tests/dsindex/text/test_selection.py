@@ -115,6 +115,12 @@ def test_condition_that_is_no_jq_is_refused(where: str) -> None:
         open_selection(["text"], where=where)
 
 
+@pytest.mark.parametrize(("keys", "join"), [(["a", ".a"], None), (["a", "a"], None), (["a", "a"], " ")])
+def test_keys_of_one_name_are_refused(keys: list[str], join: str | None) -> None:
+    with pytest.raises(InputError, match="expected keys of different names, got a"):
+        open_selection(keys, join=join)
+
+
 def test_selection_can_be_sent_to_a_process() -> None:
     selection = open_selection(["x=.a + .b"], where=".a", join=",")
     again = pickle.loads(pickle.dumps(selection))  # noqa: S301 - its own bytes
