@@ -26,6 +26,8 @@ _FIXED_BYTES = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8, _UUID: 16}
 """Types of fields whose values have always the same size; a boolean is the type itself."""
 _VARINTS = {4, 5, 6}
 """Types of integers."""
+_DATA_PAGES = {0, 3}
+_DICTIONARY_ENCODINGS = {2, 8}
 _MAX_NESTING = 64
 _END_BYTES = 8
 """Size of the footer, and the magic."""
@@ -39,6 +41,8 @@ class ColumnChunk:
     num_values: int = 0
     uncompressed_bytes: int = 0
     has_dictionary: bool = False
+    is_all_dictionary: bool = False
+    """Whether every page of values consists of indices, as far as the footer says."""
     is_encrypted: bool = False
 
     @property
@@ -232,6 +236,7 @@ def _row_group(reader: _Reader, wanted: Collection[int]) -> ParquetGroup:
 
 def _column_chunk(reader: _Reader) -> ColumnChunk:
     values: dict[int, int] = {}
+    pages: list[bool | None] = []
     is_encrypted = has_metadata = False
     for number, kind in reader.fields():
         if (number, kind) == (3, _STRUCT):
@@ -239,6 +244,8 @@ def _column_chunk(reader: _Reader) -> ColumnChunk:
             for inner, inner_kind in reader.fields():
                 if inner in {4, 5, 6, 11}:
                     values[inner] = reader.integer()
+                elif (inner, inner_kind) == (13, _LIST):
+                    pages = [_page_encoding(reader) for _ in range(reader.items()[0])]
                 else:
                     reader.skip(inner_kind)
         else:
@@ -249,5 +256,17 @@ def _column_chunk(reader: _Reader) -> ColumnChunk:
         num_values=values.get(5, 0),
         uncompressed_bytes=values.get(6, 0),
         has_dictionary=11 in values,
+        is_all_dictionary=True in pages and False not in pages,
         is_encrypted=is_encrypted or not has_metadata,
     )
+
+
+def _page_encoding(reader: _Reader) -> bool | None:
+    """Tell whether some pages of values consist of indices of a dictionary; None for other pages."""
+    values: dict[int, int] = {}
+    for number, kind in reader.fields():
+        if kind in _VARINTS:
+            values[number] = reader.integer()
+        else:
+            reader.skip(kind)
+    return values.get(2) in _DICTIONARY_ENCODINGS if values.get(1) in _DATA_PAGES else None
