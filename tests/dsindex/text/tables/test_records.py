@@ -244,7 +244,7 @@ def test_a_column_of_another_type_is_refused_before_anything_is_read(tmp_path: P
 def test_large_texts_behind_small_ones_are_read_a_few_at_a_time(is_repeated: bool, tmp_path: Path) -> None:
     large = [f"{0 if is_repeated else number:06}" + "x" * 200_000 for number in range(400)]  # 80 MB
     table = pa.table({"text": ["s"] * 2_000 + large})
-    path = write_table(tmp_path / "table", table, "parquet", group_rows=20_000, compression="zstd")
+    path = write_table(tmp_path / "table", table, "parquet", group_rows=20_000, compression="zstd", write_batch_size=16)
     del table
     before = pa.total_allocated_bytes()
 
