@@ -147,6 +147,9 @@ def _read_parquet(
         with errors_named(file.path, what):
             batches = opened.iter_batches(_FIRST_ROWS, row_groups=[number], columns=columns, use_threads=False)
         missing = group.num_rows
+        # A few rows may be much larger than those before them: as many as fit by the average never cost much time.
+        group_bytes = sum(chunk.uncompressed_bytes for chunk in group.columns.values())
+        average_rows = batch_bytes * group.num_rows // max(1, group_bytes)
         while True:
             with errors_named(file.path, what):
                 rows = next(batches, None)
@@ -154,7 +157,8 @@ def _read_parquet(
                 break
             missing -= rows.num_rows
             yield TableBatch(rows=rows, group=number)
-            most = min(2 * rows.num_rows, _MOST_ROWS, batch_bytes * rows.num_rows // max(1, rows.nbytes))
+            fitting_rows = batch_bytes * rows.num_rows // max(1, rows.nbytes)
+            most = min(2 * rows.num_rows, _MOST_ROWS, average_rows, fitting_rows)
             opened.reader.set_batch_size(max(1, most))
         if missing:
             msg = (
@@ -199,7 +203,8 @@ def _encoded_columns(opened: pq.ParquetFile, groups: Sequence[ParquetGroup]) -> 
         leaf
         for group in groups
         for leaf, chunk in group.columns.items()
-        if chunk.has_dictionary and chunk.uncompressed_bytes < _BYTES_PER_INDEX * chunk.num_values
+        if chunk.has_dictionary
+        and (chunk.is_all_dictionary or chunk.uncompressed_bytes < _BYTES_PER_INDEX * chunk.num_values)
     }
     columns = [opened.metadata.schema.column(leaf) for leaf in sorted(found)]
     return [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]

@@ -215,7 +215,7 @@ class _Reading:
 
     def rows(self, content: _Content, block_bytes: int) -> Iterator[CsvRows | WrongRow]:
         """Yield the rows after those that were yielded before."""
-        self.wrong.clear()
+        self.wrong = deque()  # the reader before may still add to its own
         row = 0
         for batch in self.batches(content, block_bytes):
             done = 0
@@ -252,6 +252,7 @@ class _Reading:
         """Yield the rows as pyarrow reads them, as large strings."""
         import pyarrow.csv as pa_csv
 
+        names = self.names if content.is_utf8 else [name.encode("utf-8").decode("latin1") for name in self.names]
         opened = None
         while True:
             with self.errors(content):
@@ -261,10 +262,10 @@ class _Reading:
                         read_options=pa_csv.ReadOptions(
                             use_threads=False, block_size=block_bytes, encoding="utf-8" if content.is_utf8 else "latin1"
                         ),
-                        parse_options=_parse_options(self.format, lambda row: self.set_aside(row, content)),
+                        parse_options=_parse_options(self.format, self.handler(content)),
                         convert_options=pa_csv.ConvertOptions(
-                            include_columns=self.names,
-                            column_types=dict.fromkeys(self.names, pa.large_string()),
+                            include_columns=names,
+                            column_types=dict.fromkeys(names, pa.large_string()),
                             check_utf8=False,
                             strings_can_be_null=False,
                         ),
@@ -272,7 +273,7 @@ class _Reading:
                 batch = next(opened, None)
             if batch is None:
                 return
-            yield batch if content.is_utf8 else _from_latin1(batch)
+            yield batch if content.is_utf8 else _from_latin1(batch, self.names)
 
     @contextmanager
     def errors(self, content: _Content) -> Iterator[None]:
@@ -287,12 +288,17 @@ class _Reading:
                     raise _RowTooLargeError from error
                 raise
 
-    def set_aside(self, row: pa_csv.InvalidRow, content: _Content) -> str:
-        """Note a wrong row, and tell pyarrow to go on."""
-        text = row.text.encode("utf-8" if content.is_utf8 else "latin1")
-        number = row.number - 2  # counted from 1, with the header
-        self.wrong.append(WrongRow(row=number, text=text, num_cells=row.actual_columns, num_columns=self.num_columns))
-        return "skip"
+    def handler(self, content: _Content) -> Callable[[pa_csv.InvalidRow], str]:
+        """Return what notes a wrong row, and tells pyarrow to go on."""
+        wrong = self.wrong
+
+        def set_aside(row: pa_csv.InvalidRow) -> str:
+            text = row.text.encode("utf-8" if content.is_utf8 else "latin1")
+            number = row.number - 2  # counted from 1, with the header
+            wrong.append(WrongRow(row=number, text=text, num_cells=row.actual_columns, num_columns=self.num_columns))
+            return "skip"
+
+        return set_aside
 
 
 def _read_schema(path: str, head: bytes, format: TableFormat) -> pa.Schema:
@@ -316,13 +322,13 @@ def _parse_options(format: TableFormat, handler: Callable[[pa_csv.InvalidRow], s
     return pa_csv.ParseOptions(delimiter=DELIMITERS[format], newlines_in_values=True, invalid_row_handler=handler)
 
 
-def _from_latin1(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the cells with the bytes that they have in the file."""
+def _from_latin1(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    """Return the cells with the bytes that they have in the file, under the columns' names."""
     columns = []
     for column in batch.columns:
         cells = pa.array([cell.encode("latin1") for cell in column.to_pylist()], pa.large_binary())
         columns.append(cells.view(pa.large_string()))
-    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+    return pa.RecordBatch.from_arrays(columns, names)
 
 
 def _fill(source: Source, num_bytes: int) -> bytes:

@@ -24,6 +24,10 @@ CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = 1, 2, 3, 7, 8, 9, 10, 11, 12, 13
 _FIXED_BYTES = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8, _UUID: 16}
 """Types of fields whose values have always the same size; a boolean is the type itself."""
+_VARINTS = {4, 5, 6}
+"""Types of integers."""
+_DATA_PAGES = {0, 3}
+_DICTIONARY_ENCODINGS = {2, 8}
 _MAX_NESTING = 64
 _END_BYTES = 8
 """Size of the footer, and the magic."""
@@ -37,6 +41,8 @@ class ColumnChunk:
     num_values: int = 0
     uncompressed_bytes: int = 0
     has_dictionary: bool = False
+    is_all_dictionary: bool = False
+    """Whether every page of values consists of indices, as far as the footer says."""
     is_encrypted: bool = False
 
     @property
@@ -107,19 +113,8 @@ class _Reader:
         return value
 
     def varint(self) -> int:
-        data, position = self.data, self.position
-        value = shift = 0
-        while True:
-            byte = data[position]
-            position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                self.position = position
-                return value
-            shift += 7
-            if shift > 63:
-                msg = "a number that is too long"
-                raise struct.error(msg)
+        value, self.position = _varint(self.data, self.position)
+        return value
 
     def integer(self) -> int:
         """Read a signed number, which alternates: 0, -1, 1, -2."""
@@ -138,41 +133,80 @@ class _Reader:
         header = self.byte()
         return (self.varint() if header >> 4 == 15 else header >> 4), header & 15
 
-    def skip(self, kind: int, depth: int = 0) -> None:
-        """Skip a value."""
-        if depth > _MAX_NESTING:
-            raise RecursionError
-        if kind in _FIXED_BYTES:
-            self.position += _FIXED_BYTES[kind]
-        elif kind == _BINARY:
-            size = self.varint()
-            self.position += size
-        elif kind in {_LIST, _SET}:
-            count, item = self.items()
-            for _ in range(count):
-                self.skip_item(item, depth + 1)
-        elif kind == _MAP:
-            self.skip_map(depth + 1)
-        elif kind == _STRUCT:
-            for _, inner in self.fields():
-                self.skip(inner, depth + 1)
-        else:
-            self.varint()
+    def skip(self, kind: int) -> None:
+        """Skip the value of a field."""
+        self.position = _skip(self.data, self.position, kind, 0)
 
-    def skip_map(self, depth: int) -> None:
-        """Skip a map, which has no types if it is empty."""
-        count = self.varint()
-        kinds = self.byte() if count else 0
-        for _ in range(count):
-            self.skip_item(kinds >> 4, depth)
-            self.skip_item(kinds & 15, depth)
 
-    def skip_item(self, kind: int, depth: int) -> None:
-        """Skip an item of a list or map, where a boolean is a byte."""
-        if kind <= _FALSE:
-            self.byte()
-        else:
-            self.skip(kind, depth)
+def _skip(data: bytes, position: int, kind: int, depth: int) -> int:
+    """Return the position after the value of a field; most of a footer is skipped, so this makes no calls for numbers.
+
+    Raises:
+        IndexError: If the value ends behind the data.
+        RecursionError: If values nest too deeply.
+    """
+    if depth > _MAX_NESTING:
+        raise RecursionError
+    if kind == _STRUCT:
+        while header := data[position]:
+            position += 1
+            if header < 16:  # the field's number follows
+                position = _skip_varint(data, position)
+            kind = header & 15
+            if kind in _VARINTS:
+                while data[position] >= 0x80:
+                    position += 1
+                position += 1
+            else:
+                position = _skip(data, position, kind, depth + 1)
+        return position + 1
+    if kind == _BINARY:
+        size, position = _varint(data, position)
+        return position + size
+    if kind in {_LIST, _SET, _MAP}:
+        return _skip_items(data, position, kind, depth + 1)
+    return position + _FIXED_BYTES[kind] if kind in _FIXED_BYTES else _skip_varint(data, position)
+
+
+def _skip_items(data: bytes, position: int, kind: int, depth: int) -> int:
+    """Return the position after a list or map; a boolean in it is a byte."""
+    header = data[position]
+    if kind == _MAP:
+        count, position = _varint(data, position)
+        if count == 0:
+            return position
+        kinds = [data[position] >> 4, data[position] & 15]
+        position += 1
+    else:
+        count, position = _varint(data, position + 1) if header >> 4 == 15 else (header >> 4, position + 1)
+        kinds = [header & 15]
+    for _ in range(count):
+        for item in kinds:
+            position = position + 1 if item <= _FALSE else _skip(data, position, item, depth)
+        if position > len(data):
+            raise IndexError
+    return position
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return a number without a sign, and the position after it."""
+    value = data[position]
+    if value < 0x80:
+        return value, position + 1
+    end = _skip_varint(data, position)
+    value = 0
+    for byte in reversed(data[position:end]):
+        value = value << 7 | byte & 0x7F
+    return value, end
+
+
+def _skip_varint(data: bytes, position: int) -> int:
+    """Return the position after a number of at most 64 bits."""
+    for end in range(position + 1, position + 11):
+        if data[end - 1] < 0x80:
+            return end
+    msg = "a number that is too long"
+    raise struct.error(msg)
 
 
 def _row_groups(reader: _Reader, wanted: Collection[int]) -> Iterator[ParquetGroup]:
@@ -202,6 +236,7 @@ def _row_group(reader: _Reader, wanted: Collection[int]) -> ParquetGroup:
 
 def _column_chunk(reader: _Reader) -> ColumnChunk:
     values: dict[int, int] = {}
+    pages: list[bool | None] = []
     is_encrypted = has_metadata = False
     for number, kind in reader.fields():
         if (number, kind) == (3, _STRUCT):
@@ -209,6 +244,8 @@ def _column_chunk(reader: _Reader) -> ColumnChunk:
             for inner, inner_kind in reader.fields():
                 if inner in {4, 5, 6, 11}:
                     values[inner] = reader.integer()
+                elif (inner, inner_kind) == (13, _LIST):
+                    pages = [_page_encoding(reader) for _ in range(reader.items()[0])]
                 else:
                     reader.skip(inner_kind)
         else:
@@ -219,5 +256,17 @@ def _column_chunk(reader: _Reader) -> ColumnChunk:
         num_values=values.get(5, 0),
         uncompressed_bytes=values.get(6, 0),
         has_dictionary=11 in values,
+        is_all_dictionary=True in pages and False not in pages,
         is_encrypted=is_encrypted or not has_metadata,
     )
+
+
+def _page_encoding(reader: _Reader) -> bool | None:
+    """Tell whether some pages of values consist of indices of a dictionary; None for other pages."""
+    values: dict[int, int] = {}
+    for number, kind in reader.fields():
+        if kind in _VARINTS:
+            values[number] = reader.integer()
+        else:
+            reader.skip(kind)
+    return values.get(2) in _DICTIONARY_ENCODINGS if values.get(1) in _DATA_PAGES else None

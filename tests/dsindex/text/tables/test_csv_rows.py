@@ -74,7 +74,7 @@ def test_rows_with_a_wrong_number_of_cells_are_bad(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_blocks")
 def test_a_cell_that_is_not_utf8_is_bad_and_so_is_a_wrong_row(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes("id,text\n1,é\n".encode() + b"2,a\xffb\n\xff\n3," + "ü".encode() * 40 + b"\n")
+    (tmp_path / "a.csv").write_bytes("ü,text\n1,é\n".encode() + b"2,a\xffb\n\xff\n3," + "ü".encode() * 40 + b"\n")
 
     found = read(tmp_path / "a.csv")
 
@@ -85,6 +85,7 @@ def test_a_cell_that_is_not_utf8_is_bad_and_so_is_a_wrong_row(tmp_path: Path) ->
         == "expected UTF-8 under the column 'text', got byte 0xff at byte 2 of the text: invalid start byte"
     )
     assert found.lines == [b'{"text":"a\\udcffb"}', b"\xff"]
+    assert read(tmp_path / "a.csv", columns={"ü": ("ü",)}).texts == [(["1"],), (["2"],), (["3"],)]
 
 
 @pytest.mark.parametrize("content", [b'text\na\n"b\nc\nd\n', b'text\n"', b'text\na\n"b ""'])

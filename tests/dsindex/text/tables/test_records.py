@@ -238,3 +238,20 @@ def test_a_column_of_another_type_is_refused_before_anything_is_read(tmp_path: P
 
     with pytest.raises(InputError, match="expected a column of strings or of lists of strings at 'text', got int64"):
         next(read_table_records(path, 0, 1, format="parquet", columns=TEXT))
+
+
+@pytest.mark.parametrize("is_repeated", [True, False], ids=["one text", "different texts"])
+def test_large_texts_behind_small_ones_are_read_a_few_at_a_time(is_repeated: bool, tmp_path: Path) -> None:
+    large = [f"{0 if is_repeated else number:06}" + "x" * 200_000 for number in range(400)]  # 80 MB
+    table = pa.table({"text": ["s"] * 2_000 + large})
+    path = write_table(tmp_path / "table", table, "parquet", group_rows=20_000, compression="zstd", write_batch_size=16)
+    del table
+    before = pa.total_allocated_bytes()
+
+    num_rows = peak = 0
+    for block in read_table_records(path, 0, 1, format="parquet", columns=TEXT):
+        num_rows += block.num_lines
+        peak = max(peak, pa.total_allocated_bytes() - before)
+
+    assert num_rows == 2_400
+    assert peak < 40 << 20
