@@ -10,17 +10,16 @@ pyarrow has three limits, around which `read_csv_rows` works by reading the file
 
 from __future__ import annotations
 
-import codecs
 import io
-import threading
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from dsindex.errors import InputError
+from dsindex.text.tables.csv_content import BOM, CsvContent, NotUtf8Error, read_up_to
 from dsindex.text.tables.files import errors_named
 
 if TYPE_CHECKING:
@@ -28,32 +27,16 @@ if TYPE_CHECKING:
 
     import pyarrow.csv as pa_csv
 
+    from dsindex.text.tables.csv_content import Source
     from dsindex.text.tables.formats import TableFormat
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
-_BOM = b"\xef\xbb\xbf"
 _HEADER_BYTES = 1 << 20
 """Largest header row."""
 _BLOCK_BYTES = 4 << 20
 _UNSEEKABLE_BLOCK_BYTES = 64 << 20
 """Size of a block, and so of the largest row, of a source that cannot be read again."""
 _LARGEST_BLOCK_BYTES = 256 << 20
-
-
-class Source(Protocol):
-    """The content of a file, such as a decompressed one."""
-
-    def read(self, num_bytes: int, /) -> bytes:
-        """Return up to `num_bytes` bytes, none at the end."""
-        ...
-
-    def seek(self, offset: int, /) -> int:
-        """Move to a position."""
-        ...
-
-    def seekable(self) -> bool:
-        """Whether `seek` works."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +77,9 @@ def read_csv_schema(path: str, source: Source, format: TableFormat) -> pa.Schema
     Raises:
         InputError: If there is no header, or it is larger than 1 MiB.
     """
-    return _read_schema(path, _fill(source, _HEADER_BYTES), format)
+    with errors_named(path, "a table that can be read"):
+        head = read_up_to(source, _HEADER_BYTES)
+    return _read_schema(path, head, format)
 
 
 def read_csv_rows(
@@ -111,22 +96,24 @@ def read_csv_rows(
     Raises:
         InputError: If the file cannot be read, has a row of more than 256 MiB, or ends inside quotes.
     """
-    head = _fill(source, _HEADER_BYTES)
+    with errors_named(path, "a table that can be read"):
+        head = read_up_to(source, _HEADER_BYTES)
     schema = _read_schema(path, head, format)
     can_restart = source.seekable()
     block_bytes = _BLOCK_BYTES if can_restart else _UNSEEKABLE_BLOCK_BYTES
     largest = _LARGEST_BLOCK_BYTES if can_restart else _UNSEEKABLE_BLOCK_BYTES
     reading = _Reading(path=path, format=format, names=list(choose(schema)), num_columns=len(schema))
     end = f"\n{DELIMITERS[format] * len(schema)}\n".encode()
-    content = _Content(source, head, end=end, is_utf8=True)
+    is_utf8 = True
+    content = CsvContent(source, head, end=end, is_utf8=is_utf8)
     while True:
         try:
             yield from reading.rows(content, block_bytes)
-        except _NotUtf8Error as error:
+        except NotUtf8Error as error:
             if not can_restart:
                 msg = f"{path}: expected UTF-8, got bytes that are not after row {reading.row}; decompress it first"
                 raise InputError(msg) from error
-            content.is_utf8 = False
+            is_utf8 = False
         except _RowTooLargeError as error:
             block_bytes *= 4
             if block_bytes > largest:
@@ -139,65 +126,13 @@ def read_csv_rows(
             return
         finally:
             content.stop()
-        source.seek(0)
-        content = _Content(source, b"", end=end, is_utf8=content.is_utf8)
-
-
-class _NotUtf8Error(Exception):
-    """The content is not UTF-8."""
+        with errors_named(path, "a table that can be read again"):
+            source.seek(0)
+        content = CsvContent(source, b"", end=end, is_utf8=is_utf8)
 
 
 class _RowTooLargeError(Exception):
     """A row is larger than a block."""
-
-
-class _Content:
-    """The content as pyarrow reads it: without a BOM, and with a row at the end that has a cell too many."""
-
-    def __init__(self, source: Source, head: bytes, *, end: bytes, is_utf8: bool) -> None:
-        self.closed = False
-        self.is_utf8 = is_utf8
-        self.error: _NotUtf8Error | None = None
-        self._source = source
-        self._pending = head
-        self._end = end
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._is_first = True
-        self._lock = threading.Lock()
-        self.is_stopped = False
-
-    def read(self, num_bytes: int) -> bytes:
-        """Return up to `num_bytes` bytes; pyarrow calls this in a thread of its own."""
-        with self._lock:
-            data = b"" if self.is_stopped else self._take(num_bytes)
-            if self.is_utf8:
-                try:
-                    self._decoder.decode(data)
-                except UnicodeDecodeError as error:
-                    self.error = _NotUtf8Error()
-                    raise self.error from error
-            return data
-
-    def _take(self, num_bytes: int) -> bytes:
-        data = self._pending
-        if len(data) < num_bytes:
-            wanted = num_bytes - len(data)
-            more = _fill(self._source, wanted)
-            data += more
-            if len(more) < wanted:
-                data, self._end = data + self._end, b""
-        if self._is_first:
-            data, self._is_first = data.removeprefix(_BOM), False
-        self._pending = data[num_bytes:]
-        return data[:num_bytes]
-
-    def stop(self) -> None:
-        """Leave the source alone from now on: pyarrow reads ahead even after an error."""
-        with self._lock:
-            self.is_stopped = True
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -213,7 +148,7 @@ class _Reading:
     wrong: deque[WrongRow] = field(default_factory=deque)
     """Wrong rows that were found and not passed yet."""
 
-    def rows(self, content: _Content, block_bytes: int) -> Iterator[CsvRows | WrongRow]:
+    def rows(self, content: CsvContent, block_bytes: int) -> Iterator[CsvRows | WrongRow]:
         """Yield the rows after those that were yielded before."""
         self.wrong = deque()  # the reader before may still add to its own
         row = 0
@@ -248,7 +183,7 @@ class _Reading:
         if wrong.row >= self.row:
             yield wrong
 
-    def batches(self, content: _Content, block_bytes: int) -> Iterator[pa.RecordBatch]:
+    def batches(self, content: CsvContent, block_bytes: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows as pyarrow reads them, as large strings."""
         import pyarrow.csv as pa_csv
 
@@ -276,7 +211,7 @@ class _Reading:
             yield batch if content.is_utf8 else _from_latin1(batch, self.names)
 
     @contextmanager
-    def errors(self, content: _Content) -> Iterator[None]:
+    def errors(self, content: CsvContent) -> Iterator[None]:
         """Tell errors that another reading avoids from those of the file."""
         with errors_named(self.path, f"a table of {self.num_columns} columns"):
             try:
@@ -288,7 +223,7 @@ class _Reading:
                     raise _RowTooLargeError from error
                 raise
 
-    def handler(self, content: _Content) -> Callable[[pa_csv.InvalidRow], str]:
+    def handler(self, content: CsvContent) -> Callable[[pa_csv.InvalidRow], str]:
         """Return what notes a wrong row, and tells pyarrow to go on."""
         wrong = self.wrong
 
@@ -305,7 +240,7 @@ def _read_schema(path: str, head: bytes, format: TableFormat) -> pa.Schema:
     import pyarrow.csv as pa_csv
 
     with errors_named(path, "a header row with the names of the columns"):
-        head = head.removeprefix(_BOM)
+        head = head.removeprefix(BOM)
         opened = pa_csv.open_csv(
             io.BytesIO(head + b"\n"),  # a row without a line end would not be complete for pyarrow
             # Whatever is in the rows can be read as Latin-1.
@@ -329,15 +264,3 @@ def _from_latin1(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
         cells = pa.array([cell.encode("latin1") for cell in column.to_pylist()], pa.large_binary())
         columns.append(cells.view(pa.large_string()))
     return pa.RecordBatch.from_arrays(columns, names)
-
-
-def _fill(source: Source, num_bytes: int) -> bytes:
-    """Read until there are `num_bytes` bytes or no more: a decompressed source returns fewer at a time."""
-    pieces, left = [], num_bytes
-    while left:
-        piece = source.read(left)
-        if not piece:
-            break
-        pieces.append(piece)
-        left -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -1,0 +1,90 @@
+"""The content of a CSV file on its way to pyarrow, which reads it in a thread, and goes on after an error."""
+
+from __future__ import annotations
+
+import codecs
+import threading
+from typing import Protocol
+
+BOM = b"\xef\xbb\xbf"
+
+
+class Source(Protocol):
+    """The content of a file, such as a decompressed one."""
+
+    def read(self, num_bytes: int, /) -> bytes:
+        """Return up to `num_bytes` bytes, none at the end."""
+        ...
+
+    def seek(self, offset: int, /) -> int:
+        """Move to a position."""
+        ...
+
+    def seekable(self) -> bool:
+        """Whether `seek` works."""
+        ...
+
+
+class NotUtf8Error(Exception):
+    """The content is not UTF-8."""
+
+
+class CsvContent:
+    """The content as pyarrow reads it: without a BOM, and with a row at the end that has a cell too many."""
+
+    def __init__(self, source: Source, head: bytes, *, end: bytes, is_utf8: bool) -> None:
+        self.closed = False
+        self.is_utf8 = is_utf8
+        self.error: NotUtf8Error | None = None
+        self._source = source
+        self._pending = head
+        self._end = end
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._is_first = True
+        self._lock = threading.Lock()
+        self.is_stopped = False
+
+    def read(self, num_bytes: int) -> bytes:
+        """Return up to `num_bytes` bytes; pyarrow calls this in a thread of its own."""
+        with self._lock:
+            data = b"" if self.is_stopped else self._take(num_bytes)
+            if self.is_utf8:
+                try:
+                    self._decoder.decode(data)
+                except UnicodeDecodeError as error:
+                    self.error = NotUtf8Error()
+                    raise self.error from error
+            return data
+
+    def _take(self, num_bytes: int) -> bytes:
+        data = self._pending
+        if len(data) < num_bytes:
+            wanted = num_bytes - len(data)
+            more = read_up_to(self._source, wanted)
+            data += more
+            if len(more) < wanted:
+                data, self._end = data + self._end, b""
+        if self._is_first:
+            data, self._is_first = data.removeprefix(BOM), False
+        self._pending = data[num_bytes:]
+        return data[:num_bytes]
+
+    def stop(self) -> None:
+        """Leave the source alone from now on: pyarrow reads ahead even after an error."""
+        with self._lock:
+            self.is_stopped = True
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def read_up_to(source: Source, num_bytes: int) -> bytes:
+    """Read until there are `num_bytes` bytes or no more: a decompressed source returns fewer at a time."""
+    pieces, left = [], num_bytes
+    while left:
+        piece = source.read(left)
+        if not piece:
+            break
+        pieces.append(piece)
+        left -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
