@@ -30,17 +30,20 @@ class NotUtf8Error(Exception):
 
 
 class CsvContent:
-    """The content as pyarrow reads it: without a BOM, and with a row at the end that has a cell too many."""
+    """The content as pyarrow reads it: without a BOM, as Latin-1 if it is not UTF-8, and with a row added at the end.
+
+    No block ends with a carriage return.
+    """
 
     def __init__(self, source: Source, head: bytes, *, end: bytes, is_utf8: bool) -> None:
         self.closed = False
         self.is_utf8 = is_utf8
         self.error: NotUtf8Error | None = None
         self._source = source
-        self._pending = head
+        self._pending = head.removeprefix(BOM)
         self._end = end
         self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._is_first = True
+        self._is_first = not head
         self._lock = threading.Lock()
         self.is_stopped = False
 
@@ -57,17 +60,19 @@ class CsvContent:
             return data
 
     def _take(self, num_bytes: int) -> bytes:
-        data = self._pending
-        if len(data) < num_bytes:
-            wanted = num_bytes - len(data)
+        while len(self._pending) < num_bytes and self._end:
+            wanted = num_bytes - len(self._pending)
             more = read_up_to(self._source, wanted)
-            data += more
-            if len(more) < wanted:
-                data, self._end = data + self._end, b""
-        if self._is_first:
-            data, self._is_first = data.removeprefix(BOM), False
-        self._pending = data[num_bytes:]
-        return data[:num_bytes]
+            is_last = len(more) < wanted
+            if self._is_first:
+                more, self._is_first = more.removeprefix(BOM), False
+            if is_last:
+                more, self._end = more + self._end, b""
+            self._pending += more if self.is_utf8 else more.decode("latin1").encode("utf-8")
+        # pyarrow drops a newline at the start of a block if the block before ends with a carriage return.
+        end = num_bytes - 1 if self._pending[num_bytes - 1 : num_bytes] == b"\r" and num_bytes > 1 else num_bytes
+        data, self._pending = self._pending[:end], self._pending[end:]
+        return data
 
     def stop(self) -> None:
         """Leave the source alone from now on: pyarrow reads ahead even after an error."""

@@ -1,6 +1,6 @@
 """Read CSV and TSV with pyarrow: a header row, then records of strings, whose cells in quotes may have newlines.
 
-pyarrow has three limits, around which `read_csv_rows` works by reading the file again, up to where it was:
+pyarrow has limits, around which `read_csv_rows` works by reading the file again, up to where it was:
 
 - No row may be larger than a block. Blocks grow if one is.
 - A wrong row that is not UTF-8 cannot be reported. Such a file is read as Latin-1, and its cells are encoded back.
@@ -194,9 +194,7 @@ class _Reading:
                 if opened is None:
                     opened = pa_csv.open_csv(
                         pa.PythonFile(content, mode="r"),
-                        read_options=pa_csv.ReadOptions(
-                            use_threads=False, block_size=block_bytes, encoding="utf-8" if content.is_utf8 else "latin1"
-                        ),
+                        read_options=pa_csv.ReadOptions(use_threads=False, block_size=block_bytes),
                         parse_options=_parse_options(self.format, self.handler(content)),
                         convert_options=pa_csv.ConvertOptions(
                             include_columns=names,

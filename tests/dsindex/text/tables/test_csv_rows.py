@@ -182,3 +182,18 @@ def test_an_error_of_what_decompresses_is_passed_on(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match=r"^a.csv.zst: expected something else$"):
         read(tmp_path / "a.csv.zst", source=Source(b"id,text\n" + b"1,a\n" * 2_000_000))
+
+
+@pytest.mark.parametrize("is_utf8", [True, False])
+def test_line_ends_in_cells_are_kept_wherever_a_block_ends(
+    is_utf8: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 64)
+    expected = [["é\r\n" * (number % 7)] for number in range(100)]
+    rows = "".join(f'"{text}"\r\n' for (text,) in expected)
+    (tmp_path / "a.csv").write_bytes(b"text\r\n" + rows.encode() + b"\xff\r\n" * (not is_utf8))
+
+    found = read(tmp_path / "a.csv")
+
+    assert [[text] for text in texts(found)] == expected
+    assert len(found.bad) == (not is_utf8)
