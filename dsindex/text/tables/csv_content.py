@@ -7,6 +7,7 @@ import threading
 from typing import Protocol
 
 BOM = b"\xef\xbb\xbf"
+_WAIT_SECONDS = 0.2
 
 
 class Source(Protocol):
@@ -45,18 +46,24 @@ class CsvContent:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._is_first = not head
         self._lock = threading.Lock()
+        self._ended = threading.Event()
         self.is_stopped = False
 
     def read(self, num_bytes: int) -> bytes:
         """Return up to `num_bytes` bytes; pyarrow calls this in a thread of its own."""
         with self._lock:
-            data = b"" if self.is_stopped else self._take(num_bytes)
-            if self.is_utf8:
-                try:
+            data = b""
+            try:
+                if not self.is_stopped:
+                    data = self._take(num_bytes)
+                if self.is_utf8:
                     self._decoder.decode(data)
-                except UnicodeDecodeError as error:
-                    self.error = NotUtf8Error()
-                    raise self.error from error
+            except UnicodeDecodeError as error:
+                self.error = NotUtf8Error()
+                raise self.error from error
+            finally:
+                if not data or self.error is not None:
+                    self._ended.set()
             return data
 
     def _take(self, num_bytes: int) -> bytes:
@@ -78,6 +85,13 @@ class CsvContent:
         """Leave the source alone from now on: pyarrow reads ahead even after an error."""
         with self._lock:
             self.is_stopped = True
+
+    def wait(self) -> None:
+        """Wait until pyarrow's thread has seen the end, since it must not run when the process ends.
+
+        It does not look for the end if it has read ahead as far as it may.
+        """
+        self._ended.wait(_WAIT_SECONDS)
 
     def close(self) -> None:
         """Do nothing."""

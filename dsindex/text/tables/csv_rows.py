@@ -10,9 +10,8 @@ pyarrow has limits, around which `read_csv_rows` works by reading the file again
 
 from __future__ import annotations
 
-import io
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -124,8 +123,6 @@ def read_csv_rows(
                 raise InputError(msg) from error
         else:
             return
-        finally:
-            content.stop()
         with errors_named(path, "a table that can be read again"):
             source.seek(0)
         content = CsvContent(source, b"", end=end, is_utf8=is_utf8)
@@ -189,24 +186,31 @@ class _Reading:
 
         names = self.names if content.is_utf8 else [name.encode("utf-8").decode("latin1") for name in self.names]
         opened = None
-        while True:
-            with self.errors(content):
-                if opened is None:
-                    opened = pa_csv.open_csv(
-                        pa.PythonFile(content, mode="r"),
-                        read_options=pa_csv.ReadOptions(use_threads=False, block_size=block_bytes),
-                        parse_options=_parse_options(self.format, self.handler(content)),
-                        convert_options=pa_csv.ConvertOptions(
-                            include_columns=names,
-                            column_types=dict.fromkeys(names, pa.large_string()),
-                            check_utf8=False,
-                            strings_can_be_null=False,
-                        ),
-                    )
-                batch = next(opened, None)
-            if batch is None:
-                return
-            yield batch if content.is_utf8 else _from_latin1(batch, self.names)
+        try:
+            while True:
+                with self.errors(content):
+                    if opened is None:
+                        opened = pa_csv.open_csv(
+                            pa.PythonFile(content, mode="r"),
+                            read_options=pa_csv.ReadOptions(use_threads=False, block_size=block_bytes),
+                            parse_options=_parse_options(self.format, self.handler(content)),
+                            convert_options=pa_csv.ConvertOptions(
+                                include_columns=names,
+                                column_types=dict.fromkeys(names, pa.large_string()),
+                                check_utf8=False,
+                                strings_can_be_null=False,
+                            ),
+                        )
+                    batch = next(opened, None)
+                if batch is None:
+                    return
+                yield batch if content.is_utf8 else _from_latin1(batch, self.names)
+        finally:
+            content.stop()
+            with suppress(pa.ArrowException, OSError, InputError, NotUtf8Error):
+                while opened is not None and next(opened, None) is not None:
+                    pass
+            content.wait()
 
     @contextmanager
     def errors(self, content: CsvContent) -> Iterator[None]:
@@ -238,11 +242,11 @@ def _read_schema(path: str, head: bytes, format: TableFormat) -> pa.Schema:
     import pyarrow.csv as pa_csv
 
     with errors_named(path, "a header row with the names of the columns"):
-        head = head.removeprefix(BOM)
+        # Whatever is in the rows can be read as Latin-1. A row without a line end would not be complete for pyarrow.
+        text = (head.removeprefix(BOM) + b"\n").decode("latin1").encode("utf-8")
         opened = pa_csv.open_csv(
-            io.BytesIO(head + b"\n"),  # a row without a line end would not be complete for pyarrow
-            # Whatever is in the rows can be read as Latin-1.
-            read_options=pa_csv.ReadOptions(use_threads=False, block_size=2 * len(head) + 2, encoding="latin1"),
+            pa.BufferReader(text),  # a file of Python's own would be read by a thread
+            read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1),
             parse_options=_parse_options(format, lambda _: "skip"),
         )
         names = [name.encode("latin1").decode("utf-8") for name in opened.schema.names]
