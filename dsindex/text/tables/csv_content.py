@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import codecs
 import threading
+import time
 from typing import Protocol
 
 BOM = b"\xef\xbb\xbf"
 _WAIT_SECONDS = 0.2
+_LEAVE_SECONDS = 0.01
+"""Time for the thread to return from the last call."""
 
 
 class Source(Protocol):
@@ -92,6 +95,7 @@ class CsvContent:
         It does not look for the end if it has read ahead as far as it may.
         """
         self._ended.wait(_WAIT_SECONDS)
+        time.sleep(_LEAVE_SECONDS)
 
     def close(self) -> None:
         """Do nothing."""
