@@ -1,6 +1,6 @@
 """Read CSV and TSV with pyarrow: a header row, then records of strings, whose cells in quotes may have newlines.
 
-pyarrow has three limits, around which `read_csv_rows` works by reading the file again, up to where it was:
+pyarrow has limits, around which `read_csv_rows` works by reading the file again, up to where it was:
 
 - No row may be larger than a block. Blocks grow if one is.
 - A wrong row that is not UTF-8 cannot be reported. Such a file is read as Latin-1, and its cells are encoded back.
@@ -10,17 +10,15 @@ pyarrow has three limits, around which `read_csv_rows` works by reading the file
 
 from __future__ import annotations
 
-import codecs
-import io
-import threading
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from dsindex.errors import InputError
+from dsindex.text.tables.csv_content import BOM, CsvContent, NotUtf8Error, read_up_to
 from dsindex.text.tables.files import errors_named
 
 if TYPE_CHECKING:
@@ -28,32 +26,16 @@ if TYPE_CHECKING:
 
     import pyarrow.csv as pa_csv
 
+    from dsindex.text.tables.csv_content import Source
     from dsindex.text.tables.formats import TableFormat
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
-_BOM = b"\xef\xbb\xbf"
 _HEADER_BYTES = 1 << 20
 """Largest header row."""
 _BLOCK_BYTES = 4 << 20
 _UNSEEKABLE_BLOCK_BYTES = 64 << 20
 """Size of a block, and so of the largest row, of a source that cannot be read again."""
 _LARGEST_BLOCK_BYTES = 256 << 20
-
-
-class Source(Protocol):
-    """The content of a file, such as a decompressed one."""
-
-    def read(self, num_bytes: int, /) -> bytes:
-        """Return up to `num_bytes` bytes, none at the end."""
-        ...
-
-    def seek(self, offset: int, /) -> int:
-        """Move to a position."""
-        ...
-
-    def seekable(self) -> bool:
-        """Whether `seek` works."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +76,9 @@ def read_csv_schema(path: str, source: Source, format: TableFormat) -> pa.Schema
     Raises:
         InputError: If there is no header, or it is larger than 1 MiB.
     """
-    return _read_schema(path, _fill(source, _HEADER_BYTES), format)
+    with errors_named(path, "a table that can be read"):
+        head = read_up_to(source, _HEADER_BYTES)
+    return _read_schema(path, head, format)
 
 
 def read_csv_rows(
@@ -111,22 +95,24 @@ def read_csv_rows(
     Raises:
         InputError: If the file cannot be read, has a row of more than 256 MiB, or ends inside quotes.
     """
-    head = _fill(source, _HEADER_BYTES)
+    with errors_named(path, "a table that can be read"):
+        head = read_up_to(source, _HEADER_BYTES)
     schema = _read_schema(path, head, format)
     can_restart = source.seekable()
     block_bytes = _BLOCK_BYTES if can_restart else _UNSEEKABLE_BLOCK_BYTES
     largest = _LARGEST_BLOCK_BYTES if can_restart else _UNSEEKABLE_BLOCK_BYTES
     reading = _Reading(path=path, format=format, names=list(choose(schema)), num_columns=len(schema))
     end = f"\n{DELIMITERS[format] * len(schema)}\n".encode()
-    content = _Content(source, head, end=end, is_utf8=True)
+    is_utf8 = True
+    content = CsvContent(source, head, end=end, is_utf8=is_utf8)
     while True:
         try:
             yield from reading.rows(content, block_bytes)
-        except _NotUtf8Error as error:
+        except NotUtf8Error as error:
             if not can_restart:
                 msg = f"{path}: expected UTF-8, got bytes that are not after row {reading.row}; decompress it first"
                 raise InputError(msg) from error
-            content.is_utf8 = False
+            is_utf8 = False
         except _RowTooLargeError as error:
             block_bytes *= 4
             if block_bytes > largest:
@@ -137,67 +123,13 @@ def read_csv_rows(
                 raise InputError(msg) from error
         else:
             return
-        finally:
-            content.stop()
-        source.seek(0)
-        content = _Content(source, b"", end=end, is_utf8=content.is_utf8)
-
-
-class _NotUtf8Error(Exception):
-    """The content is not UTF-8."""
+        with errors_named(path, "a table that can be read again"):
+            source.seek(0)
+        content = CsvContent(source, b"", end=end, is_utf8=is_utf8)
 
 
 class _RowTooLargeError(Exception):
     """A row is larger than a block."""
-
-
-class _Content:
-    """The content as pyarrow reads it: without a BOM, and with a row at the end that has a cell too many."""
-
-    def __init__(self, source: Source, head: bytes, *, end: bytes, is_utf8: bool) -> None:
-        self.closed = False
-        self.is_utf8 = is_utf8
-        self.error: _NotUtf8Error | None = None
-        self._source = source
-        self._pending = head
-        self._end = end
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._is_first = True
-        self._lock = threading.Lock()
-        self.is_stopped = False
-
-    def read(self, num_bytes: int) -> bytes:
-        """Return up to `num_bytes` bytes; pyarrow calls this in a thread of its own."""
-        with self._lock:
-            data = b"" if self.is_stopped else self._take(num_bytes)
-            if self.is_utf8:
-                try:
-                    self._decoder.decode(data)
-                except UnicodeDecodeError as error:
-                    self.error = _NotUtf8Error()
-                    raise self.error from error
-            return data
-
-    def _take(self, num_bytes: int) -> bytes:
-        data = self._pending
-        if len(data) < num_bytes:
-            wanted = num_bytes - len(data)
-            more = _fill(self._source, wanted)
-            data += more
-            if len(more) < wanted:
-                data, self._end = data + self._end, b""
-        if self._is_first:
-            data, self._is_first = data.removeprefix(_BOM), False
-        self._pending = data[num_bytes:]
-        return data[:num_bytes]
-
-    def stop(self) -> None:
-        """Leave the source alone from now on: pyarrow reads ahead even after an error."""
-        with self._lock:
-            self.is_stopped = True
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -213,7 +145,7 @@ class _Reading:
     wrong: deque[WrongRow] = field(default_factory=deque)
     """Wrong rows that were found and not passed yet."""
 
-    def rows(self, content: _Content, block_bytes: int) -> Iterator[CsvRows | WrongRow]:
+    def rows(self, content: CsvContent, block_bytes: int) -> Iterator[CsvRows | WrongRow]:
         """Yield the rows after those that were yielded before."""
         self.wrong = deque()  # the reader before may still add to its own
         row = 0
@@ -248,35 +180,40 @@ class _Reading:
         if wrong.row >= self.row:
             yield wrong
 
-    def batches(self, content: _Content, block_bytes: int) -> Iterator[pa.RecordBatch]:
+    def batches(self, content: CsvContent, block_bytes: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows as pyarrow reads them, as large strings."""
         import pyarrow.csv as pa_csv
 
         names = self.names if content.is_utf8 else [name.encode("utf-8").decode("latin1") for name in self.names]
         opened = None
-        while True:
-            with self.errors(content):
-                if opened is None:
-                    opened = pa_csv.open_csv(
-                        pa.PythonFile(content, mode="r"),
-                        read_options=pa_csv.ReadOptions(
-                            use_threads=False, block_size=block_bytes, encoding="utf-8" if content.is_utf8 else "latin1"
-                        ),
-                        parse_options=_parse_options(self.format, self.handler(content)),
-                        convert_options=pa_csv.ConvertOptions(
-                            include_columns=names,
-                            column_types=dict.fromkeys(names, pa.large_string()),
-                            check_utf8=False,
-                            strings_can_be_null=False,
-                        ),
-                    )
-                batch = next(opened, None)
-            if batch is None:
-                return
-            yield batch if content.is_utf8 else _from_latin1(batch, self.names)
+        try:
+            while True:
+                with self.errors(content):
+                    if opened is None:
+                        opened = pa_csv.open_csv(
+                            pa.PythonFile(content, mode="r"),
+                            read_options=pa_csv.ReadOptions(use_threads=False, block_size=block_bytes),
+                            parse_options=_parse_options(self.format, self.handler(content)),
+                            convert_options=pa_csv.ConvertOptions(
+                                include_columns=names,
+                                column_types=dict.fromkeys(names, pa.large_string()),
+                                check_utf8=False,
+                                strings_can_be_null=False,
+                            ),
+                        )
+                    batch = next(opened, None)
+                if batch is None:
+                    return
+                yield batch if content.is_utf8 else _from_latin1(batch, self.names)
+        finally:
+            content.stop()
+            with suppress(pa.ArrowException, OSError, InputError, NotUtf8Error):
+                while opened is not None and next(opened, None) is not None:
+                    pass
+            content.wait()
 
     @contextmanager
-    def errors(self, content: _Content) -> Iterator[None]:
+    def errors(self, content: CsvContent) -> Iterator[None]:
         """Tell errors that another reading avoids from those of the file."""
         with errors_named(self.path, f"a table of {self.num_columns} columns"):
             try:
@@ -288,7 +225,7 @@ class _Reading:
                     raise _RowTooLargeError from error
                 raise
 
-    def handler(self, content: _Content) -> Callable[[pa_csv.InvalidRow], str]:
+    def handler(self, content: CsvContent) -> Callable[[pa_csv.InvalidRow], str]:
         """Return what notes a wrong row, and tells pyarrow to go on."""
         wrong = self.wrong
 
@@ -305,11 +242,11 @@ def _read_schema(path: str, head: bytes, format: TableFormat) -> pa.Schema:
     import pyarrow.csv as pa_csv
 
     with errors_named(path, "a header row with the names of the columns"):
-        head = head.removeprefix(_BOM)
+        # Whatever is in the rows can be read as Latin-1. A row without a line end would not be complete for pyarrow.
+        text = (head.removeprefix(BOM) + b"\n").decode("latin1").encode("utf-8")
         opened = pa_csv.open_csv(
-            io.BytesIO(head + b"\n"),  # a row without a line end would not be complete for pyarrow
-            # Whatever is in the rows can be read as Latin-1.
-            read_options=pa_csv.ReadOptions(use_threads=False, block_size=2 * len(head) + 2, encoding="latin1"),
+            pa.BufferReader(text),  # a file of Python's own would be read by a thread
+            read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1),
             parse_options=_parse_options(format, lambda _: "skip"),
         )
         names = [name.encode("latin1").decode("utf-8") for name in opened.schema.names]
@@ -329,15 +266,3 @@ def _from_latin1(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
         cells = pa.array([cell.encode("latin1") for cell in column.to_pylist()], pa.large_binary())
         columns.append(cells.view(pa.large_string()))
     return pa.RecordBatch.from_arrays(columns, names)
-
-
-def _fill(source: Source, num_bytes: int) -> bytes:
-    """Read until there are `num_bytes` bytes or no more: a decompressed source returns fewer at a time."""
-    pieces, left = [], num_bytes
-    while left:
-        piece = source.read(left)
-        if not piece:
-            break
-        pieces.append(piece)
-        left -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SHOWN_CHARACTERS = 200
+_ERRORS = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, KeyError, struct.error)
+_ERRORS_OF_SOURCES = (EOFError, zlib.error)
+"""What decompression raises."""
 
 
 class TableFile:
@@ -135,7 +139,7 @@ def errors_named(path: str, what: str) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, KeyError, struct.error) as error:
+    except (*_ERRORS, *_ERRORS_OF_SOURCES) as error:
         msg = f"{path}: expected {what}, got {_describe(error)}"
         raise InputError(msg) from error
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from dsindex.text.tables.batches import StoredFormat
-    from dsindex.text.tables.csv_rows import Source
+    from dsindex.text.tables.csv_content import Source
     from dsindex.text.tables.formats import TableFormat
 
 _FEWEST_ROWS, _MOST_ROWS = 8, 1024

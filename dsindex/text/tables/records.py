@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.text.tables.batches import StoredFormat
-    from dsindex.text.tables.csv_rows import Source
+    from dsindex.text.tables.csv_content import Source
     from dsindex.text.tables.files import TableFile
     from dsindex.text.tables.formats import TableFormat
     from dsindex.text.tables.texts import TextWindow

@@ -156,3 +156,44 @@ def test_a_row_larger_than_the_limit_is_bad(tmp_path: Path) -> None:
 
     assert texts(found) == ["abc"]
     assert found.reasons == ["record of 6 bytes is larger than the limit of 5 bytes"]
+
+
+@pytest.mark.parametrize("num_bytes", [100, 3_000_000], ids=["in the header", "later"])
+def test_a_compressed_file_that_is_cut_off_is_refused(num_bytes: int, tmp_path: Path) -> None:
+    rows = "".join(f"{number},{number * 7919 % 10007}\n" for number in range(1_000_000))
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(f"id,text\n{rows}".encode(), 1)[:num_bytes])
+
+    with (
+        gzip.GzipFile(tmp_path / "a.csv.gz") as source,
+        pytest.raises(InputError, match=r"a.csv.gz: expected a table .*, got an error \(Compressed file ended"),
+    ):
+        read(tmp_path / "a.csv.gz", source=source)
+
+
+def test_an_error_of_what_decompresses_is_passed_on(tmp_path: Path) -> None:
+    class Source(io.BytesIO):
+        """Fails behind the header."""
+
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() > 2 << 20:
+                msg = "a.csv.zst: expected something else"
+                raise InputError(msg)
+            return super().read(size)
+
+    with pytest.raises(InputError, match=r"^a.csv.zst: expected something else$"):
+        read(tmp_path / "a.csv.zst", source=Source(b"id,text\n" + b"1,a\n" * 2_000_000))
+
+
+@pytest.mark.parametrize("is_utf8", [True, False])
+def test_line_ends_in_cells_are_kept_wherever_a_block_ends(
+    is_utf8: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 64)
+    expected = [["é\r\n" * (number % 7)] for number in range(100)]
+    rows = "".join(f'"{text}"\r\n' for (text,) in expected)
+    (tmp_path / "a.csv").write_bytes(b"text\r\n" + rows.encode() + b"\xff\r\n" * (not is_utf8))
+
+    found = read(tmp_path / "a.csv")
+
+    assert [[text] for text in texts(found)] == expected
+    assert len(found.bad) == (not is_utf8)
