@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError
-from dsindex.regular_files import what_is_no_file
+from dsindex.regular_files import STANDARD_INPUT_KIND, what_is_no_file
 from dsindex.shards.tokenize import ShardTask
 from dsindex.text.forms import JSON_LINES
 from workflows.state.input_paths import find_paths
@@ -78,10 +78,12 @@ def look_at_inputs(paths: Iterable[FoundPath]) -> list[InputFile]:
 def _look_at(path: str) -> InputFile:
     kind = what_is_no_file(path)
     if kind is not None:
-        msg = (
-            f"{path}: expected a file, got {kind}; save its data to a file and name that: an input is read in "
-            f"parts, in parallel and more than once"
+        remedy = (
+            "give it as --input -, which stores it first"
+            if kind == STANDARD_INPUT_KIND
+            else "save its data to a file and name that: an input is read in parts, in parallel and more than once"
         )
+        msg = f"{path}: expected a file, got {kind}; {remedy}"
         raise InputError(msg)
     try:
         status = os.stat(path)

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import InputError
+from dsindex.text.forms import TextPart
 from dsindex.text.records import read_records
 from dsindex.text.tables.records import read_table_records
 from dsindex.text.tables.shapes import measure_table
@@ -95,7 +96,7 @@ def test_rows_are_read_like_the_same_rows_in_json(
     (tmp_path / "lines.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     size = (tmp_path / "lines.jsonl").stat().st_size
     columns = {"text": ("text",), "meta.text": ("meta", "text")}
-    lines = collect(read_records(str(tmp_path / "lines.jsonl"), 0, size, keys=tuple(columns)))
+    lines = collect(read_records(TextPart(path=str(tmp_path / "lines.jsonl"), begin=0, end=size), keys=tuple(columns)))
     texts = dict(zip((row for _, row in lines.places), lines.texts, strict=True))
     too_large = {number for number, row in enumerate(rows) if limit is not None and _text_bytes(row.values()) > limit}
 
