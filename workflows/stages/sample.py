@@ -125,11 +125,19 @@ def encode_piece(
         RecordLimitError: If the pattern takes too much time or memory for a record.
     """
     from dsindex.text.parts import read_part
+    from dsindex.text.records import DEFAULT_BLOCK_BYTES
     from dsindex.text.token_ids import TokenColumn
 
     file = inputs[piece.input]
     part, stored_per_byte = _part_of(piece, file)
-    blocks = read_part(part, keys=keys, pattern=pattern, selection=selection, max_record_bytes=max_record_bytes)
+    blocks = read_part(
+        part,
+        keys=keys,
+        pattern=pattern,
+        selection=selection,
+        block_bytes=min(DEFAULT_BLOCK_BYTES, piece.end - piece.begin),  # where a part is larger than the piece
+        max_record_bytes=max_record_bytes,
+    )
     documents = num_texts = tokens = longest = bad = text_bytes = 0
     for block in _first_blocks(blocks, file, max_bytes=piece.end - piece.begin):
         text_bytes += _text_bytes(block)
