@@ -116,7 +116,7 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_format_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what a tokenizer's file does not, named as Megatron's."""
-    formats = parser.add_argument_group("tokenizer formats, with the names of preprocess_data.py")
+    formats = parser.add_argument_group("tokenizer formats")
     formats.add_argument(
         "--tokenizer-type", metavar="TYPE", help="Megatron's name of the kind of tokenizer, checked against the file"
     )

@@ -65,7 +65,7 @@ ONLY_IMPLEMENTATION = "mmap"
 def add_megatron_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that are accepted without effect, and those that are refused with a reason."""
     group = parser.add_argument_group(
-        "flags of preprocess_data.py", "accepted without effect, so that its commands can be used as they are"
+        "compatibility", "flags of preprocess_data.py that have no effect, or are refused with a reason"
     )
     for name, (settings, reason) in WITHOUT_EFFECT.items():
         group.add_argument(_flag(name), default=None, help=reason, **_shown(name, settings))
