@@ -44,28 +44,41 @@ class RecordError(InputError):
         path: The input file.
         offset: Byte offset of the line's first byte in the text, or number of a row group.
         reason: What was expected and what was found, without the place.
-        line: 1-based line number in the file, if it is known.
+        line: 1-based number of the line, or of the row of a table, in the file, if it is known.
         part: Where the part of the file that has the line begins, and the line's number in it, counted from 0.
+        is_row: Whether it is a row of a table; `offset` is then the number of its row group.
     """
 
     def __init__(
-        self, path: str, offset: int, reason: str, line: int | None = None, *, part: tuple[int, int] | None = None
+        self,
+        path: str,
+        offset: int,
+        reason: str,
+        line: int | None = None,
+        *,
+        part: tuple[int, int] | None = None,
+        is_row: bool = False,
     ) -> None:
-        place = f"line {line}" if line is not None else f"line at byte {offset}"
+        if is_row:
+            place = f"row group {offset}" if line is None else f"row {line}"
+        else:
+            place = f"line at byte {offset}" if line is None else f"line {line}"
         super().__init__(f"{path}, {place}: {reason}")
         self.path = path
         self.offset = offset
         self.reason = reason
         self.line = line
         self.part = part
+        self.is_row = is_row
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[str, int, str, int | None]]:
-        make = functools.partial(type(self), part=self.part)
+        make = functools.partial(type(self), part=self.part, is_row=self.is_row)
         return make, (self.path, self.offset, self.reason, self.line)
 
     def at(self, *, line: int, offset: int | None = None) -> Self:
         """Return the same error with its 1-based line number and offset in the file, which a part does not know."""
-        return type(self)(self.path, self.offset if offset is None else offset, self.reason, line)
+        place = self.offset if offset is None else offset
+        return type(self)(self.path, place, self.reason, line, is_row=self.is_row)
 
 
 class BadRecordError(RecordError):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from io import BufferedReader, FileIO
 
+STANDARD_INPUT_KIND = "standard input"
 _STANDARD_INPUT = re.compile(r"/dev/(stdin|fd/0)|/proc/self/fd/0")
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|thread-self|\d+)/fd/\d+")
 """Paths that lead to different files in different processes."""
@@ -29,7 +30,7 @@ def what_is_no_file(path: str) -> str | None:
     """
     absolute = os.path.abspath(path)
     if _STANDARD_INPUT.fullmatch(absolute) or (path == "-" and not os.path.exists(path)):
-        return "standard input"
+        return STANDARD_INPUT_KIND
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):  # ValueError: a name with a NUL byte

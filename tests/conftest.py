@@ -26,6 +26,9 @@ settings.load_profile("fixed")
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
 
+# No test asks the hub for a tokenizer, not even for a path that is missing on purpose.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 # A shell ignores Ctrl-C for what it starts in the background, and children inherit that: tests send it to some.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

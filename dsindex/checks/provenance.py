@@ -21,8 +21,11 @@ class InputFacts:
     """The manifest's facts about one input."""
 
     size_bytes: int
+    """Size of its text, or of the file of a table."""
     lines: int
     kept: int
+    is_table: bool = False
+    """Whether offsets are numbers of row groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +80,15 @@ def verify_rows(piece: RowPiece, inputs: Sequence[InputFacts]) -> RowPieceResult
     sizes = np.array([facts.size_bytes for facts in inputs], np.int64)[numbers]
     last_lines = np.array([facts.lines for facts in inputs], np.int64)[numbers]
     check((offsets < 0) | (offsets >= sizes), "offsets inside the input")
+    is_table = np.array([facts.is_table for facts in inputs], np.bool_)[numbers]
     # Every preceding line takes at least a newline, and line 1 is at byte 0.
-    check((lines < 1) | (lines > last_lines) | (lines - 1 > offsets), "lines that the input can have at that offset")
+    too_early = ~is_table & (lines - 1 > offsets)
+    check((lines < 1) | (lines > last_lines) | too_early, "lines that the input can have at that offset")
     same = numbers[1:] == numbers[:-1]
     falls = numbers[1:] < numbers[:-1]
-    stalls = same & ((offsets[1:] - offsets[:-1] < steps) | (lines[1:] - lines[:-1] < steps))
+    # All rows of a row group have its number.
+    backwards = offsets[1:] - offsets[:-1] < np.where(is_table[1:], 0, steps)
+    stalls = same & (backwards | (lines[1:] - lines[:-1] < steps))
     if piece.numbers is not None:
         ends = np.cumsum([facts.kept for facts in inputs])
         expected = np.searchsorted(ends, piece.numbers[former], side="right")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dsindex.text.engines import Engine
     from dsindex.text.patterns import TextPattern
     from dsindex.text.records import RecordBlock
+    from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
 
 DOCUMENTS_PER_SLICE = 1 << 16
@@ -59,6 +60,8 @@ class SourceSettings:
     key: str
     pattern: TextPattern | None
     """Selects the one text of a record; `key` is then its column."""
+    selection: Selection | None = None
+    """The records to keep and the values to read; `key` is its output."""
     tokenizer: Tokenizer
     engine: Engine
     dtype: str
@@ -71,15 +74,13 @@ class SourceSettings:
     """Path of the provenance file, if there is one."""
     sample: float | None = None
     """Share of the records of every input that was kept; None: all."""
-    build_keys: tuple[str, ...] = ()
-    """All keys of the build: a sample depends on all of a record's texts, and each may make it a bad record."""
     shuffle_seed: int | None = None
     """Seed of the documents' order; None: that of the inputs."""
 
     @property
     def has_offsets(self) -> bool:
-        """Whether records can be read where the provenance says, which compressed inputs do not allow."""
-        return all(file.form.container == "plain" for file in self.inputs)
+        """Whether records can be read where the provenance says, as only plain lines allow."""
+        return all(file.form.can_seek for file in self.inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,31 +248,34 @@ def _end_of_run(
 
 def _read(piece: SourceRange, settings: SourceSettings) -> Iterator[RecordBlock]:
     """Read a range's records; a bad one is an error unless the build quarantined bad records."""
-    from dsindex.text.records import read_records  # loads pyarrow, only when needed
+    from dsindex.text.parts import read_part  # loads pyarrow, only when needed
     from dsindex.text.sampling import sample_records
 
     source = settings.inputs[piece.input]
     shares = tuple(share for share in (settings.sample, source.share) if share is not None)
-    needs_all = bool(shares) or settings.quarantine
-    keys = settings.build_keys if needs_all and settings.build_keys else (settings.key,)
     part = TextPart(
         path=source.path, begin=piece.begin, end=piece.end, form=source.form, expected_size=source.size_bytes
     )
-    for block in read_records(part, keys=keys, pattern=settings.pattern, max_record_bytes=settings.max_record_bytes):
+    for block in read_part(
+        part,
+        keys=(settings.key,),
+        pattern=settings.pattern,
+        selection=settings.selection,
+        max_record_bytes=settings.max_record_bytes,
+    ):
         if block.bad and not settings.quarantine:
             raise BadRecordError(source.path, block.bad[0].offset, block.bad[0].reason)
         yield sample_records(block, shares) if shares else block
 
 
 def _lay_out(block: RecordBlock, settings: SourceSettings) -> LaidOutDocuments:
-    from dsindex.text.encoders import make_encoder
+    from dsindex.text.encoders import encode_column
 
-    column = block.columns[settings.key]
-    batch = make_encoder(settings.tokenizer, settings.engine).encode(column.texts)
+    batch, per_record = encode_column(block.columns[settings.key], settings.tokenizer, settings.engine)
     dtype = np.dtype(settings.dtype)
     if settings.pbin is not None:
         return lay_out_pbin_documents(batch, dtype=dtype, eod_id=settings.eod_id)
-    return lay_out_documents(batch, column.texts_per_record, dtype=dtype, eod_id=settings.eod_id)
+    return lay_out_documents(batch, per_record, dtype=dtype, eod_id=settings.eod_id)
 
 
 def _open_documents(settings: SourceSettings, run: PbinRun | None) -> StoredDocuments:

@@ -2,16 +2,19 @@
 
 A zstd file is walked frame by frame: the header of each block says where the next one begins (RFC 8878, 3.1.1). The
 members of a BGZF file say their own sizes (SAM specification, 4.1), and as each is at most 64 KiB, one begins near
-every offset. The members of any other gzip file, and the streams of bzip2 and xz, can only be found by decoding.
+every offset. Other gzip members and bzip2 streams are searched by their magic bytes, near the wanted offsets only, and
+taken for such if they can be decoded. The streams of xz can only be found by decoding all before them.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import struct
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from dsindex.containers.decoding import can_decode
 from dsindex.errors import InputError
 from dsindex.regular_files import open_unbuffered
 
@@ -32,6 +35,15 @@ _BGZF_CHAIN = 4
 """Number of members that must follow each other, so that chance bytes are not taken for a member."""
 _BGZF_HEADER = struct.Struct("<4sIBBHBBHH")
 _BGZF_START = b"\x1f\x8b\x08\x04"
+_GZIP_START = re.compile(rb"\x1f\x8b\x08[\x00-\x1f].{4}[\x00\x02\x04][\x00-\x0d\xff]", re.DOTALL)
+"""A member's header with flags, compression level and operating system that exist (RFC 1952, 2.3)."""
+_BZIP2_START = re.compile(rb"BZh[1-9]1AY&SY")
+SEARCHED_BYTES = 1 << 20
+"""Bytes at the start of each unit in which a member is searched."""
+DECODED_BYTES = 128 << 10
+"""Bytes that must be decodable for a match to be a member."""
+UNITS_WITHOUT_MEMBERS = 16
+"""Units without a member after which the file is taken to have only one."""
 
 
 def find_cuts(path: str, container: Container, *, unit_bytes: int) -> tuple[int, ...]:
@@ -49,7 +61,9 @@ def find_cuts(path: str, container: Container, *, unit_bytes: int) -> tuple[int,
             if size > unit_bytes and container == "zstd":
                 begins = _zstd_frames(file.fileno(), size)
             elif size > unit_bytes and container == "gzip":
-                begins = _bgzf_members(file.fileno(), size, unit_bytes)
+                begins = _gzip_members(file.fileno(), size, unit_bytes)
+            elif size > unit_bytes and container == "bzip2":
+                begins = _find_members(file.fileno(), size, unit_bytes, _BZIP2_START, container)
             else:
                 begins = iter(())
             return (*_thin_out(begins, unit_bytes), size)
@@ -109,10 +123,35 @@ def _zstd_frame_end(descriptor: int, offset: int, most_blocks: int | None) -> in
     return None
 
 
+def _gzip_members(descriptor: int, size: int, unit_bytes: int) -> Iterator[int]:
+    """Yield the offset of a member in each unit of the file that has one."""
+    head = os.pread(descriptor, _BGZF_CHAIN * _BGZF_MEMBER_BYTES, 0)
+    if _is_bgzf_chain(head, 0, at_end=len(head) == size):
+        return _bgzf_members(descriptor, size, unit_bytes)
+    return _find_members(descriptor, size, unit_bytes, _GZIP_START, "gzip")
+
+
+def _find_members(
+    descriptor: int, size: int, unit_bytes: int, start: re.Pattern[bytes], container: Container
+) -> Iterator[int]:
+    """Yield the offset of the first member in each unit of the file, if it begins in the unit's first bytes."""
+    num_found = 0
+    for number, begin in enumerate(range(unit_bytes, size, unit_bytes)):
+        if not num_found and number == UNITS_WITHOUT_MEMBERS:
+            return
+        num_searched = min(SEARCHED_BYTES, unit_bytes)
+        window = os.pread(descriptor, num_searched + DECODED_BYTES, begin)
+        for match in start.finditer(window):
+            if match.start() >= num_searched:
+                break
+            if can_decode(window[match.start() : match.start() + DECODED_BYTES], container):
+                yield begin + match.start()
+                num_found += 1
+                break
+
+
 def _bgzf_members(descriptor: int, size: int, unit_bytes: int) -> Iterator[int]:
     """Yield the offset of the first BGZF member in each unit of the file."""
-    if not _is_bgzf_chain(os.pread(descriptor, _BGZF_CHAIN * _BGZF_MEMBER_BYTES, 0), 0, at_end=False):
-        return
     for begin, end in pairwise([*range(unit_bytes, size, unit_bytes), size]):
         window = os.pread(descriptor, (_BGZF_CHAIN + 1) * _BGZF_MEMBER_BYTES, begin)
         at_end = begin + len(window) == size

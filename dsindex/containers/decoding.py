@@ -8,8 +8,10 @@ interface: `decompress(data, max_length)`, `needs_input`, `eof`, `unused_data`.
 from __future__ import annotations
 
 import bz2
+import importlib.metadata
 import lzma
 import os
+import platform
 from typing import TYPE_CHECKING, Protocol
 
 from dsindex.containers.kinds import detect_container
@@ -194,6 +196,31 @@ def measure_compression(path: str, container: Container, *, begin: int = 0) -> f
                 break
             text_bytes += len(text)
     return (end - begin) / max(1, text_bytes)
+
+
+def can_decode(data: bytes, container: Container) -> bool:
+    """Tell whether data begins with a member: all of it, or the end of the member, is reached without an error."""
+    make, errors = _library(container)
+    decompressor = make()
+    try:
+        decompressor.decompress(data, CHUNK_BYTES)
+        while not decompressor.eof and not decompressor.needs_input:
+            decompressor.decompress(b"", CHUNK_BYTES)
+    except errors:
+        return False
+    return True
+
+
+def decoder_version(container: Container) -> str:
+    """Return a name for what decides how much text each compressed byte adds: the decompressor and its version.
+
+    >>> decoder_version("bzip2").startswith("Python 3.")
+    True
+    """
+    package = {"gzip": "isal", "zstd": "backports.zstd"}.get(container)
+    if package is None:
+        return f"Python {platform.python_version()}"
+    return f"{package} {importlib.metadata.version(package)}"
 
 
 def _library(container: Container) -> tuple[Callable[[], Decompressor], tuple[type[Exception], ...]]:

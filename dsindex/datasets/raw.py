@@ -114,7 +114,7 @@ class MemMapDataset:
         tokenizer: Tokenizer | str | os.PathLike[str],
         index_path: str | os.PathLike[str] | None = None,
         jq_pattern: str = ".text",
-        engine: Literal["auto", "gigatoken", "tokenizers"] = "tokenizers",
+        engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "reference",
         add_special_tokens: bool = True,
         torch: bool = False,
     ) -> None:

@@ -32,7 +32,10 @@ from dsindex.shards.tokenize import (
     shard_attempt,
 )
 from dsindex.text.fields import JSON_WHITESPACE
-from dsindex.text.lines import LongLine, read_lines
+from dsindex.text.hub import find_tokenizer
+from dsindex.text.lines import LongLine, cut_large
+from dsindex.text.parts import read_part_lines
+from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,11 +96,12 @@ def make_recipe(config: InstructionConfig, tokenizer: Tokenizer, tokenizer_model
         tokenizer_model: The path that it was loaded from, where a folder may have chat templates.
 
     Raises:
-        TokenizerError: If a file of the folder is invalid.
+        TokenizerError: If a file of the folder is invalid, or the tokenizer is no tokenizer.json.
     """
     from dsindex.instruction.tokenizer_files import read_tokenizer_folder
 
-    files = read_tokenizer_folder(Path(tokenizer_model))
+    shared_tokenizer(tokenizer)  # refuses other formats
+    files = read_tokenizer_folder(Path(find_tokenizer(tokenizer_model).path))
     return EncoderRecipe(
         config=config.model_dump_json(),
         tokenizer=tokenizer.json.decode(),
@@ -203,7 +207,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
     check_unchanged(task)
     with shard_attempt(task, settings.work_dir) as attempt:
         shard = _Shard(attempt, task, settings)
-        for block in read_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
+        for block in read_part_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
             shard.add(block)
         check_unchanged(task)
         require_unpacked(task)
@@ -231,7 +235,7 @@ class _Shard:
         if isinstance(block, LongLine):
             self._lines += 1
             self._text_bytes += block.num_bytes + 1
-            self._refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, len(block.head)))
+            self._refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, block.limit))
             return
         offsets, sizes = block.offsets().tolist(), block.line_sizes().tolist()
         limit = self._settings.max_record_bytes
@@ -248,11 +252,11 @@ class _Shard:
             line = block.first_line + number
             outcome = _too_large(size, limit or 0) if is_large[number] else self._next(encoded, offset, line)
             if isinstance(outcome, RecordProblem):
-                self._refuse(offset, line, block.line(number)[:limit], outcome)
+                self._refuse(offset, line, cut_large(block.line(number), limit), outcome)
             else:
                 self._splits[self._split_of(outcome)].take(outcome, offset, line)
         self._lines += len(sizes)
-        self._text_bytes += block.num_bytes
+        self._text_bytes += block.source_bytes
         with self._attempt.errors_named():
             for split in self._splits.values():
                 split.write()
@@ -280,7 +284,8 @@ class _Shard:
 
         reason = f"{problem.reason} ({problem.kind})"
         if not self._settings.quarantine:
-            raise BadRecordError(self._task.path, offset, reason, part=(self._task.begin, line))
+            place, is_row = (self._task.begin, line), self._task.form.is_table
+            raise BadRecordError(self._task.path, offset, reason, part=place, is_row=is_row)
         record = BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason)
         with self._attempt.errors_named():
             if self._quarantine is None:
@@ -307,6 +312,7 @@ class _Shard:
             provenance=None,
             quarantine=quarantine,
             input_fingerprint=fingerprint_input(self._task.path),
+            decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             counts=tuple(sorted(counts.items())),
         )
 

@@ -23,6 +23,7 @@ class Kernels(NamedTuple):
 
     find_newlines: Callable[..., Any]
     read_objects: Callable[..., Any]
+    read_id_lists: Callable[..., Any]
     insert_token: Callable[..., Any]
 
 
@@ -49,8 +50,11 @@ class _Loader:
         line, places = np.frombuffer(bytearray(b'{"a": "b"}\n'), np.uint8), np.zeros(1, np.int64)
         kernels.find_newlines(line, len(line), places)
         key, key_ends = np.frombuffer(b"a", np.uint8), np.ones(1, np.int64)
+        objects, columns = np.full(1, -1), np.zeros(1, np.int64)
         texts, text_ends = np.empty(2 * len(line) + 64, np.uint8), np.zeros((1, 2), np.int64)
-        kernels.read_objects(line, np.zeros(1, np.int64), places, key, key_ends, texts, text_ends)
+        kernels.read_objects(line, np.zeros(1, np.int64), places, key, key_ends, objects, columns, texts, text_ends)
+        ids = np.empty(len(line), np.uint32)
+        kernels.read_id_lists(line, np.zeros(1, np.int64), places, key, key_ends, objects, columns, 1, ids, places)
         for dtype in ("<u2", "<i4"):
             kernels.insert_token(np.zeros(1, np.uint32), np.zeros(0, np.int64), 0, np.empty(1, dtype))
         self.kernels = kernels
@@ -76,7 +80,7 @@ def loaded_kernels() -> Kernels | None:
 
 def import_kernels() -> Kernels:
     """Import numba and return the kernels."""
-    from dsindex.kernels.json_scanner import find_newlines, read_objects
+    from dsindex.kernels.json_scanner import find_newlines, read_id_lists, read_objects
     from dsindex.kernels.tokens import insert_token
 
-    return Kernels(find_newlines, read_objects, insert_token)
+    return Kernels(find_newlines, read_objects, read_id_lists, insert_token)

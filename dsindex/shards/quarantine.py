@@ -7,9 +7,9 @@
     raw      the line itself if it is UTF-8, otherwise
     raw_base64
 
-Lines longer than --max-record-size are cut there. Shards write the same format uncompressed, with lines counted from 0
-at the start of the range. The compressor gets chunks of a fixed size, so the file does not depend on how the build was
-cut into shards.
+Of a line longer than --max-record-size, the first bytes are stored: at most that many, and at most 1 MiB. Shards write
+the same format uncompressed, with lines counted from 0 at the start of the range. The compressor gets chunks of a fixed
+size, so the file does not depend on how the build was cut into shards.
 """
 
 from __future__ import annotations

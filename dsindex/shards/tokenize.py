@@ -7,6 +7,7 @@ which attempt counts (workflows.state.ledger). A worker holds a few parsed block
 from __future__ import annotations
 
 import os
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.shards.attempt import AttemptFile, PartWriter
-    from dsindex.text.encoders import Encoder
+    from dsindex.text.encoders import TokenBatch
     from dsindex.text.engines import Engine
     from dsindex.text.patterns import TextPattern
     from dsindex.text.records import BadRecord, RecordBlock, TextColumn
+    from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
 
 PROVENANCE = np.dtype([("offset", "<i8"), ("line", "<i8")])
@@ -47,6 +49,8 @@ class ShardSettings:
     keys: tuple[str, ...]
     pattern: TextPattern | None = None
     """Selects the one text of a record; its column is then the only key."""
+    selection: Selection | None = None
+    """The records to keep and the values to read; the keys are its outputs."""
     dtype: str
     """Token type on disk."""
     eod_id: int | None
@@ -70,6 +74,8 @@ class UnpackedText:
     path: str
     """A plain file with the part's lines."""
     size_bytes: int
+    decoder: str
+    """Name and version of the decompressor, on which it depends where the text of a part ends."""
     error: str | None = None
     """Why the input could not be unpacked beyond this text."""
 
@@ -161,7 +167,9 @@ class ShardResult:
     input_fingerprint: str | None
     """Fingerprint of the whole input when this shard was read."""
     num_filtered: int = 0
-    """Records that a sample leaves out."""
+    """Records that `--where` or a sample leaves out."""
+    decoder: str | None = None
+    """The decompressor of a part of a stream; with another one, the part might end elsewhere."""
     counts: tuple[tuple[str, int], ...] = ()
     """Further named counts of a kind of shard, to be added up over shards."""
 
@@ -176,17 +184,18 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
         TokenizerError: If a token id is outside the tokenizer's vocabulary, or the engine fails its audit.
         OutputError: If the work folder cannot be written.
     """
-    from dsindex.text.records import read_records  # loads pyarrow, only when needed
+    from dsindex.text.parts import read_part  # loads pyarrow, only when needed
     from dsindex.text.sampling import sample_records
 
     check_unchanged(task)
     shares = tuple(share for share in (settings.sample, task.share) if share is not None)
     with shard_attempt(task, settings.work_dir) as attempt:
         writer = _ShardWriter(attempt, task, settings)
-        for block in read_records(
+        for block in read_part(
             task.part,
             keys=settings.keys,
             pattern=settings.pattern,
+            selection=settings.selection,
             max_record_bytes=settings.max_record_bytes,
         ):
             writer.add(sample_records(block, shares) if shares else block)
@@ -263,6 +272,8 @@ class _ShardWriter:
         self._settings = settings
         self._lines = self._blank = self._records = self._quarantined = self._filtered = self._text_bytes = 0
         self._chosen: list[str] = []
+        self._audited = 0
+        """Bytes of text from which `_chosen` was drawn, where offsets do not say it."""
         self._quarantine: AttemptFile | None = None
         with attempt.errors_named():
             dtype = np.dtype(settings.dtype)
@@ -274,19 +285,22 @@ class _ShardWriter:
 
     def add(self, block: RecordBlock) -> None:
         """Encode a block of records and append it to this attempt's files."""
-        from dsindex.text.encoders import make_encoder
+        from dsindex.text.encoders import encode_column
+        from dsindex.text.records import TextColumn
 
         if block.bad and not self._settings.quarantine:
             self._audit()  # errors in the text before the bad record go first
             first = block.bad[0]
-            raise BadRecordError(self._task.path, first.offset, first.reason, part=(self._task.begin, first.line))
-        encoder = make_encoder(self._settings.tokenizer, self._settings.engine)
+            place, is_row = (self._task.begin, first.line), self._task.form.is_table
+            raise BadRecordError(self._task.path, first.offset, first.reason, part=place, is_row=is_row)
         offsets, lines = block.offsets, block.lines
         with self._attempt.errors_named():
             for key in self._keys:
                 column = block.columns[key.key]
-                self._choose_audit(block, column)
-                is_document = key.add(column, encoder).is_document
+                if isinstance(column, TextColumn):
+                    self._choose_audit(block, column)
+                batch, per_record = encode_column(column, self._settings.tokenizer, self._settings.engine)
+                is_document = key.add(batch, per_record).is_document
                 if is_document is not None:  # only in a layout with one key
                     offsets, lines = offsets[is_document], lines[is_document]
             if self._provenance is not None:
@@ -302,14 +316,21 @@ class _ShardWriter:
     def _choose_audit(self, block: RecordBlock, column: TextColumn) -> None:
         """Collect the few texts drawn for the audit, which are compared together: a call per block would be slower."""
         from dsindex.text.audit import choose_audit
+        from dsindex.text.encoders import string_buffers
 
         settings = self._settings
         if settings.engine.name != "gigatoken":
             return
         per_record = column.texts_per_record
         offsets = block.offsets if per_record is None else np.repeat(block.offsets, per_record)
+        input_number = self._task.input
+        if not self._task.form.can_seek:  # offsets that do not say where in the input a text is
+            sizes = np.diff(string_buffers(column.texts)[0])
+            offsets = np.cumsum(sizes) - sizes + self._audited
+            self._audited += int(sizes.sum())
+            input_number = xxhash.xxh3_64_intdigest(struct.pack("<QQ", input_number, self._task.begin))
         chosen = choose_audit(
-            column.texts, offsets, input_number=self._task.input, special_tokens=settings.tokenizer.special_tokens
+            column.texts, offsets, input_number=input_number, special_tokens=settings.tokenizer.special_tokens
         )
         self._chosen += chosen.to_pylist()
 
@@ -347,12 +368,13 @@ class _ShardWriter:
             provenance=provenance,
             quarantine=quarantine,
             input_fingerprint=fingerprint_input(self._task.path),
+            decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             num_filtered=self._filtered,
         )
 
 
 class _KeyWriter:
-    """Encodes one key's texts and writes them to a part."""
+    """Lays out one key's tokens and writes them to a part."""
 
     def __init__(self, key: str, part: PartWriter, settings: ShardSettings) -> None:
         self.key = key
@@ -363,13 +385,12 @@ class _KeyWriter:
         self._layout = settings.layout
         self._empty = self._eod_in_text = self._reference_texts = 0
 
-    def add(self, column: TextColumn, encoder: Encoder) -> LaidOutDocuments:
-        batch = encoder.encode(column.texts)
+    def add(self, batch: TokenBatch, texts_per_record: NDArray[np.int64] | None) -> LaidOutDocuments:
         check_ids(batch.tokens, self._vocabulary_size)
         if self._layout == "pbin":
             documents = lay_out_pbin_documents(batch, dtype=self._dtype, eod_id=self._eod_id)
         else:
-            documents = lay_out_documents(batch, column.texts_per_record, dtype=self._dtype, eod_id=self._eod_id)
+            documents = lay_out_documents(batch, texts_per_record, dtype=self._dtype, eod_id=self._eod_id)
         self._part.add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)
         self._empty += documents.num_empty
         self._eod_in_text += documents.eod_in_text
@@ -401,7 +422,7 @@ def check_ids(tokens: NDArray[np.uint32], vocabulary_size: int) -> None:
     if tokens.size and int(tokens.max()) >= vocabulary_size:
         msg = (
             f"expected token ids below {vocabulary_size}, the size of the vocabulary, got {tokens.max()}; "
-            f"the tokenizer.json is damaged"
+            f"the tokenizer is damaged"
         )
         raise TokenizerError(msg)
 

@@ -18,30 +18,36 @@ if TYPE_CHECKING:
     Added = list[dict[str, Any]]
 
 
-def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -> None:
+def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer | None) -> None:
     """Refuse added tokens on which the engines can differ.
 
     Args:
         document: The content of a tokenizer.json, all of whose parts were compared.
-        loaded: The same tokenizer, loaded by `tokenizers`.
+        loaded: The same tokenizer, loaded by `tokenizers`; None for one that was converted from another format, in
+            which ids can have holes that `tokenizers` would close.
 
     Raises:
         Unsuitable: If there is such a token.
     """
     added = document.get("added_tokens") or []
     normalizes = document.get("normalizer") is not None
-    _check_ids(added, loaded)
+    _check_contents(added)
+    if loaded is not None:
+        _check_ids(added, loaded)
     _check_options(added, normalizes=normalizes)
     _check_overlaps(added)
-    if not document["model"].get("byte_fallback"):
+    if loaded is not None and not document["model"].get("byte_fallback"):
         _check_words(added, loaded, normalizes=normalizes, prefixes=adds_prefix_space(document))
 
 
-def _check_ids(added: Added, loaded: tokenizers.Tokenizer) -> None:
+def _check_contents(added: Added) -> None:
     contents = [token["content"] for token in added]
     if "" in contents or len(set(contents)) < len(contents):
         reason = "its added tokens are empty or equal"
         raise Unsuitable(reason)
+
+
+def _check_ids(added: Added, loaded: tokenizers.Tokenizer) -> None:
     for token in added:
         if loaded.token_to_id(token["content"]) != token["id"]:
             reason = f"its added token {token['content']!r} has another id than the file says"

@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 GIGATOKEN_VERSIONS = ("0.10.0",)
 TOKENIZERS_VERSIONS = ("0.22.0", "0.22.1", "0.22.2", "0.23.1", "0.23.2", "0.23.3")
 """Versions of which all pairs give the tables below."""
+SENTENCEPIECE_VERSIONS = ("0.2.0", "0.2.1", "0.2.2", "0.2.3")
+"""Versions that agree with gigatoken on every code point."""
+TIKTOKEN_VERSIONS = ("0.9.0", "0.11.0", "0.12.0", "0.13.0", "0.14.0")
+"""Versions that differ from gigatoken on the code points on which `tokenizers` does."""
+REFERENCE_VERSIONS: dict[str, tuple[str, ...]] = {
+    "tokenizers": TOKENIZERS_VERSIONS,
+    "sentencepiece": SENTENCEPIECE_VERSIONS,
+    "tiktoken": TIKTOKEN_VERSIONS,
+}
 
 _LETTERS = (
     "88F C5C CDC A7CE-A7CF A7D2 A7D4 A7F1 10940-10959 10EC5-10EC7 11DB0-11DDB 11DE0-11DE9 16EA0-16EB8 16EBB-16ED3 "
@@ -53,9 +62,9 @@ DIFFERING: dict[str, str] = {
 """Code points and ranges, in hexadecimal, by part of a tokenizer."""
 
 
-def was_compared(gigatoken: str, tokenizers: str) -> bool:
-    """Tell whether these versions were compared."""
-    return gigatoken in GIGATOKEN_VERSIONS and tokenizers in TOKENIZERS_VERSIONS
+def was_compared(gigatoken: str, reference: str, library: str = "tokenizers") -> bool:
+    """Tell whether these versions of gigatoken and of a reference were compared."""
+    return gigatoken in GIGATOKEN_VERSIONS and reference in REFERENCE_VERSIONS[library]
 
 
 @functools.cache

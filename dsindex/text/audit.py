@@ -1,4 +1,4 @@
-"""Compare gigatoken with `tokenizers` on the build's own text: on a sample before it starts, on excerpts as it runs.
+"""Compare gigatoken with the reference on the build's own text: on a sample before it starts, on excerpts as it runs.
 
 The excerpts are a function of the input alone. Every input is cut into strata of 8 MiB by byte offset, and a hash of
 (input, stratum) draws four byte positions in each. The record whose text covers a position is audited there: at the
@@ -18,7 +18,7 @@ import xxhash
 
 from dsindex.errors import TokenizerError
 from dsindex.text.encoders import make_encoder, string_buffers
-from dsindex.text.tokenizer import shared_tokenizer
+from dsindex.text.references import reference_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,15 +45,16 @@ def audit(tokenizer: Tokenizer, engine: Engine, texts: pa.LargeStringArray) -> N
     if engine.name != "gigatoken" or len(texts) == 0:
         return
     batch = make_encoder(tokenizer, engine).encode(texts)
-    ends = np.cumsum(batch.lengths)
     listed = texts.to_pylist()
-    reference = shared_tokenizer(tokenizer).encode_batch_fast(listed, add_special_tokens=engine.add_special_tokens)
-    for text, encoding, end, length in zip(listed, reference, ends, batch.lengths, strict=True):
-        got, expected = batch.tokens[end - length : end].tolist(), encoding.ids
-        if got != expected:
+    wanted, counts = reference_of(tokenizer).encode(listed, add_special_tokens=engine.add_special_tokens)
+    pairs = (np.split(batch.tokens, np.cumsum(batch.lengths)[:-1]), np.split(wanted, np.cumsum(counts)[:-1]))
+    for text, got, expected in zip(listed, *pairs, strict=True):
+        if not np.array_equal(got, expected):
+            library = tokenizer.library
             msg = (
-                f"{tokenizer.name}: expected the same tokens from gigatoken and tokenizers, but they differ on "
-                f"{_difference(text, got, expected)}; use --engine tokenizers"
+                f"{tokenizer.name}: expected the same tokens from gigatoken and {library}, but they differ on "
+                f"{_difference(text, got.tolist(), expected.tolist(), library)}; "
+                f"use --engine {'tokenizers' if library == 'tokenizers' else 'reference'}"
             )
             raise TokenizerError(msg)
 
@@ -151,10 +152,10 @@ def _cut_at_characters(text: memoryview, begin: int, size: int = EXCERPT_BYTES) 
     return bytes(text[begin : begin + size]).decode("utf-8", errors="ignore")
 
 
-def _difference(text: str, got: list[int], expected: list[int]) -> str:
+def _difference(text: str, got: list[int], expected: list[int], library: str) -> str:
     same = next(
         (i for i, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b), min(len(got), len(expected))
     )
     begin = max(0, same - 2)
     shown = repr(text) if len(text) <= 120 else f"{text[:60]!r} … {text[-60:]!r}"
-    return f"{shown} from token {begin}: gigatoken {got[begin : same + 4]}, tokenizers {expected[begin : same + 4]}"
+    return f"{shown} from token {begin}: gigatoken {got[begin : same + 4]}, {library} {expected[begin : same + 4]}"

@@ -7,6 +7,7 @@ needs no byte before it; at the start of the file the first line is its own as w
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from io import FileIO
 
     from dsindex.containers.kinds import Container
+    from dsindex.text.forms import TextPart
 
 
 class ByteSource(Protocol):
@@ -103,6 +105,43 @@ class StreamSource:
                 break
         self._position += done
         return done
+
+
+class SourceFile(io.RawIOBase):
+    """A source as a file that is read forwards."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview[int], /) -> int:  # type: ignore[override]
+        """Fill the buffer; return 0 only at the end."""
+        view = memoryview(buffer).cast("B")
+        size = 0
+        while view and not size and not self._source.at_end:
+            size = self._source.read_into(view)
+        return size
+
+
+@contextmanager
+def open_source(part: TextPart) -> Iterator[tuple[ByteSource, int | None]]:
+    """Open a part of a file.
+
+    Yields:
+        The source, and the offset in the file of its first byte; None if the file is compressed.
+
+    Raises:
+        InputError: As `opened_input`, and if the file is shorter than the part.
+    """
+    path, container = part.path, part.form.container
+    with opened_input(path, part.expected_size) as file:
+        if container == "plain":
+            yield PlainSource(path, file, part.begin, part.end), max(0, part.begin - 1)
+        else:
+            yield StreamSource(path, file, container, part.begin, part.end), None
 
 
 @contextmanager

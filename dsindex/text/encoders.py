@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
-import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,7 +11,8 @@ import numpy as np
 from dsindex.text.code_points import CodePoints
 from dsindex.text.engines import Engine, choose_engine
 from dsindex.text.fast_tokenizers import fast_tokenizer
-from dsindex.text.tokenizer import shared_tokenizer
+from dsindex.text.references import reference_of
+from dsindex.text.token_ids import TokenColumn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,12 +20,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from dsindex.text.records import TextColumn
     from dsindex.text.tokenizer import Tokenizer
 
-__all__ = ["Encoder", "Engine", "TokenBatch", "choose_engine", "make_encoder"]
+__all__ = ["Encoder", "Engine", "TokenBatch", "choose_engine", "encode_column", "make_encoder"]
 
-TOKENIZERS_BATCH_BYTES = 512 * 1024
-"""Text per call of `tokenizers`: up to 4 MiB is no faster and takes more memory."""
+REFERENCE_BATCH_BYTES = 512 * 1024
+"""Text per call of a reference: up to 4 MiB is no faster and takes more memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class TokenBatch:
     lengths: NDArray[np.int64]
     """Number of tokens of each text, shape [D]; they add up to T."""
     num_reference_texts: int = 0
-    """Texts that `tokenizers` encoded because gigatoken can differ on them; 0 if `tokenizers` is the engine."""
+    """Texts that the reference encoded because gigatoken can differ on them; 0 if the reference is the engine."""
 
 
 class Encoder(Protocol):
@@ -57,29 +57,36 @@ def make_encoder(tokenizer: Tokenizer, engine: Engine) -> Encoder:
     Args:
         tokenizer: The tokenizer.
         engine: The engine that was chosen for this tokenizer.
-
-        For `tokenizers`, TOKENIZERS_PARALLELISM is set to false in the process unless it is set already: with
-        RAYON_NUM_THREADS=1 instead, all threads would wait for one.
     """
-    return (GigatokenEncoder if engine.name == "gigatoken" else TokenizersEncoder)(tokenizer, engine)
+    return (GigatokenEncoder if engine.name == "gigatoken" else ReferenceEncoder)(tokenizer, engine)
 
 
-class TokenizersEncoder:
-    """The reference: the `tokenizers` library."""
+def encode_column(
+    column: TextColumn | TokenColumn, tokenizer: Tokenizer, engine: Engine
+) -> tuple[TokenBatch, NDArray[np.int64] | None]:
+    """Encode the texts of a column; token ids are returned as they are.
+
+    Returns:
+        The tokens, and the number of sequences of each record, shape [records]; None if each record has one.
+    """
+    if isinstance(column, TokenColumn):
+        return TokenBatch(tokens=column.tokens, lengths=column.lengths), column.sequences_per_record
+    return make_encoder(tokenizer, engine).encode(column.texts), column.texts_per_record
+
+
+class ReferenceEncoder:
+    """The library that defines the tokenizer's format."""
 
     def __init__(self, tokenizer: Tokenizer, engine: Engine) -> None:
         self.engine = engine
-        self._loaded = shared_tokenizer(tokenizer)
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        self._reference = reference_of(tokenizer)
 
     def encode(self, texts: pa.LargeStringArray) -> TokenBatch:
         """Encode in calls of about 512 KiB, so that memory does not depend on the size of the batch."""
         tokens, lengths = [np.empty(0, np.uint32)], []
-        for batch in _batches(texts, TOKENIZERS_BATCH_BYTES):
-            encodings = self._loaded.encode_batch_fast(batch, add_special_tokens=self.engine.add_special_tokens)
-            counts = [len(encoding) for encoding in encodings]
-            ids = itertools.chain.from_iterable(encoding.ids for encoding in encodings)
-            tokens.append(np.fromiter(ids, np.uint32, count=sum(counts)))
+        for batch in _batches(texts, REFERENCE_BATCH_BYTES):
+            ids, counts = self._reference.encode(batch, add_special_tokens=self.engine.add_special_tokens)
+            tokens.append(ids)
             lengths.extend(counts)
         return TokenBatch(tokens=np.concatenate(tokens), lengths=np.array(lengths, np.int64))
 
@@ -117,8 +124,8 @@ class GigatokenEncoder:
         lengths: NDArray[np.int64],
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Replace gigatoken's tokens of some texts with the reference's."""
-        plain = replace(self.engine, name="tokenizers", add_special_tokens=False)
-        wanted = TokenizersEncoder(self._tokenizer, plain).encode(texts.take(numbers))
+        plain = replace(self.engine, name=self.engine.reference, add_special_tokens=False)
+        wanted = ReferenceEncoder(self._tokenizer, plain).encode(texts.take(numbers))
         ends = np.cumsum(lengths)
         pieces, begin = [], 0
         for number, own in zip(numbers, np.split(wanted.tokens, np.cumsum(wanted.lengths)[:-1]), strict=True):

@@ -1,14 +1,16 @@
 """Choose the engine that encodes: once, in the driver, from the tokenizer and the installed versions.
 
-`tokenizers` is the reference. `gigatoken` is 50 times faster but not always the same: it runs no post-processor,
-accepts some tokenizers that it gets wrong, and uses another version of Unicode. So it is used only for versions and
-tokenizer parts that were compared completely (see `agreement` and `structures`), and never for a text with a code point
-on which the two differ. Probes, and later the audit, catch remaining differences.
+The library that defines a tokenizer's format is its reference: `tokenizers`, `sentencepiece` or `tiktoken`. `gigatoken`
+is up to 50 times faster but not always the same: it runs no post-processor, accepts some tokenizers that it gets wrong,
+and uses another version of Unicode. So it is used only for versions and tokenizer parts that were compared completely
+(see `agreement` and `structures`), and never for a text with a code point on which the two differ. Probes, and later
+the audit, catch remaining differences.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,16 +19,21 @@ import orjson
 
 from dsindex.errors import TokenizerError
 from dsindex.text.added_tokens import check_added_tokens
-from dsindex.text.agreement import GIGATOKEN_VERSIONS, TOKENIZERS_VERSIONS, differing_ranges, was_compared
-from dsindex.text.fast_tokenizers import fast_tokenizer
-from dsindex.text.probes import FIXED_PROBES, probes_of
+from dsindex.text.agreement import GIGATOKEN_VERSIONS, REFERENCE_VERSIONS, differing_ranges, was_compared
+from dsindex.text.conversion.ranks import read_definition
+from dsindex.text.conversion.sentencepiece import SPACE_MARK, read_sentencepiece
+from dsindex.text.fast_tokenizers import fast_tokenizer, json_for_gigatoken
+from dsindex.text.probes import FIXED_PROBES, probes_of, probes_of_vocabulary
+from dsindex.text.references import reference_of
 from dsindex.text.structures import Unsuitable, compared_parts
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
-    from dsindex.text.tokenizer import Tokenizer
+    from dsindex.text.tokenizer import LibraryName, Tokenizer
 
-EngineName = Literal["gigatoken", "tokenizers"]
+EngineName = Literal["gigatoken", "tokenizers", "sentencepiece", "tiktoken"]
+EngineChoice = Literal["auto", "gigatoken", "reference", "tokenizers"]
+"""What can be asked for; `tokenizers` is the reference of a tokenizer.json, by its name."""
 
 LARGEST_ID_FACTOR = 16
 """Largest id per token of the vocabulary: gigatoken allocates by the largest id, and a huge one takes all memory."""
@@ -42,26 +49,28 @@ class Engine:
     add_special_tokens: bool
     """Whether the tokenizer's post-processor is applied."""
     prefix: tuple[int, ...]
-    """Tokens added before every text, since gigatoken runs no post-processor; empty for `tokenizers`."""
+    """Tokens added before every text, since gigatoken runs no post-processor; empty for a reference."""
     suffix: tuple[int, ...]
-    """Tokens added after every text; empty for `tokenizers`."""
+    """Tokens added after every text; empty for a reference."""
     reason: str
     """Why gigatoken is not used; empty if it is."""
     reference_version: str
-    """Version of `tokenizers`, which encodes the texts on which gigatoken can differ."""
+    """Version of the reference, which encodes the texts on which gigatoken can differ."""
     differing: tuple[tuple[int, int], ...] = ()
-    """Ranges of code points, first and last: a text that contains one is encoded by `tokenizers`."""
+    """Ranges of code points, first and last: a text that contains one is encoded by the reference."""
+    reference: LibraryName = "tokenizers"
+    """The library that defines the tokenizer's format."""
 
     def describe(self) -> str:
         """Return a description of the engine for reports."""
-        if self.name == "tokenizers":
-            return f"tokenizers {self.version}, the reference"
-        return f"gigatoken {self.version}, and with tokenizers {self.reference_version} where the two can differ"
+        if self.name == self.reference:
+            return f"{self.name} {self.version}, the reference"
+        return f"gigatoken {self.version}, and with {self.reference} {self.reference_version} where the two can differ"
 
 
 def choose_engine(
     tokenizer: Tokenizer,
-    requested: Literal["auto", "gigatoken", "tokenizers"],
+    requested: EngineChoice,
     *,
     add_special_tokens: bool,
 ) -> Engine:
@@ -69,28 +78,32 @@ def choose_engine(
 
     Args:
         tokenizer: The tokenizer.
-        requested: `auto` chooses gigatoken if it is known to return the same ids as `tokenizers`.
+        requested: `auto` chooses gigatoken if it is known to return the same ids as the reference.
         add_special_tokens: Run the post-processor, as Megatron does without --tokenizer-hf-no-include-special-tokens.
 
     Raises:
-        TokenizerError: If gigatoken is requested and does not support this tokenizer.
+        TokenizerError: If the engine requested does not support this tokenizer.
     """
-    if requested == "tokenizers":
-        return _tokenizers_engine("asked for", add_special_tokens=add_special_tokens)
+    library = tokenizer.library
+    if requested == "tokenizers" != library:
+        msg = f"{tokenizer.name}: expected a tokenizer.json for --engine tokenizers; use --engine reference: {library}"
+        raise TokenizerError(msg)
+    if requested in {"reference", "tokenizers"}:
+        return _reference_engine(tokenizer, "asked for", add_special_tokens=add_special_tokens)
     if requested not in {"auto", "gigatoken"}:
-        msg = f"expected an engine auto, gigatoken or tokenizers, got {requested!r}"
+        msg = f"expected an engine auto, gigatoken, reference or tokenizers, got {requested!r}"
         raise ValueError(msg)
-    version, reference_version = (importlib.metadata.version(name) for name in ("gigatoken", "tokenizers"))
+    version, reference_version = importlib.metadata.version("gigatoken"), _reference_version(tokenizer)
     try:
-        _check_versions(version, reference_version)
-        prefix, suffix = _added_around(tokenizer) if add_special_tokens else ((), ())
+        _check_versions(version, library)
+        prefix, suffix = _added_around(tokenizer) if add_special_tokens and library == "tokenizers" else ((), ())
         differing = _check_gigatoken(tokenizer)
     except Unsuitable as unsuitable:
         if requested == "gigatoken":
-            remedy = "use --engine tokenizers"
+            remedy = f"use --engine {'tokenizers' if library == 'tokenizers' else 'reference'}"
             msg = f"{tokenizer.name}: expected a tokenizer that gigatoken supports, but {unsuitable}; {remedy}"
             raise TokenizerError(msg) from unsuitable
-        return _tokenizers_engine(str(unsuitable), add_special_tokens=add_special_tokens)
+        return _reference_engine(tokenizer, str(unsuitable), add_special_tokens=add_special_tokens)
     return Engine(
         name="gigatoken",
         version=version,
@@ -100,26 +113,37 @@ def choose_engine(
         reason="",
         reference_version=reference_version,
         differing=differing,
+        reference=library,
     )
 
 
-def _tokenizers_engine(reason: str, *, add_special_tokens: bool) -> Engine:
-    version = importlib.metadata.version("tokenizers")
+def _reference_engine(tokenizer: Tokenizer, reason: str, *, add_special_tokens: bool) -> Engine:
+    version = _reference_version(tokenizer)
     return Engine(
-        name="tokenizers",
+        name=tokenizer.library,
         version=version,
         add_special_tokens=add_special_tokens,
         prefix=(),
         suffix=(),
         reason=reason,
         reference_version=version,
+        reference=tokenizer.library,
     )
 
 
-def _check_versions(version: str, reference_version: str) -> None:
-    if not was_compared(version, reference_version):
-        known = f"gigatoken {', '.join(GIGATOKEN_VERSIONS)} with tokenizers {', '.join(TOKENIZERS_VERSIONS)}"
-        reason = f"gigatoken {version} was not compared with tokenizers {reference_version} (what was: {known})"
+def _reference_version(tokenizer: Tokenizer) -> str:
+    """Return the version of the reference, and of Unicode where Python normalizes the texts."""
+    version = importlib.metadata.version(tokenizer.library)
+    if tokenizer.library == "tiktoken" and read_definition(tokenizer.model).normalizer is not None:
+        return f"{version} with Unicode {unicodedata.unidata_version}"
+    return version
+
+
+def _check_versions(version: str, library: LibraryName) -> None:
+    reference_version = importlib.metadata.version(library)
+    if not was_compared(version, reference_version, library):
+        known = f"gigatoken {', '.join(GIGATOKEN_VERSIONS)} with {library} {', '.join(REFERENCE_VERSIONS[library])}"
+        reason = f"gigatoken {version} was not compared with {library} {reference_version} (what was: {known})"
         raise Unsuitable(reason)
 
 
@@ -171,12 +195,13 @@ def _check_gigatoken(tokenizer: Tokenizer) -> tuple[tuple[int, int], ...]:
     Raises:
         Unsuitable: If gigatoken does not support this tokenizer.
     """
-    document = orjson.loads(tokenizer.json)
+    document = orjson.loads(json_for_gigatoken(tokenizer))
     parts = compared_parts(document)
-    loaded = shared_tokenizer(tokenizer)
     _check_largest_id(document, tokenizer.vocabulary_size)
-    check_added_tokens(document, loaded)
+    check_added_tokens(document, shared_tokenizer(tokenizer) if tokenizer.library == "tokenizers" else None)
     probes = probes_of([token["content"] for token in document.get("added_tokens") or []])
+    if tokenizer.library != "tokenizers":
+        probes += probes_of_vocabulary(_vocabulary_texts(tokenizer))
     spelt = [probe.encode() for probe in probes]
     offsets = np.cumsum([0, *map(len, spelt)], dtype=np.int64)
     try:
@@ -185,12 +210,20 @@ def _check_gigatoken(tokenizer: Tokenizer) -> tuple[tuple[int, int], ...]:
         summary = " ".join(str(error).partition("Location:")[0].split())
         reason = f"gigatoken says: {summary}"
         raise Unsuitable(reason) from error
-    reference = loaded.encode_batch_fast(probes, add_special_tokens=False)
-    for text, got, expected in zip(probes, np.split(tokens, np.cumsum(lengths)[:-1]), reference, strict=True):
-        if got.tolist() != expected.ids:
-            reason = f"gigatoken gives other ids than tokenizers for {text[:40]!r}"
+    expected, counts = reference_of(tokenizer).encode(probes, add_special_tokens=False)
+    split = (np.split(tokens, np.cumsum(lengths)[:-1]), np.split(expected, np.cumsum(counts)[:-1]))
+    for text, got, wanted in zip(probes, *split, strict=True):
+        if not np.array_equal(got, wanted):
+            reason = f"gigatoken gives other ids than {tokenizer.library} for {text[:40]!r}"
             raise Unsuitable(reason)
     return differing_ranges(parts)
+
+
+def _vocabulary_texts(tokenizer: Tokenizer) -> list[str]:
+    """Return the tokens of a SentencePiece model or of ranks as texts, as far as they are any."""
+    if tokenizer.library == "sentencepiece":
+        return [piece.replace(SPACE_MARK, " ") for piece in read_sentencepiece(tokenizer.model).pieces]
+    return [token.decode(errors="ignore") for token in read_definition(tokenizer.model).ranks]
 
 
 def _check_largest_id(document: dict[str, Any], vocabulary_size: int) -> None:

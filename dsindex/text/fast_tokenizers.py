@@ -14,6 +14,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
+from dsindex.text.conversion.ranks import convert_tiktoken, read_definition
+from dsindex.text.conversion.sentencepiece import convert_sentencepiece, read_sentencepiece
 from dsindex.text.ragged import encode_ragged
 
 if TYPE_CHECKING:
@@ -103,7 +107,7 @@ class FastTokenizer:
     def _load(self) -> Any:  # noqa: ANN401 - as above
         import gigatoken
 
-        return gigatoken.Tokenizer.from_json(self._tokenizer.json)
+        return gigatoken.Tokenizer.from_json(json_for_gigatoken(self._tokenizer))
 
     def _has_learnt_much(self, num_bytes: int) -> bool:
         if self._used_bytes + num_bytes > REBUILD_AFTER_BYTES * self._tables:
@@ -142,6 +146,20 @@ class FastTokenizer:
                 with self._lock:
                     if fast is self._fast:  # otherwise it is as old as the object that was discarded
                         self._others.append(other)
+
+
+@functools.lru_cache(maxsize=2)
+def json_for_gigatoken(tokenizer: Tokenizer) -> bytes:
+    """Return the tokenizer.json that gigatoken loads: the tokenizer itself, or what it was converted to.
+
+    Raises:
+        Unsuitable: If there is none that gigatoken encodes as the tokenizer's reference does.
+    """
+    if tokenizer.library == "tokenizers":
+        return tokenizer.json
+    if tokenizer.library == "sentencepiece":
+        return orjson.dumps(convert_sentencepiece(read_sentencepiece(tokenizer.model)))
+    return orjson.dumps(convert_tiktoken(read_definition(tokenizer.model)))
 
 
 _KEPT = 2

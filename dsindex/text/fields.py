@@ -1,4 +1,4 @@
-"""Read the wanted keys of one line of JSON, or say why the line is not a record.
+"""Read the wanted texts of one line of JSON, or say why the line is not a record.
 
 The reference is Python's `json.loads` of the strictly decoded line. Two rules replace limits that depend on the
 interpreter: integers may have any number of digits, and a line may nest at most MAX_NESTING objects and lists.
@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 Texts: TypeAlias = str | list[str]
+Path: TypeAlias = tuple[str, ...]
+"""The keys that lead to a value, from the top-level object down; at least one."""
 
 MAX_NESTING = 900
 """Deepest nesting accepted; json.loads gives up at about 1,000 minus the depth of the call stack."""
@@ -25,13 +28,15 @@ JSON_WHITESPACE = b" \t\r"
 
 # Integers are parsed as floats: their values are not used, and int() refuses more than 4,300 digits.
 _DECODER = json.JSONDecoder(parse_int=float)
+_PLAIN_KEY = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _SHOWN_KEYS = 5
 _SHOWN_CHARACTERS = 40
-_TYPE_NAMES = {
+TYPE_NAMES = {
     type(None): "null",
     bool: "a boolean",
     float: "a number",
+    int: "a number",
     str: "a string",
     list: "a list",
     dict: "an object",
@@ -39,7 +44,7 @@ _TYPE_NAMES = {
 
 
 def read_fields(line: bytes, keys: Sequence[str]) -> list[Texts] | str:
-    """Read the wanted texts of one line.
+    """Read the texts of one line under top-level keys.
 
     Args:
         line: The line without newline and BOM; not blank.
@@ -53,6 +58,42 @@ def read_fields(line: bytes, keys: Sequence[str]) -> list[Texts] | str:
     >>> read_fields(b'{"text": null}', ["text"])
     "expected a string or a list of strings under the key 'text', got null"
     """
+    return read_paths(line, [(key,) for key in keys])
+
+
+def read_paths(line: bytes, paths: Sequence[Path]) -> list[Texts] | str:
+    """Read the texts of one line at paths; returns the same as `read_fields`.
+
+    >>> read_paths(b'{"meta": {"text": "a"}}', [("meta", "text")])
+    ['a']
+    >>> read_paths(b'{"meta": "a"}', [("meta", "text")])
+    'expected an object at .meta, got a string'
+    """
+    record = parse_record(line)
+    if isinstance(record, str):
+        return record
+    values: list[Texts] = []
+    for path in paths:
+        value = find_value(record, path)
+        if isinstance(value, Fault):
+            return value.reason
+        wrong = find_fault(value)
+        if wrong is not None:
+            return f"expected a string or a list of strings {show_place(path)}, got {wrong}"
+        values.append(cast("Texts", value))
+    return values
+
+
+def parse_record(line: bytes, *, decode: Callable[[str], object] | None = None) -> dict[str, object] | str:
+    """Parse one line.
+
+    Args:
+        line: The line without newline and BOM; not blank.
+        decode: Decodes JSON; None for a decoder that reads every number as a float, since texts have none.
+
+    Returns:
+        The object; or a string with the reason why the line is not a record.
+    """
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -64,20 +105,54 @@ def read_fields(line: bytes, keys: Sequence[str]) -> list[Texts] | str:
     if is_too_deep(line):
         return f"expected at most {MAX_NESTING} objects and lists inside each other, got more"
     try:
-        record = _decode(text)
+        record = _decode(text, decode or _DECODER.decode)
     except json.JSONDecodeError as error:
         return f"expected JSON, got an error at column {error.pos + 1}: {error.msg}"
     if not isinstance(record, dict):
-        return f"expected a JSON object, got {_TYPE_NAMES[type(record)]}"
-    values: list[Texts] = []
-    for key in keys:
-        if key not in record:
-            return f"expected the key {key!r}, got {_show_keys(record)}"
-        wrong = _find_fault(record[key])
-        if wrong is not None:
-            return f"expected a string or a list of strings under the key {key!r}, got {wrong}"
-        values.append(cast("Texts", record[key]))
-    return values
+        return f"expected a JSON object, got {TYPE_NAMES[type(record)]}"
+    return record
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The reason why a record has no value at a path."""
+
+    reason: str
+
+
+def find_value(record: dict[str, object], path: Path) -> object:
+    """Return the value at a path, or a Fault if there is none.
+
+    >>> find_value({"a": {"b": 1}}, ("a", "b")), find_value({"a": {"b": 1}}, ("a", "c")).reason
+    (1, "expected the key 'c' at .a, got only 'b'")
+    """
+    value: object = record
+    for depth, key in enumerate(path):
+        if not isinstance(value, dict):
+            return Fault(f"expected an object at {show_path(path[:depth])}, got {TYPE_NAMES[type(value)]}")
+        if key not in value:
+            inside = f" at {show_path(path[:depth])}" if depth else ""
+            return Fault(f"expected the key {key!r}{inside}, got {_show_keys(value)}")
+        value = value[key]
+    return value
+
+
+def show_path(path: Path) -> str:
+    """Return a path as it is written in an option.
+
+    >>> show_path(("meta", "my text"))
+    '.meta."my text"'
+    """
+    return "".join(f".{key if _PLAIN_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)}" for key in path)
+
+
+def show_place(path: Path) -> str:
+    """Return where a value is, for messages.
+
+    >>> show_place(("text",)), show_place(("meta", "text"))
+    ("under the key 'text'", 'at .meta.text')
+    """
+    return f"under the key {path[0]!r}" if len(path) == 1 else f"at {show_path(path)}"
 
 
 def is_too_deep(line: bytes) -> bool:
@@ -91,23 +166,23 @@ def is_too_deep(line: bytes) -> bool:
     return bool(depths.size and depths.max() > MAX_NESTING)
 
 
-def _decode(text: str) -> object:
+def _decode(text: str, decode: Callable[[str], object]) -> object:
     try:
-        return _DECODER.decode(text)
+        return decode(text)
     except RecursionError:
         # Only the caller's stack is too deep: a new thread starts with an empty one, which MAX_NESTING fits.
         with ThreadPoolExecutor(1) as fresh:
-            return fresh.submit(_DECODER.decode, text).result()
+            return fresh.submit(decode, text).result()
 
 
-def _find_fault(value: object) -> str | None:
+def find_fault(value: object) -> str | None:
     """Describe a value that is not a string or a list of strings; None if it is one."""
     if isinstance(value, str):
         return _find_surrogate(value)
     if not isinstance(value, list):
-        return _TYPE_NAMES[type(value)]
+        return TYPE_NAMES[type(value)]
     for number, item in enumerate(value, 1):
-        fault = _find_surrogate(item) if isinstance(item, str) else _TYPE_NAMES[type(item)]
+        fault = _find_surrogate(item) if isinstance(item, str) else TYPE_NAMES[type(item)]
         if fault is not None:
             return f"a list with {fault} as item {number}"
     return None

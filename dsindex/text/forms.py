@@ -25,6 +25,11 @@ class InputForm:
         return self.format in TABLES
 
     @property
+    def can_seek(self) -> bool:
+        """Whether it can be cut anywhere, by bytes."""
+        return self.container == "plain" and self.format in ("jsonl", "lines")
+
+    @property
     def has_absolute_offsets(self) -> bool:
         """Whether a part of the input knows its records' offsets; otherwise they count from its first line."""
         return self.container == "plain" or self.is_table

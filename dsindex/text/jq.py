@@ -72,7 +72,17 @@ class PatternAnswers:
     """The results of patterns for one record."""
 
     fields: Mapping[str, dict[str, Any]]
+    """By name; none if a condition does not hold."""
     masks: Sequence[dict[str, Any] | None]
+    conditions: Sequence[dict[str, Any]] = ()
+
+    def holds(self) -> bool:
+        """Return whether every condition holds for the record.
+
+        Raises:
+            RecordProblem: If a condition fails on this record.
+        """
+        return all(_value_of(answer) for answer in self.conditions)
 
     def value(self, name: str) -> Any:  # noqa: ANN401  (any JSON value)
         """Return the value of a field, or None if it is missing or null.
@@ -104,6 +114,9 @@ class Patterns:
     Args:
         fields: Values to read from each record.
         masks: Selections; their fields must be among `fields`.
+        conditions: Programs of which a record must satisfy every one: at least one of a program's results must be
+            neither null nor false.
+        is_joint: Parse each record once for all fields and conditions; needed for conditions, and not with masks.
         limits: Time and memory limits for one record; None for the defaults.
 
     Raises:
@@ -111,16 +124,29 @@ class Patterns:
     """
 
     def __init__(
-        self, fields: Sequence[FieldPattern], masks: Sequence[MaskPattern] = (), *, limits: Limits | None = None
+        self,
+        fields: Sequence[FieldPattern],
+        masks: Sequence[MaskPattern] = (),
+        *,
+        conditions: Sequence[str] = (),
+        is_joint: bool = False,
+        limits: Limits | None = None,
     ) -> None:
+        if (masks and is_joint) or (conditions and not is_joint):
+            raise ValueError("expected conditions with is_joint, and masks without it")
+        for condition in conditions:
+            check_pattern(condition)
         self._names = [field.name for field in fields]
         patterns = [field.pattern for field in fields] + [mask.pattern for mask in masks if mask.rest is not None]
+        patterns += conditions
         shown = " or ".join(f"`{pattern}`" for pattern in patterns)
         definition = {
             "fields": [field.pattern for field in fields],
             "masks": [
                 {"pattern": mask.pattern, "field": self._names.index(mask.field), "rest": mask.rest} for mask in masks
             ],
+            "conditions": list(conditions),
+            "is_joint": is_joint,
         }
         try:
             self._work = GuardedWork(
@@ -152,20 +178,26 @@ class Patterns:
             LimitReachedError: At the first record that takes too much time or memory.
         """
         for answer in self._work.run(records):
-            fields = dict(zip(self._names, answer["fields"], strict=True))
-            yield PatternAnswers(fields=fields, masks=answer["masks"])
+            # There are no fields if a condition does not hold.
+            fields = dict(zip(self._names, answer["fields"], strict=bool(answer["fields"])))
+            yield PatternAnswers(fields=fields, masks=answer["masks"], conditions=answer["conditions"])
 
 
 @functools.lru_cache(maxsize=16)
 def open_patterns(
-    fields: tuple[FieldPattern, ...], masks: tuple[MaskPattern, ...] = (), limits: Limits | None = None
+    fields: tuple[FieldPattern, ...],
+    masks: tuple[MaskPattern, ...] = (),
+    limits: Limits | None = None,
+    conditions: tuple[str, ...] = (),
+    *,
+    is_joint: bool = False,
 ) -> Patterns:
     """Return the process-wide Patterns for these arguments, so that all tasks share their child processes.
 
     Raises:
         InputError: If a pattern is not jq.
     """
-    return Patterns(fields, masks, limits=limits)
+    return Patterns(fields, masks, conditions=conditions, is_joint=is_joint, limits=limits)
 
 
 def write_record(record: Mapping[str, Any]) -> bytes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.text.byte_sources import PlainSource, StreamSource, changed, opened_input
+from dsindex.text.byte_sources import changed, open_source, opened_input
 from dsindex.text.scanning import find_newlines
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ _BOM = b"\xef\xbb\xbf"
 _NEWLINE = 10
 _OVERRUN_BYTES = 64 << 10
 """Bytes read at a time past the end of a range, where only the rest of one line is needed."""
+LARGEST_HEAD_BYTES = 1 << 20
+"""Bytes that are kept of a line that is larger than the limit."""
 _COUNT_BYTES = 4 << 20
 
 
@@ -46,6 +48,15 @@ class LineBlock:
     """Index in `data` of each line's first byte, or of the byte after a BOM at the start of the file."""
     ends: NDArray[np.int64]
     """Index in `data` after each line's last byte, excluding the newline."""
+    record_offsets: NDArray[np.int64] | None = None
+    """Where each line is from, shape [lines], if not from these bytes of a file: the row group of a table, for one."""
+    text_bytes: int | None = None
+    """Size of what the lines were made of; None if they are the text itself."""
+
+    @property
+    def source_bytes(self) -> int:
+        """Size of the lines in the text that they are from."""
+        return self.num_bytes if self.text_bytes is None else self.text_bytes
 
     def line(self, number: int) -> bytes:
         """Return a copy of a line without its newline, keeping a BOM and a carriage return."""
@@ -58,10 +69,14 @@ class LineBlock:
 
     def line_sizes(self) -> NDArray[np.int64]:
         """Return the size of each line in bytes, excluding the newline, shape [lines]."""
+        if self.record_offsets is not None:
+            return self.ends - self.starts
         return self.ends + self.offset - self.offsets()
 
     def offsets(self) -> NDArray[np.int64]:
-        """Return the file offset of each line's first byte, shape [lines]."""
+        """Return the file offset of each line's first byte, or where else the line is from, shape [lines]."""
+        if self.record_offsets is not None:
+            return self.record_offsets
         offsets = self.starts + self.offset
         offsets[:1] = self.offset  # a BOM is part of its line
         return offsets
@@ -74,9 +89,11 @@ class LongLine:
     offset: int
     line: int
     head: bytes
-    """The first bytes of the line, up to the limit."""
+    """The first bytes of the line, as `cut_large` returns them."""
     num_bytes: int
     """Size of the whole line, excluding the newline."""
+    limit: int
+    """The limit that it exceeds."""
 
 
 def read_lines(
@@ -98,18 +115,22 @@ def read_lines(
         InputError: If the file cannot be read, does not have the expected size, changes while it is read, or is not
             compressed as expected.
     """
-    path, container = part.path, part.form.container
-    with opened_input(path, part.expected_size) as file:
-        source: PlainSource | StreamSource
-        if container == "plain":
-            source, origin = PlainSource(path, file, part.begin, part.end), max(0, part.begin - 1)
-        else:
-            source, origin = StreamSource(path, file, container, part.begin, part.end), None
+    with open_source(part) as (source, origin):
         reader = _PartReader(
             source=source, origin=origin, has_bom=part.is_file_start, block_bytes=block_bytes, limit=max_line_bytes
         )
         if part.begin == 0 or reader.skip_first_line():
             yield from reader.blocks()
+
+
+def cut_large(line: bytes | bytearray, limit: int | None) -> bytes:
+    """Return what is kept of a bad line: all of it, or the first bytes of one that is larger than the limit.
+
+    >>> cut_large(b"abc", 2), cut_large(b"abc", 3)
+    (b'ab', b'abc')
+    """
+    is_large = limit is not None and len(line) > limit
+    return bytes(memoryview(line)[: min(limit or 0, LARGEST_HEAD_BYTES)] if is_large else line)
 
 
 def count_lines(path: str, offset: int) -> int:
@@ -245,7 +266,7 @@ class _PartReader:
 
     def skip_line(self, limit: int) -> LongLine:
         """Skip the line that fills the buffer, keeping its first `limit` bytes."""
-        begin, head, cut = self.base, bytes(self.buffer[:limit]), 0
+        begin, head, cut = self.base, cut_large(self.buffer, limit), 0
         while not cut:
             self.base, self.filled = self.base + self.filled, 0
             self.read_more()
@@ -256,7 +277,7 @@ class _PartReader:
         cut = min(cut, self.filled)
         self.drop(cut)
         self.searched = 0  # the rest may contain whole lines, which are yielded before more is read
-        return LongLine(offset=self.offset_of(begin), line=self.line, head=head, num_bytes=num_bytes)
+        return LongLine(offset=self.offset_of(begin), line=self.line, head=head, num_bytes=num_bytes, limit=limit)
 
 
 def _find_newlines(buffer: bytearray, size: int) -> NDArray[np.int64]:

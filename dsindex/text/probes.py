@@ -24,6 +24,7 @@ FIXED_PROBES = (
 )  # fmt: skip
 """Texts in many scripts and of many kinds."""
 
+_RUNS = (*range(1, 20), 31, 32, 33, 64, 65, 129)
 _SHORT = ("a", "B", "'s", "1", " ", "\n", "\t", ".", "/", "é", "中", "\u0301", "▁")
 """Every sequence of up to three of these is a probe, which shows where a pre-tokenizer splits."""
 
@@ -35,6 +36,17 @@ def probes_of(added_tokens: Sequence[str]) -> list[str]:
         added_tokens: The strings of its added tokens.
     """
     return [*FIXED_PROBES, *_short_probes(), *_added_token_probes(added_tokens)]
+
+
+def probes_of_vocabulary(tokens: Sequence[str]) -> list[str]:
+    """Return probes for a vocabulary of another format: all of its tokens, and runs of the characters that repeat.
+
+    Args:
+        tokens: The texts of the tokens.
+    """
+    repeated = sorted({token[0] for token in tokens if len(token) > 1 and len(set(token)) == 1})
+    runs = (f"{before}{character * length}x" for character in repeated for length in _RUNS for before in ("", "x"))
+    return [*filter(None, tokens), *runs]
 
 
 def _short_probes() -> Iterator[str]:

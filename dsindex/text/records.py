@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -28,21 +28,27 @@ from dsindex.errors import RecordLimitError
 from dsindex.guarded.process import LimitReachedError
 from dsindex.kernels.loader import count_bytes
 from dsindex.text.fields import JSON_WHITESPACE, MAX_NESTING, is_too_deep, read_fields
-from dsindex.text.lines import LineBlock, LongLine, read_lines
-from dsindex.text.scanning import scan_texts
+from dsindex.text.joining import join_texts
+from dsindex.text.lines import LineBlock, LongLine, cut_large, read_lines
+from dsindex.text.nested_columns import are_disjoint, find_column, nested_fields
+from dsindex.text.scanning import scan_ids, scan_texts
+from dsindex.text.selection import FILTERED
+from dsindex.text.token_ids import TokenColumn, build_token_column, read_token_column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from dsindex.text.fields import Texts
+    from dsindex.text.fields import Path, Texts
     from dsindex.text.forms import TextPart
     from dsindex.text.patterns import TextPattern
+    from dsindex.text.selection import Judgement, Selection, Values
 
 DEFAULT_BLOCK_BYTES = 2 << 20
 """Small enough that gigatoken does not divide a block among threads (text.fast_tokenizers); 1 MiB is slower."""
 _TEXT, _LIST = pa.large_string(), pa.list_(pa.large_string())
+_IDS, _ID_LISTS = pa.list_(pa.int64()), pa.list_(pa.list_(pa.int64()))
 _ARROW_BLOCK_LIMIT = 2**31 - 2**10
 """Largest block for pyarrow.json, which counts bytes in int32."""
 SCAN_BYTES = 256 << 10
@@ -54,6 +60,8 @@ _TRIM_STEPS = 8
 _IS_WHITESPACE = np.isin(np.arange(256), list(JSON_WHITESPACE))
 _CASE_BIT = np.uint8(0x20)
 """The bit that turns `[` into `{`, and upper case into lower case."""
+MAX_PATH_KEYS = 64
+"""Keys of a path that the fast parsers follow."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _WRONG_NUMBER = re.compile(rb"Inf[ \t\r]*[,\]}]|-NaN")
 """Numbers that pyarrow accepts and json.loads does not; also matches harmless text in strings."""
@@ -92,14 +100,14 @@ class RecordBlock:
     """Byte offset in the file of each record's line, shape [records]."""
     lines: NDArray[np.int64]
     """Line number of each record, counted from 0 at the start of the range, shape [records]."""
-    columns: dict[str, TextColumn]
-    """The texts of each wanted key; all columns have the same records."""
+    columns: dict[str, TextColumn | TokenColumn]
+    """The texts or token ids of each wanted key; all columns have the same records."""
     bad: tuple[BadRecord, ...]
     """Bad records, in file order; they are in no column."""
+    num_filtered: int = 0
+    """Number of records that a condition or a sample leaves out; they are in no column."""
     num_bytes: int = 0
     """Size of its lines in the text, with newlines."""
-    num_filtered: int = 0
-    """Number of records that a sample leaves out; they are in no column."""
     stopped: RecordLimitError | None = None
     """Error that ends the reading after these lines; raised when the next block is requested, so that a bad record
     before it is reported first."""
@@ -110,6 +118,7 @@ def read_records(
     *,
     keys: Sequence[str],
     pattern: TextPattern | None = None,
+    selection: Selection | None = None,
     block_bytes: int = DEFAULT_BLOCK_BYTES,
     max_record_bytes: int | None = None,
 ) -> Iterator[RecordBlock]:
@@ -123,6 +132,7 @@ def read_records(
         part: A part of a regular file.
         keys: The wanted top-level keys, each once.
         pattern: Selects the one text of a record; its column is then the only key.
+        selection: The records to keep and the values to read, whose outputs are then the keys.
         block_bytes: Bytes parsed at a time.
         max_record_bytes: A longer line (without newline) is bad.
 
@@ -146,46 +156,78 @@ def read_records(
         raise ValueError(msg)
     count_bytes(part.end - part.begin)
     blocks = read_lines(part, block_bytes=block_bytes, max_line_bytes=max_record_bytes)
-    return _parse_all(
-        blocks, WantedTexts(path=part.input, begin=part.begin, keys=tuple(keys), pattern=pattern), max_record_bytes
-    )
+    names = tuple(keys) if selection is None else selection.names
+    wanted = WantedTexts(path=part.input, begin=part.begin, keys=names, pattern=pattern, selection=selection)
+    return parse_all(blocks, wanted, max_record_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedTexts:
-    """The texts to read from a record: by their keys, or the one text that a pattern selects."""
+    """The values to read from a record: texts by their keys, the one text of a pattern, or those of a selection."""
 
     path: str
     begin: int = 0
     """Where the part begins."""
     keys: tuple[str, ...]
     pattern: TextPattern | None = None
+    selection: Selection | None = None
 
-    def read_line(self, line: bytes) -> list[Texts] | str:
-        """Return the texts of a line, or the reason why it is no record."""
-        return read_fields(line, self.keys) if self.pattern is None else self.pattern.read_line(line)
+    def read_line(self, line: bytes) -> Judgement:
+        """Return the values of a line, or the reason why it is no record."""
+        return next(self.read_lines([line]))
 
-    def read_lines(self, lines: Sequence[bytes]) -> Iterator[list[Texts] | str]:
+    def read_lines(self, lines: Sequence[bytes]) -> Iterator[Judgement]:
         """Yield for each line what `read_line` returns."""
-        if self.pattern is None:
-            return (read_fields(line, self.keys) for line in lines)
-        return self.pattern.read_lines(lines)
+        if self.selection is not None:
+            return self.selection.read_lines(lines)
+        if self.pattern is not None:
+            return self.pattern.read_lines(lines)
+        return (read_fields(line, self.keys) for line in lines)
 
     @property
-    def is_fast(self) -> bool:
-        """Whether pyarrow can read the texts; it needs keys that have an encoding in UTF-8."""
-        return (self.pattern is None or self.pattern.key is not None) and not _SURROGATE.search("".join(self.keys))
+    def vocabulary_size(self) -> int | None:
+        """Size of the vocabulary if the values are token ids; None for texts."""
+        return None if self.selection is None else self.selection.vocabulary_size
+
+    @property
+    def paths(self) -> dict[str, Path] | None:
+        """The path of each key; None if a whole block cannot be read at once.
+
+        That is so with jq, with keys that are not Unicode, and with paths through more than MAX_PATH_KEYS objects.
+        """
+        paths: dict[str, Path] = {}
+        if self.pattern is not None:
+            paths = {} if self.pattern.key is None else {self.pattern.column: (self.pattern.key,)}
+        elif self.selection is None:
+            paths = {key: (key,) for key in self.keys}
+        elif not self.selection.needs_jq:
+            paths = {key.name: key.path for key in self.selection.keys if key.path is not None}
+        is_plain = not any(len(path) > MAX_PATH_KEYS or any(map(_SURROGATE.search, path)) for path in paths.values())
+        return paths if paths and is_plain and are_disjoint(list(paths.values())) else None
+
+    def build_column(self, values: Sequence[Any]) -> TextColumn | TokenColumn:
+        """Return the column of one key's values."""
+        return _build_column(values) if self.vocabulary_size is None else build_token_column(values)
+
+    def finish(self, block: RecordBlock) -> RecordBlock:
+        """Return a block with the columns that were asked for: one if the texts of all keys are joined."""
+        if self.selection is None or self.selection.join is None:
+            return block
+        columns = [column for column in block.columns.values() if isinstance(column, TextColumn)]
+        joined = join_texts([(column.texts, column.texts_per_record) for column in columns], self.selection.join)
+        [name] = self.selection.outputs
+        return replace(block, columns={name: TextColumn(texts=joined, texts_per_record=None)})
 
 
-def _parse_all(blocks: Iterator[LineBlock | LongLine], wanted: WantedTexts, limit: int | None) -> Iterator[RecordBlock]:
+def parse_all(blocks: Iterator[LineBlock | LongLine], wanted: WantedTexts, limit: int | None) -> Iterator[RecordBlock]:
+    """Parse blocks of lines of JSON as `read_records` does."""
     guess = _Guess()
     for block in blocks:
         parsed = _parse(block, wanted, limit, guess)
         if len(parsed.offsets):
-            columns = parsed.columns.items()
-            guess.types = {key: _TEXT if column.texts_per_record is None else _LIST for key, column in columns}
-        num_bytes = block.num_bytes + 1 if isinstance(block, LongLine) else block.num_bytes
-        yield replace(parsed, num_bytes=num_bytes)
+            guess.types = {key: _arrow_type(column) for key, column in parsed.columns.items()}
+        num_bytes = block.num_bytes + 1 if isinstance(block, LongLine) else block.source_bytes
+        yield replace(wanted.finish(parsed), num_bytes=num_bytes)
         if parsed.stopped is not None:
             raise parsed.stopped
 
@@ -206,12 +248,12 @@ def _parse(block: LineBlock | LongLine, wanted: WantedTexts, limit: int | None, 
             offset=block.offset,
             line=block.line,
             line_bytes=block.head,
-            reason=describe_long_line(block.num_bytes, len(block.head)),
+            reason=describe_long_line(block.num_bytes, block.limit),
         )
         nothing = np.empty(0, np.int64)
-        columns = {key: _build_column([]) for key in wanted.keys}
+        columns = {key: wanted.build_column([]) for key in wanted.keys}
         return RecordBlock(num_lines=1, num_blank=0, offsets=nothing, lines=nothing, columns=columns, bad=(bad,))
-    if wanted.is_fast and (limit is None or not (block.line_sizes() > limit).any()):
+    if wanted.paths is not None and (limit is None or not (block.line_sizes() > limit).any()):
         parsed = parse_block(block, wanted, guess)
         if parsed is not None:
             return parsed
@@ -221,18 +263,20 @@ def _parse(block: LineBlock | LongLine, wanted: WantedTexts, limit: int | None, 
 def parse_lines(block: LineBlock, wanted: WantedTexts, limit: int | None) -> RecordBlock:
     """Parse a block line by line; this defines what its records are."""
     kept: list[int] = []
-    values: list[list[Texts]] = []
+    values: list[Values] = []
     bad: list[BadRecord] = []
-    num_blank = 0
+    num_blank = num_filtered = 0
     stopped: RecordLimitError | None = None
     offsets = block.offsets()
     for number, fields in enumerate(_judge(block, wanted, limit)):
         if fields is None:
             num_blank += 1
+        elif fields is FILTERED:
+            num_filtered += 1
         elif isinstance(fields, RecordLimitError):
             stopped = fields
         elif isinstance(fields, str):
-            line, line_bytes = block.first_line + number, block.line(number)[:limit]
+            line, line_bytes = block.first_line + number, cut_large(block.line(number), limit)
             bad.append(BadRecord(offset=int(offsets[number]), line=line, line_bytes=line_bytes, reason=fields))
         else:
             kept.append(number)
@@ -243,16 +287,17 @@ def parse_lines(block: LineBlock, wanted: WantedTexts, limit: int | None) -> Rec
         num_blank=num_blank,
         offsets=offsets[numbers],
         lines=numbers + block.first_line,
-        columns={key: _build_column([record[index] for record in values]) for index, key in enumerate(wanted.keys)},
+        columns={
+            key: wanted.build_column([record[index] for record in values]) for index, key in enumerate(wanted.keys)
+        },
         bad=tuple(bad),
+        num_filtered=num_filtered,
         stopped=stopped,
     )
 
 
-def _judge(
-    block: LineBlock, wanted: WantedTexts, limit: int | None
-) -> Iterator[list[Texts] | str | RecordLimitError | None]:
-    """Yield for each line its texts, the reason why it is not a record, or None if it is blank; an error comes last."""
+def _judge(block: LineBlock, wanted: WantedTexts, limit: int | None) -> Iterator[Judgement | RecordLimitError | None]:
+    """Yield for each line what `WantedTexts.read_line` returns, or None if it is blank; an error comes last."""
     sizes = block.line_sizes().tolist()
     lines = [block.text(number) for number in range(len(sizes))]
     is_large = [limit is not None and size > limit for size in sizes]
@@ -274,7 +319,13 @@ def _judge(
                 return
 
 
-def _build_column(values: list[Texts]) -> TextColumn:
+def _arrow_type(column: TextColumn | TokenColumn) -> pa.DataType:
+    if isinstance(column, TokenColumn):
+        return _IDS if column.sequences_per_record is None else _ID_LISTS
+    return _TEXT if column.texts_per_record is None else _LIST
+
+
+def _build_column(values: Sequence[Texts]) -> TextColumn:
     if not any(isinstance(value, list) for value in values):
         return TextColumn(texts=pa.array(values, _TEXT), texts_per_record=None)
     lists = [value if isinstance(value, list) else [value] for value in values]
@@ -296,35 +347,55 @@ def parse_block(block: LineBlock, wanted: WantedTexts, guess: _Guess | None = No
     if is_blank is None or block.num_bytes > _ARROW_BLOCK_LIMIT:
         return None
     numbers = np.flatnonzero(~is_blank)
-    if not len(numbers) or not _is_utf8(block):
+    paths = wanted.paths
+    if paths is None or not len(numbers) or not _is_utf8(block):
         return None
-    scanned = scan_texts(block.data, block.starts[numbers], block.ends[numbers], wanted.keys)
+    scanned = _scan_columns(block, numbers, paths, wanted.vocabulary_size)
     if scanned is not None:
-        columns = {key: TextColumn(texts=texts, texts_per_record=None) for key, texts in scanned.items()}
-        return _whole_block(block, numbers, columns)
+        return _whole_block(block, numbers, scanned)
     types = guess.types
     if types is None and len(numbers) > 1:
         first = wanted.read_line(block.text(int(numbers[0])))
-        if not isinstance(first, str):
-            kinds = (_LIST if isinstance(value, list) else _TEXT for value in first)
-            types = dict(zip(wanted.keys, kinds, strict=True))
+        if isinstance(first, list):
+            types = {key: _arrow_type(wanted.build_column([value])) for key, value in zip(paths, first, strict=True)}
     if types is None:
         return None
-    read = None if guess.has_other_keys else _read_columns(block, types, len(numbers), other_keys="error")
+    layout = _Layout(paths=paths, types=types, vocabulary_size=wanted.vocabulary_size)
+    read = None if guess.has_other_keys else _read_columns(block, layout, len(numbers), other_keys="error")
     if read is None and _is_trusted(block):
-        read = _read_columns(block, types, len(numbers), other_keys="ignore")
+        read = _read_columns(block, layout, len(numbers), other_keys="ignore")
         guess.has_other_keys = read is not None
     return None if read is None else _whole_block(block, numbers, read)
 
 
-def _whole_block(block: LineBlock, numbers: NDArray[np.int64], columns: dict[str, TextColumn]) -> RecordBlock:
+def _scan_columns(
+    block: LineBlock, numbers: NDArray[np.int64], paths: Mapping[str, Path], vocabulary_size: int | None
+) -> Mapping[str, TextColumn | TokenColumn] | None:
+    """Read the columns of the lines of these numbers with the kernels; None if they cannot."""
+    starts, ends = block.starts[numbers], block.ends[numbers]
+    if vocabulary_size is None:
+        texts = scan_texts(block.data, starts, ends, list(dict.fromkeys(paths.values())))
+        if texts is None:
+            return None
+        return {key: TextColumn(texts=texts[path], texts_per_record=None) for key, path in paths.items()}
+    [(key, path)] = paths.items()
+    scanned = scan_ids(block.data, starts, ends, path, limit=vocabulary_size)
+    if scanned is None:
+        return None
+    tokens, lengths = scanned
+    return {key: TokenColumn(tokens=tokens, lengths=lengths, sequences_per_record=None)}
+
+
+def _whole_block(
+    block: LineBlock, numbers: NDArray[np.int64], columns: Mapping[str, TextColumn | TokenColumn]
+) -> RecordBlock:
     """Return a block in which the lines of these numbers are records and all others are blank."""
     return RecordBlock(
         num_lines=len(block.starts),
         num_blank=len(block.starts) - len(numbers),
         offsets=block.offsets()[numbers],
         lines=numbers + block.first_line,
-        columns=columns,
+        columns=dict(columns),
         bad=(),
     )
 
@@ -394,37 +465,50 @@ def _find_suspects(block: LineBlock) -> tuple[NDArray[np.int64], list[int]]:
     return np.concatenate(openers), wrong_numbers
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Where pyarrow finds the values, and their types."""
+
+    paths: Mapping[str, Path]
+    types: Mapping[str, pa.DataType]
+    """Type of each key's values."""
+    vocabulary_size: int | None
+
+
 def _read_columns(
-    block: LineBlock, types: dict[str, pa.DataType], num_records: int, *, other_keys: Literal["error", "ignore"]
-) -> dict[str, TextColumn] | None:
+    block: LineBlock, layout: _Layout, num_records: int, *, other_keys: Literal["error", "ignore"]
+) -> dict[str, TextColumn | TokenColumn] | None:
     """Read the columns with pyarrow; None if it cannot, or returns another number of rows, or a null."""
     import pyarrow.json  # slow to load, and not always needed
 
     begin = int(block.starts[0])  # after a BOM
+    schema = pa.schema(nested_fields({path: layout.types[key] for key, path in layout.paths.items()}))
     try:
         table = pyarrow.json.read_json(
             pa.BufferReader(pa.py_buffer(memoryview(block.data)[begin : block.num_bytes])),
             read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=block.num_bytes + 1),
-            parse_options=pyarrow.json.ParseOptions(
-                explicit_schema=pa.schema(types), unexpected_field_behavior=other_keys
-            ),
+            parse_options=pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=other_keys),
         )
     except pa.ArrowInvalid:
         return None
     if table.num_rows != num_records:
         return None
-    columns: dict[str, TextColumn] = {}
-    for key in types:
-        array = _join(table.column(key))
-        is_list = pa.types.is_list(array.type)
-        texts = array.flatten() if is_list else array
-        if array.null_count or texts.null_count:
+    columns: dict[str, TextColumn | TokenColumn] = {}
+    for key, path in layout.paths.items():
+        array = find_column(table, path)
+        column = None if array is None else _read_column(array, layout.vocabulary_size)
+        if column is None:
             return None
-        counts = np.diff(array.offsets.to_numpy()).astype(np.int64) if is_list else None
-        columns[key] = TextColumn(texts=texts, texts_per_record=counts)
+        columns[key] = column
     return columns
 
 
-def _join(chunks: pa.ChunkedArray) -> pa.Array:
-    """Return the chunks as one array, without a copy if there is only one, as pyarrow returns for one block."""
-    return chunks.chunk(0) if chunks.num_chunks == 1 else pa.concat_arrays(chunks.chunks)
+def _read_column(array: pa.Array, vocabulary_size: int | None) -> TextColumn | TokenColumn | None:
+    """Return the column of an array without nulls; None if a list has a null, or something that is no token id."""
+    if vocabulary_size is not None:
+        return read_token_column(array, vocabulary_size)
+    if not pa.types.is_list(array.type):
+        return TextColumn(texts=array, texts_per_record=None)
+    texts = array.flatten()
+    counts = np.diff(array.offsets.to_numpy()).astype(np.int64)
+    return None if texts.null_count else TextColumn(texts=texts, texts_per_record=counts)

@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from dsindex.text.token_ids import TokenColumn
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -62,7 +64,7 @@ def hash_records(block: RecordBlock) -> NDArray[np.uint64]:
     """Return the hash of each record, shape [records]: the sum of its keys' hashes, in any order, modulo 2**64.
 
     A key's hash is XXH3-64 of its text in UTF-8; for a list of any other length than 1, XXH3-64 of its texts' hashes,
-    8 bytes each.
+    8 bytes each. Of token ids, the ids are hashed, 4 bytes each, in place of the text.
     """
     total = np.zeros(len(block.offsets), np.uint64)
     for column in block.columns.values():
@@ -70,11 +72,15 @@ def hash_records(block: RecordBlock) -> NDArray[np.uint64]:
     return total
 
 
-def _hash_column(column: TextColumn) -> NDArray[np.uint64]:
-    hashes = _hash_texts(column.texts)
-    if column.texts_per_record is None:
+def _hash_column(column: TextColumn | TokenColumn) -> NDArray[np.uint64]:
+    if isinstance(column, TokenColumn):
+        ids = column.tokens.astype("<u4", copy=False)
+        hashes, counts = _hash_items(ids.data.cast("B"), _starts(column.lengths) * 4), column.sequences_per_record
+    else:
+        hashes, counts = _hash_texts(column.texts), column.texts_per_record
+    if counts is None:
         return hashes
-    ends = np.cumsum(column.texts_per_record).tolist()
+    ends = np.cumsum(counts).tolist()
     stored = hashes.astype("<u8", copy=False)
     begin = 0
     joined = np.empty(len(ends), np.uint64)
@@ -89,17 +95,34 @@ def _hash_texts(texts: pa.LargeStringArray) -> NDArray[np.uint64]:
     _, ends_buffer, data_buffer = texts.buffers()
     if not len(texts):
         return np.empty(0, np.uint64)
-    ends = np.frombuffer(ends_buffer, np.int64)[texts.offset : texts.offset + len(texts) + 1].tolist()
-    data = memoryview(b"" if data_buffer is None else data_buffer)
+    bounds = np.frombuffer(ends_buffer, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return _hash_items(memoryview(b"" if data_buffer is None else data_buffer), bounds)
+
+
+def _hash_items(data: memoryview, bounds: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Hash the bytes between each two of the bounds."""
     digest, seed = xxhash.xxh3_64_intdigest, HASH_SEED
     return np.fromiter(
-        (digest(data[begin:end], seed=seed) for begin, end in pairwise(ends)),
+        (digest(data[begin:end], seed=seed) for begin, end in pairwise(bounds.tolist())),
         np.uint64,
-        count=len(texts),
+        count=len(bounds) - 1,
     )
 
 
-def _filter_column(column: TextColumn, kept: NDArray[np.bool_]) -> TextColumn:
+def _starts(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where consecutive items of these sizes begin, and where the last one ends."""
+    return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+
+
+def _filter_column(column: TextColumn | TokenColumn, kept: NDArray[np.bool_]) -> TextColumn | TokenColumn:
+    if isinstance(column, TokenColumn):
+        counts = column.sequences_per_record
+        own = kept if counts is None else np.repeat(kept, counts)
+        return TokenColumn(
+            tokens=column.tokens[np.repeat(own, column.lengths)],
+            lengths=column.lengths[own],
+            sequences_per_record=None if counts is None else counts[kept],
+        )
     counts = column.texts_per_record
     if counts is None:
         return replace(column, texts=column.texts.filter(pa.array(kept)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+    from dsindex.text.fields import Path
 
 _SPARE_BYTES = 64
 """Bytes that the kernels copy at once, possibly beyond the end of a text."""
@@ -35,34 +38,80 @@ def find_newlines(data: bytearray, size: int) -> NDArray[np.int64] | None:
 
 
 def scan_texts(
-    data: bytearray, starts: NDArray[np.int64], ends: NDArray[np.int64], keys: Sequence[str]
-) -> dict[str, pa.LargeStringArray] | None:
-    """Read the strings under the wanted keys of lines of JSON.
+    data: bytearray, starts: NDArray[np.int64], ends: NDArray[np.int64], paths: Sequence[Path]
+) -> dict[Path, pa.LargeStringArray] | None:
+    """Read the strings at the wanted paths of lines of JSON.
 
     Args:
         data: The lines, in UTF-8, which is not checked.
         starts: Index in `data` of each line's first byte, shape [lines], at least one.
         ends: Index in `data` after each line's last byte, same shape.
-        keys: The wanted top-level keys.
+        paths: The wanted paths, each once, none of which leads through the value of another.
 
     Returns:
-        For each key an array of shape [lines]. None while the kernels are not loaded, and unless each line is an object
-        that has each key once, written without escapes, with a string that has no lone surrogate as its value.
+        For each path an array of shape [lines]. None while the kernels are not loaded, and unless each line is an
+        object that has each key of a path once, written without escapes, with a string that has no lone surrogate as
+        the value at the path.
     """
     kernels = loaded_kernels()
     if kernels is None:
         return None
-    spelt = [key.encode("utf-8", errors="surrogatepass") for key in keys]
-    key_bytes = np.frombuffer(b"".join(spelt), np.uint8)
-    key_ends = np.cumsum([len(key) for key in spelt], dtype=np.int64)
+    key_bytes, key_ends, objects, columns = _plan_keys(tuple(paths))
     room = int(ends[-1] - starts[0]) + _SPARE_BYTES
-    buffer = pa.allocate_buffer(len(keys) * room)  # from Arrow's pool, whose memory is not cleared
+    buffer = pa.allocate_buffer(len(paths) * room)  # from Arrow's pool, whose memory is not cleared
     texts = np.frombuffer(buffer, np.uint8)
-    text_ends = np.empty((len(keys), len(starts) + 1), np.int64)
-    text_ends[:, 0] = room * np.arange(len(keys))
-    if not kernels.read_objects(np.frombuffer(data, np.uint8), starts, ends, key_bytes, key_ends, texts, text_ends):
+    text_ends = np.empty((len(paths), len(starts) + 1), np.int64)
+    text_ends[:, 0] = room * np.arange(len(paths))
+    octets = np.frombuffer(data, np.uint8)
+    if not kernels.read_objects(octets, starts, ends, key_bytes, key_ends, objects, columns, texts, text_ends):
         return None
     return {
-        key: pa.LargeStringArray.from_buffers(len(starts), pa.py_buffer(text_ends[number]), buffer)
-        for number, key in enumerate(keys)
+        path: pa.LargeStringArray.from_buffers(len(starts), pa.py_buffer(text_ends[number]), buffer)
+        for number, path in enumerate(paths)
     }
+
+
+def scan_ids(
+    data: bytearray, starts: NDArray[np.int64], ends: NDArray[np.int64], path: Path, *, limit: int
+) -> tuple[NDArray[np.uint32], NDArray[np.int64]] | None:
+    """Read the list of integers at a path of lines of JSON.
+
+    Args:
+        data: The lines, in UTF-8, which is not checked.
+        starts: Index in `data` of each line's first byte, shape [lines], at least one.
+        ends: Index in `data` after each line's last byte, same shape.
+        path: The path of the list.
+        limit: The integers are from 0 to below this number.
+
+    Returns:
+        The integers of all lines, and the number of those of each line, shape [lines]. None while the kernels are not
+        loaded, and unless each line is an object that has each key of the path once, written without escapes, with such
+        a list as the value at the path.
+    """
+    kernels = loaded_kernels()
+    if kernels is None:
+        return None
+    ids = np.empty(int(ends[-1] - starts[0]) // 2 + 1, np.uint32)  # each takes a digit and a comma or bracket
+    id_ends = np.empty(len(starts), np.int64)
+    octets = np.frombuffer(data, np.uint8)
+    if not kernels.read_id_lists(octets, starts, ends, *_plan_keys((path,)), limit, ids, id_ends):
+        return None
+    return ids[: id_ends[-1]].copy(), np.diff(id_ends, prepend=0)
+
+
+@functools.lru_cache(maxsize=16)
+def _plan_keys(
+    paths: tuple[Path, ...],
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the keys of all paths as the kernel takes them: bytes, ends, objects and columns."""
+    numbers: dict[Path, int] = {}
+    for path in paths:
+        for depth in range(1, len(path) + 1):
+            numbers.setdefault(path[:depth], len(numbers))
+    spelt = [path[-1].encode("utf-8", errors="surrogatepass") for path in numbers]
+    return (
+        np.frombuffer(b"".join(spelt), np.uint8),
+        np.cumsum([len(key) for key in spelt], dtype=np.int64),
+        np.array([numbers.get(path[:-1], -1) for path in numbers], np.int64),
+        np.array([paths.index(path) if path in paths else -1 for path in numbers], np.int64),
+    )

@@ -1,42 +1,54 @@
 """Load a tokenizer and describe it as plain data, so that every worker gets the same bytes once.
 
-The format is that of the `tokenizers` library: a `tokenizer.json`, or a folder with one as written by `save_pretrained`
-of transformers. Whatever transformers would add from the folder's other files must be in `tokenizer.json` itself.
+The formats are a `tokenizer.json` of the `tokenizers` library, or a folder with one as written by `save_pretrained` of
+transformers; a SentencePiece `.model`; ranks of tiktoken in three kinds of files; GPT-2's vocab.json and merges.txt.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import difflib
 import functools
 import hashlib
-import json
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dsindex.errors import TokenizerError
-from dsindex.regular_files import open_file
+from dsindex.text.conversion.gpt2_files import END_OF_TEXT, convert_gpt2_files
+from dsindex.text.conversion.ranks import make_tiktoken, read_definition
+from dsindex.text.conversion.sentencepiece import read_sentencepiece
+from dsindex.text.hub import find_tokenizer
+from dsindex.text.tokenizer_file import TokenizerOptions, kind_of_file, read_encoding, read_tokenizer_bytes
+from dsindex.text.tokenizer_folder import (
+    LARGEST_FILE_BYTES,
+    check_config_agrees,
+    find_tokenizer_file,
+    parse_json,
+    parse_object,
+    read_folder_config,
+    token_text,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     import tokenizers
 
-LARGEST_FILE_BYTES = 512 * 1024**2
-"""Far more than any tokenizer.json, so that a corpus passed by mistake is refused before it is read."""
 
-_FROM_SENTENCEPIECE = (
-    "convert it once with transformers (it needs the sentencepiece and protobuf packages), from the model's own "
-    "folder: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER), and use NEW_FOLDER"
-)
-_FROM_TIKTOKEN = (
-    "convert it once with transformers (it needs the tiktoken and blobfile packages): "
-    "transformers.integrations.tiktoken.convert_tiktoken_to_fast(ENCODING, NEW_FOLDER), and use NEW_FOLDER"
-)
-_FROM_PARTS = "convert it once with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)"
-_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+__all__ = [
+    "LARGEST_FILE_BYTES",
+    "LibraryName",
+    "Tokenizer",
+    "TokenizerOptions",
+    "decode",
+    "load_tokenizer",
+    "require_eod",
+    "shared_sentencepiece",
+    "shared_tokenizer",
+]
+
+LibraryName = Literal["tokenizers", "sentencepiece", "tiktoken"]
+"""The library that defines a tokenizer's format, which is the reference for its tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,41 +56,50 @@ class Tokenizer:
     """A tokenizer as data: picklable, comparable, and the same on every node."""
 
     name: str
-    """Name of the folder or file, for messages and the manifest."""
+    """Name of the folder or file, or in the hub, for messages and the manifest."""
     json: bytes
-    """The bytes of tokenizer.json."""
+    """The bytes of tokenizer.json; empty for a tokenizer of another library."""
     sha256: str
-    """SHA-256 of these bytes, in hexadecimal."""
+    """SHA-256 of these bytes, or of `model`, in hexadecimal."""
     vocabulary_size: int
     """Number of tokens, including added ones: `len(tokenizer)` in transformers, which determines Megatron's dtype."""
     eod_id: int | None
     eod_token: str | None
     special_tokens: tuple[str, ...]
-    """Strings that become one token wherever they occur in a text, in the order of tokenizer.json."""
+    """Strings that become one token wherever they occur in a text, in the order of their ids."""
+    library: LibraryName = "tokenizers"
+    model: bytes = b""
+    """The bytes of a SentencePiece `.model`, or the definition of a tiktoken encoding; empty for a tokenizer.json."""
+    revision: str | None = None
+    """The commit in the hub that it was loaded from; None for a path."""
 
 
-def load_tokenizer(path: str, *, eod_token: str | None = None) -> Tokenizer:
+def load_tokenizer(path: str, *, eod_token: str | None = None, options: TokenizerOptions | None = None) -> Tokenizer:
     """Read a tokenizer and find its end-of-document token.
 
     Args:
-        path: A tokenizer.json, or a folder with one and, optionally, tokenizer_config.json and
-            special_tokens_map.json.
-        eod_token: The end-of-document token; None for the folder's eos_token, if it has one.
+        path: A tokenizer's file; a folder with a tokenizer.json and, optionally, tokenizer_config.json and
+            special_tokens_map.json; or a name in the Hugging Face hub, optionally with `@` and a revision.
+        eod_token: The end-of-document token; None for the folder's eos_token or the file's own, if it has one.
+        options: What the file does not say.
 
     Raises:
         TokenizerError: If there is no tokenizer, it is of another kind, it is broken, its output would not be a
             function of the text, the folder's files disagree, or the EOD token is not in the vocabulary.
     """
-    file = _find_tokenizer_json(path)
-    content = _read_tokenizer_json(file)
-    tokenizer = _describe(file, content, name=os.path.basename(os.path.abspath(path)))
-    config = _read_config(path) if os.path.isdir(path) else {}
-    if config:
-        _check_config_agrees(path, config, tokenizer)
-    eod = eod_token if eod_token is not None else _token_text(config.get("eos_token"))
+    options = options or TokenizerOptions()
+    if options.vocab_file is not None and options.merge_file is not None:
+        file, tokenizer, own_eod = options.vocab_file, *_read_gpt2_files(options.vocab_file, options.merge_file)
+    else:
+        found = find_tokenizer(path)
+        file = find_tokenizer_file(found.path, options.folder_suffix)
+        tokenizer, own_eod = _read_file(found.path, file, options)
+        if found.name is not None:
+            tokenizer = replace(tokenizer, name=found.name, revision=found.revision)
+    eod = eod_token if eod_token is not None else own_eod
     if eod is None:
         return tokenizer
-    eod_id = shared_tokenizer(tokenizer).token_to_id(eod)
+    eod_id = _token_id(tokenizer, eod)
     if eod_id is None:
         msg = (
             f"{file}: expected the EOD token {eod!r} in the vocabulary, but it is missing; "
@@ -104,19 +125,37 @@ def require_eod(tokenizer: Tokenizer) -> int:
 
 def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """Return the text of token ids, including special tokens, for showing samples."""
-    return shared_tokenizer(tokenizer).decode([int(token) for token in ids], skip_special_tokens=False)
+    numbers = [int(token) for token in ids]
+    if tokenizer.library == "sentencepiece":
+        return str(shared_sentencepiece(tokenizer).decode(numbers))
+    if tokenizer.library == "tiktoken":
+        encoding = read_definition(tokenizer.model)
+        spelt = {number: token for token, number in encoding.ranks.items()}
+        named = {**encoding.control_tokens, **encoding.special_tokens}
+        spelt.update((number, token.encode()) for token, number in named.items())
+        return b"".join(spelt.get(number, b"") for number in numbers).decode(errors="replace")
+    return shared_tokenizer(tokenizer).decode(numbers, skip_special_tokens=False)
 
 
 def shared_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     """Return the process-wide `tokenizers` object: the reference, with truncation and padding off as in Megatron.
 
     Threads share it, and encode in parallel.
+
+    Raises:
+        TokenizerError: If the tokenizer is not a tokenizer.json.
     """
-    return _load(tokenizer.json)
+    if tokenizer.library != "tokenizers":
+        msg = (
+            f"{tokenizer.name}: expected a tokenizer.json, got a tokenizer of {tokenizer.library}; `dsindex build` "
+            f"reads such a file, this command does not"
+        )
+        raise TokenizerError(msg)
+    return _load_json(tokenizer.json)
 
 
 @functools.lru_cache(maxsize=4)
-def _load(content: bytes) -> tokenizers.Tokenizer:
+def _load_json(content: bytes) -> tokenizers.Tokenizer:
     import tokenizers
 
     loaded = tokenizers.Tokenizer.from_buffer(content)
@@ -125,76 +164,81 @@ def _load(content: bytes) -> tokenizers.Tokenizer:
     return loaded
 
 
-def _find_tokenizer_json(path: str) -> str:
-    if not os.path.exists(path):
-        msg = (
-            f"{path}: expected a tokenizer.json or a folder with one, found nothing; "
-            "use a local path (models are not downloaded)"
-        )
-        raise TokenizerError(msg)
-    if not os.path.isdir(path):
-        return path
-    file = os.path.join(path, "tokenizer.json")
-    if os.path.isfile(file):
-        return file
-    names = sorted(os.listdir(path))
-    shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
-    msg = f"{path}: expected a folder with a tokenizer.json, got one with {shown}; {_folder_remedy(path, names)}"
-    raise TokenizerError(msg)
+def shared_sentencepiece(tokenizer: Tokenizer) -> Any:  # noqa: ANN401 - sentencepiece has no types
+    """Return the process-wide SentencePieceProcessor, which threads share."""
+    return _load_sentencepiece(tokenizer.model)
 
 
-def _folder_remedy(path: str, names: list[str]) -> str:
-    for name in names:
-        if name.endswith((".model", ".tiktoken")):
-            with open_file(os.path.join(path, name)) as stream:
-                kind, remedy = _foreign_kind(name, stream.read(4096)) or ("unknown", _FROM_PARTS)
-            return f"{name} is a {kind} file: {remedy}"
-    if {"vocab.json", "vocab.txt", "tekken.json"} & set(names):
-        return _FROM_PARTS
-    return "use the folder that contains tokenizer.json"
+@functools.lru_cache(maxsize=4)
+def _load_sentencepiece(content: bytes) -> Any:  # noqa: ANN401 - as above
+    import sentencepiece
+
+    return sentencepiece.SentencePieceProcessor(model_proto=content)
 
 
-def _foreign_kind(name: str, head: bytes) -> tuple[str, str] | None:
-    """Return kind and remedy of another tokenizer file, by content first: Llama 3's `tokenizer.model` is tiktoken's."""
-    token, _, rank = head.partition(b"\n")[0].strip().partition(b" ")
-    if token and rank.isdigit():
-        try:
-            base64.b64decode(token, validate=True)
-        except binascii.Error:
-            pass
-        else:
-            return "tiktoken", _FROM_TIKTOKEN
-    # A SentencePiece model is a protobuf that begins with its first piece: field 1, length, field 1, length, text.
-    if len(head) > 4 and head[0] == 0x0A and head[2] == 0x0A and 0 < head[3] < head[1]:
-        return "SentencePiece", _FROM_SENTENCEPIECE
-    if name.endswith(".model"):
-        return "SentencePiece", _FROM_SENTENCEPIECE
-    return ("tiktoken", _FROM_TIKTOKEN) if name.endswith(".tiktoken") else None
-
-
-def _read_tokenizer_json(file: str) -> bytes:
+def _read_file(path: str, file: str, options: TokenizerOptions) -> tuple[Tokenizer, str | None]:
+    """Return the tokenizer in a file, and its own EOD token."""
+    name, content = os.path.basename(os.path.abspath(path)), read_tokenizer_bytes(file)
+    kind = kind_of_file(file, content, options)
+    if kind == "tokenizer.json":
+        tokenizer = _describe(file, content, name=name)
+        config = read_folder_config(path) if os.path.isdir(path) else {}
+        if config:
+            check_config_agrees(path, config, shared_tokenizer(tokenizer))
+        return tokenizer, token_text(config.get("eos_token"))
+    if kind == "SentencePiece":
+        return _describe_sentencepiece(file, content, name=name)
+    encoding, eod = read_encoding(file, content, kind, options)
+    model = encoding.write()
     try:
-        with open_file(file) as stream:
-            foreign = _foreign_kind(file, stream.read(4096))
-            if foreign is not None:
-                msg = f"{file}: expected a tokenizer.json, got a {foreign[0]} file; {foreign[1]}"
-                raise TokenizerError(msg)
-            size = os.fstat(stream.fileno()).st_size
-            if size > LARGEST_FILE_BYTES:
-                msg = (
-                    f"{file}: expected a tokenizer.json, got a file of {size} bytes; pass the tokenizer, not the input"
-                )
-                raise TokenizerError(msg)
-            stream.seek(0)
-            return stream.read()
-    except OSError as error:
-        msg = f"{file}: expected a readable tokenizer.json, got {error.strerror}; check the path and its permissions"
+        make_tiktoken(encoding)
+    except Exception as error:  # it raises bare ones for a pattern
+        msg = f"{file}: expected an encoding that tiktoken loads, got the error {error}; fetch the file again"
         raise TokenizerError(msg) from error
+    special = tuple(sorted(encoding.special_tokens, key=encoding.special_tokens.__getitem__))
+    return _of_model("tiktoken", model, name=name, size=encoding.vocabulary_size, special=special), eod
+
+
+def _read_gpt2_files(vocab_file: str, merge_file: str) -> tuple[Tokenizer, str | None]:
+    vocabulary = parse_json(vocab_file, read_tokenizer_bytes(vocab_file))
+    try:
+        content = convert_gpt2_files(vocabulary, read_tokenizer_bytes(merge_file))
+    except ValueError as error:
+        msg = f"{vocab_file} and {merge_file}: expected GPT-2's vocabulary and merges, but {error}; fetch them again"
+        raise TokenizerError(msg) from error
+    tokenizer = _describe(vocab_file, content, name=os.path.basename(vocab_file))
+    return tokenizer, END_OF_TEXT if tokenizer.special_tokens else None
+
+
+def _describe_sentencepiece(file: str, content: bytes, *, name: str) -> tuple[Tokenizer, str | None]:
+    try:
+        model = read_sentencepiece(content)
+        loaded = _load_sentencepiece(content)
+    except (ValueError, RuntimeError, OSError) as error:
+        msg = f"{file}: expected a SentencePiece model, but it cannot be read ({error}); fetch or save it again"
+        raise TokenizerError(msg) from error
+    size, eos = loaded.get_piece_size(), loaded.eos_id()
+    tokenizer = _of_model("sentencepiece", content, name=name, size=size, special=model.user_defined)
+    return tokenizer, loaded.id_to_piece(eos) if eos >= 0 else None
+
+
+def _of_model(library: LibraryName, model: bytes, *, name: str, size: int, special: Iterable[str]) -> Tokenizer:
+    return Tokenizer(
+        name=name,
+        json=b"",
+        sha256=hashlib.sha256(model).hexdigest(),
+        vocabulary_size=size,
+        eod_id=None,
+        eod_token=None,
+        special_tokens=tuple(special),
+        library=library,
+        model=model,
+    )
 
 
 def _describe(file: str, content: bytes, *, name: str) -> Tokenizer:
     """Check a tokenizer.json and return its description without the EOD token."""
-    document = _parse_object(file, content)
+    document = parse_object(file, content)
     version, model = document.get("version", "1.0"), document.get("model")
     if version != "1.0":
         msg = f"{file}: expected a tokenizer.json of version '1.0', got {version!r}; save it with a released tokenizers"
@@ -228,76 +272,26 @@ def _describe(file: str, content: bytes, *, name: str) -> Tokenizer:
     return replace(tokenizer, vocabulary_size=size)
 
 
-def _parse_object(file: str, content: bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        msg = f"{file}: expected JSON, but it cannot be read ({error}); fetch or save the file again"
-        raise TokenizerError(msg) from error
-    if not isinstance(document, dict):
-        msg = f"{file}: expected a JSON object, got {type(document).__name__}; fetch or save the file again"
-        raise TokenizerError(msg)
-    return document
-
-
-def _read_config(folder: str) -> dict[str, Any]:
-    """Read the folder's other files; tokenizer_config.json takes precedence over special_tokens_map.json."""
-    merged: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        file = os.path.join(folder, name)
-        if os.path.isfile(file):
-            with open_file(file) as stream:
-                found = _parse_object(file, stream.read(LARGEST_FILE_BYTES))
-            merged.update((key, value) for key, value in found.items() if value is not None)
-    return merged
-
-
-def _token_text(token: object) -> str | None:
-    """Return a token's text; the folder's files store a string, or an object with its content."""
-    content = token.get("content") if isinstance(token, dict) else token
-    return content if isinstance(content, str) else None
-
-
-def _config_tokens(config: dict[str, Any]) -> Iterator[str]:
-    values: list[object] = [config.get(name) for name in _NAMED_TOKENS]
-    for name in ("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder"):
-        group = config.get(name)
-        values.extend(group.values() if isinstance(group, dict) else group if isinstance(group, list) else [])
-    yield from filter(None, map(_token_text, values))
-
-
-def _check_config_agrees(folder: str, config: dict[str, Any], tokenizer: Tokenizer) -> None:
-    """Refuse a folder from which transformers, and so Megatron, would load another tokenizer than tokenizer.json.
-
-    Tokens that only the other files name get new ids, and an explicit add_bos_token or add_eos_token replaces the
-    post-processor. Source: `TokenizersBackend.__init__` and `update_post_processor` of transformers 5.
-    """
-    remedy = (
-        "make the files agree (AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER) of transformers), "
-        "or use the tokenizer.json itself"
-    )
-    loaded = shared_tokenizer(tokenizer)
-    missing = next((token for token in _config_tokens(config) if loaded.token_to_id(token) is None), None)
-    if missing is not None:
-        msg = (
-            f"{folder}: expected tokenizer.json to have all tokens of the other files, {missing!r} is missing; {remedy}"
-        )
-        raise TokenizerError(msg)
-    if "add_bos_token" not in config and "add_eos_token" not in config:
-        return
-    ends = [(config.get(f"add_{end}_token"), _token_text(config.get(f"{end}_token"))) for end in ("bos", "eos")]
-    bos, eos = ([loaded.token_to_id(token)] if wanted and token is not None else [] for wanted, token in ends)
-    plain, processed = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
-    if processed != [*bos, *plain, *eos]:
-        msg = (
-            f"{folder}: tokenizer_config.json and the post-processor of tokenizer.json disagree on the tokens around a "
-            f"text: add_bos_token and add_eos_token make it {[*bos, *plain, *eos]}, the latter {processed}; {remedy}"
-        )
-        raise TokenizerError(msg)
+def _token_id(tokenizer: Tokenizer, token: str) -> int | None:
+    if tokenizer.library == "tiktoken":
+        return read_definition(tokenizer.model).token_id(token)
+    if tokenizer.library == "sentencepiece":
+        pieces = read_sentencepiece(tokenizer.model).pieces
+        return pieces.index(token) if token in pieces else None
+    return shared_tokenizer(tokenizer).token_to_id(token)
 
 
 def _suggestion(tokenizer: Tokenizer, wanted: str) -> str:
-    vocabulary = shared_tokenizer(tokenizer).get_vocab(with_added_tokens=True)
-    close = difflib.get_close_matches(wanted, tokenizer.special_tokens) or difflib.get_close_matches(wanted, vocabulary)
+    close = difflib.get_close_matches(wanted, tokenizer.special_tokens) or difflib.get_close_matches(
+        wanted, _all_tokens(tokenizer)
+    )
     shown = close or list(tokenizer.special_tokens[:3])
     return f"near it: {', '.join(map(repr, shown))}; " if shown else ""
+
+
+def _all_tokens(tokenizer: Tokenizer) -> Iterable[str]:
+    if tokenizer.library == "tiktoken":
+        return read_definition(tokenizer.model).control_tokens
+    if tokenizer.library == "sentencepiece":
+        return read_sentencepiece(tokenizer.model).pieces
+    return shared_tokenizer(tokenizer).get_vocab(with_added_tokens=True)

@@ -29,6 +29,7 @@ from tests.benchmarks.builds import (
     measure_start,
     measure_warm_ray,
 )
+from tests.benchmarks.containers import measure_containers
 from tests.benchmarks.merges import measure_many_documents, measure_many_shards, measure_merge
 from tests.benchmarks.packing import measure_packing
 from tests.benchmarks.plans import measure_cluster, measure_planning
@@ -68,6 +69,7 @@ GROUPS: dict[str, tuple[Callable[[Setting], Measured], ...]] = {
     "start": (measure_start,),
     "build": (measure_build,),
     "encoding": (measure_encoding,),
+    "containers": (measure_containers,),
     "ray": (measure_ray, measure_warm_ray),
     "growth": (measure_growth,),
     "merge": (measure_merge,),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import random
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dsindex.errors import BadRecordError, InputError
+from dsindex.text.forms import InputForm, TextPart
+from dsindex.text.parts import read_part
 from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.compressed import COMPRESSORS
 from tests.support.golden import OWN, golden_runs
@@ -59,7 +63,8 @@ def outputs(folder: Path) -> dict[str, Any]:
         if name.endswith("manifest.json"):
             content = json.loads(files[name])
             for entry in content["inputs"]:
-                del entry["size_bytes"], entry["fingerprint"]
+                for key in ("size_bytes", "fingerprint", "compression", "text_bytes"):
+                    entry.pop(key, None)
             files[name] = content
     return files
 
@@ -129,6 +134,24 @@ def test_a_killed_build_of_a_compressed_input_goes_on(
     assert not (tmp_path / "out" / "x.build").exists()
 
 
+@pytest.mark.fault
+def test_parts_that_another_decompressor_unpacked_are_made_again(
+    text: bytes, expected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = compressed(text, "one.gz", tmp_path)
+    build(source, tmp_path / "out", shard_size="2KiB", keep_shards=True)
+    for path in (tmp_path / "out").iterdir():
+        if path.is_file():
+            path.unlink()
+    for module in ("feeding", "kept_shards"):
+        monkeypatch.setattr(f"workflows.stages.{module}.decoder_version", lambda _: "another 1.0")
+    ledger = tmp_path / "out/x.build/ledger.jsonl"
+    before = ledger.read_bytes().count(b'"kind":"shard"')
+    report = build(source, tmp_path / "out", shard_size="2KiB", keep_shards=True)
+    assert ledger.read_bytes().count(b'"kind":"shard"') == before + report.run.shards
+    assert outputs(tmp_path / "out") == expected
+
+
 @pytest.mark.parametrize("shard_size", ["1KiB", "64MiB"])
 @pytest.mark.parametrize("name", ["one.gz", "members.gz", "blocks.gz", "frames.zst", "one.xz"])
 def test_the_first_bad_record_is_named_by_its_line(text: bytes, tmp_path: Path, name: str, shard_size: str) -> None:
@@ -164,8 +187,8 @@ def test_verify_tokenizes_a_compressed_source_again(text: bytes, tmp_path: Path)
         source = compressed(text, name, folder)
         build(source, folder / "out", shard_size="2KiB")
         report = verify(folder / "out/x_text_document", against_source=True, tokenizer=OWN.plain_tokenizer)
-        assert report.ok, report.findings
-        assert any("against the source" in check for check in report.checked)
+        assert report, report.findings
+        assert "against the source" in str(report)
 
 
 def test_all_kinds_build_side_by_side(tmp_path: Path) -> None:
@@ -199,3 +222,42 @@ def build_golden(run: GoldenRun, sources: list[str], out: Path) -> None:
         for suffix in ("bin", "idx"):
             got = (out / f"{run.name}_{key}_document.{suffix}").read_bytes()
             assert got == Path(f"{prefix}.{suffix}").read_bytes()
+
+
+def test_damaged_files_are_left_out_as_a_whole_if_wanted(text: bytes, tmp_path: Path) -> None:
+    lines = text.splitlines(keepends=True)
+    whole = [gzip.compress(b"".join(lines[number * 100 : (number + 1) * 100])) for number in range(4)]
+    (tmp_path / "all").mkdir()
+    for number, content in enumerate([whole[0], whole[1][:-3], b"<html>404</html>", whole[3]]):
+        (tmp_path / f"all/{number}.gz").write_bytes(content)
+    sources = tuple(f"{number}.gz" for number in range(4))
+    for number, way in enumerate(WAYS):
+        out, expected = tmp_path / f"out{number}", tmp_path / f"expected{number}"
+        with pytest.raises(InputError, match=r"[12]\.gz: expected gzip data"):
+            build(tmp_path / "all/0.gz", out, input=sources, **way)
+        report = build(tmp_path / "all/0.gz", out, input=sources, on_bad_input="skip-file", fresh=True, **way)
+        build(tmp_path / "all/0.gz", expected, input=("0.gz", "3.gz"), **way)
+        for name in ("x_text_document.bin", "x_title_document.idx", "x_text_document.provenance.parquet"):
+            assert (out / name).read_bytes() == (expected / name).read_bytes()
+        assert report.input_notes[0] == "2 damaged inputs were left out:"
+        assert "1.gz: expected gzip data, but the member that begins at byte 0 is cut off" in report.input_notes[1]
+        content = json.loads((out / "x_text_document.manifest.json").read_bytes())["content"]
+        assert [entry["path"] for entry in content["damaged_inputs"]] == ["1.gz", "2.gz"]
+        assert len(content["inputs"]) == 2
+
+
+def test_a_bomb_of_one_line_is_a_bad_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsindex.text.parts.LARGEST_RECORD_BYTES", 8 << 20)
+    source = tmp_path / "text"
+    source.write_bytes(gzip.compress(b'{"text": "a", "title": "b"}\n' + bytes(100 << 20)))
+    part = TextPart(path=str(source), begin=0, end=source.stat().st_size, form=InputForm(container="gzip"))
+    tracemalloc.start()
+    blocks = list(read_part(part, keys=("text", "title")))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [(block.num_lines, len(block.bad)) for block in blocks] == [(1, 0), (1, 1)]
+    assert peak < 40 << 20
+    report = build(source, tmp_path / "out", workers=1)
+    assert (report.counts.kept, report.counts.quarantined) == (1, 1)
+    with pytest.raises(BadRecordError, match=r"text, line 2: record of 104857600 bytes is larger than the limit"):
+        build(source, tmp_path / "out", on_bad_record="fail", max_record_size="1MiB", fresh=True)

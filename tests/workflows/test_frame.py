@@ -12,8 +12,8 @@ import pytest
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import InputError, OutputError, PlanError
 from dsindex.shards.tokenize import KeyResult, ShardResult, ShardTask, fingerprint_input, shard_attempt
-from workflows.jobs.frame import Job, Made, run_job, work_folder_path
-from workflows.options.config import WorkConfig
+from workflows.jobs.frame import Job, Made, run_job
+from workflows.options.config import WorkConfig, work_folder_path
 from workflows.stages.early_merge import TokenSource
 from workflows.stages.tokenize import make_shards
 from workflows.state.identity import Plan

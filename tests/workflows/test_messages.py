@@ -73,8 +73,8 @@ def case(message: str, *arguments: str, code: int = 1) -> Any:
     [
         case(r"nowhere\.jsonl: cannot be read \(No such file", "--input", "{tmp}/nowhere.jsonl", *TOKENIZER),
         case(r"\*\.none: expected at least one file to match", "--input", "{tmp}/*.none", *TOKENIZER),
-        case("expected a file, got a folder", "--input", "{tmp}", *TOKENIZER),
-        case(r"expected JSONL text, got a \.gz file; unpack it first", "--input", "{tmp}/in.jsonl.gz", *TOKENIZER),
+        case("notes: expected files with records .* found nothing; name", "--input", "{tmp}/notes", *TOKENIZER),
+        case(r"expected gzip data as its name says, got other data", "--input", "{tmp}/in.jsonl.gz", *TOKENIZER),
         case("nowhere", "--input", "{good}", "--tokenizer-model", "{tmp}/nowhere"),
         case("tokenizer.json", "--input", "{good}", "--tokenizer-model", "{tmp}"),
         case("<eod>", "--input", "{good}", *TOKENIZER, "--append-eod", "--eod-token", "<eod>"),
@@ -105,6 +105,7 @@ def test_wrong_options_and_places_are_named(
         "bare": write(tmp_path / "tokenizer.json", (OWN.plain_tokenizer / "tokenizer.json").read_bytes()),
     }
     (tmp_path / "in.jsonl.gz").write_bytes(b"x")
+    (tmp_path / "notes").mkdir()
     if "{tmp}" in arguments and "--tokenizer-model" in arguments:
         (tmp_path / "tokenizer.json").unlink()
     filled = [argument.format(**places) for argument in arguments]

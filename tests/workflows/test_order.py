@@ -365,6 +365,35 @@ def test_all_together_are_whole_for_any_cut(texts: Path, tmp_path: Path) -> None
     require_whole(tmp_path / "out", texts, sample=0.5)
 
 
+def test_condition_and_token_ids_go_with_order_and_sample(texts: Path, tmp_path: Path) -> None:
+    """Samples of token ids are those of any cut, and --where counts with the sample."""
+    records = [json.loads(line) for line in (texts / "a").read_bytes().splitlines() if line.strip()]
+    lines = [
+        {"ids": [number % 50, 1, 2][: number % 4], "size": len(each["text"])} for number, each in enumerate(records)
+    ]
+    (tmp_path / "ids").write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    options: dict[str, Any] = {
+        "input": ("ids",),
+        "token_ids": "ids",
+        "where": ".size > 20",
+        "sample": 0.5,
+        "repeat": ("ids=1.5",),
+        "shuffle_documents": SEED,
+        "on_bad_record": "fail",
+    }
+    for name, shard_size in (("out", "500"), ("expected", "64MiB")):
+        (tmp_path / name).mkdir()
+        with contextlib.chdir(tmp_path):
+            config = {"tokenizer_model": str(OWN.plain_tokenizer), "output_prefix": f"{name}/x", "append_eod": True}
+            run_build(BuildConfig(**config, **options, shard_size=shard_size), reporter=Reporter())
+    assert published(tmp_path / "out") == published(tmp_path / "expected")
+    account = content(tmp_path / "out", "ids")["account"]
+    assert 0.3 * len(lines) < account["kept"] < account["filtered"]
+    with contextlib.chdir(tmp_path):
+        report = verify("out/x_ids_document", against_source=True, tokenizer=OWN.plain_tokenizer)
+    assert report.is_whole, report.findings
+
+
 @pytest.mark.parametrize("name", ["b", "./b", "*b", "folder", "folder/*"])
 def test_a_repeated_file_is_named_as_an_input_is(texts: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
@@ -390,7 +419,7 @@ def test_a_file_is_repeated_once(texts: Path, tmp_path: Path) -> None:
 
 
 def test_a_sample_without_records_is_refused(texts: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="expected a record in the sample, got none of 2"):
+    with pytest.raises(InputError, match="expected a record that --sample keeps, got none of 2"):
         build(texts, tmp_path / "out", sample=1e-12)
     assert not list((tmp_path / "out").glob("*.bin"))
 

@@ -140,6 +140,21 @@ def test_quarantined_and_blank_lines_are_no_difference(
     assert f"{OWN.docs}, line " in finding
 
 
+def test_record_that_is_bad_for_another_key_is_no_difference(
+    make_config: MakeConfig, quiet: Reporter, tmp_path: Path
+) -> None:
+    """It was quarantined for every key, also for those that it has."""
+    lines = ['{"text": "a", "title": "b"}', '{"text": "c"}', '{"text": "d", "title": ["e", "f"]}', '{"title": "g"}']
+    source = tmp_path / "in.jsonl"
+    source.write_text("\n".join(lines))
+    config = make_config(input=(str(source),), json_keys=("text", "title"), on_bad_record="quarantine")
+    for options in ({}, {"no_provenance": True}):
+        other = config.model_copy(update={"output_prefix": str(tmp_path / f"out{len(options)}" / "x"), **options})
+        report = run_build(other, reporter=quiet)
+        for dataset in report.datasets:
+            assert verify(dataset.prefix, quiet, against_source=True).findings == ()
+
+
 def all_findings(report: VerifyReport) -> str:
     return "\n".join(report.findings)
 

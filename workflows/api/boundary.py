@@ -131,6 +131,17 @@ def list_paths(option: str, value: object) -> tuple[str, ...]:
     return tuple(paths)
 
 
+def list_given_paths(options: dict[str, Any], *names: str) -> None:
+    """Turn the options of these names, as far as they are given, into lists of paths.
+
+    Raises:
+        OptionsError: If a value is something else.
+    """
+    for name in names:
+        if name in options:
+            options[name] = list_paths(name, options[name])
+
+
 def join_connected_cluster(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options, set to the Ray cluster that this process is connected to if they name no executor.
 
@@ -162,7 +173,10 @@ def _describe_misuse(name: str, signature: inspect.Signature, options: Mapping[s
     unknown = next((option for option in options if option not in signature.parameters), None)
     if unknown is None:
         return f"{name}: {error}"
-    close = difflib.get_close_matches(unknown, signature.parameters, n=1)
+    renamed = _PARAMETER_OF_FLAG.get(unknown)
+    close = (
+        [renamed] if renamed in signature.parameters else difflib.get_close_matches(unknown, signature.parameters, n=1)
+    )
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"{name}: there is no option {unknown!r}{hint}"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from workflows.api.boundary import api_function, given_options, join_connected_cluster, list_paths
+from dsindex.text.conversion.families import MEGATRON_SPECIAL_TOKENS
+from workflows.api.boundary import api_function, given_options, join_connected_cluster, list_given_paths
 from workflows.api.progress import open_reporter
 from workflows.api.results import BuildResult, EstimateResult, IndexResult, fields_of
 from workflows.api.tokenizers import tokenizer_in_place
@@ -17,25 +18,41 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from fractions import Fraction
 
+    from dsindex.text.tokenizer_file import TokenizerType
     from workflows.api.progress import Progress
     from workflows.api.tokenizers import TokenizerLike
 
 
 @api_function
 def build(
-    input: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    input: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     *,
+    input_list: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+    input_split: str | None = None,
+    input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = "auto",
     tokenizer: TokenizerLike,
     output_prefix: str | os.PathLike[str],
     json_keys: Sequence[str] = ("text",),
+    join: str | None = None,
+    where: str | None = None,
+    token_ids: str | None = None,
     append_eod: bool = False,
     shuffle_documents: int | None = None,
     sample: float | str | None = None,
     repeat: Sequence[str] | Mapping[str, float] = (),
     eod_token: str | None = None,
     tokenizer_hf_no_include_special_tokens: bool = False,
-    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto",
+    tokenizer_type: TokenizerType | None = None,
+    vocab_file: str | os.PathLike[str] | None = None,
+    merge_file: str | os.PathLike[str] | None = None,
+    tiktoken_encoding: str | None = None,
+    tiktoken_pattern: Literal["v1", "v2"] = "v2",
+    tiktoken_num_special_tokens: int = 1000,
+    vocab_size: int | None = None,
+    tokenizer_special_tokens: Sequence[str] = MEGATRON_SPECIAL_TOKENS,
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto",
     on_bad_record: Literal["fail", "quarantine"] = "fail",
+    on_bad_input: Literal["fail", "skip-file"] = "fail",
     max_bad_records: int | str | None = None,
     max_record_size: int | str | None = None,
     shard_size: int | str = "64MiB",
@@ -76,18 +93,36 @@ def build(
     `seq_length` on, the index caches of every dataset are built as well.
 
     Args:
-        input: JSONL files or patterns, in the order of the output.
+        input: JSONL files, patterns or folders, in the order of the output; `-` is standard input.
+        input_list: Files that list inputs, one path per line, which come after `input`.
+        input_split: The split to take from a folder that has several; `all` for every split.
+        input_format: What the inputs hold that are not Parquet or Arrow: JSON lines, plain text with a document per
+            line or per file, or CSV; `auto` goes by their names.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
         output_prefix: Outputs are named `PREFIX_KEY_document.*`.
-        json_keys: Keys whose texts are tokenized.
+        json_keys: Keys whose texts are tokenized: names, paths such as `.meta.text`, or jq patterns such as
+            `body=.title + .text`.
+        join: Separator with which the texts of all keys become one. Its escapes are decoded, so that a backslash is
+            written twice.
+        where: A jq condition; records for which it is not true are left out.
+        token_ids: The name or path of lists of token ids, instead of `json_keys`.
         append_eod: End every document with EOD.
         shuffle_documents: Put the documents of all inputs into a random order; the seed.
         sample: Keep this share of the records, chosen by a hash of their texts: 0.1 or "10%".
         repeat: Read inputs several times or in part: {"a.jsonl": 2.5}, or entries "a.jsonl=2.5".
         eod_token: The EOD token; the folder's `eos_token` if None. Tokenizer objects name none.
         tokenizer_hf_no_include_special_tokens: Do not run the tokenizer's post-processor.
+        tokenizer_type: Megatron's name of the kind of tokenizer, checked against the file.
+        vocab_file: GPT-2's vocab.json; it and `merge_file` take the place of the tokenizer.
+        merge_file: GPT-2's merges.txt.
+        tiktoken_encoding: Pattern and special tokens of a tiktoken file whose name does not say them.
+        tiktoken_pattern: Pattern of Megatron's TikTokenizer.
+        tiktoken_num_special_tokens: Special tokens of Megatron's TikTokenizer.
+        vocab_size: Vocabulary of Megatron's TikTokenizer with its special tokens; 131,072 if None.
+        tokenizer_special_tokens: The first special tokens of Megatron's TikTokenizer.
         engine: Tokenizer engine; `auto` uses gigatoken if it returns the same tokens.
         on_bad_record: Stop at the first bad record, or quarantine bad records.
+        on_bad_input: Whether a damaged input ends the job or is left out as a whole.
         max_bad_records: Stop if more are quarantined: a number, or a share such as "0.1%".
         max_record_size: A longer line is a bad record; bytes, or a text such as "64MiB".
         shard_size: Bytes of input per shard.
@@ -127,7 +162,7 @@ def build(
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
     options = join_connected_cluster(given_options(build, locals()))
-    options["input"] = list_paths("input", input)
+    list_given_paths(options, "input", "input_list")
     with tokenizer_in_place(options) as placed:
         config, index = split_options(placed)
         with open_reporter(progress) as reporter:
@@ -138,19 +173,34 @@ def build(
 
 @api_function
 def estimate(
-    input: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    input: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     *,
+    input_list: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+    input_split: str | None = None,
+    input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = "auto",
     tokenizer: TokenizerLike,
     output_prefix: str | os.PathLike[str],
     json_keys: Sequence[str] = ("text",),
+    join: str | None = None,
+    where: str | None = None,
+    token_ids: str | None = None,
     append_eod: bool = False,
     shuffle_documents: int | None = None,
     sample: float | str | None = None,
     repeat: Sequence[str] | Mapping[str, float] = (),
     eod_token: str | None = None,
     tokenizer_hf_no_include_special_tokens: bool = False,
-    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto",
+    tokenizer_type: TokenizerType | None = None,
+    vocab_file: str | os.PathLike[str] | None = None,
+    merge_file: str | os.PathLike[str] | None = None,
+    tiktoken_encoding: str | None = None,
+    tiktoken_pattern: Literal["v1", "v2"] = "v2",
+    tiktoken_num_special_tokens: int = 1000,
+    vocab_size: int | None = None,
+    tokenizer_special_tokens: Sequence[str] = MEGATRON_SPECIAL_TOKENS,
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto",
     on_bad_record: Literal["fail", "quarantine"] = "fail",
+    on_bad_input: Literal["fail", "skip-file"] = "fail",
     max_bad_records: int | str | None = None,
     max_record_size: int | str | None = None,
     shard_size: int | str = "64MiB",
@@ -172,17 +222,32 @@ def estimate(
 
     Args:
         input: As for `build`, as are all others.
+        input_list: Files that list inputs.
+        input_split: The split to take from a folder.
+        input_format: What the inputs hold.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
         output_prefix: Where the build would write.
         json_keys: Keys whose texts are tokenized.
+        join: Separator with which the texts of all keys become one.
+        where: A jq condition on records.
+        token_ids: The name or path of lists of token ids, instead of `json_keys`.
         append_eod: End every document with EOD.
         shuffle_documents: The seed of the documents' order.
         sample: Share of the records to keep.
         repeat: How often inputs are read.
         eod_token: The EOD token.
         tokenizer_hf_no_include_special_tokens: Do not run the tokenizer's post-processor.
+        tokenizer_type: Megatron's name of the kind of tokenizer, checked against the file.
+        vocab_file: GPT-2's vocab.json; it and `merge_file` take the place of the tokenizer.
+        merge_file: GPT-2's merges.txt.
+        tiktoken_encoding: Pattern and special tokens of a tiktoken file whose name does not say them.
+        tiktoken_pattern: Pattern of Megatron's TikTokenizer.
+        tiktoken_num_special_tokens: Special tokens of Megatron's TikTokenizer.
+        vocab_size: Vocabulary of Megatron's TikTokenizer with its special tokens; 131,072 if None.
+        tokenizer_special_tokens: The first special tokens of Megatron's TikTokenizer.
         engine: Tokenizer engine.
         on_bad_record: Stop at bad records, or quarantine them.
+        on_bad_input: Whether a damaged input ends the job or is left out as a whole.
         max_bad_records: How many may be quarantined.
         max_record_size: A longer line is a bad record.
         shard_size: Bytes of input per shard.
@@ -203,7 +268,7 @@ def estimate(
     """
     options = given_options(build, {name: value for name, value in locals().items() if name != "index_options"})
     options |= given_options(build, index_options)
-    options["input"] = list_paths("input", input)
+    list_given_paths(options, "input", "input_list")
     with tokenizer_in_place(options) as placed:
         config, _ = split_options(placed)
         return EstimateResult(**fields_of(run_plan(config)))

@@ -14,7 +14,7 @@ from workflows.api.boundary import (
     api_function,
     given_options,
     join_connected_cluster,
-    list_paths,
+    list_given_paths,
     name_type,
 )
 from workflows.api.progress import open_reporter
@@ -35,12 +35,16 @@ def instruct(
     input: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
     *,
     config: str | os.PathLike[str] | Mapping[str, Any] | InstructionConfig,
+    input_list: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
+    input_split: str | None = None,
+    input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] | None = None,
     tokenizer: TokenizerLike | None = None,
     output_prefix: str | os.PathLike[str] | None = None,
     seq_length: int | None = None,
     split: str | Sequence[float] | None = None,
     split_seed: int | None = None,
     on_bad_record: Literal["fail", "quarantine"] | None = None,
+    on_bad_input: Literal["fail", "skip-file"] | None = None,
     max_bad_records: int | str | None = None,
     max_record_size: int | str | None = None,
     shard_size: int | str | None = None,
@@ -60,7 +64,11 @@ def instruct(
     An option that is None is taken from the section `job` of `config`, or else is the command line's default.
 
     Args:
-        input: JSONL files or patterns, in the order of the output.
+        input: JSONL files, patterns or folders, in the order of the output; `-` is standard input.
+        input_list: Files that list inputs, one path per line, which come after `input`.
+        input_split: The split to take from a folder that has several; `all` for every split.
+        input_format: What the inputs hold that are not Parquet or Arrow: JSON lines, plain text with a document per
+            line or per file, or CSV; `auto` goes by their names.
         config: How records become prompts and which parts are trainable: a YAML file, or a dict of the same content.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`, which has no chat
             template.
@@ -69,6 +77,7 @@ def instruct(
         split: Shares of train, valid and test, decided by a hash of each conversation's content.
         split_seed: Seed of that hash.
         on_bad_record: Stop at the first bad record, or quarantine bad records.
+        on_bad_input: Whether a damaged input ends the job or is left out as a whole.
         max_bad_records: Stop if more are quarantined: a number, or a share such as "0.1%".
         max_record_size: A longer line is a bad record.
         shard_size: Bytes of input per shard.
@@ -90,8 +99,7 @@ def instruct(
     """
     flags = given_options(instruct, locals())
     del flags["config"]
-    if input is not None:
-        flags["input"] = list_paths("input", input)
+    list_given_paths(flags, "input", "input_list")
     settings, source, folder = _read_settings(config)
     with tokenizer_in_place(flags) as placed:
         job, instruction = join_job(settings, placed, source=source, folder=folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from workflows.api.boundary import api_function, given_options, join_connected_cluster, list_paths
+from workflows.api.boundary import api_function, given_options, join_connected_cluster, list_given_paths
 from workflows.api.progress import open_reporter
 from workflows.api.results import PackResult, fields_of
 from workflows.api.tokenizers import tokenizer_in_place
@@ -22,16 +22,20 @@ if TYPE_CHECKING:
 
 @api_function
 def pack(
-    input: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    input: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     *,
+    input_list: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+    input_split: str | None = None,
+    input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = "auto",
     tokenizer: TokenizerLike,
     output: str | os.PathLike[str],
     eod_token: str | None = None,
     jq_pattern: str = ".text",
     pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] = "current",
     tokenizer_hf_no_include_special_tokens: bool = False,
-    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto",
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto",
     on_bad_record: Literal["fail", "quarantine"] = "fail",
+    on_bad_input: Literal["fail", "skip-file"] = "fail",
     max_bad_records: int | str | None = None,
     max_record_size: int | str | None = None,
     shard_size: int | str = "64MiB",
@@ -49,7 +53,11 @@ def pack(
     """Tokenize JSONL into packed data for Modalities, as `dsindex pack` does.
 
     Args:
-        input: JSONL files or patterns, in the order of the output.
+        input: JSONL files, patterns or folders, in the order of the output; `-` is standard input.
+        input_list: Files that list inputs, one path per line, which come after `input`.
+        input_split: The split to take from a folder that has several; `all` for every split.
+        input_format: What the inputs hold that are not Parquet or Arrow: JSON lines, plain text with a document per
+            line or per file, or CSV; `auto` goes by their names.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
         output: Path of the `.pbin`.
         eod_token: Ends every document; the folder's `eos_token` if None. Tokenizer objects name none.
@@ -58,6 +66,7 @@ def pack(
         tokenizer_hf_no_include_special_tokens: Do not run the tokenizer's post-processor.
         engine: Tokenizer engine; `auto` uses gigatoken if it returns the same tokens.
         on_bad_record: Stop at the first bad record, or quarantine bad records.
+        on_bad_input: Whether a damaged input ends the job or is left out as a whole.
         max_bad_records: Stop if more are quarantined: a number, or a share such as "0.1%".
         max_record_size: A longer line is a bad record.
         shard_size: Bytes of input per shard.
@@ -77,7 +86,7 @@ def pack(
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
     options = join_connected_cluster(given_options(pack, locals()))
-    options["input"] = list_paths("input", input)
+    list_given_paths(options, "input", "input_list")
     with tokenizer_in_place(options) as placed:
         config = validated(placed, PackConfig)
         with open_reporter(progress) as reporter:

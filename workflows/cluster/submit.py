@@ -74,10 +74,13 @@ def plan_submission(command: Sequence[str], *, installed: bool = False, ship: Se
         ship: Other files or folders to ship; the job finds each under its base name.
 
     Raises:
-        InputError: If something to ship is missing, or two things have one name.
+        InputError: If something to ship is missing, two things have one name, or the command reads standard input.
         LimitError: If they are larger than Ray accepts.
     """
     words = list(command)
+    if any(word.partition("=")[2] == "-" or word == "-" for word in words):
+        msg = "-: standard input does not reach the cluster; save it to shared storage, and name that file"
+        raise InputError(msg)
     sources = [Path(name) for name in ship]
     if not installed:
         sources += [Path(str(module.__file__)).parent for module in (dsindex, workflows)]

@@ -5,12 +5,21 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from workflows.commands.options import add_config_argument, add_text_arguments, read_options, validated
+from workflows.commands.options import (
+    UsageError,
+    add_config_argument,
+    add_format_arguments,
+    add_input_arguments,
+    add_text_arguments,
+    read_options,
+    validated,
+)
 from workflows.jobs.build import run_build
 from workflows.jobs.check import describe_check, run_check
 from workflows.jobs.index import describe_index
 from workflows.options.config import BuildConfig, ExecutorConfig
 from workflows.options.index import IndexConfig, add_index_arguments
+from workflows.options.megatron_flags import add_megatron_arguments, take_megatron_flags
 from workflows.progress.choice import make_reporter
 from workflows.progress.standard_streams import write_lines
 
@@ -20,9 +29,10 @@ if TYPE_CHECKING:
     from workflows.jobs.build import BuildReport
 
 DESCRIPTION = """\
-Tokenize JSONL files in parallel into shards, merge them, and publish one dataset per key:
-PREFIX_KEY_document.bin and .idx, byte for byte what Megatron-LM's preprocess_data.py writes, with a
-manifest (record counts and digests) and the provenance of every document.
+Tokenize text (JSONL, compressed files, Parquet and more) in parallel into shards, merge them, and
+publish one dataset per key: PREFIX_KEY_document.bin and .idx, byte for byte what Megatron-LM's
+preprocess_data.py writes, with a manifest (record counts and digests) and the provenance of every
+document.
 
 Run the same command again to continue an interrupted build. Every option can also be set in a YAML
 file (--config), with underscores for dashes."""
@@ -32,8 +42,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex build`."""
     add_config_argument(parser)
     data = parser.add_argument_group("input and output")
-    data.add_argument("--input", nargs="+", metavar="PATH", help="JSONL files or patterns, in the order of the output")
-    data.add_argument("--json-keys", nargs="+", metavar="KEY", help="keys whose texts are tokenized (default: text)")
+    add_input_arguments(data)
+    data.add_argument(
+        "--json-keys",
+        nargs="+",
+        metavar="KEY",
+        help="keys whose texts are tokenized: names, paths (.meta.text) or jq patterns (NAME=.a + .b) (default: text)",
+    )
+    data.add_argument(
+        "--join", metavar="SEPARATOR", help=r"join the texts of all keys to one; \n, \t and \\ are escapes"
+    )
+    data.add_argument("--where", metavar="CONDITION", help="leave out records for which this jq condition is not true")
+    data.add_argument(
+        "--token-ids", metavar="KEY", help="take lists of token ids from this name or path, instead of --json-keys"
+    )
     data.add_argument("--output-prefix", metavar="P", help="outputs are named P_KEY_document.*")
     data.add_argument(
         "--shuffle-documents",
@@ -49,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     data.add_argument("--append-eod", action="store_true", default=None, help="end every document with the EOD token")
     add_text_arguments(parser)
+    add_format_arguments(parser)
     parser.add_argument(
         "--check",
         action="store_true",
@@ -57,11 +80,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "versions agree and the tokenizer works",
     )
     add_index_arguments(parser, paths=False)
+    add_megatron_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Build, show progress, and print a summary."""
-    config, index = split_options(read_options(options))
+    config, index = split_options(without_megatron_flags(read_options(options)))
     if config.check:
         return _check(config)
     with make_reporter(log_json=config.log_json) as reporter:
@@ -75,6 +99,22 @@ def _check(config: BuildConfig) -> int:
     write_lines(describe_check(report))
     sys.stderr.write("".join(f"{fault}\n" for fault in report.faults))
     return 1 if report.faults else 0
+
+
+def without_megatron_flags(merged: dict[str, Any]) -> dict[str, Any]:
+    """Return options without those flags of preprocess_data.py that have no effect, after a note that names them.
+
+    Raises:
+        UsageError: If one of them is refused.
+    """
+    remaining = dict(merged)
+    try:
+        note = take_megatron_flags(remaining)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if note is not None:
+        sys.stderr.write(f"dsindex: {note}\n")
+    return remaining
 
 
 def split_options(merged: dict[str, Any]) -> tuple[BuildConfig, dict[str, Any] | None]:
@@ -113,6 +153,7 @@ def describe_build(report: BuildReport) -> str:
         f"{counts.lines:,} lines = {counts.kept:,} kept + {filtered}{counts.quarantined:,} quarantined + "
         f"{counts.blank:,} blank"
     )
+    lines += report.input_notes
     for dataset in report.datasets:
         lines.append(
             f"{dataset.prefix}: {dataset.num_documents:,} documents, {dataset.num_sequences:,} sequences, "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex.errors import InputError
 from dsindex.instruction.config import InstructionConfig, check_config
 from dsindex.yaml_file import option_names, read_yaml
-from workflows.commands.options import UsageError, add_record_arguments, validated
+from workflows.commands.options import UsageError, add_input_arguments, add_record_arguments, name_lists, validated
 from workflows.jobs.instruct import run_instruct
 from workflows.options.instruct import InstructConfig
 from workflows.progress.choice import make_reporter
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `dsindex instruct`."""
     parser.add_argument("instruction", metavar="CONFIG", help="a YAML file")
     data = parser.add_argument_group("input and output")
-    data.add_argument("--input", nargs="+", metavar="PATH", help="JSONL files or patterns, in the order of the output")
+    add_input_arguments(data)
     data.add_argument("--output-prefix", metavar="P", help="outputs are named P_text_document.*, P_loss_mask.*, …")
     data.add_argument("--tokenizer-model", metavar="PATH", help="a tokenizer.json, or a folder with one")
     data.add_argument(
@@ -97,9 +97,7 @@ def join_job(
         msg = f"{source}: expected the section job to be a mapping of options to values, got {type(job).__name__}"
         raise InputError(msg)
     merged = option_names(job, source=f"{source}: job") | dict(flags)
-    if isinstance(merged.get("input"), str):
-        merged["input"] = [merged["input"]]
-    config = validated(merged, InstructConfig)
+    config = validated(name_lists(merged), InstructConfig)
     if config.seq_length is not None and loaded.get("max_length") is None:
         loaded["max_length"] = config.seq_length
     instruction = check_config(loaded, source=source, folder=folder)
@@ -129,6 +127,7 @@ def describe_instruct(report: InstructReport) -> str:
     )
     if report.bad_records:
         lines.append("quarantined: " + ", ".join(f"{kind} {count:,}" for kind, count in report.bad_records.items()))
+    lines += report.input_notes
     for split in report.splits:
         lines += _describe_split(split)
     return "\n".join(lines) + "\n"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
+from dsindex.text.conversion.families import FAMILIES
 from dsindex.yaml_file import option_names, read_yaml
 from workflows.options.config import Options, validation_message
 
@@ -60,10 +61,43 @@ def add_work_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_input_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add the options that name the inputs of a job that reads records."""
+    group.add_argument(
+        "--input",
+        nargs="+",
+        metavar="PATH",
+        help="files, patterns or folders, in the order of the output: JSONL, compressed or not, Parquet, Arrow or CSV; "
+        "- is standard input",
+    )
+    group.add_argument(
+        "--input-list",
+        nargs="+",
+        metavar="FILE",
+        help="files that list inputs, one path per line, read after --input; - reads a list from standard input",
+    )
+    group.add_argument(
+        "--input-split",
+        metavar="NAME",
+        help="the split to take from a folder that has several, such as train; all takes every split",
+    )
+    group.add_argument(
+        "--input-format",
+        choices=["auto", "jsonl", "lines", "document", "csv", "tsv"],
+        help="what the inputs hold: JSON lines, plain text with a document per line or per file, or CSV; Parquet and "
+        "Arrow, and compression, are told by content (default: auto, by the file's name)",
+    )
+
+
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of every job that tokenizes JSONL text, except input and output."""
     text = parser.add_argument_group("tokenizer")
-    text.add_argument("--tokenizer-model", metavar="PATH", help="a tokenizer.json, or a folder with one")
+    text.add_argument(
+        "--tokenizer-model",
+        metavar="PATH",
+        help="a tokenizer.json or a folder with one, a SentencePiece .model, a file of tiktoken's, or a name in the "
+        "Hugging Face cache or hub such as gpt2 or ORG/NAME@REVISION",
+    )
     text.add_argument("--eod-token", metavar="T", help="the EOD token (default: the tokenizer folder's eos_token)")
     text.add_argument(
         "--tokenizer-hf-no-include-special-tokens",
@@ -73,10 +107,37 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text.add_argument(
         "--engine",
-        choices=["auto", "gigatoken", "tokenizers"],
-        help="the library that encodes; auto is gigatoken where it returns the same tokens (default: auto)",
+        choices=["auto", "gigatoken", "reference", "tokenizers"],
+        help="the library that encodes; auto is gigatoken where it returns the same tokens, else the "
+        "reference: the library of the tokenizer's own format (default: auto)",
     )
     add_record_arguments(parser)
+
+
+def add_format_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what a tokenizer's file does not, named as Megatron's."""
+    formats = parser.add_argument_group("tokenizer formats")
+    formats.add_argument(
+        "--tokenizer-type", metavar="TYPE", help="Megatron's name of the kind of tokenizer, checked against the file"
+    )
+    formats.add_argument("--vocab-file", metavar="PATH", help="vocab.json of a GPT2BPETokenizer")
+    formats.add_argument("--merge-file", metavar="PATH", help="merges.txt of a GPT2BPETokenizer")
+    formats.add_argument(
+        "--tiktoken-encoding",
+        metavar="NAME",
+        help=f"pattern and special tokens of a tiktoken file whose name does not say them: {', '.join(FAMILIES)}",
+    )
+    formats.add_argument("--tiktoken-pattern", choices=["v1", "v2"], help="pattern of a TikTokenizer (default: v2)")
+    formats.add_argument(
+        "--tiktoken-num-special-tokens", type=int, metavar="N", help="special tokens of a TikTokenizer (default: 1000)"
+    )
+    formats.add_argument(
+        "--vocab-size", type=int, metavar="N", help="vocabulary of a TikTokenizer with its special tokens "
+        "(default: 131072)"
+    )  # fmt: skip
+    formats.add_argument(
+        "--tokenizer-special-tokens", nargs="+", metavar="T", help="the first special tokens of a TikTokenizer"
+    )
 
 
 def add_record_arguments(parser: argparse.ArgumentParser, *, shard_size: str = "64MiB") -> None:
@@ -86,6 +147,12 @@ def add_record_arguments(parser: argparse.ArgumentParser, *, shard_size: str = "
         "--on-bad-record",
         choices=["fail", "quarantine"],
         help="stop at the first bad record, or set bad records aside with file, line and reason (default: fail)",
+    )
+    records.add_argument(
+        "--on-bad-input",
+        choices=["fail", "skip-file"],
+        help="stop at a compressed file or table that is damaged or cut off, or leave out such files as a whole, which "
+        "reads all of them twice (default: fail)",
     )
     records.add_argument("--max-bad-records", metavar="N|N%", help="stop when more are set aside")
     records.add_argument("--max-record-size", metavar="SIZE", help="treat longer lines as bad records")
@@ -116,10 +183,15 @@ def read_options(options: argparse.Namespace) -> dict[str, Any]:
     merged.update(given)
     if "log_json" in merged:
         options.log_json = merged["log_json"]  # decides how the command line reports an error
-    for name in ("input", "json_keys", "repeat"):
-        if isinstance(merged.get(name), str):
-            merged[name] = [merged[name]]
-    return merged
+    return name_lists(merged)
+
+
+def name_lists(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options with a list of one text where an option that takes a list has a text."""
+    for name in ("input", "input_list", "json_keys", "repeat"):
+        if isinstance(options.get(name), str):
+            options[name] = [options[name]]
+    return options
 
 
 def validated(merged: dict[str, Any], kind: type[Config]) -> Config:

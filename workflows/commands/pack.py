@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS
 from dsindex.formats.pbin_join import join_pbin_files
-from workflows.commands.options import UsageError, add_config_argument, add_text_arguments, read_options, validated
+from workflows.commands.options import (
+    UsageError,
+    add_config_argument,
+    add_input_arguments,
+    add_text_arguments,
+    read_options,
+    validated,
+)
 from workflows.execution.choice import make_executor
 from workflows.execution.dispatch import RetryPolicy
 from workflows.execution.ordered import ordered_runner
@@ -44,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config_file", nargs="?", metavar="CONFIG", help="the same as --config CONFIG")
     add_config_argument(parser)
     data = parser.add_argument_group("input and output")
-    data.add_argument("--input", nargs="+", metavar="PATH", help="JSONL files or patterns, in the order of the output")
+    add_input_arguments(data)
     data.add_argument(
         "--jq-pattern",
         metavar="JQ",
@@ -139,10 +146,12 @@ def describe_pack(report: PackReport) -> str:
             f"{report.run.shards:,} shards, {report.run.executor} executor, {report.run.workers} workers, "
             f"{report.engine}"
         )
+    notes = "".join(f"{line}\n" for line in report.input_notes)
     return (
         f"{first}\n"
         f"{counts.lines:,} lines = {counts.kept:,} kept + {counts.quarantined:,} quarantined "
         f"+ {counts.blank:,} blank\n"
+        f"{notes}"
         f"{report.path}: {report.num_documents:,} documents, {report.num_tokens:,} tokens of type {report.token_dtype}"
         f"; {report.num_empty:,} texts without tokens\n"
         f"  .pbin {report.files['pbin'].digest}\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workflows.commands.build import add_arguments, split_options
+from workflows.commands.build import add_arguments, split_options, without_megatron_flags
 from workflows.commands.options import read_options
 from workflows.jobs.estimate import WRITE_BYTES_PER_SECOND, run_plan
 from workflows.progress.displays import format_duration
@@ -26,7 +26,7 @@ no cluster is joined: for an estimate on a cluster, set --workers to its number 
 
 def run(options: argparse.Namespace) -> int:
     """Estimate a build, and print the estimate."""
-    config, _ = split_options(read_options(options))
+    config, _ = split_options(without_megatron_flags(read_options(options)))
     write_lines(describe_plan(run_plan(config)))
     return 0
 
@@ -35,9 +35,10 @@ def describe_plan(estimate: BuildEstimate) -> str:
     """Return the estimate as text."""
     source, sample = estimate.source, estimate.sample
     reason = f" ({source.engine.reason})" if source.engine.reason else ""
+    read = f"read and encoded by {source.engine.name}{reason}" if estimate.encodes else "of token ids read"
     rows = {
         "inputs": f"{len(source.inputs):,}, {_size(source.total_bytes)}",
-        "sample": f"{_size(sample.sampled_bytes)} read and encoded by {source.engine.name}{reason}, "
+        "sample": f"{_size(sample.sampled_bytes)} {read}, "
         f"{_size(sample.bytes_per_second)}/s with {sample.threads} threads",
         "shards": f"{estimate.num_shards:,} of at most {source.shard_size / 2**20:,.3g} MiB of input",
         "documents": f"about {estimate.documents:,.0f}",
@@ -53,6 +54,7 @@ def describe_plan(estimate: BuildEstimate) -> str:
     lines = [f"{name:12} {text}" for name, text in rows.items()]
     if sample.bad_records:
         lines.append(f"{'bad records':12} {sample.bad_records:,} in the sample: see --on-bad-record")
+    lines += [f"{'note':12} {text}" for text in source.notes]
     lines += [f"{'limit':12} {limit}" for limit in estimate.limits or ("none is near",)]
     return "\n".join(lines) + "\n"
 

@@ -53,7 +53,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokenizer-model", metavar="PATH", help="the tokenizer that the dataset was made with")
     parser.add_argument(
         "--engine",
-        choices=["auto", "gigatoken", "tokenizers"],
+        choices=["auto", "gigatoken", "reference", "tokenizers"],
         help="the library that tokenizes again; tokenizers, the reference, is slow (default: auto)",
     )
 

@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.shards.tokenize import ShardSettings
-from workflows.jobs.frame import Job, JobOutcome, Made, run_job, work_folder_path
+from workflows.jobs.frame import Job, JobOutcome, Made, run_job
+from workflows.options.config import work_folder_path
 from workflows.stages.early_merge import TokenSource
 from workflows.stages.nodes import require_sound_nodes
 from workflows.stages.room import check_room, shard_copies
 from workflows.stages.sample import examine_sample
+from workflows.stages.selection import (
+    plan_settings,
+    recorded_options,
+    run_jq_in_processes,
+    select,
+    wanted_columns,
+)
 from workflows.stages.shuffle import DocumentShuffle
 from workflows.stages.source import (
     count_records,
@@ -28,6 +36,7 @@ from workflows.state.input_shares import describe_repeats, kept_share
 from workflows.state.manifest import Content, RecordCounts
 from workflows.state.outputs import MEGATRON_SUFFIXES, Output
 from workflows.state.publishing import Dataset, Target, shard_part, shard_provenance, shard_quarantine
+from workflows.state.standard_input import piped_input_named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,6 +78,8 @@ class BuildReport:
     run: Run
     engine: str
     """Name of the engine."""
+    input_notes: tuple[str, ...]
+    """Sentences about inputs that are repeated or were left out."""
     indices: tuple[IndexReport, ...]
     """One per dataset if index options were given; otherwise empty."""
 
@@ -84,34 +95,44 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
     Raises:
         DsindexError: If the build cannot be done as asked; final names then never refer to incomplete files.
     """
-    return _Build(config, reporter, index).run()
+    with piped_input_named(work_folder_path(config)):
+        return _Build(config, reporter, index).run()
 
 
-def output_prefix(config: BuildConfig, key: str) -> str:
-    """Return the prefix of a key's dataset, as preprocess_data.py names it."""
-    return f"{config.output_prefix}_{key}_document"
+def output_prefix(config: BuildConfig, name: str) -> str:
+    """Return the prefix of an output, as preprocess_data.py names that of a key."""
+    return f"{config.output_prefix}_{name}_document"
 
 
 class _Build:
     """The parts of a build that other kinds of job do not have."""
 
     def __init__(self, config: BuildConfig, reporter: Reporter, index: Mapping[str, Any] | None) -> None:
-        self._config = config
         self._index_configs = _index_configs(config, index)
         self._indices: tuple[IndexReport, ...] = ()
         self._reporter = reporter
         self._outputs = tuple(
-            Output(prefix=output_prefix(config, key), suffixes=MEGATRON_SUFFIXES) for key in config.json_keys
+            Output(prefix=output_prefix(config, name), suffixes=MEGATRON_SUFFIXES) for name in config.output_names
         )
         self._work_dir = work_folder_path(config)
-        self._source = open_source(config, append_eod=config.append_eod, repeat=config.repeat)
+        self._source = open_source(
+            config,
+            append_eod=config.append_eod,
+            reporter=reporter,
+            columns=wanted_columns(config),
+            repeat=config.repeat,
+        )
+        self._selection = select(config, self._source.tokenizer)
+        self._config = config = run_jq_in_processes(config, self._selection)
         self._dtype = dtype_for_vocabulary(self._source.tokenizer.vocabulary_size)
         settings = {
             **self._source.settings(),
-            "json-keys": list(config.json_keys),
+            **plan_settings(config),
             "output-prefix": os.path.abspath(config.output_prefix),
             **_order_settings(config, self._source.inputs),
         }
+        if config.token_ids is not None:
+            del settings["engine"]  # nothing is encoded
         self._plan = Plan(settings=settings, inputs=self._source.inputs)
         self._results: list[tuple[ShardTask, ShardResult]] = []
         self._shuffle = self._plan_shuffle()
@@ -123,10 +144,10 @@ class _Build:
             plan=self._plan,
             outputs=self._outputs,
             input_bytes=source.total_bytes,
-            engine=source.engine,
+            engine=source.engine if self._config.token_ids is None else None,
             require_same_inputs=partial(require_recorded_inputs, source.inputs),
             examine=self._examine,
-            check_nodes=partial(require_sound_nodes, source, keys=self._config.json_keys),
+            check_nodes=partial(require_sound_nodes, source, keys=self._config.output_names, selection=self._selection),
             make=self._make,
             describe=self._describe,
             describe_kept=partial(describe_kept, source, self._work_dir),
@@ -137,7 +158,8 @@ class _Build:
     def _examine(self) -> None:
         """Check a sample of the input, and the disk space."""
         source = self._source
-        estimate = examine_sample(source.inputs, self._config.json_keys, source.tokenizer, source.engine)
+        names = self._config.output_names
+        estimate = examine_sample(source.inputs, names, source.tokenizer, source.engine, self._selection)
         check_room(
             estimate.scaled(kept_share(source.inputs, self._config.sample)),
             itemsize=self._dtype.itemsize,
@@ -162,8 +184,8 @@ class _Build:
 
     def _describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
         return [
-            self._content(key, dataset, digests, self._results)
-            for key, (dataset,), digests in zip(self._config.json_keys, made.groups, files, strict=True)
+            self._content(number, dataset, digests, self._results)
+            for number, ((dataset,), digests) in enumerate(zip(made.groups, files, strict=True))
         ]
 
     def _tokenize(self, work: Work) -> list[tuple[ShardTask, ShardResult]]:
@@ -172,7 +194,8 @@ class _Build:
         settings = ShardSettings(
             tokenizer=source.tokenizer,
             engine=source.engine,
-            keys=config.json_keys,
+            keys=config.output_names,
+            selection=self._selection,
             dtype=self._dtype.str,
             eod_id=source.eod_id,
             layout="megatron",
@@ -190,9 +213,20 @@ class _Build:
             settings,
             sources=self._token_sources() if shuffle is None else (),
             max_bad_records=config.max_bad_records,
+            filters=self._filters(),
             find_moved=None if shuffle is None else partial(shuffle.find_moved, work, tasks),
         )
         return list(zip(tasks, results, strict=True))
+
+    def _filters(self) -> tuple[str, ...]:
+        """Return the flags that leave out records."""
+        config = self._config
+        is_used = {
+            "--where": config.where is not None,
+            "--sample": config.sample is not None,
+            "--repeat": any(file.share is not None for file in self._source.inputs),
+        }
+        return tuple(flag for flag, used in is_used.items() if used)
 
     def _plan_shuffle(self) -> DocumentShuffle | None:
         config = self._config
@@ -200,7 +234,7 @@ class _Build:
             return None
         return DocumentShuffle(
             seed=config.shuffle_documents,
-            keys=config.json_keys,
+            keys=config.output_names,
             dtype=self._dtype,
             provenance=not config.no_provenance,
             work_dir=self._work_dir,
@@ -216,13 +250,13 @@ class _Build:
                     plan_id=self._plan.plan_id,
                     bound_bytes=self._source.text_bytes * self._dtype.itemsize,
                 ),
-                part_of=partial(self._part, key),
+                part_of=partial(self._part, name),
             )
-            for key, output in zip(self._config.json_keys, self._outputs, strict=True)
+            for name, output in zip(self._config.output_names, self._outputs, strict=True)
         ]
 
-    def _part(self, key: str, result: ShardResult) -> Part:
-        return shard_part(next(part for part in result.keys if part.key == key), self._work_dir, self._dtype)
+    def _part(self, name: str, result: ShardResult) -> Part:
+        return shard_part(next(part for part in result.keys if part.key == name), self._work_dir, self._dtype)
 
     def _dataset(
         self,
@@ -246,18 +280,19 @@ class _Build:
 
     def _content(
         self,
-        key: str,
+        output: int,
         dataset: Dataset,
         files: dict[str, StoredFile],
         results: Sequence[tuple[ShardTask, ShardResult]],
     ) -> Content:
-        """Return the content of a key's manifest."""
-        parts = [part for _, result in results for part in result.keys if part.key == key]
+        """Return the content of an output's manifest."""
+        name, filters = self._config.output_names[output], bool(self._filters())
+        parts = [part for _, result in results for part in result.keys if part.key == name]
         empty = sum(part.num_empty_documents for part in parts)
         header = dataset.header
-        filters = self._config.sample is not None or any(file.share is not None for file in self._source.inputs)
         return Content(
             inputs=self._source.describe_inputs(results, filters=filters),
+            **self._source.describe_damaged(),
             account=RecordCounts(
                 **count_records([result for _, result in results], filters=filters),
                 documents_with_tokens=header.num_documents - empty,
@@ -269,7 +304,9 @@ class _Build:
             eod_in_text=sum(part.eod_in_text for part in parts),
             token_dtype=header.dtype.name,
             tokenizer=self._source.describe_tokenizer(),
-            options=self._source.describe_options(json_key=key, **_order_options(self._config)),
+            options=self._source.describe_options(
+                **recorded_options(self._config, output), **_order_options(self._config)
+            ),
             digests=files,
         )
 
@@ -283,7 +320,8 @@ class _Build:
             input_bytes=self._source.total_bytes,
             seconds=outcome.seconds,
             run=outcome.run,
-            engine=self._source.engine.name,
+            engine=self._source.engine.name if self._config.token_ids is None else "token ids as given",
+            input_notes=self._source.notes,
             indices=self._indices,
         )
 
@@ -330,4 +368,4 @@ def _index_configs(config: BuildConfig, index: Mapping[str, Any] | None) -> list
         return []
     from workflows.options.index import IndexConfig
 
-    return [IndexConfig(**{**index, "data_path": (output_prefix(config, key),)}) for key in config.json_keys]
+    return [IndexConfig(**{**index, "data_path": (output_prefix(config, name),)}) for name in config.output_names]

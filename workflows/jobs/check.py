@@ -11,6 +11,7 @@ from workflows.execution.choice import make_executor
 from workflows.stages.nodes import SAME_VERSIONS, check_nodes, nearest_folder
 from workflows.stages.room import check_room, shard_copies
 from workflows.stages.sample import examine_sample
+from workflows.stages.selection import select, wanted_columns
 from workflows.stages.source import open_source
 from workflows.state.input_shares import kept_share
 
@@ -38,22 +39,24 @@ def run_check(config: BuildConfig) -> CheckReport:
     Raises:
         DsindexError: If the driver's node itself lacks something, so that the others cannot be checked.
     """
-    source = open_source(config, append_eod=config.append_eod, repeat=config.repeat)
-    estimate = examine_sample(source.inputs, config.json_keys, source.tokenizer, source.engine)
+    source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config), repeat=config.repeat)
+    selection, names = select(config, source.tokenizer), config.output_names
+    estimate = examine_sample(source.inputs, names, source.tokenizer, source.engine, selection)
     output_folder = os.path.dirname(os.path.abspath(config.output_prefix))
     work_dir = os.path.abspath(config.work_dir or f"{config.output_prefix}.build")
     estimate = estimate.scaled(kept_share(source.inputs, config.sample))
     check_room(
         estimate,
         itemsize=dtype_for_vocabulary(source.tokenizer.vocabulary_size).itemsize,
-        num_keys=len(config.json_keys),
+        num_keys=len(names),
         output_folder=nearest_folder(output_folder),
         work_dir=nearest_folder(work_dir),
         copies=shard_copies(config),
     )
     executor = make_executor(config)
     try:
-        nodes = check_nodes(executor, source, (work_dir, output_folder), keys=config.json_keys, thorough=True)
+        folders = (work_dir, output_folder)
+        nodes = check_nodes(executor, source, folders, keys=names, thorough=True, selection=selection)
     finally:
         executor.close()
     faults = [fault for node in nodes for fault in node.faults]

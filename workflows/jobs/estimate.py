@@ -19,6 +19,7 @@ from workflows.execution.cpus import available_cpus
 from workflows.stages.nodes import nearest_folder
 from workflows.stages.room import shard_copies
 from workflows.stages.sample import Piece, PieceCounts, encode_piece, spread_pieces
+from workflows.stages.selection import select, wanted_columns
 from workflows.stages.source import open_source
 from workflows.state.input_shares import kept_share
 from workflows.state.inputs import MAX_SHARDS, count_shards
@@ -26,6 +27,7 @@ from workflows.state.inputs import MAX_SHARDS, count_shards
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dsindex.text.selection import Selection
     from workflows.options.config import BuildConfig
     from workflows.stages.source import TextSource
 
@@ -78,6 +80,8 @@ class BuildEstimate:
 
     source: TextSource
     sample: SampledRun
+    encodes: bool
+    """Whether texts are encoded; otherwise token ids are read."""
     workers: int
     num_shards: int
     documents: float
@@ -107,12 +111,12 @@ def run_plan(config: BuildConfig) -> BuildEstimate:
     Raises:
         DsindexError: If the inputs or the tokenizer cannot be used.
     """
-    source = open_source(config, append_eod=config.append_eod, repeat=config.repeat)
+    source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config), repeat=config.repeat)
     workers = config.workers or available_cpus()
-    sample = run_sample(source, config.json_keys, workers=workers)
+    sample = run_sample(source, config.output_names, select(config, source.tokenizer), workers=workers)
     scale = source.total_bytes / sample.sampled_bytes * kept_share(source.inputs, config.sample)
     documents, tokens = sample.documents * scale, sample.tokens * scale
-    num_keys = len(config.json_keys)
+    num_keys = len(config.output_names)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     bin_bytes = tokens * dtype.itemsize
     idx_bytes = documents * num_keys * (SEQUENCE_BYTES + BOUNDARY_BYTES)
@@ -128,6 +132,7 @@ def run_plan(config: BuildConfig) -> BuildEstimate:
     return BuildEstimate(
         source=source,
         sample=sample,
+        encodes=config.token_ids is None,
         workers=workers,
         num_shards=num_shards,
         documents=documents,
@@ -156,7 +161,7 @@ def run_plan(config: BuildConfig) -> BuildEstimate:
     )
 
 
-def run_sample(source: TextSource, keys: Sequence[str], *, workers: int) -> SampledRun:
+def run_sample(source: TextSource, keys: Sequence[str], selection: Selection, *, workers: int) -> SampledRun:
     """Encode pieces spread over the input, and time the second half of them."""
     from dsindex.text.encoders import make_encoder
 
@@ -165,9 +170,9 @@ def run_sample(source: TextSource, keys: Sequence[str], *, workers: int) -> Samp
     threads = max(1, min(workers, available_cpus(), len(pieces)))
 
     def encode(piece: Piece) -> PieceCounts:
-        encoder = make_encoder(source.tokenizer, source.engine)
+        encoder = make_encoder(source.tokenizer, source.engine) if selection.vocabulary_size is None else None
         limit = source.config.max_record_size
-        return encode_piece(piece, source.inputs, keys, encoder, max_record_bytes=limit)
+        return encode_piece(piece, source.inputs, keys, encoder, selection=selection, max_record_bytes=limit)
 
     first, second = pieces[::2], pieces[1::2] or pieces
     with ThreadPoolExecutor(threads) as pool:

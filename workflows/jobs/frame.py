@@ -20,6 +20,7 @@ from dsindex.shards.ownership import MARKER_FILE
 from dsindex.storage import make_folder, output_error, remove_if_present
 from workflows.execution.choice import make_executor
 from workflows.execution.dispatch import DispatchStatistics, RetryPolicy
+from workflows.options.config import work_folder_path
 from workflows.progress.choice import displays_of_job
 from workflows.stages.assemble import assemble
 from workflows.stages.start import start_and_examine
@@ -98,11 +99,6 @@ class Job:
     def work_dir(self) -> str:
         """Absolute path of the work folder."""
         return work_folder_path(self.config)
-
-
-def work_folder_path(config: WorkConfig) -> str:
-    """Return the absolute path of a job's work folder."""
-    return os.path.abspath(config.work_dir or f"{config.output_prefix}.build")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +215,7 @@ def _begin_again(job: Job, folder: WorkFolder) -> list[str]:
         same_plan = history.plan == decode_json(encode_json(job.plan.to_json()))
         if same_plan and history.fresh and not history.finished:
             return [f"{folder.path}: continuing the interrupted --fresh job"] if history.has_work else []
-        folder.start_over()
+        folder.start_over(job.plan)
     elif folder.was_damaged:
         return [
             f"{folder.path}: plan.json was damaged and is written again; the ledger has the plan, so shards are kept"

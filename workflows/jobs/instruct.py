@@ -30,8 +30,9 @@ from dsindex.instruction.shards import (
 from dsindex.instruction.statistics import InstructionStatistics
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
-from workflows.jobs.frame import Job, JobOutcome, Made, run_job, work_folder_path
+from workflows.jobs.frame import Job, JobOutcome, Made, run_job
 from workflows.jobs.instruct_outputs import SplitOutputs
+from workflows.options.config import work_folder_path
 from workflows.options.instruct import as_text_config
 from workflows.stages.nodes import require_sound_nodes
 from workflows.stages.room import Estimate, check_room
@@ -39,6 +40,7 @@ from workflows.stages.source import describe_kept, open_source, require_recorded
 from workflows.stages.tokenize import make_shards
 from workflows.state.identity import Plan
 from workflows.state.outputs import MEGATRON_SUFFIXES, Output
+from workflows.state.standard_input import piped_input_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,6 +81,8 @@ class InstructReport:
     input_bytes: int
     seconds: float
     run: Run
+    input_notes: tuple[str, ...]
+    """Sentences about inputs that are repeated or were left out."""
 
 
 def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, reporter: Reporter) -> InstructReport:
@@ -92,7 +96,8 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     Raises:
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
-    return _Instruct(config, instruction, reporter).run()
+    with piped_input_named(work_folder_path(config)):
+        return _Instruct(config, instruction, reporter).run()
 
 
 class _Instruct:
@@ -102,7 +107,7 @@ class _Instruct:
         self._config = config
         self._reporter = reporter
         self._work_dir = work_folder_path(config)
-        self._source = open_source(as_text_config(config), append_eod=False)
+        self._source = open_source(as_text_config(config), append_eod=False, reporter=reporter)
         tokenizer = self._source.tokenizer
         self._dtype = dtype_for_vocabulary(tokenizer.vocabulary_size)
         self._splits = [
@@ -264,4 +269,5 @@ class _Instruct:
             input_bytes=self._source.total_bytes,
             seconds=outcome.seconds,
             run=outcome.run,
+            input_notes=self._source.notes,
         )

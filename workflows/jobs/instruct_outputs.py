@@ -161,6 +161,7 @@ class SplitOutputs:
         """
         shards = [result for _, result in results]
         inputs = self._describe_inputs(source, results)
+        source.describe_damaged()
         options = source.describe_options(
             seq_length=self.config.seq_length,
             split=None if self.config.split is None else list(self.config.split),
@@ -172,6 +173,7 @@ class SplitOutputs:
         contents = [
             Content(
                 inputs=inputs,
+                **source.describe_damaged(),
                 documents=dataset.header.num_documents,
                 sequences=dataset.header.num_sequences,
                 tokens=dataset.bin_bytes // dataset.header.dtype.itemsize,

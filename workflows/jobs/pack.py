@@ -16,8 +16,9 @@ from dsindex.shards.tokenize import ShardSettings
 from dsindex.text.patterns import parse_text_pattern
 from workflows.execution.choice import wants_ray
 from workflows.execution.ordered import ordered_runner
-from workflows.jobs.frame import Job, JobOutcome, Made, run_job, work_folder_path
+from workflows.jobs.frame import Job, JobOutcome, Made, run_job
 from workflows.jobs.pbin_ends import choose_token_bytes, make_ends
+from workflows.options.config import work_folder_path
 from workflows.stages.early_merge import TokenSource
 from workflows.stages.nodes import require_sound_nodes
 from workflows.stages.room import check_room
@@ -34,6 +35,7 @@ from workflows.state.identity import Plan
 from workflows.state.manifest import Content, RecordCounts
 from workflows.state.outputs import PBIN_SUFFIXES, Output
 from workflows.state.publishing import Dataset, Target, identify_parts, shard_part, shard_provenance, shard_quarantine
+from workflows.state.standard_input import piped_input_named
 
 if TYPE_CHECKING:
     from dsindex.merging import Part
@@ -65,6 +67,8 @@ class PackReport:
     run: Run
     engine: str
     """Name of the engine."""
+    input_notes: tuple[str, ...]
+    """Sentences about inputs that are repeated or were left out."""
 
 
 def run_pack(config: PackConfig, *, reporter: Reporter) -> PackReport:
@@ -73,7 +77,8 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackReport:
     Raises:
         DsindexError: If the input cannot be packed as asked; final names then never refer to incomplete files.
     """
-    return _Pack(config, reporter).run()
+    with piped_input_named(work_folder_path(config)):
+        return _Pack(config, reporter).run()
 
 
 class _Pack:
@@ -90,7 +95,7 @@ class _Pack:
         self._output = Output(prefix=config.output_prefix, suffixes=PBIN_SUFFIXES)
         self._work_dir = work_folder_path(config)
         self._results: Results = []
-        self._source = open_source(config, append_eod=True)
+        self._source = open_source(config, append_eod=True, reporter=reporter)
         self._version = PBIN_VERSIONS[config.pbin_era]
         self._token_bytes = choose_token_bytes(self._source.tokenizer, self._version)
         settings = self._source.settings()
@@ -195,6 +200,7 @@ class _Pack:
         num_documents = sum(shard.num_documents for shard in shards)
         return Content(
             inputs=self._source.describe_inputs(results),
+            **self._source.describe_damaged(),
             account=RecordCounts(
                 **count_records([result for _, result in results]),
                 documents_with_tokens=num_documents,
@@ -225,4 +231,5 @@ class _Pack:
             seconds=outcome.seconds,
             run=outcome.run,
             engine=self._source.engine.name,
+            input_notes=self._source.notes,
         )

@@ -6,9 +6,22 @@ import os
 import re
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from dsindex.text.conversion.families import MEGATRON_SPECIAL_TOKENS
+from dsindex.text.joining import JOINED, decode_separator
+from dsindex.text.keys import is_program, output_name
+from dsindex.text.tokenizer_file import TOKENIZER_TYPES, TokenizerOptions, TokenizerType
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
@@ -32,6 +45,18 @@ Size = Annotated[int, BeforeValidator(parse_size)]
 
 MAX_REPEATS = 1000
 """The limit on the repetitions of an input, each of which is an input of the plan."""
+
+
+_FROM_FOLDER = "; use HuggingFaceTokenizer with the folder of a tokenizer.json"
+_OTHER_TYPES = {
+    "BertWordPieceLowerCase": _FROM_FOLDER,
+    "BertWordPieceCase": _FROM_FOLDER,
+    "NullTokenizer": ", whose texts are numbers and need no tokenizer",
+    "NullMultimodalTokenizer": ", whose texts are numbers and need no tokenizer",
+    "MultimodalTokenizer": ", which is for images; use HuggingFaceTokenizer for its texts",
+    "SFTTokenizer": ", which is for conversations; use `dsindex instruct`",
+}
+"""Why the other types of Megatron are refused, and what to do."""
 
 
 class Options(BaseModel):
@@ -73,17 +98,42 @@ class WorkConfig(ExecutorConfig):
     """Progress and errors as JSON lines."""
 
 
+def work_folder_path(config: WorkConfig) -> str:
+    """Return the absolute path of a job's work folder."""
+    return os.path.abspath(config.work_dir or f"{config.output_prefix}.build")
+
+
 class RecordsConfig(WorkConfig):
     """Options of a job that reads JSONL records."""
 
-    input: tuple[str, ...] = Field(min_length=1)
+    input: tuple[str, ...] = ()
+    """Files, patterns, folders, and `-` for standard input."""
+    input_list: tuple[str, ...] = ()
+    """Lists of paths; their entries come after those of `input`."""
+    input_split: str | None = None
+    """The split to take from folders that have several."""
+    input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = "auto"
+    """What the inputs hold that are not Parquet or Arrow; `auto` goes by their names."""
     tokenizer_model: str
     shard_size: Size = Field(default=64 << 20, ge=1)
     no_provenance: bool = False
     on_bad_record: Literal["fail", "quarantine"] = "fail"
+    on_bad_input: Literal["fail", "skip-file"] = "fail"
+    """Whether a damaged input ends the job, or is left out as a whole, after all inputs were read once."""
     max_bad_records: str | None = None
     """A number or a share such as `1%`; None: no limit."""
     max_record_size: Size | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _names_inputs(self) -> Self:
+        if not self.input and not self.input_list:
+            is_given = "input" in self.model_fields_set
+            msg = "--input: expected at least 1 item, got none" if is_given else "--input is required, or --input-list"
+            raise ValueError(msg)
+        if (*self.input, *self.input_list).count("-") > 1:
+            msg = "--input: expected standard input (-) once, since it can be read only once; leave one out"
+            raise ValueError(msg)
+        return self
 
     @field_validator("max_bad_records", mode="before")
     @classmethod
@@ -104,13 +154,36 @@ class TextConfig(RecordsConfig):
 
     eod_token: str | None = None
     tokenizer_hf_no_include_special_tokens: bool = False
-    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto"
+
+    def tokenizer_options(self) -> TokenizerOptions:
+        """Return what the tokenizer's file does not say; nothing, for most jobs."""
+        return TokenizerOptions()
 
 
 class BuildConfig(TextConfig):
     """`dsindex build`: from JSONL to a merged dataset per key."""
 
+    tokenizer_type: TokenizerType | None = None
+    """Megatron's name of the kind of tokenizer; None for whatever the file is."""
+    vocab_file: str | None = None
+    """GPT-2's vocab.json, with `merge_file` in place of `tokenizer_model`."""
+    merge_file: str | None = None
+    tiktoken_encoding: str | None = None
+    """Pattern and special tokens of a tiktoken file; None if its name says it."""
+    tiktoken_pattern: Literal["v1", "v2"] = "v2"
+    tiktoken_num_special_tokens: int = Field(default=1000, ge=0, le=1 << 20)
+    vocab_size: int | None = Field(default=None, ge=1, lt=1 << 31)
+    """Size of the vocabulary of Megatron's TikTokenizer; None for 131,072."""
+    tokenizer_special_tokens: tuple[str, ...] = MEGATRON_SPECIAL_TOKENS
+    """The first special tokens of Megatron's TikTokenizer."""
     json_keys: tuple[str, ...] = Field(default=("text",), min_length=1)
+    join: str | None = None
+    """The separator with which the texts of all keys become one, with its escapes decoded."""
+    where: str | None = None
+    """A jq condition that records must satisfy."""
+    token_ids: str | None = None
+    """The key of lists of token ids, in place of texts."""
     append_eod: bool = False
     shuffle_documents: int | None = Field(default=None, ge=0, lt=2**63)
     """Seed of the documents' order; None: that of the inputs."""
@@ -120,6 +193,62 @@ class BuildConfig(TextConfig):
     """Inputs that are read several times or in part, as FILE=TIMES."""
     check: bool = False
     """Check on every node what a build needs, and build nothing."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that are read from each record, as they are written."""
+        return self.json_keys if self.token_ids is None else (self.token_ids,)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+        if self.join is not None:
+            return (JOINED,)
+        return tuple(output_name(key) or "" for key in self.keys)
+
+    @field_validator("join")
+    @classmethod
+    def _decode_escapes(cls, join: str | None) -> str | None:
+        return None if join is None else decode_separator(join)
+
+    @field_validator("where")
+    @classmethod
+    def _is_not_empty(cls, where: str | None) -> str | None:
+        if where is not None and not where.strip():
+            msg = "expected a jq condition such as '.score > 0.5', got an empty one"
+            raise ValueError(msg)
+        return where
+
+    @field_validator("tokenizer_type", mode="before")
+    @classmethod
+    def _type_can_be_read(cls, value: object) -> object:
+        if value is None or value in TOKENIZER_TYPES:
+            return value
+        msg = f"expected one of {', '.join(TOKENIZER_TYPES)}, got {value!r}{_OTHER_TYPES.get(str(value), '')}"
+        raise ValueError(msg)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _model_of_type(cls, values: object) -> object:
+        """Megatron's GPT2BPETokenizer needs no model: it has two files, or else GPT-2's own vocabulary."""
+        if not isinstance(values, dict) or values.get("tokenizer_model") is not None:
+            return values
+        own = values.get("vocab_file") or ("gpt2" if values.get("tokenizer_type") == "GPT2BPETokenizer" else None)
+        return values if own is None else {**values, "tokenizer_model": own}
+
+    @model_validator(mode="after")
+    def _files_belong_together(self) -> Self:
+        if (self.vocab_file is None) != (self.merge_file is None):
+            msg = "expected --vocab-file and --merge-file together; a single file is named with --tokenizer-model"
+            raise ValueError(msg)
+        if self.vocab_file is not None and self.tokenizer_type not in {None, "GPT2BPETokenizer"}:
+            msg = f"expected --vocab-file with --tokenizer-type GPT2BPETokenizer, got {self.tokenizer_type}"
+            raise ValueError(msg)
+        return self
+
+    def tokenizer_options(self) -> TokenizerOptions:
+        """Return what the tokenizer's file does not say."""
+        return TokenizerOptions(**{name: getattr(self, name) for name in TokenizerOptions.__slots__})
 
     @field_validator("shuffle_documents", mode="before")
     @classmethod
@@ -142,16 +271,47 @@ class BuildConfig(TextConfig):
 
     @field_validator("json_keys")
     @classmethod
-    def _keys_name_files(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
-        """Keys become parts of file names, so they must not lead out of the folder."""
-        for key in keys:
-            if not key or "/" in key or len(os.fsencode(key)) > 200:
-                msg = f"expected keys that can be part of a file name, got {key!r}"
-                raise ValueError(msg)
+    def _keys_differ(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(keys)) != len(keys):
             msg = f"expected each key once, got {' '.join(keys)}"
             raise ValueError(msg)
         return keys
+
+    @model_validator(mode="after")
+    def _keys_name_files(self) -> Self:
+        """Names of outputs become parts of file names, so they must not lead out of the folder."""
+        if self.token_ids is not None:
+            other = "--json-keys" if "json_keys" in self.model_fields_set else "--join" if self.join is not None else ""
+            if other:
+                msg = f"expected either --token-ids or {other}, got both"
+                raise ValueError(msg)
+            if is_program(self.token_ids):
+                msg = f"--token-ids: expected a name or a path such as .meta.ids, got the jq pattern {self.token_ids!r}"
+                raise ValueError(msg)
+        if self.join is None:
+            _check_names("--json-keys" if self.token_ids is None else "--token-ids", self.keys)
+        return self
+
+
+def _check_names(flag: str, keys: tuple[str, ...]) -> None:
+    names: dict[str, str] = {}
+    for key in keys:
+        name = output_name(key)
+        if name is None:
+            msg = (
+                f"{flag}: expected keys that can be part of a file name, got the jq pattern {key!r}; "
+                f"name its output, as in NAME={key}"
+            )
+            raise ValueError(msg)
+        _check_text(name)
+        if not name or "/" in name or len(os.fsencode(name)) > 200:
+            remedy = f"; write NAME={key}" if key.startswith(".") else ""
+            msg = f"{flag}: expected keys that can be part of a file name, got {name!r}{remedy}"
+            raise ValueError(msg)
+        if name in names:
+            msg = f"{flag}: expected a different name for each output, got {name!r} for {names[name]} and {key}"
+            raise ValueError(msg)
+        names[name] = key
 
 
 class MergeConfig(WorkConfig):

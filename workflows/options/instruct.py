@@ -50,4 +50,4 @@ def as_text_config(config: InstructConfig) -> TextConfig:
     Masks need the offsets of tokens, which only the `tokenizers` engine returns.
     """
     shared: dict[str, Any] = {name: getattr(config, name) for name in RecordsConfig.model_fields}
-    return TextConfig(**shared, engine="tokenizers", tokenizer_hf_no_include_special_tokens=True)
+    return TextConfig(**shared, engine="reference", tokenizer_hf_no_include_special_tokens=True)

@@ -17,6 +17,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from dsindex.containers.decoding import decoder_version
 from dsindex.errors import InputError
 from dsindex.shards.attempt import shard_folder
 from dsindex.shards.ownership import new_file_id, read_folder_id
@@ -169,6 +170,11 @@ class StreamFeeder:
             except InputError as damage:
                 error = damage
             size_bytes = file.tell()
-        unpacked = UnpackedText(path=path, size_bytes=size_bytes, error=None if error is None else str(error))
+        unpacked = UnpackedText(
+            path=path,
+            size_bytes=size_bytes,
+            decoder=decoder_version(task.form.container),
+            error=None if error is None else str(error),
+        )
         self._ready.put(replace(task, unpacked=unpacked))
         return error is None

@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dsindex.containers.decoding import decoder_version
 from dsindex.errors import InputError, PlanError
 from dsindex.storage import digest_file
 from workflows.execution.calls import Call
@@ -44,7 +45,11 @@ def find_kept_shards(
         PlanError: If an input's content changed while its size and time did not.
         InputError: If an input cannot be read.
     """
-    known = {number: result for number, task in enumerate(tasks) if (result := work.ledger.shard(task)) is not None}
+    known = {
+        number: result
+        for number, task in enumerate(tasks)
+        if (result := work.ledger.shard(task)) is not None and _ends_where_it_would(task, result)
+    }
     if not known:
         return {}
     _require_same_inputs(tasks, known)
@@ -107,6 +112,11 @@ def are_whole(work_dir: str, files: Sequence[StoredFile]) -> bool:
         except (OSError, InputError):
             return False
     return True
+
+
+def _ends_where_it_would(task: ShardTask, result: ShardResult) -> bool:
+    """Tell whether a part of a stream was unpacked by the decompressor that would unpack the parts beside it now."""
+    return not task.is_of_stream or result.decoder == decoder_version(task.form.container)
 
 
 def _require_same_inputs(tasks: Sequence[ShardTask], known: dict[int, ShardResult]) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from dsindex.text.engines import Engine
+    from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
     from workflows.execution.calls import Executor, NodeAnswer
     from workflows.stages.source import TextSource
@@ -35,7 +36,7 @@ NODE_SECONDS = 120.0
 QUICK_INPUTS = 1000
 """Maximum number of inputs checked on every node before a build, spread evenly over the list."""
 SHOWN_FAULTS = 5
-SAME_VERSIONS = ("ray", "gigatoken", "tokenizers", "pyarrow", "numpy")
+SAME_VERSIONS = ("ray", "gigatoken", "tokenizers", "sentencepiece", "tiktoken", "pyarrow", "numpy")
 """Packages whose versions, like Python's and dsindex's, must be equal: others may write or send different data."""
 SHARE_IT = "mount the same storage under the same path on every node"
 AUDITED_BYTES = 16 << 10
@@ -52,6 +53,7 @@ class Probe:
     tokenizer: Tokenizer
     engine: Engine
     keys: tuple[str, ...]
+    selection: Selection | None
     audits: bool
     """Whether to load the tokenizer and audit it on text that the node reads."""
 
@@ -82,7 +84,13 @@ class NodeReport:
 
 
 def check_nodes(
-    executor: Executor, source: TextSource, folders: Sequence[str], *, keys: Sequence[str], thorough: bool
+    executor: Executor,
+    source: TextSource,
+    folders: Sequence[str],
+    *,
+    keys: Sequence[str],
+    thorough: bool,
+    selection: Selection | None = None,
 ) -> list[NodeReport]:
     """Check on every node that it sees the inputs and the folders and has the driver's versions.
 
@@ -92,13 +100,20 @@ def check_nodes(
         folders: Folders for shards and output; of a folder that does not exist yet, the nearest parent is checked.
         keys: Keys whose texts are tokenized.
         thorough: Whether to check every input and run the tokenizer; otherwise QUICK_INPUTS inputs are checked.
+        selection: The records to keep and the values to read, if they are more than keys.
     """
     with _marked(folders) as markers:
-        return _ask_nodes(executor, source, markers, keys=keys, thorough=thorough)
+        return _ask_nodes(executor, source, markers, keys=keys, thorough=thorough, selection=selection)
 
 
 def _ask_nodes(
-    executor: Executor, source: TextSource, markers: Sequence[str], *, keys: Sequence[str], thorough: bool
+    executor: Executor,
+    source: TextSource,
+    markers: Sequence[str],
+    *,
+    keys: Sequence[str],
+    thorough: bool,
+    selection: Selection | None = None,
 ) -> list[NodeReport]:
     inputs = source.inputs if thorough else _spread(source.inputs, QUICK_INPUTS)
     probe = Probe(
@@ -107,6 +122,7 @@ def _ask_nodes(
         tokenizer=source.tokenizer,
         engine=source.engine,
         keys=tuple(keys),
+        selection=selection,
         audits=thorough,
     )
     call = Call(name="check", place="", function=probe_node, arguments=(executor.share(probe),))
@@ -115,7 +131,14 @@ def _ask_nodes(
     return [_judge(node, answer, own) for node, answer in answers.items()]
 
 
-def require_sound_nodes(source: TextSource, executor: Executor, markers: Sequence[str], *, keys: Sequence[str]) -> None:
+def require_sound_nodes(
+    source: TextSource,
+    executor: Executor,
+    markers: Sequence[str],
+    *,
+    keys: Sequence[str],
+    selection: Selection | None = None,
+) -> None:
     """Check every node of a cluster quickly, and refuse nodes that would fail.
 
     Args:
@@ -123,11 +146,12 @@ def require_sound_nodes(source: TextSource, executor: Executor, markers: Sequenc
         executor: The executor whose nodes are checked.
         markers: Files in the folders that the job writes to, which every node must see.
         keys: Keys whose texts are tokenized.
+        selection: The records to keep and the values to read, if they are more than keys.
 
     Raises:
         InputError: If there are faults, naming nodes and files.
     """
-    require_sound(_ask_nodes(executor, source, markers, keys=keys, thorough=False))
+    require_sound(_ask_nodes(executor, source, markers, keys=keys, thorough=False, selection=selection))
 
 
 def require_sound(reports: Sequence[NodeReport]) -> None:
@@ -204,18 +228,20 @@ def _look_at_inputs(inputs: Sequence[InputFile]) -> tuple[int, list[str]]:
 def _audit_first_texts(probe: Probe) -> None:
     from dsindex.text.audit import audit, clip_texts
     from dsindex.text.encoders import make_encoder
-    from dsindex.text.records import read_records
+    from dsindex.text.parts import read_part
+    from dsindex.text.records import TextColumn
 
     first = probe.inputs[0]
-    is_plain = first.form.container == "plain"
-    end = min(first.size_bytes, AUDITED_BYTES) if is_plain else first.size_bytes
-    part = TextPart(path=first.absolute_path, begin=0, end=end, form=first.form)
-    for block in read_records(part, keys=probe.keys, block_bytes=AUDITED_BYTES):
+    bounds = (0, min(first.size_bytes, AUDITED_BYTES)) if first.parts is None else first.parts.bounds
+    part = TextPart(path=first.absolute_path, begin=0, end=bounds[1], form=first.form)
+    for block in read_part(part, keys=probe.keys, selection=probe.selection, block_bytes=AUDITED_BYTES):
         for column in block.columns.values():
+            if not isinstance(column, TextColumn):
+                continue  # token ids are not encoded
             texts = clip_texts(column.texts, text_bytes=AUDITED_BYTES, total_bytes=AUDITED_BYTES)
             make_encoder(probe.tokenizer, probe.engine).encode(texts)
             audit(probe.tokenizer, probe.engine, texts)
-        if not is_plain:
+        if first.parts is not None:
             return  # the first block is enough
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dsindex.text.engines import Engine
     from dsindex.text.patterns import TextPattern
     from dsindex.text.records import RecordBlock
+    from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
     from workflows.state.inputs import InputFile
 
@@ -101,9 +102,10 @@ def encode_piece(
     piece: Piece,
     inputs: Sequence[InputFile],
     keys: Sequence[str],
-    encoder: Encoder,
+    encoder: Encoder | None,
     *,
     pattern: TextPattern | None = None,
+    selection: Selection | None = None,
     max_record_bytes: int | None = None,
     prepare: Callable[[pa.LargeStringArray], pa.LargeStringArray] | None = None,
 ) -> PieceCounts:
@@ -113,25 +115,41 @@ def encode_piece(
         piece: The piece of one of the inputs.
         inputs: All inputs.
         keys: Keys of the texts.
-        encoder: Encodes the texts.
+        encoder: Encodes the texts; None if the values are token ids.
         pattern: Selects the text of a record, if it is more than a key.
+        selection: The records to keep and the values to read, if they are more than keys.
         max_record_bytes: Size above which a record is bad.
         prepare: Shortens the texts of a block before they are encoded; the number of lost tokens is estimated.
 
     Raises:
         RecordLimitError: If the pattern takes too much time or memory for a record.
     """
-    from dsindex.text.records import read_records
+    from dsindex.text.parts import read_part
+    from dsindex.text.records import DEFAULT_BLOCK_BYTES
+    from dsindex.text.token_ids import TokenColumn
 
     file = inputs[piece.input]
     part, stored_per_byte = _part_of(piece, file)
-    blocks = read_records(part, keys=keys, pattern=pattern, max_record_bytes=max_record_bytes)
+    blocks = read_part(
+        part,
+        keys=keys,
+        pattern=pattern,
+        selection=selection,
+        block_bytes=min(DEFAULT_BLOCK_BYTES, piece.end - piece.begin),  # where a part is larger than the piece
+        max_record_bytes=max_record_bytes,
+    )
     documents = num_texts = tokens = longest = bad = text_bytes = 0
     for block in _first_blocks(blocks, file, max_bytes=piece.end - piece.begin):
-        text_bytes += block.num_bytes
+        text_bytes += _text_bytes(block)
         documents += len(block.offsets)
         bad += len(block.bad)
         for column in block.columns.values():
+            if isinstance(column, TokenColumn) or encoder is None:
+                lengths = column.lengths if isinstance(column, TokenColumn) else np.empty(0, np.int64)
+                num_texts += len(lengths)
+                longest = max(longest, int(lengths.max(initial=0)))
+                tokens += int(lengths.sum(dtype=np.int64))
+                continue
             texts = column.texts if prepare is None else prepare(column.texts)
             lengths = encoder.encode(texts).lengths
             num_texts += len(column.texts)
@@ -152,6 +170,7 @@ def examine_sample(
     keys: Sequence[str],
     tokenizer: Tokenizer,
     engine: Engine,
+    selection: Selection | None = None,
     *,
     pattern: TextPattern | None = None,
 ) -> Estimate:
@@ -170,9 +189,13 @@ def examine_sample(
         return clipped
 
     sizes = [file.size_bytes for file in inputs]
-    encoder = make_encoder(tokenizer, engine)
+    has_ids = selection is not None and selection.vocabulary_size is not None
+    encoder = None if has_ids else make_encoder(tokenizer, engine)
     pieces = audited_pieces(sizes)
-    counts = [encode_piece(piece, inputs, keys, encoder, pattern=pattern, prepare=clip_and_audit) for piece in pieces]
+    counts = [
+        encode_piece(piece, inputs, keys, encoder, pattern=pattern, selection=selection, prepare=clip_and_audit)
+        for piece in pieces
+    ]
     documents = sum(count.documents for count in counts)
     if not documents:
         return Estimate(tokens=sum(sizes) / 3, documents=sum(sizes) / 1000)
@@ -195,15 +218,29 @@ def audited_pieces(sizes: Sequence[int]) -> list[Piece]:
 
 def _part_of(piece: Piece, file: InputFile) -> tuple[TextPart, float | None]:
     """Return what to read, and for a compressed input, the size that a byte of its text has there."""
-    if file.form.container == "plain":
+    if file.form.can_seek:
         return TextPart(path=file.absolute_path, begin=piece.begin, end=piece.end, form=file.form), None
-    bounds = (0,) if file.parts is None or file.parts.is_stream else file.parts.bounds[:-1]
-    begin = bounds[bisect_right(bounds, piece.begin) - 1]
+    bounds = (0, file.size_bytes) if file.parts is None or file.parts.is_stream else file.parts.bounds
+    units = max(1, bounds[-1])
+    number = min(bisect_right(bounds, piece.begin * units // file.size_bytes), len(bounds) - 1) - 1
+    begin, end = bounds[number], bounds[number + 1]
+    if file.form.container == "plain":
+        text_bytes = None if file.parts is None else file.parts.text_bytes
+        stored_per_byte = file.size_bytes / text_bytes if text_bytes else 1.0
+        return TextPart(path=file.absolute_path, begin=begin, end=end, form=file.form), stored_per_byte
     try:
         stored_per_byte = measure_compression(file.absolute_path, file.form.container, begin=begin)
     except InputError:  # reported by its shard
         stored_per_byte = 1 / TEXT_PER_STORED_BYTE
-    return TextPart(path=file.absolute_path, begin=begin, end=file.size_bytes, form=file.form), stored_per_byte
+    return TextPart(path=file.absolute_path, begin=begin, end=end, form=file.form), stored_per_byte
+
+
+def _text_bytes(block: RecordBlock) -> int:
+    """Return the size of a block's text: of its lines, or of the texts of rows."""
+    from dsindex.text.records import TextColumn
+
+    columns = block.columns.values()
+    return block.num_bytes or sum(column.texts.nbytes for column in columns if isinstance(column, TextColumn))
 
 
 def _first_blocks(blocks: Iterator[RecordBlock], file: InputFile, *, max_bytes: int) -> Iterator[RecordBlock]:
@@ -214,8 +251,8 @@ def _first_blocks(blocks: Iterator[RecordBlock], file: InputFile, *, max_bytes: 
     try:
         for block in blocks:
             yield block
-            num_bytes += block.num_bytes
-            if num_bytes >= max_bytes and file.form.container != "plain":
+            num_bytes += _text_bytes(block)
+            if num_bytes >= max_bytes and not file.form.can_seek:
                 return
     except RecordLimitError as error:
         if file.form.container == "plain":

@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import PlanError
 from dsindex.shards.tokenize import fingerprint_input
-from dsindex.text.tokenizer import load_tokenizer, require_eod
+from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod
+from workflows.options.config import work_folder_path
+from workflows.state.damaged_inputs import describe_damaged, leave_out_damaged
 from workflows.state.input_forms import TEXT_PER_STORED_BYTE, cut_inputs, look_inside
+from workflows.state.input_paths import find_paths
 from workflows.state.input_shares import repeat_inputs
-from workflows.state.inputs import choose_shard_size, find_inputs, plan_shards
-from workflows.state.manifest import RecordedInput, RecordedOptions, RecordedTokenizer
+from workflows.state.inputs import choose_shard_size, look_at_inputs, plan_shards
+from workflows.state.manifest import DamagedInputRecord, RecordedInput, RecordedOptions, RecordedTokenizer
+from workflows.state.repeated_inputs import describe_repeated, find_repeated
+from workflows.state.spool import spool_path
+from workflows.state.standard_input import require_standard_input, store_standard_input
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,9 +27,15 @@ if TYPE_CHECKING:
     from dsindex.text.engines import Engine
     from dsindex.text.tokenizer import Tokenizer
     from workflows.options.config import TextConfig
+    from workflows.progress.reporter import Reporter
+    from workflows.state.damaged_inputs import DamagedInput
+    from workflows.state.input_forms import Columns
     from workflows.state.inputs import InputFile
     from workflows.state.ledger import Ledger
     from workflows.state.manifest import Manifest
+
+
+_NO_OPTIONS = TokenizerOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +48,8 @@ class TextSource:
     engine: Engine
     eod_id: int | None
     shard_size: int
+    damaged: tuple[DamagedInput, ...] = ()
+    """Inputs that were left out."""
 
     @property
     def total_bytes(self) -> int:
@@ -45,8 +59,14 @@ class TextSource:
     @property
     def text_bytes(self) -> int:
         """Size of the text of all inputs, which is an estimate where they are compressed."""
-        return sum(
-            file.size_bytes * (1 if file.form.container == "plain" else TEXT_PER_STORED_BYTE) for file in self.inputs
+        return sum(map(_text_bytes, self.inputs))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about inputs that are given more than once or were left out."""
+        return (
+            *describe_repeated(find_repeated([file for file in self.inputs if not file.repetition])),
+            *describe_damaged(self.damaged),
         )
 
     def tasks(self) -> list[ShardTask]:
@@ -62,6 +82,8 @@ class TextSource:
             "append-eod": self.eod_id,
             "tokenizer-hf-no-include-special-tokens": config.tokenizer_hf_no_include_special_tokens,
             "shard-size": self.shard_size,
+            **({} if config.input_format == "auto" else {"input-format": config.input_format}),
+            **({} if config.on_bad_input == "fail" else {"on-bad-input": config.on_bad_input}),
             "no-provenance": config.no_provenance,
             "on-bad-record": config.on_bad_record,
             "max-record-size": config.max_record_size,
@@ -86,18 +108,42 @@ class TextSource:
                 size_bytes=file.size_bytes,
                 fingerprint=shards[0].input_fingerprint,
                 **share,
+                **_describe_form(file, shards),
                 **count_records(shards, filters=filters),
             )
             for file, share, shards in zip(self.inputs, shares, own, strict=True)
         ]
 
+    def describe_damaged(self) -> dict[str, Any]:
+        """Return the manifest's `damaged_inputs`, if there are any."""
+        if not self.damaged:
+            return {}
+        return {
+            "damaged_inputs": [
+                DamagedInputRecord(path=file.path, size_bytes=file.size_bytes, reason=file.reason)
+                for file in self.damaged
+            ]
+        }
+
     def describe_tokenizer(self) -> RecordedTokenizer:
         """Return the manifest's `tokenizer`."""
+        options = self.config.tokenizer_options()
+        given = {
+            name: value
+            for name in TokenizerOptions.__slots__
+            if (value := getattr(options, name)) != getattr(_NO_OPTIONS, name)
+        }
+        if self.tokenizer.revision is None:
+            given.pop("tokenizer_type", None)  # it chooses a file of a folder, but changes no token
+        revision = self.tokenizer.revision
+        more: dict[str, Any] = {"options": given} if given else {}
+        more |= {} if revision is None else {"revision": revision}
         return RecordedTokenizer(
             name=self.tokenizer.name,
             sha256=self.tokenizer.sha256,
             vocabulary_size=self.tokenizer.vocabulary_size,
             eod_id=self.eod_id,
+            **more,
         )
 
     def describe_options(self, **own: Any) -> RecordedOptions:  # noqa: ANN401 - fields of RecordedOptions
@@ -116,33 +162,59 @@ class TextSource:
         )
 
 
-def open_source(config: TextConfig, *, append_eod: bool, repeat: Sequence[str] = ()) -> TextSource:
-    """Find the inputs and load the tokenizer.
+def open_source(
+    config: TextConfig,
+    *,
+    append_eod: bool,
+    reporter: Reporter | None = None,
+    columns: Columns | None = None,
+    repeat: Sequence[str] = (),
+) -> TextSource:
+    """Find the inputs and load the tokenizer; standard input is read last, into the work folder.
 
     Args:
         config: The options of the job.
         append_eod: Whether every document ends with EOD.
+        reporter: Shows messages about standard input; None if the job writes nothing, so that it cannot read it.
+        columns: The columns of texts that tables must have; None if any record may be read.
         repeat: Inputs that are read several times or in part, as FILE=TIMES.
 
     Raises:
         InputError: If an input is missing, empty or not readable.
+        PlanError: If standard input cannot be stored, since the work folder is another job's.
         TokenizerError: If the tokenizer cannot be used, or has no EOD where one is to be appended.
     """
     from dsindex.text.engines import choose_engine
 
-    inputs = repeat_inputs(look_inside(find_inputs(config.input)), repeat)
-    tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token)
+    work_dir = work_folder_path(config)
+    stored = None if reporter is None else spool_path(work_dir)
+    paths = find_paths(config.input, lists=config.input_list, split=config.input_split, standard_input=stored)
+    is_piped = any(path.is_standard_input for path in paths)
+    inputs = look_at_inputs(path for path in paths if not path.is_standard_input)
+    if is_piped:
+        require_standard_input(work_dir, fresh=config.fresh)
+    tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token, options=config.tokenizer_options())
     engine = choose_engine(
         tokenizer, config.engine, add_special_tokens=not config.tokenizer_hf_no_include_special_tokens
     )
+    eod_id = require_eod(tokenizer) if append_eod else None
+    if is_piped and reporter is not None:
+        store_standard_input(work_dir, fresh=config.fresh, say=reporter.say)
+        inputs = look_at_inputs(paths)
+    damaged: tuple[DamagedInput, ...] = ()
+    if config.on_bad_input == "skip-file":
+        inputs, damaged = leave_out_damaged(inputs, wanted=config.input_format, columns=columns)
+    inputs = look_inside(inputs, wanted=config.input_format)
+    inputs = repeat_inputs(inputs, repeat, left_out=[file.path for file in damaged])
     shard_size = choose_shard_size(sum(file.size_bytes for file in inputs), config.shard_size)
     return TextSource(
         config=config,
-        inputs=tuple(cut_inputs(inputs, shard_size)),
+        inputs=tuple(cut_inputs(inputs, shard_size, columns=columns)),
         tokenizer=tokenizer,
         engine=engine,
-        eod_id=require_eod(tokenizer) if append_eod else None,
+        eod_id=eod_id,
         shard_size=shard_size,
+        damaged=damaged,
     )
 
 
@@ -199,7 +271,24 @@ def describe_kept(source: TextSource, work_dir: str, ledger: Ledger) -> str:
     )
 
 
-def count_records(results: Sequence[ShardResult], *, filters: bool = False) -> dict[str, int]:
+def _text_bytes(file: InputFile) -> int:
+    if file.parts is not None and file.parts.text_bytes is not None:
+        return file.parts.text_bytes
+    return file.size_bytes * (1 if file.form.container == "plain" else TEXT_PER_STORED_BYTE)
+
+
+def _describe_form(file: InputFile, shards: Sequence[ShardResult]) -> dict[str, Any]:
+    """Return what the manifest says of an input that is not plain JSON lines."""
+    described: dict[str, Any] = {}
+    if file.form.container != "plain":
+        described["compression"] = file.form.container
+        described["text_bytes"] = sum(result.text_bytes for result in shards)
+    if file.form.format != "jsonl":
+        described["format"] = file.form.format
+    return described
+
+
+def count_records(results: Sequence[ShardResult], *, filters: bool = False) -> dict[str, Any]:
     """Return record counts: lines = records + blank; records = kept + filtered + quarantined.
 
     Args:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 CPUS_PER_STREAM = 8
 """CPUs for each compressed stream that is unpacked at once: one thread decodes as much text as about eight encode."""
+PARTS_AHEAD = 16
+"""Most parts of a stream that are unpacked and not tokenized yet; more could not be used at the speed of decoding."""
 WORKER_MEMORY_BYTES = 460 << 20
 """A worker process's peak memory, measured on Ray after 600 MB of text. A very long document adds its own size."""
 
@@ -49,6 +51,7 @@ def make_shards(
     sources: Sequence[TokenSource] = (),
     max_bad_records: str | None = None,
     function: Callable[[ShardTask, Any], ShardResult] | None = None,
+    filters: Sequence[str] = ("--where",),
     find_moved: Callable[[Mapping[int, ShardResult]], Collection[int]] | None = None,
 ) -> list[ShardResult]:
     """Make the shards of a plan that the ledger does not have; return the results of all, in plan order.
@@ -60,6 +63,7 @@ def make_shards(
         sources: Datasets whose ranges may be merged while shards are made.
         max_bad_records: Largest allowed number of bad records, or share of all such as `0.1%`.
         function: The function that makes a shard; None: `tokenize_shard`.
+        filters: Flags that leave out records, for messages.
         find_moved: Returns the kept shards whose documents are in other files by now.
 
     Raises:
@@ -79,7 +83,7 @@ def make_shards(
         raise stage.with_line_number(error) from error
     finally:
         work.ledger.sync()
-    return stage.finish()
+    return stage.finish(filters)
 
 
 class _Stage:
@@ -110,7 +114,7 @@ class _Stage:
             kept=frozenset(self._results),
             work_dir=work_dir,
             threads=threads,
-            ahead=executor.slots + executor.backlog + threads,
+            ahead=min(executor.slots + executor.backlog, PARTS_AHEAD * threads) + threads,
         )
 
         def calls() -> Iterator[tuple[int | MergeRange, Call] | None]:
@@ -178,14 +182,16 @@ class _Stage:
         first_offset = 0 if task.form.has_absolute_offsets else sum(result.text_bytes for _, result in before)
         return error.at(line=lines + line + 1, offset=first_offset + error.offset)
 
-    def finish(self) -> list[ShardResult]:
+    def finish(self, filters: Sequence[str]) -> list[ShardResult]:
         """Return all results in plan order."""
         results = [self._results[number] for number in range(len(self._tasks))]
         self._budget.check_share(results)
         if not any(result.num_records for result in results):
             filtered = sum(result.num_filtered for result in results)
             if filtered:
-                msg = f"expected a record in the sample, got none of {filtered:,}; take a larger --sample or --repeat"
+                what = f"{' and '.join(filters)} {'keeps' if len(filters) == 1 else 'keep'}"
+                remedy = "check the condition" if "--where" in filters else "take a larger share"
+                msg = f"expected a record that {what}, got none of {filtered:,}; {remedy}"
                 raise InputError(msg)
             msg = f"{self._tasks[0].path}: expected at least one record in all inputs together, got none"
             raise InputError(msg)
@@ -195,7 +201,7 @@ class _Stage:
 def _shard_call(task: ShardTask, function: Callable[[ShardTask, Any], ShardResult], settings: object) -> Call:
     return Call(
         name=f"tokenize[{task.shard:05d}]",
-        place=f"{task.path}, bytes {task.begin} to {task.end}",
+        place=f"{task.path}, {'row groups' if task.form.is_table else 'bytes'} {task.begin} to {task.end}",
         function=function,
         arguments=(task, settings),
         memory_bytes=WORKER_MEMORY_BYTES,

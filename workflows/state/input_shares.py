@@ -31,12 +31,15 @@ def parse_repeat(entry: str) -> tuple[str, str]:
     return name, times
 
 
-def repeat_inputs(inputs: Sequence[InputFile], repeat: Sequence[str]) -> list[InputFile]:
+def repeat_inputs(
+    inputs: Sequence[InputFile], repeat: Sequence[str], *, left_out: Sequence[str] = ()
+) -> list[InputFile]:
     """Return the inputs with repetitions in place of those that are named.
 
     Args:
         inputs: All inputs, in order.
         repeat: Entries FILE=TIMES; a file is named as an input is, by a path, a pattern or a folder.
+        left_out: Paths of inputs that were left out because they are damaged.
 
     Raises:
         InputError: If an entry names no input, or one that another entry names.
@@ -45,7 +48,7 @@ def repeat_inputs(inputs: Sequence[InputFile], repeat: Sequence[str]) -> list[In
     for entry in repeat:
         name, number = parse_repeat(entry)
         found = _find(inputs, name)
-        if not found:
+        if not found and name not in left_out:
             msg = f"--repeat {show_name(name)}: expected one of the inputs, got none that is named so; check --input"
             raise InputError(msg)
         for position in found:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError
-from dsindex.regular_files import what_is_no_file
+from dsindex.regular_files import STANDARD_INPUT_KIND, what_is_no_file
 from dsindex.shards.tokenize import ShardTask
 from dsindex.text.forms import JSON_LINES
+from workflows.state.input_paths import find_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from dsindex.text.forms import InputForm
+    from workflows.state.input_paths import FoundPath
 
 MAX_SHARDS = 100_000
 """The approximate limit on the shards of a build; larger inputs get larger shards."""
@@ -31,6 +31,8 @@ class InputParts:
     """Where parts begin, ascending from 0, and where the last one ends: in bytes of the file, or in row groups."""
     is_stream: bool = False
     """Whether a part can only be decoded after all parts before it."""
+    text_bytes: int | None = None
+    """Size of the wanted columns of a table, as its metadata says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,41 +54,46 @@ class InputFile:
     """Share of its records to keep; None: all."""
 
 
-def find_inputs(patterns: Sequence[str]) -> list[InputFile]:
-    """Resolve inputs in the order given; the matches of a pattern are sorted by name.
+def find_inputs(patterns: Sequence[str], *, lists: Sequence[str] = (), split: str | None = None) -> list[InputFile]:
+    """Find the files that `find_paths` names, in its order.
 
     Raises:
-        InputError: For a missing file, a pattern without a match, a folder, an empty file, or a compressed one.
+        InputError: For a missing file, a pattern without a match, or an empty file.
     """
-    return [_look_at(path) for pattern in patterns for path in _expand(pattern)]
+    return look_at_inputs(find_paths(patterns, lists=lists, split=split))
 
 
-def _expand(pattern: str) -> list[str]:
-    if os.path.exists(pattern) or not glob.has_magic(pattern):
-        return [pattern]
-    matches = sorted(glob.glob(pattern, recursive=True))
-    if not matches:
-        msg = f"{pattern}: expected at least one file to match, got none; check the pattern (quote it in a shell)"
-        raise InputError(msg)
-    return matches
+def look_at_inputs(paths: Iterable[FoundPath]) -> list[InputFile]:
+    """Return the files under paths that were found, as they are now.
+
+    Raises:
+        InputError: If one cannot be an input, naming it.
+    """
+    files = []
+    for found in paths:
+        with found.errors_placed():
+            if found.is_standard_input:
+                files.append(replace(_look_at(found.absolute_path), path=found.path))
+            else:
+                files.append(_look_at(found.path))
+    return files
 
 
 def _look_at(path: str) -> InputFile:
     kind = what_is_no_file(path)
     if kind is not None:
-        msg = (
-            f"{path}: expected a file, got {kind}; save its data to a file and name that: an input is read in "
-            f"parts, in parallel and more than once"
+        remedy = (
+            "give it as --input -, which stores it first"
+            if kind == STANDARD_INPUT_KIND
+            else "save its data to a file and name that: an input is read in parts, in parallel and more than once"
         )
+        msg = f"{path}: expected a file, got {kind}; {remedy}"
         raise InputError(msg)
     try:
         status = os.stat(path)
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror}); check --input"
         raise InputError(msg) from error
-    if stat.S_ISDIR(status.st_mode):
-        msg = f"{path}: expected a file, got a folder; name its files, as in '{os.path.join(path, '*.jsonl')}'"
-        raise InputError(msg)
     if status.st_size == 0:
         msg = f"{path}: expected at least one record, got an empty file; leave it out of --input"
         raise InputError(msg)
@@ -115,7 +122,7 @@ def plan_shards(inputs: Sequence[InputFile], shard_size: int) -> Iterator[ShardT
     shard = 0
     for number, file in enumerate(inputs):
         bounds = cut_plain(file, shard_size) if file.parts is None else file.parts.bounds
-        units = bounds[-1]
+        units = max(1, bounds[-1])
         for begin, end in pairwise(bounds):
             yield ShardTask(
                 shard=shard,

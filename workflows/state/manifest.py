@@ -92,6 +92,11 @@ class RecordedInput(_Part):
     sequences: Count | None = None
     size_bytes: Count | None = None
     fingerprint: str | None = None
+    compression: str | None = None
+    format: str | None = None
+    """How its records are stored, if they are not JSON lines."""
+    text_bytes: Count | None = None
+    """Size of the text of a compressed input."""
     lines: Count | None = None
     blank: Count | None = None
     records: Count | None = None
@@ -112,7 +117,7 @@ class RecordCounts(_Part):
     kept: Count
     quarantined: Count
     filtered: Count = 0
-    """Records that a sample left out."""
+    """Records that `--where` or a sample left out."""
     elsewhere: Count = 0
     """Records that belong to another split."""
     documents_with_tokens: Count
@@ -126,12 +131,22 @@ class RecordedTokenizer(_Part):
     sha256: str
     vocabulary_size: Annotated[int, Field(ge=1, lt=2**63)]
     eod_id: Count | None = None
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
+    """The commit in the hub, of a tokenizer that was given by its name there."""
+    options: dict[str, str | int | list[str]] | None = None
+    """What was given beside the tokenizer's file, by the names of the options."""
 
 
 class RecordedOptions(_Part):
     """The options that the dataset depends on; a merge has none."""
 
     json_key: str | None = None
+    """The key of the dataset's texts, as it was written in `--json-keys`."""
+    json_keys: list[str] | None = None
+    """The keys whose texts were joined."""
+    join: str | None = None
+    where: str | None = None
+    token_ids: str | None = None
     jq_pattern: str | None = None
     pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] | None = None
     append_eod: bool = False
@@ -159,10 +174,19 @@ class RecordedPacking(_Part):
     """Share of the positions that hold tokens, to six digits."""
 
 
+class DamagedInputRecord(_Part):
+    """An input that was left out since its content is damaged."""
+
+    path: str
+    size_bytes: Count
+    reason: str
+
+
 class Content(_Part):
     """The part of a manifest that depends on inputs, tokenizer and options alone."""
 
     inputs: list[RecordedInput]
+    damaged_inputs: list[DamagedInputRecord] | None = None
     account: RecordCounts | None = None
     documents: Count
     sequences: Count

@@ -5,6 +5,7 @@ owner.json                 the lock of the driver that works here
 plan.json                  the job's plan, for people; the ledger has it too, with a checksum
 ledger.jsonl               finished work
 progress.json              current progress
+inputs/stdin               standard input, if the job reads it
 shards/                    files of attempts
 """
 
@@ -15,7 +16,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dsindex.errors import PlanError
+from dsindex.errors import OutputError, PlanError
 from dsindex.json_text import decode_json, encode_json
 from dsindex.shards.ownership import (
     MARKER_FILE,
@@ -33,6 +34,7 @@ from workflows.state.identity import describe_changes, is_plan
 from workflows.state.ledger import Ledger
 from workflows.state.lock import hold_lock, is_lock
 from workflows.state.partial_files import remove_partials
+from workflows.state.spool import INPUTS_FOLDER, remove_spool, spool_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,13 +65,19 @@ class WorkFolder:
         """Path of the folder that attempts write to."""
         return os.path.join(self.path, SHARDS_FOLDER)
 
-    def start_over(self) -> None:
+    def start_over(self, plan: Plan | None = None) -> None:
         """Remove the files of earlier runs, here and beside their outputs, except marker and lock.
 
         The ledger is removed last, since it names the other files.
+
+        Args:
+            plan: The plan that begins now; standard input that was stored for it stays.
         """
         remove_partials(self.history.partials)
         remove_owned_shards(self.path, self.folder_id)
+        stored = spool_path(self.path)
+        if plan is None or all(file.absolute_path != stored for file in plan.inputs):
+            remove_spool(self.path, self.folder_id)
         remove_named(self.path, (PROGRESS_FILE, PROGRESS_TEMPORARY, PLAN_FILE, PLAN_TEMPORARY, LEDGER_FILE))
 
     @contextlib.contextmanager
@@ -124,6 +132,40 @@ def own_work_folder(path: str, plan: Plan, *, fresh: bool, keep: bool) -> Iterat
     finally:
         with contextlib.suppress(OSError):
             os.rmdir(path)  # succeeds only if it is empty
+
+
+@contextlib.contextmanager
+def hold_work_folder(path: str) -> Iterator[str]:
+    """Hold a work folder while the block stores something in it before the job's plan is known; yield its id.
+
+    If the block fails, a new folder is removed.
+
+    Raises:
+        PlanError: If the folder has no marker and is not empty, or another driver works there.
+        OutputError: If it cannot be created.
+    """
+    make_folder(path)
+    folder_id = _mark(path)
+    try:
+        with hold_lock(os.path.join(path, LOCK_FILE), what=f"the work folder {path}"):
+            try:
+                yield folder_id
+            except BaseException:
+                _remove_if_unused(path)
+                raise
+    finally:
+        with contextlib.suppress(OSError):
+            os.rmdir(path)  # succeeds only if it is empty
+
+
+def discard_unused_folder(path: str) -> None:
+    """Remove a work folder in which no job has begun to work, unless a driver works there."""
+    if read_folder_id(path) is None:
+        return
+    with contextlib.suppress(PlanError, OutputError), hold_lock(os.path.join(path, LOCK_FILE), what=path):
+        _remove_if_unused(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(path)  # succeeds only if it is empty
 
 
 def remove_finished_folder(path: str, plan: Plan) -> None:
@@ -220,8 +262,10 @@ def _refuse_other_plan(folder: WorkFolder, plan: Plan) -> None:
 
 
 def _remove_if_unused(path: str) -> None:
-    """Remove the marker of a folder that has nothing else but the caller's lock."""
+    """Remove the marker of a folder that has nothing else but the caller's lock and a stored input."""
     with contextlib.suppress(OSError):
+        if set(os.listdir(path)) <= {MARKER_FILE, LOCK_FILE, INPUTS_FOLDER}:
+            remove_spool(path, _mark(path))
         if set(os.listdir(path)) == {MARKER_FILE, LOCK_FILE}:
             remove_named(path, (MARKER_FILE,))
 

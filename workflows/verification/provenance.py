@@ -11,6 +11,7 @@ from dsindex.checks.structure import DOCUMENTS_PER_PIECE
 from dsindex.errors import FormatError
 from dsindex.shards.document_order import shuffled_order
 from dsindex.shards.provenance import count_rows
+from dsindex.text.forms import TABLES
 from workflows.execution.calls import Call
 from workflows.state.publishing import PROVENANCE_SUFFIX
 from workflows.verification.checks import Check, Step, Verdict
@@ -73,7 +74,9 @@ def check_provenance(recorded: Recorded, *, num_documents: int, num_without_row:
 def _input_facts(content: Content | None) -> tuple[InputFacts, ...] | None:
     facts = []
     for file in content.inputs if content is not None else ():
-        if file.size_bytes is None or file.lines is None or file.kept is None:
+        size_bytes = file.size_bytes if file.text_bytes is None else file.text_bytes
+        if size_bytes is None or file.lines is None or file.kept is None:
             return None
-        facts.append(InputFacts(size_bytes=file.size_bytes, lines=file.lines, kept=file.kept))
+        is_table = file.format in TABLES
+        facts.append(InputFacts(size_bytes=size_bytes, lines=file.lines, kept=file.kept, is_table=is_table))
     return tuple(facts) or None

@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from pydantic import TypeAdapter, ValidationError
 
 from dsindex.checks.source import SourceInput, SourceRange, SourceSettings, lay_out_range
-from dsindex.containers.cuts import find_cuts
-from dsindex.containers.kinds import detect_file
 from dsindex.errors import InputError, TokenizerError
 from dsindex.shards.tokenize import fingerprint_input
-from dsindex.text.forms import InputForm
 from dsindex.text.patterns import parse_text_pattern
-from dsindex.text.tokenizer import load_tokenizer
+from dsindex.text.selection import Selection, open_selection
+from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
 from workflows.options.config import ExecutorConfig
 from workflows.options.pack import PBIN_SUFFIX
-from workflows.state.input_forms import TEXT_PER_STORED_BYTE
+from workflows.state.input_forms import detect_form, find_parts
+from workflows.state.input_paths import STANDARD_INPUT
 from workflows.state.publishing import PROVENANCE_SUFFIX
 from workflows.verification.pbin_options import read_pbin_options
 
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from dsindex.text.patterns import TextPattern
     from dsindex.text.tokenizer import Tokenizer
     from workflows.execution.calls import Executor
-    from workflows.state.manifest import Content, Manifest, RecordedInput
+    from workflows.state.input_forms import InputFormat
+    from workflows.state.manifest import Content, Manifest, RecordedInput, RecordedTokenizer
 
 RANGE_BYTES = 16 << 20
 """Size of a range of an input, if there is no provenance through which documents are found."""
@@ -44,7 +46,7 @@ class SourceConfig(ExecutorConfig):
 
     tokenizer_model: str | None = None
     """Path of the tokenizer; None to use the path in the manifest."""
-    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +85,8 @@ def open_recorded_source(
     from dsindex.text.engines import choose_engine
 
     content = manifest.content if manifest is not None else None
-    key, pattern = _recorded_text(prefix, content, pbin)
     recorded = content.tokenizer if content is not None else None
+    key, pattern, selection = _recorded_text(prefix, manifest, pbin)
     if manifest is None or content is None or recorded is None or key is None:
         maker = "a build" if pbin is None else "`dsindex pack`"
         msg = (
@@ -93,7 +95,7 @@ def open_recorded_source(
         )
         raise InputError(msg)
     options = content.options
-    tokenizer = _load_recorded(recorded.name, recorded.sha256, config.tokenizer_model)
+    tokenizer = _load_recorded(recorded, config.tokenizer_model)
     provenance = f"{prefix}.{PROVENANCE_SUFFIX}"
     inputs, findings = _find_inputs(content.inputs, manifest.run.plan)
     settings = SourceSettings(
@@ -102,6 +104,7 @@ def open_recorded_source(
         inputs=inputs,
         key=key,
         pattern=pattern,
+        selection=selection,
         tokenizer=tokenizer,
         engine=choose_engine(
             tokenizer, config.engine, add_special_tokens=not options.tokenizer_hf_no_include_special_tokens
@@ -112,22 +115,22 @@ def open_recorded_source(
         quarantine=options.on_bad_record == "quarantine",
         provenance=provenance if os.path.isfile(provenance) else None,
         sample=options.sample,
-        build_keys=_keys_of_build(key, manifest.run.plan) if pbin is None else (),
         shuffle_seed=options.shuffle_documents,
     )
     return RecordedSource(settings=settings, findings=tuple(findings))
 
 
 def _recorded_text(
-    prefix: str, content: Content | None, pbin: PbinHeader | None
-) -> tuple[str | None, TextPattern | None]:
-    """Return the column of the text that a dataset was made from, None if it is unknown, and the pattern, if any.
+    prefix: str, manifest: Manifest | None, pbin: PbinHeader | None
+) -> tuple[str | None, TextPattern | None, Selection | None]:
+    """Return the column that a dataset was made from, None if it is unknown, and the pattern or selection, if any.
 
     Raises:
         InputError: If the dataset was made from conversations.
     """
-    if content is None:
-        return None, None
+    if manifest is None:
+        return None, None, None
+    content = manifest.content
     if content.options.instruction is not None:
         msg = (
             f"{prefix}: expected a dataset of texts, got one of `dsindex instruct`, which cannot be compared record by "
@@ -136,29 +139,55 @@ def _recorded_text(
         )
         raise InputError(msg)
     if pbin is None:
-        return content.options.json_key, None
+        selection = _recorded_selection(content, manifest.run.plan)
+        return (None, None, None) if selection is None else (selection.outputs[0], None, selection)
     pattern = parse_text_pattern(read_pbin_options(prefix, content).jq_pattern)
-    return pattern.column, pattern
+    return pattern.column, pattern, None
 
 
-def _keys_of_build(key: str, plan: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return all keys of the build that a key belongs to."""
+def _recorded_selection(content: Content, plan: Mapping[str, Any]) -> Selection | None:
+    """Return the selection of a build, whose first output is the dataset; None if it was not built from records.
+
+    Raises:
+        InputError: If a jq program in the manifest does not compile.
+    """
+    options = content.options
+    key = options.json_key if options.token_ids is None else options.token_ids
+    keys = options.json_keys or ([] if key is None else [key])
+    if not keys or content.tokenizer is None:
+        return None
+    is_sampled = options.sample is not None or any(file.share is not None for file in content.inputs)
+    has_bad = content.account is not None and content.account.quarantined > 0
+    if (is_sampled or has_bad) and options.json_key is not None:
+        keys += _other_keys(options.json_key, plan)
+    size = None if options.token_ids is None else content.tokenizer.vocabulary_size
+    return open_selection(keys, where=options.where, join=options.join, vocabulary_size=size)
+
+
+def _other_keys(key: str, plan: Mapping[str, Any]) -> list[str]:
+    """Return the build's other keys: a record that is bad for one of them was quarantined for all.
+
+    A sample depends on the texts of all keys, too.
+    """
     keys = plan["settings"].get("json-keys")
-    if not isinstance(keys, list) or key not in keys or not all(isinstance(each, str) for each in keys):
-        return (key,)
-    return tuple(dict.fromkeys(keys))
+    if not isinstance(keys, list) or key not in keys:
+        return []
+    return [other for other in keys if isinstance(other, str) and other != key]
 
 
-def _load_recorded(name: str, sha256: str, given: str | None) -> Tokenizer:
-    """Load the tokenizer in the manifest, from the given path if there is one."""
-    if given is None and not os.path.exists(name):
+def _load_recorded(recorded: RecordedTokenizer, given: str | None) -> Tokenizer:
+    """Load the tokenizer in the manifest, from the given path if there is one, else from where it was."""
+    name, sha256 = recorded.name, recorded.sha256
+    if given is None and recorded.revision is not None:
+        name = f"{name}@{recorded.revision}"
+    elif given is None and "vocab_file" not in (recorded.options or {}) and not os.path.exists(name):
         msg = (
             f"expected the tokenizer {name!r} (sha256 {sha256[:16]}…) that the dataset was made with, found none by "
             f"that name; give its path with --tokenizer-model"
         )
         raise TokenizerError(msg)
     path = given if given is not None else name
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(path, options=_recorded_options(recorded, given))
     if tokenizer.sha256 != sha256:
         msg = (
             f"{path}: expected the tokenizer with sha256 {sha256} that the dataset was made with, "
@@ -166,6 +195,19 @@ def _load_recorded(name: str, sha256: str, given: str | None) -> Tokenizer:
         )
         raise TokenizerError(msg)
     return tokenizer
+
+
+def _recorded_options(recorded: RecordedTokenizer, given: str | None) -> TokenizerOptions:
+    """Return the options of a build; a given path takes the place of GPT-2's two files."""
+    options = dict(recorded.options or {})
+    if given is not None:
+        options.pop("vocab_file", None)
+    named = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    try:
+        return TypeAdapter(TokenizerOptions).validate_python(named)
+    except ValidationError as error:
+        msg = f"{recorded.name}: expected options of a tokenizer in the manifest, got {options}; it is damaged"
+        raise TokenizerError(msg) from error
 
 
 def _find_inputs(
@@ -176,14 +218,16 @@ def _find_inputs(
     inputs, findings = [], []
     for number, file in enumerate(recorded):
         path = file.path
-        if not os.path.isfile(path) and number < len(absolute):
+        is_piped = path == STANDARD_INPUT
+        if (is_piped or not os.path.isfile(path)) and number < len(absolute):
             path = absolute[number]
         try:
             size_bytes = os.path.getsize(path)
             fingerprint = fingerprint_input(path)
-            container, _ = detect_file(path)
+            form = detect_form(path, shown_as=file.path, wanted=cast("InputFormat", file.format or "jsonl"))
         except OSError as error:
-            findings.append(f"{path}: cannot be read ({error.strerror}); the dataset was made from it, restore it")
+            remedy = "store standard input there again" if is_piped else "restore it"
+            findings.append(f"{path}: cannot be read ({error.strerror}); the dataset was made from it, {remedy}")
             continue
         except InputError as error:
             findings.append(str(error))
@@ -193,9 +237,7 @@ def _find_inputs(
                 f"{path}: expected the input of {file.size_bytes} bytes with fingerprint {file.fingerprint} as in the "
                 f"manifest, got {size_bytes} bytes with {fingerprint}; it changed, restore the original"
             )
-        inputs.append(
-            SourceInput(path=path, size_bytes=size_bytes, form=InputForm(container=container), share=file.share)
-        )
+        inputs.append(SourceInput(path=path, size_bytes=size_bytes, form=form, share=file.share))
     return tuple(inputs), findings
 
 
@@ -214,9 +256,8 @@ def plan_ranges(settings: SourceSettings) -> list[SourceRange]:
 
 def _bounds(file: SourceInput) -> tuple[int, ...]:
     """Return where ranges of an input begin, and where the last one ends; a compressed stream is one range."""
-    if file.form.container == "plain":
-        return (*range(0, file.size_bytes, RANGE_BYTES), file.size_bytes)
-    return find_cuts(file.path, file.form.container, unit_bytes=RANGE_BYTES // TEXT_PER_STORED_BYTE)
+    parts = find_parts(file.path, file.form, shard_size=RANGE_BYTES)
+    return (*range(0, file.size_bytes, RANGE_BYTES), file.size_bytes) if parts is None else parts.bounds
 
 
 def lay_out_source(

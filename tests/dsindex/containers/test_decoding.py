@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -141,7 +142,26 @@ def test_cuts_are_where_members_begin(tmp_path: Path, name: str, unit: int) -> N
     texts = [decode(path, container, begin=cut) for cut in cuts[:-1]]
     assert all(TEXT.endswith(text) for text in texts)
     assert all(len(first) >= len(second) for first, second in pairwise(texts))
-    assert (len(cuts) > 2) == (name in ("blocks.gz", "frames.zst"))
+    if unit > 1:  # with so small units nothing is searched far enough
+        assert (len(cuts) > 2) == (name in ("members.gz", "blocks.gz", "frames.zst", "streams.bz2"))
+
+
+def test_what_only_looks_like_a_member_is_no_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsindex.containers.cuts.UNITS_WITHOUT_MEMBERS", 100)
+    lookalike = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03"
+    stored = gzip.compress(lookalike * 3000, 0)  # level 0: as it is
+    path, container = write(tmp_path, "x.gz", stored + gzip.compress(TEXT) * 3)
+    cuts = find_cuts(path, container, unit_bytes=900)
+    single = len(gzip.compress(TEXT))
+    assert cuts == (0, *range(len(stored), len(stored) + 3 * single + 1, single))
+
+
+def test_a_large_member_is_not_searched_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = gzip.compress(random.Random(1).randbytes(50_000)) + gzip.compress(TEXT)
+    path, container = write(tmp_path, "x.gz", content)
+    assert len(find_cuts(path, container, unit_bytes=1000)) == 2
+    monkeypatch.setattr("dsindex.containers.cuts.UNITS_WITHOUT_MEMBERS", 100)
+    assert len(find_cuts(path, container, unit_bytes=1000)) == 3
 
 
 def test_a_long_first_frame_is_not_walked_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

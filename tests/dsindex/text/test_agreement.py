@@ -118,7 +118,7 @@ def test_batches_with_both_kinds_of_text_keep_their_order(
     content: bytes, has_loops: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernels._LOADER, "kernels", kernels.import_kernels() if has_loops else None)
-    monkeypatch.setattr(encoders, "TOKENIZERS_BATCH_BYTES", 50)
+    monkeypatch.setattr(encoders, "REFERENCE_BATCH_BYTES", 50)
     rng = random.Random(7)
     pieces = [*trained.PIECES, "'s", " Wheel", *NEW_LETTERS]
     texts = ["", *("".join(rng.choices(pieces, k=rng.randint(0, 12))) for _ in range(300)), "\u088f's", ""]
@@ -136,7 +136,7 @@ def test_plain_texts_never_load_the_reference(monkeypatch: pytest.MonkeyPatch) -
     content = splitting()
     encoder = make_encoder(*loaded(content))
     wanted = reference(content, trained.SENTENCES)
-    monkeypatch.setattr(encoders, "TokenizersEncoder", None)
+    monkeypatch.setattr(encoders, "ReferenceEncoder", None)
     batch = encoder.encode(pa.array(trained.SENTENCES, pa.large_string()))
     assert (by_text(batch), batch.num_reference_texts) == (wanted, 0)
 

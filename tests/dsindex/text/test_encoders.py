@@ -204,7 +204,7 @@ def test_fixed_tokens_are_part_of_the_engine() -> None:
 
 def test_wrong_engine_name_is_misuse() -> None:
     wrong: Any = "fast"
-    with pytest.raises(ValueError, match="expected an engine auto, gigatoken or tokenizers, got 'fast'"):
+    with pytest.raises(ValueError, match="expected an engine auto, gigatoken, reference or tokenizers, got 'fast'"):
         choose_engine(trained.as_tokenizer(trained.byte_level()), wrong, add_special_tokens=True)
 
 
@@ -228,7 +228,7 @@ def test_slices_are_read_where_they_lie(engine: Any) -> None:
 
 @pytest.mark.parametrize("batch_bytes", [1, 7, 100])
 def test_result_does_not_depend_on_the_batches(monkeypatch: pytest.MonkeyPatch, batch_bytes: int) -> None:
-    monkeypatch.setattr(encoders, "TOKENIZERS_BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(encoders, "REFERENCE_BATCH_BYTES", batch_bytes)
     texts = ["", "", *TEXTS[:200], ""]
     assert encoded(encoder_of(SUITABLE["bos"], "tokenizers"), texts) == expected(SUITABLE["bos"], texts)
 

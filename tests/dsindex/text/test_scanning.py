@@ -43,12 +43,12 @@ def scan_once(lines: list[bytes], keys: list[str], spare: bytes) -> list[list[st
     content = b"\n".join(lines) + b"\n"
     ends = np.cumsum([len(line) + 1 for line in lines]) - 1
     starts = np.concatenate([[0], ends[:-1] + 1])
-    columns = scanning.scan_texts(bytearray(content + spare), starts, ends, keys)
+    columns = scanning.scan_texts(bytearray(content + spare), starts, ends, [(key,) for key in keys])
     if columns is None:
         return None
     for column in columns.values():
         column.validate(full=True)
-    return [list(values) for values in zip(*(columns[key].to_pylist() for key in keys), strict=True)]
+    return [list(values) for values in zip(*(columns[key,].to_pylist() for key in keys), strict=True)]
 
 
 @pytest.mark.parametrize(

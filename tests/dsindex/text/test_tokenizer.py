@@ -116,10 +116,20 @@ TIKTOKEN = b"".join(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte i
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("tokenizer.model", SENTENCEPIECE, r"got a SentencePiece file; convert .*AutoTokenizer.from_pretrained"),
-        ("spm", SENTENCEPIECE, "got a SentencePiece file"),
-        ("tokenizer.model", TIKTOKEN, r"got a tiktoken file; convert .*convert_tiktoken_to_fast"),
-        ("o200k.tiktoken", TIKTOKEN, "got a tiktoken file"),
+        (
+            "tokenizer.model",
+            SENTENCEPIECE,
+            r"expected a SentencePiece model, but it cannot be read \(.*; fetch or save",
+        ),
+        ("spm", SENTENCEPIECE, "expected a SentencePiece model, but it cannot be read"),
+        (
+            "tokenizer.model",
+            TIKTOKEN,
+            r"expected --tiktoken-encoding, .*, got none; choose one \(known: gpt2, .*, qwen\)",
+        ),
+        ("mine.tiktoken", TIKTOKEN, "expected --tiktoken-encoding"),
+        ("gpt2.tiktoken", b"IQ== 0\nIQ= 1\n", "line 2: expected a token in base64, got b'IQ='"),
+        ("gpt2.tiktoken", b"IQ== 0\nIg== 1\n", "expected a token for every byte, got none for 0x00"),
         ("x.json", b'{"version": "1.0", ', r"expected JSON, but it cannot be read \(.*line 1 column 20"),
         ("x.json", b"", "expected JSON"),
         ("x.json", b"[1]", "expected a JSON object, got list"),
@@ -134,6 +144,8 @@ TIKTOKEN = b"".join(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte i
         "spm-content",
         "tiktoken-model",
         "tiktoken",
+        "base64",
+        "bytes",
         "cut",
         "empty",
         "list",
@@ -156,9 +168,9 @@ def test_other_files_are_refused_by_name(tmp_path: Path, name: str, content: byt
     [
         ({}, "got one with nothing"),
         ({"README.md": b"x", "a.bin": b"y"}, r"got one with README.md, a.bin; use the folder"),
-        ({"tokenizer.model": SENTENCEPIECE}, r"tokenizer.model is a SentencePiece file: convert"),
-        ({"tokenizer.model": TIKTOKEN}, r"tokenizer.model is a tiktoken file: convert"),
-        ({"vocab.json": b"{}", "merges.txt": b""}, r"save_pretrained\(NEW_FOLDER\)"),
+        ({"tokenizer.model": SENTENCEPIECE}, r"use the file itself, --tokenizer-model .*/tokenizer.model, for"),
+        ({"tokenizer.model": TIKTOKEN}, r"use the file itself, --tokenizer-model .*/tokenizer.model, for"),
+        ({"vocab.json": b"{}", "merges.txt": b""}, r"GPT2BPETokenizer --vocab-file .*/vocab.json --merge-file"),
     ],
     ids=["empty", "other", "spm", "tiktoken", "slow"],
 )
@@ -171,8 +183,8 @@ def test_folder_without_tokenizer_json_names_what_is_there(
         load_tokenizer(str(tmp_path))
 
 
-def test_missing_path_says_that_nothing_is_downloaded(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match="found nothing; use a local path"):
+def test_missing_path_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"gpt2: expected a tokenizer's file, .* found nothing; check the path"):
         load_tokenizer(str(tmp_path / "openai-community/gpt2"))
 
 

@@ -1,0 +1,275 @@
+"""The messages of Arrow IPC, found and measured by their headers, without their bodies.
+
+Source: the columnar format's "Serialization and Interprocess Communication", and its Message.fbs and File.fbs. Headers
+are flatbuffers: a table begins with the distance back to its vtable, which holds the offset of each field, or 0.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from dsindex.errors import InputError
+from dsindex.text.tables.formats import ARROW_FILE_MAGIC, CONTINUATION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+SCHEMA, DICTIONARY, RECORD_BATCH = 1, 2, 3
+"""Types of headers."""
+_PREFIX_BYTES = 8
+_BLOCK_BYTES = 24
+_FILE_BEGIN_BYTES = 8
+_FILE_END_BYTES = 4 + len(ARROW_FILE_MAGIC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """Where a message is in its file."""
+
+    kind: int
+    begin: int
+    """Position of its first byte."""
+    body: int
+    """Position of its body."""
+    end: int
+    """Position after its body."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchHeader:
+    """What the header of a record batch claims."""
+
+    num_rows: int
+    is_compressed: bool
+    buffers: tuple[tuple[int, int], ...]
+    """Position in the body and size in bytes of each buffer."""
+    variadic_counts: tuple[int, ...]
+    """Number of further buffers of each column of views."""
+
+
+def find_stream_messages(path: str, data: memoryview) -> list[Message]:
+    """Find the messages of a stream, up to its end mark or the end of the file.
+
+    Raises:
+        InputError: If a message is cut off or is none, or the first is not a schema.
+    """
+    messages: list[Message] = []
+    position = 0
+    while position < len(data):
+        place = f"message {len(messages) + 1} at byte {position}"
+        if len(data) - position < _PREFIX_BYTES:
+            raise _cut_off(path, place)
+        if data[position : position + 4] != CONTINUATION:
+            msg = f"{path}: expected an Arrow stream, got something else as {place}; fetch or write the file again"
+            raise InputError(msg)
+        if struct.unpack_from("<i", data, position + 4)[0] == 0:
+            break
+        messages.append(_read_message(path, data, position, place))
+        position = messages[-1].end
+    if not messages or messages[0].kind != SCHEMA or any(message.kind == SCHEMA for message in messages[1:]):
+        msg = f"{path}: expected an Arrow stream that begins with its one schema; fetch or write the file again"
+        raise InputError(msg)
+    return messages
+
+
+def find_file_messages(path: str, data: memoryview) -> list[Message]:
+    """Find the messages of an Arrow file by its footer: the schema, all dictionaries, and the record batches in order.
+
+    Such a file holds a stream, after its magic, and the footer tells where its messages are.
+
+    Raises:
+        InputError: If the footer or a message that it names is cut off or is none.
+    """
+    if data[-len(ARROW_FILE_MAGIC) :] != ARROW_FILE_MAGIC or len(data) < 2 * _FILE_END_BYTES:
+        msg = f"{path}: expected an Arrow file that ends with a footer; it is cut off, fetch or write it again"
+        raise InputError(msg)
+    (size,) = struct.unpack_from("<i", data, len(data) - _FILE_END_BYTES)
+    begin = len(data) - _FILE_END_BYTES - size
+    if size <= 0 or begin < 0:
+        msg = f"{path}: expected an Arrow file whose footer is inside it, got a footer of {size} bytes; fetch it again"
+        raise InputError(msg)
+    try:
+        footer = _root(data[begin : begin + size])
+        blocks = {kind: footer.vector(field, _BLOCK_BYTES) for kind, field in ((DICTIONARY, 2), (RECORD_BATCH, 3))}
+    except struct.error as error:
+        msg = f"{path}: expected an Arrow file with a whole footer; it is damaged, fetch or write it again"
+        raise InputError(msg) from error
+    messages = [_message_of_kind(path, data, _FILE_BEGIN_BYTES, SCHEMA, "the schema")]
+    for kind, what in ((DICTIONARY, "dictionary"), (RECORD_BATCH, "record batch")):
+        offsets = np.frombuffer(blocks[kind], "<i8").reshape(-1, _BLOCK_BYTES // 8)[:, 0].tolist()
+        for number, offset in enumerate(offsets):
+            messages.append(_message_of_kind(path, data, offset, kind, f"{what} {number}"))
+    return messages
+
+
+def read_batch_header(path: str, data: memoryview, message: Message) -> BatchHeader:
+    """Read the header of a record batch.
+
+    Raises:
+        InputError: If it is damaged, or its buffers are not inside its body.
+    """
+    try:
+        header = _root(data[message.begin + _PREFIX_BYTES : message.body]).table(2)
+        if header is None:
+            msg = "no header"
+            raise struct.error(msg)
+        num_rows = header.scalar(0, "<q")
+        pairs = np.frombuffer(header.vector(2, 16), "<i8").reshape(-1, 2).tolist()
+        is_compressed = header.table(3) is not None
+        variadic = np.frombuffer(header.vector(4, 8), "<i8").tolist()
+        body_bytes = message.end - message.body
+        if num_rows < 0 or any(not 0 <= begin <= begin + size <= body_bytes for begin, size in pairs):
+            msg = f"sizes of {num_rows} rows that do not fit its {body_bytes} bytes"
+            raise struct.error(msg)
+    except struct.error as error:
+        msg = (
+            f"{path}: expected a record batch at byte {message.begin}, got a damaged header ({error}); "
+            "fetch or write the file again"
+        )
+        raise InputError(msg) from error
+    return BatchHeader(
+        num_rows=num_rows,
+        is_compressed=is_compressed,
+        buffers=tuple((begin, size) for begin, size in pairs),
+        variadic_counts=tuple(variadic),
+    )
+
+
+def wanted_bytes(header: BatchHeader, body: memoryview, schema: pa.Schema, wanted: Sequence[int]) -> int:
+    """Return the uncompressed size of some columns, as the header and the first bytes of each buffer claim it.
+
+    Args:
+        header: The header of the record batch.
+        body: Its body.
+        schema: All columns.
+        wanted: Numbers of the wanted columns.
+    """
+    variadic = iter(header.variadic_counts)
+    total = position = 0
+    for number, field in enumerate(schema):
+        num_buffers = _count_buffers(field.type, variadic)
+        if number in wanted:
+            for begin, size in header.buffers[position : position + num_buffers]:
+                total += _uncompressed_size(body[begin : begin + size]) if header.is_compressed else size
+        position += num_buffers
+    return total
+
+
+def _uncompressed_size(buffer: memoryview) -> int:
+    """Return the size that a compressed buffer claims in its first eight bytes; -1 there means it is not compressed."""
+    if len(buffer) < 8:
+        return len(buffer)
+    size = _unpack(buffer, "<q", 0)
+    return size if size >= 0 else len(buffer) - 8
+
+
+def _count_buffers(kind: pa.DataType, variadic: Iterator[int]) -> int:
+    """Return the number of buffers of a column: those of its own type, and of those inside it."""
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return _count_buffers(kind.storage_type, variadic)
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return 2 + max(0, next(variadic, 0))
+    if types.is_null(kind):
+        return 0
+    if types.is_large_binary(kind) or types.is_large_string(kind) or types.is_string(kind) or types.is_binary(kind):
+        return 3
+    if not types.is_nested(kind):
+        return 2  # validity and values; of a dictionary, the indices
+    own = 2
+    if types.is_struct(kind) or types.is_fixed_size_list(kind):
+        own = 1
+    elif types.is_union(kind):
+        own = 1 if kind.mode == "sparse" else 2
+    elif types.is_run_end_encoded(kind):
+        return _count_buffers(kind.run_end_type, variadic) + _count_buffers(kind.value_type, variadic)
+    elif types.is_list_view(kind) or types.is_large_list_view(kind):
+        own = 3
+    return own + sum(_count_buffers(kind.field(number).type, variadic) for number in range(kind.num_fields))
+
+
+def _message_of_kind(path: str, data: memoryview, offset: int, kind: int, what: str) -> Message:
+    place = f"{what} at byte {offset}"
+    if not 0 <= offset <= len(data) - _PREFIX_BYTES:
+        raise _cut_off(path, place)
+    message = _read_message(path, data, offset, place)
+    if message.kind != kind:
+        msg = f"{path}: expected {place}, got another message; the file is damaged, fetch or write it again"
+        raise InputError(msg)
+    return message
+
+
+def _read_message(path: str, data: memoryview, position: int, place: str) -> Message:
+    if data[position : position + 4] != CONTINUATION:
+        msg = f"{path}: expected {place}, got something else; the file is damaged, fetch or write it again"
+        raise InputError(msg)
+    (size,) = struct.unpack_from("<i", data, position + 4)
+    body = position + _PREFIX_BYTES + size
+    if size <= 0 or body > len(data):
+        raise _cut_off(path, place)
+    try:
+        root = _root(data[position + _PREFIX_BYTES : body])
+        kind, body_bytes = root.scalar(1, "<B"), root.scalar(3, "<q")
+    except struct.error as error:
+        msg = f"{path}: expected {place}, got a damaged header; fetch or write the file again"
+        raise InputError(msg) from error
+    if body_bytes < 0 or body_bytes > len(data) - body:
+        raise _cut_off(path, place)
+    return Message(kind=kind, begin=position, body=body, end=body + body_bytes)
+
+
+def _cut_off(path: str, place: str) -> InputError:
+    return InputError(f"{path}: expected a whole {place}, got the end of the file; it is cut off, fetch it again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table of a flatbuffer; every read outside the buffer is a struct.error."""
+
+    data: memoryview
+    position: int
+
+    def scalar(self, field: int, code: str) -> int:
+        """Return a number, 0 if the field is absent."""
+        place = self._place(field)
+        return 0 if place is None else _unpack(self.data, code, place)
+
+    def table(self, field: int) -> _Table | None:
+        """Return a table inside this one, None if the field is absent."""
+        place = self._place(field)
+        return None if place is None else _Table(self.data, place + _unpack(self.data, "<I", place))
+
+    def vector(self, field: int, item_bytes: int) -> memoryview:
+        """Return the bytes of a vector of structs or numbers, empty if the field is absent."""
+        place = self._place(field)
+        if place is None:
+            return memoryview(b"")
+        begin = place + _unpack(self.data, "<I", place)
+        end = begin + 4 + item_bytes * _unpack(self.data, "<I", begin)
+        if end > len(self.data):
+            msg = "a vector that is too long"
+            raise struct.error(msg)
+        return self.data[begin + 4 : end]
+
+    def _place(self, field: int) -> int | None:
+        vtable = self.position - _unpack(self.data, "<i", self.position)
+        entry = 4 + 2 * field
+        offset = _unpack(self.data, "<H", vtable + entry) if entry < _unpack(self.data, "<H", vtable) else 0
+        return self.position + offset if offset else None
+
+
+def _root(data: memoryview) -> _Table:
+    return _Table(data, _unpack(data, "<I", 0))
+
+
+def _unpack(data: memoryview, code: str, position: int) -> int:
+    if position < 0:  # struct would count from the end
+        msg = "a position before the start"
+        raise struct.error(msg)
+    number: int = struct.unpack_from(code, data, position)[0]
+    return number

@@ -1,0 +1,41 @@
+"""Texts with which a tokenizer is compared with the library that defines its format."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from dsindex.text.probes import probes_of
+from tests.agreement.texts import CODE_POINTS, CONTEXTS, in_contexts, long_sequence, short_sequences
+from tests.support.text_tokenizers import NASTY, mixed_texts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+def fixed_texts(pieces: Sequence[str], *, seed: int) -> list[str]:
+    """Probes, runs, sequences of all classes of characters, and random texts, of the given pieces among others."""
+    rng = random.Random(seed)
+    pool = [*pieces, " ", "  ", "\n", "▁", "a", "<", "|>"]
+    mixed = ["".join(rng.choices(pool, k=rng.randint(1, 9))) for _ in range(2000)]
+    runs = [f"{before}{character * n}y" for character in ("▁", " ", "a", "=", "\n", "1", "é") for n in range(1, 70)
+            for before in ("", "x")]  # fmt: skip
+    long = [long_sequence(rng) for _ in range(1000)]
+    return [
+        *probes_of(pieces),
+        *NASTY,
+        *mixed_texts(500, seed=seed),
+        *mixed,
+        *runs,
+        *short_sequences(2),
+        *long,
+        *pieces,
+    ]
+
+
+def swept_texts(*, begin: int, every: int) -> Iterator[list[str]]:
+    """Every n-th code point alone and in all contexts, in batches."""
+    points = CODE_POINTS[begin::every]
+    for start in range(0, len(points), 4000):
+        batch = points[start : start + 4000]
+        yield [*map(chr, batch), *(in_contexts(point, CONTEXTS) for point in batch)]

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dsindex.errors import InputError
+from dsindex.text.tables import csv_rows
+from dsindex.text.tables.records import read_table_records
+from tests.dsindex.text.tables.readings import Reading, collect
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXT = {"text": ("text",)}
+
+
+def read(path: Path, format: str = "csv", columns: dict[str, tuple[str, ...]] = TEXT, **options: Any) -> Reading:
+    return collect(read_table_records(str(path), 0, 1, format=format, columns=columns, **options))
+
+
+def texts(reading: Reading) -> list[str]:
+    return [text for row in reading.texts for (text,) in row]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyarrow's blocks are as small as rows, so that larger rows make it read again."""
+    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 24)
+
+
+CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12) | st.sampled_from(
+    ["", '"', "a,b", "a\nb", "\r\n", "NULL", "x" * 60]
+)
+
+
+@pytest.mark.parametrize("format", ["csv", "tsv"])
+@given(rows=st.lists(st.tuples(CELLS, CELLS.filter(bool)), max_size=10), bom=st.booleans(), line_end=st.booleans())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
+@pytest.mark.usefixtures("small_blocks")
+def test_cells_are_read_as_they_were_written(
+    rows: list[tuple[str, str]], bom: bool, line_end: bool, format: str, tmp_path: Path
+) -> None:
+    written = io.StringIO(newline="")
+    writer = csv.writer(written, delimiter=csv_rows.DELIMITERS[format], quoting=csv.QUOTE_ALL, lineterminator="\n")
+    writer.writerows([("id", "text", "é"), *(("1", *row) for row in rows)])
+    content = written.getvalue() if line_end else written.getvalue().removesuffix("\n")
+    (tmp_path / "a.csv").write_text("\ufeff" * bom + content, encoding="utf-8", newline="")
+
+    found = read(tmp_path / "a.csv", format, {"é": ("é",), "text": ("text",)})
+
+    assert found.texts == [([second], [first]) for first, second in rows]
+    assert found.places == [(0, row) for row in range(len(rows))]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_rows_with_a_wrong_number_of_cells_are_bad(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'id,text\n1,a\n2\n\n3,"b\n",4\n4,\n,,\n' + b"5," + b"x" * 50 + b"\n6\n,,\n")
+
+    found = read(tmp_path / "a.csv")
+
+    assert texts(found) == ["a", "", "x" * 50]
+    assert found.places == [(0, 0), (0, 3), (0, 5)]
+    assert found.bad == [(0, 1), (0, 2), (0, 4), (0, 6), (0, 7)]
+    assert found.lines == [b"2", b'3,"b\n",4', b",,", b"6", b",,"]
+    assert found.reasons[:2] == [f"expected 2 cells, one for each column, got {number}" for number in (1, 3)]
+    assert found.num_lines == 8
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_cell_that_is_not_utf8_is_bad_and_so_is_a_wrong_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("ü,text\n1,é\n".encode() + b"2,a\xffb\n\xff\n3," + "ü".encode() * 40 + b"\n")
+
+    found = read(tmp_path / "a.csv")
+
+    assert texts(found) == ["é", "ü" * 40]
+    assert found.bad == [(0, 1), (0, 2)]
+    assert (
+        found.reasons[0]
+        == "expected UTF-8 under the column 'text', got byte 0xff at byte 2 of the text: invalid start byte"
+    )
+    assert found.lines == [b'{"text":"a\\udcffb"}', b"\xff"]
+    assert read(tmp_path / "a.csv", columns={"ü": ("ü",)}).texts == [(["1"],), (["2"],), (["3"],)]
+
+
+@pytest.mark.parametrize("content", [b'text\na\n"b\nc\nd\n', b'text\n"', b'text\na\n"b ""'])
+def test_a_quote_that_is_left_open_is_an_error(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+
+    with pytest.raises(InputError, match="got a quote that is still open at its end"):
+        read(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("content", [b"text", b"text\n", b"\ntext\n\n"])
+def test_a_header_alone_has_no_rows(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+
+    assert read(tmp_path / "a.csv").num_lines == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"a,\xff\n"])
+def test_a_file_without_a_readable_header_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+
+    with pytest.raises(InputError, match=r"a.csv: expected a header row with the names of the columns, got an error"):
+        read(tmp_path / "a.csv")
+
+
+def test_a_row_that_is_larger_than_the_largest_block_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(csv_rows, "_LARGEST_BLOCK_BYTES", 1 << 20)
+    (tmp_path / "a.csv").write_bytes(b"text\na\n" + b"x" * (2 << 20) + b"\n")
+
+    with pytest.raises(
+        InputError, match="expected rows of at most 1 MiB, got a larger one after row 1; a quote may be"
+    ):
+        read(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("is_seekable", [True, False])
+def test_a_compressed_file_is_read_from_what_decompresses_it(is_seekable: bool, tmp_path: Path) -> None:
+    class Source(io.RawIOBase):
+        """Returns a few bytes at a time, as decompression may."""
+
+        def __init__(self) -> None:
+            self.file = gzip.GzipFile(tmp_path / "a.csv.gz")
+
+        def read(self, size: int = -1) -> bytes:
+            return self.file.read(min(size, 5))
+
+        def seek(self, offset: int, _whence: int = 0) -> int:
+            return self.file.seek(offset)
+
+        def seekable(self) -> bool:
+            return is_seekable
+
+    with gzip.open(tmp_path / "a.csv.gz", "wb") as file:
+        file.write(b'id,text\n1,"a\nb"\n2,c\n')
+
+    found = read(tmp_path / "a.csv.gz", source=Source())
+
+    assert texts(found) == ["a\nb", "c"]
+
+
+def test_a_row_larger_than_the_limit_is_bad(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"text\nabcdef\nabc\n")
+
+    found = read(tmp_path / "a.csv", max_record_bytes=5)
+
+    assert texts(found) == ["abc"]
+    assert found.reasons == ["record of 6 bytes is larger than the limit of 5 bytes"]
+
+
+@pytest.mark.parametrize("num_bytes", [100, 3_000_000], ids=["in the header", "later"])
+def test_a_compressed_file_that_is_cut_off_is_refused(num_bytes: int, tmp_path: Path) -> None:
+    rows = "".join(f"{number},{number * 7919 % 10007}\n" for number in range(1_000_000))
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(f"id,text\n{rows}".encode(), 1)[:num_bytes])
+
+    with (
+        gzip.GzipFile(tmp_path / "a.csv.gz") as source,
+        pytest.raises(InputError, match=r"a.csv.gz: expected a table .*, got an error \(Compressed file ended"),
+    ):
+        read(tmp_path / "a.csv.gz", source=source)
+
+
+def test_an_error_of_what_decompresses_is_passed_on(tmp_path: Path) -> None:
+    class Source(io.BytesIO):
+        """Fails behind the header."""
+
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() > 2 << 20:
+                msg = "a.csv.zst: expected something else"
+                raise InputError(msg)
+            return super().read(size)
+
+    with pytest.raises(InputError, match=r"^a.csv.zst: expected something else$"):
+        read(tmp_path / "a.csv.zst", source=Source(b"id,text\n" + b"1,a\n" * 2_000_000))
+
+
+@pytest.mark.parametrize("is_utf8", [True, False])
+def test_line_ends_in_cells_are_kept_wherever_a_block_ends(
+    is_utf8: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 64)
+    expected = [["é\r\n" * (number % 7)] for number in range(100)]
+    rows = "".join(f'"{text}"\r\n' for (text,) in expected)
+    (tmp_path / "a.csv").write_bytes(b"text\r\n" + rows.encode() + b"\xff\r\n" * (not is_utf8))
+
+    found = read(tmp_path / "a.csv")
+
+    assert [[text] for text in texts(found)] == expected
+    assert len(found.bad) == (not is_utf8)

@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dsindex.errors import InputError
+from dsindex.text.forms import TextPart
+from dsindex.text.records import read_records
+from dsindex.text.tables.records import read_table_records
+from dsindex.text.tables.shapes import measure_table
+from tests.dsindex.text.tables.readings import STORED, Reading, collect, write_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXT = {"text": ("text",)}
+
+
+def read(path: str, format: str, columns: dict[str, tuple[str, ...]] = TEXT, **options: Any) -> Reading:
+    """Read a whole table."""
+    groups = len(measure_table(path, format, columns).groups)
+    return collect(read_table_records(path, 0, groups, format=format, columns=columns, **options))
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=20) | st.sampled_from(["", "é" * 30, "a\0b", "\r\n", '"'])
+STRINGS = st.none() | TEXTS
+LISTS = st.none() | st.lists(st.none() | TEXTS, max_size=3)
+PAIRS = st.none() | st.lists(st.none() | TEXTS, min_size=2, max_size=2)
+ENCODED = pa.dictionary(pa.int32(), pa.string())
+KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    (pa.string(), STRINGS),
+    (pa.large_string(), STRINGS),
+    (pa.string_view(), STRINGS),
+    (ENCODED, STRINGS),
+    (pa.dictionary(pa.int8(), pa.large_string()), STRINGS),
+    (pa.list_(pa.string()), LISTS),
+    (pa.large_list(pa.large_string()), LISTS),
+    (pa.list_(ENCODED), LISTS),
+    (pa.list_(pa.string_view()), LISTS),
+    (pa.list_(pa.string(), 2), PAIRS),
+    (pa.null(), st.none()),
+]
+
+
+@st.composite
+def tables(draw: st.DrawFn, *, is_parquet: bool) -> tuple[pa.Table, list[dict[str, Any]]]:
+    """A table of a plain column and one in a struct, sliced and in chunks, and its rows."""
+    # pyarrow writes neither views nor nulls in dictionaries to Parquet.
+    kinds = [pair for pair in KINDS if not (is_parquet and "view" in str(pair[0]))]
+    kind, values = draw(st.sampled_from(kinds))
+    inner_kind, inner_values = draw(st.sampled_from(kinds))
+    rows = draw(st.lists(st.tuples(values, st.none() | st.tuples(inner_values)), max_size=12))
+    texts = _array([row[0] for row in rows], kind, is_parquet)
+    inner = _array([None if row[1] is None else row[1][0] for row in rows], inner_kind, is_parquet)
+    is_null = pa.array([row[1] is None for row in rows], pa.bool_())
+    other = pa.array(range(len(rows)), pa.int64())
+    fields = [pa.field("n", pa.int64()), pa.field("text", inner_kind)]
+    meta = pa.StructArray.from_arrays([other, inner], fields=fields, mask=is_null)
+    whole = pa.table({"id": other, "text": texts, "meta": meta})
+    begin = draw(st.integers(0, len(rows)))
+    cut = draw(st.integers(begin, len(rows)))
+    chunks = pa.concat_tables([whole.slice(begin, cut - begin), whole.slice(cut)])
+    plain = [{"text": row[0], "meta.text": None if row[1] is None else row[1][0]} for row in rows]
+    return chunks, plain[begin:]
+
+
+def _array(values: list[Any], kind: pa.DataType, is_parquet: bool) -> pa.Array:
+    if not is_parquet and pa.types.is_dictionary(kind) and kind.index_type == pa.int32() and values:
+        # With a null among the dictionary's values, and one that nothing uses.
+        known = sorted({value for value in values if value is not None})
+        indices = [len(known) if value is None else known.index(value) for value in values]
+        return pa.DictionaryArray.from_arrays(
+            pa.array(indices, pa.int32()), pa.array([*known, None, "unused"], kind.value_type)
+        )
+    return pa.array(values, kind)
+
+
+@pytest.mark.parametrize("format", STORED)
+@given(data=st.data(), group_rows=st.integers(1, 5), limit=st.none() | st.integers(1, 40), block=st.integers(1, 60))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=80)
+def test_rows_are_read_like_the_same_rows_in_json(
+    data: st.DataObject,
+    group_rows: int,
+    limit: int | None,
+    block: int,
+    format: str,
+    tmp_path: Path,
+) -> None:
+    table, rows = data.draw(tables(is_parquet=format == "parquet"))
+    path = write_table(tmp_path / "table", table, format, group_rows=group_rows)
+    (tmp_path / "lines.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    size = (tmp_path / "lines.jsonl").stat().st_size
+    columns = {"text": ("text",), "meta.text": ("meta", "text")}
+    lines = collect(read_records(TextPart(path=str(tmp_path / "lines.jsonl"), begin=0, end=size), keys=tuple(columns)))
+    texts = dict(zip((row for _, row in lines.places), lines.texts, strict=True))
+    too_large = {number for number, row in enumerate(rows) if limit is not None and _text_bytes(row.values()) > limit}
+
+    found = read(path, format, columns, max_record_bytes=limit, block_bytes=block)
+
+    assert found.num_lines == len(rows)
+    assert found.texts == [texts[number] for number in texts if number not in too_large]
+    assert [row for _, row in found.places] == [number for number in texts if number not in too_large]
+    expected = {number: reason for (_, number), reason in zip(lines.bad, lines.reasons, strict=True)}
+    for (_, number), reason, line in zip(found.bad, found.reasons, found.lines, strict=True):
+        if number in too_large:
+            assert (
+                reason
+                == f"record of {_text_bytes(rows[number].values())} bytes is larger than the limit of {limit} bytes"
+            )
+        else:
+            assert reason == expected[number].replace("under the key", "under the column")
+        stored = json.dumps(rows[number], ensure_ascii=False, separators=(",", ":")).encode()
+        assert limit is not None or json.loads(line) == json.loads(stored)
+        assert limit is None or len(line) <= limit
+
+
+def _text_bytes(values: Any) -> int:
+    texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
+    return sum(len(text.encode()) for text in texts if text is not None)
+
+
+@pytest.mark.parametrize("format", STORED)
+def test_ranges_together_are_the_whole_table(format: str, tmp_path: Path) -> None:
+    table = pa.table({"text": pa.array([f"text {number}" for number in range(11)]).dictionary_encode()})
+    path = write_table(tmp_path / "table", table, format, group_rows=2)
+
+    parts = [
+        collect(read_table_records(path, begin, end, format=format, columns=TEXT))
+        for begin, end in [(0, 1), (1, 1), (1, 4), (4, 6)]
+    ]
+
+    assert [text for part in parts for text in part.texts] == read(path, format).texts
+    assert parts[2].places == [(1, 0), (1, 1), (2, 2), (2, 3), (3, 4), (3, 5)]
+
+
+@pytest.mark.parametrize("is_delta", [True, False])
+def test_dictionaries_that_grow_or_change_in_a_stream_are_those_of_the_range(is_delta: bool, tmp_path: Path) -> None:
+    words = [["a", "b"], ["a", "b", "c"] if is_delta else ["x", "y", "z"], ["a", "b", "c", "d"] if is_delta else ["q"]]
+    kind = pa.schema([("text", pa.dictionary(pa.int32(), pa.string()))])
+    path = str(tmp_path / "stream")
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=is_delta)
+    with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, kind, options=options) as writer:
+        for known in words:
+            indices = pa.array(range(len(known)), pa.int32())
+            rows = [pa.DictionaryArray.from_arrays(indices, pa.array(known))]
+            writer.write_batch(pa.RecordBatch.from_arrays(rows, schema=kind))
+
+    for group, known in enumerate(words):
+        found = collect(read_table_records(path, group, group + 1, format="arrow-stream", columns=TEXT))
+        assert found.texts == [([word],) for word in known]
+
+
+@pytest.mark.parametrize("format", STORED)
+def test_indices_of_large_strings_are_decoded_a_block_at_a_time(format: str, tmp_path: Path) -> None:
+    words = pa.array(["x" * 100_000, "y" * 100_000])
+    indices = pa.array([0, 1] * 5_000, pa.int32())
+    table = pa.table({"text": pa.DictionaryArray.from_arrays(indices, words)})  # 1 GB, if decoded
+    path = write_table(tmp_path / "table", table, format, group_rows=10_000)
+    before = pa.total_allocated_bytes()
+
+    num_rows = peak = 0
+    for block in read_table_records(path, 0, 1, format=format, columns=TEXT):
+        num_rows += block.num_lines
+        assert block.columns["text"].texts.nbytes < 3 << 20
+        peak = max(peak, pa.total_allocated_bytes() - before)
+
+    assert num_rows == 10_000
+    assert peak < 20 << 20
+
+
+@pytest.mark.parametrize("format", STORED)
+def test_blocks_hold_the_wanted_size_or_one_row_without_spare_bytes(format: str, tmp_path: Path) -> None:
+    table = pa.table({"text": ["a" * 30] * 50 + ["b" * 500] + ["c"] * 50})
+    path = write_table(tmp_path / "table", table, format, group_rows=101)
+
+    for block in read_table_records(path, 0, 1, format=format, columns=TEXT, block_bytes=100):
+        _, offsets, data = block.columns["text"].texts.buffers()
+        assert data.size < 100 + 30 or data.size <= 100 + 500
+        assert pa.Array.from_buffers(pa.int64(), 1, [None, offsets])[0].as_py() == 0
+        assert data.size == sum(map(len, block.columns["text"].texts.to_pylist()))
+
+
+@pytest.mark.parametrize("format", STORED)
+def test_texts_that_are_not_utf8_are_bad(format: str, tmp_path: Path) -> None:
+    texts = pa.array([b"good", b"a\xe9", b"\xed\xa0\x80", b"fine"]).view(pa.string())
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 1, 3, 4], pa.int32()), texts)
+    path = write_table(tmp_path / "table", pa.table({"text": texts, "list": lists}), format)
+
+    found = read(path, format)
+    assert [text for ((text,),) in found.texts] == ["good", "fine"]
+    assert found.places == [(0, 0), (1, 3)]
+    assert found.bad == [(0, 1), (1, 2)]
+    assert found.reasons[0] == (
+        "expected UTF-8 under the column 'text', got byte 0xe9 at byte 2 of the text: unexpected end of data"
+    )
+    assert found.lines[0] == b'{"text":"a\\udce9"}'
+    found = read(path, format, {"list": ("list",)})
+    assert found.texts == [(["good"],), ([],), (["fine"],)]
+    assert found.bad == [(1, 2)]
+
+
+@pytest.mark.parametrize("format", STORED)
+def test_only_the_wanted_columns_are_read(format: str, tmp_path: Path) -> None:
+    table = pa.table({"other": ["x" * 1_000_000], "text": ["a"], "meta": [{"text": "b", "other": "y" * 1_000_000}]})
+    path = write_table(tmp_path / "table", table, format, compression="zstd")
+    before = pa.total_allocated_bytes()
+
+    blocks = read_table_records(path, 0, 1, format=format, columns=TEXT)
+    block = next(blocks)
+
+    assert block.columns["text"].texts.to_pylist() == ["a"]
+    assert pa.total_allocated_bytes() - before < 900_000
+
+
+@pytest.mark.parametrize(("begin", "end", "columns"), [(-1, 1, TEXT), (2, 1, TEXT), (0, 1, {})])
+def test_wrong_options_are_refused(begin: int, end: int, columns: dict[str, tuple[str, ...]]) -> None:
+    with pytest.raises(ValueError, match="expected a range with 0 <= begin <= end and a column"):
+        read_table_records("a", begin, end, format="csv", columns=columns)
+
+
+def test_the_head_of_a_row_that_is_too_large_is_kept(tmp_path: Path) -> None:
+    table = pa.table({"title": ["é" * 3], "text": [["é" * 1000, "b"]]})
+    path = write_table(tmp_path / "table", table, "parquet")
+    columns = {"title": ("title",), "text": ("text",)}
+    whole = '{"title":"ééé","text":["' + "é" * 1000
+
+    for limit in range(6, 60):
+        found = read(path, "parquet", columns, max_record_bytes=limit)
+        assert found.lines == [whole.encode()[:limit]]
+
+
+def test_a_column_of_another_type_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "table", pa.table({"text": [1]}), "parquet")
+
+    with pytest.raises(InputError, match="expected a column of strings or of lists of strings at 'text', got int64"):
+        next(read_table_records(path, 0, 1, format="parquet", columns=TEXT))
+
+
+@pytest.mark.parametrize("is_repeated", [True, False], ids=["one text", "different texts"])
+def test_large_texts_behind_small_ones_are_read_a_few_at_a_time(is_repeated: bool, tmp_path: Path) -> None:
+    large = [f"{0 if is_repeated else number:06}" + "x" * 200_000 for number in range(400)]  # 80 MB
+    table = pa.table({"text": ["s"] * 2_000 + large})
+    path = write_table(tmp_path / "table", table, "parquet", group_rows=20_000, compression="zstd", write_batch_size=16)
+    del table
+    before = pa.total_allocated_bytes()
+
+    num_rows = peak = 0
+    for block in read_table_records(path, 0, 1, format="parquet", columns=TEXT):
+        num_rows += block.num_lines
+        peak = max(peak, pa.total_allocated_bytes() - before)
+
+    assert num_rows == 2_400
+    assert peak < 40 << 20

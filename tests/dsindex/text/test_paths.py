@@ -1,0 +1,203 @@
+"""Values at paths: both fast parsers give what `json.loads` gives, for any record and any cut."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dsindex.kernels import loader as kernels
+from dsindex.text import records
+from dsindex.text.fields import read_paths
+from dsindex.text.forms import TextPart
+from dsindex.text.nested_columns import are_disjoint
+from dsindex.text.records import read_records
+from dsindex.text.scanning import scan_texts
+from dsindex.text.selection import open_selection
+from tests.dsindex.text.test_records import NASTY, Reading, as_reading, in_memory, json_values, mutated_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("either_way")
+
+PATHS = [("meta", "text"), ("meta", "deep", "title"), ("text",)]
+SELECTION = open_selection([".meta.text", ".meta.deep.title", "text"])
+WANTED = records.WantedTexts(path="a.jsonl", keys=SELECTION.names, selection=SELECTION)
+
+
+def good(text: str = "a") -> bytes:
+    return json.dumps({"meta": {"text": text, "deep": {"title": "t", "x": [1]}}, "text": "top", "n": 5}).encode()
+
+
+def reference(lines: Sequence[bytes]) -> tuple[list[list[list[str]]], int]:
+    """The slow and obvious way: the records' texts, and the number of lines that are none."""
+    found, bad = [], 0
+    for line in lines:
+        try:
+            record = json.loads(line)
+            values = [record["meta"]["text"], record["meta"]["deep"]["title"], record["text"]]
+            texts = [value if isinstance(value, list) else [value] for value in values]
+            for value in texts:
+                "".join(value).encode()
+        except (ValueError, KeyError, TypeError):
+            bad += 1
+        else:
+            found.append(texts)
+    return found, bad
+
+
+def outcome(reading: Reading) -> tuple[list[list[list[str]]], int]:
+    return [values for _, _, values in reading.records], len(reading.bad)
+
+
+FAULTY: dict[str, bytes] = {
+    "missing": b'{"meta": {"deep": {"title": "t"}}, "text": "a"}',
+    "no object": b'{"meta": "x", "text": "a"}',
+    "null object": b'{"meta": null, "text": "a"}',
+    "null inside": b'{"meta": {"text": "a", "deep": null}, "text": "a"}',
+    "list of objects": b'{"meta": [{"text": "a", "deep": {"title": "t"}}], "text": "a"}',
+    "empty object": b'{"meta": {}, "text": "a"}',
+    "number": b'{"meta": {"text": 1, "deep": {"title": "t"}}, "text": "a"}',
+    "object for a text": b'{"meta": {"text": {}, "deep": {"title": "t"}}, "text": "a"}',
+    "same key above": b'{"text": "a", "deep": {"title": "t"}, "meta": {}}',
+    "last object wins": b'{"meta": {"text": "a", "deep": {"title": "t"}}, "text": "a", "meta": {}}',
+    "last object wins, whole": b'{"meta": 1, "meta": {"text": "b", "deep": {"title": "t"}}, "text": "a"}',
+    "twice, whole": b'{"meta": {"text": "a", "deep": {"title": "t"}}, "meta": {"text": "b", "deep": {"title": "u"}},'
+    b' "text": "a"}',
+    "last key wins": b'{"meta": {"text": "a", "text": "b", "deep": {"title": "t"}}, "text": "a"}',
+    "split object": b'{"meta": {"text": "a"}, "text": "a", "meta": {"deep": {"title": "t"}}}',
+    "escaped key": rb'{"m\u0065ta": {"text": "a", "deep": {"title": "t"}}, "text": "a"}',
+    "escaped key inside": rb'{"meta": {"te\u0078t": "a", "deep": {"title": "t"}}, "text": "a"}',
+    "surrogate": rb'{"meta": {"text": "\ud800", "deep": {"title": "t"}}, "text": "a"}',
+    "lists": b'{"meta": {"text": ["a", "b"], "deep": {"title": []}}, "text": "a"}',
+    "extra bracket": b'{"meta": {"text": "a", "deep": {"title": "t"}}}, "text": "a"}',
+    "missing bracket": b'{"meta": {"text": "a", "deep": {"title": "t"}, "text": "a"}',
+    "comma before bracket": b'{"meta": {"text": "a", "deep": {"title": "t",}}, "text": "a"}',
+    "comma after": b'{"meta": {"text": "a", "deep": {"title": "t"}}, "text": "a",}',
+    "square bracket": b'{"meta": {"text": "a", "deep": {"title": "t"]}, "text": "a"}',
+    "spaces": b' { "meta" : { "deep" : { "title" : "t" } , "text" : "a" } , "text" : "b" } ',
+    "NaN inside": b'{"meta": {"text": "a", "deep": {"title": "t", "x": NaN}}, "text": "b"}',
+    "-NaN inside": b'{"meta": {"text": "a", "deep": {"title": "t", "x": -NaN}}, "text": "b"}',
+}
+
+
+@pytest.mark.parametrize("line", FAULTY.values(), ids=FAULTY)
+def test_every_parser_gives_what_json_loads_gives(line: bytes) -> None:
+    for lines in ([line], [good(), line, good("b")], [line, line], [line, good(), good()]):
+        block = in_memory(b"\n".join(lines))
+        expected = reference(lines)
+        assert outcome(as_reading(records.parse_lines(block, WANTED, None))) == expected
+        fast = records.parse_block(block, WANTED)
+        assert fast is None or outcome(as_reading(fast)) == expected
+
+
+def test_plain_lines_take_the_fast_path() -> None:
+    lines = [good(str(number)) for number in range(100)]
+    fast = records.parse_block(in_memory(b"\n".join(lines)), WANTED)
+    assert fast is not None
+    assert outcome(as_reading(fast)) == reference(lines)
+
+
+def test_lists_at_paths_take_the_fast_path() -> None:
+    line = b'{"meta": {"text": ["a", "b"], "deep": {"title": "t"}}, "text": ["c"]}'
+    fast = records.parse_block(in_memory(line + b"\n" + line), WANTED)
+    assert fast is not None
+    assert outcome(as_reading(fast)) == reference([line, line])
+
+
+def test_one_value_may_become_two_outputs() -> None:
+    selection = open_selection(["a=.meta.text", "b=.meta.text"])
+    wanted = records.WantedTexts(path="a.jsonl", keys=selection.names, selection=selection)
+    fast = records.parse_block(in_memory(good("x") + b"\n" + good("y")), wanted)
+    assert fast is not None
+    assert outcome(as_reading(fast)) == ([[["x"], ["x"]], [["y"], ["y"]]], 0)
+
+
+def test_keys_that_lead_through_each_other_make_bad_records(tmp_path: Path) -> None:
+    assert not are_disjoint([("meta",), ("meta", "text")])
+    selection = open_selection([".meta", ".meta.text"])
+    path = tmp_path / "a.jsonl"
+    path.write_bytes((good() + b"\n") * 3)
+    part = TextPart(path=str(path), begin=0, end=path.stat().st_size)
+    blocks = list(read_records(part, keys=selection.outputs, selection=selection))
+    assert [len(block.bad) for block in blocks] == [3]
+
+
+@pytest.mark.parametrize("depth", [records.MAX_PATH_KEYS, records.MAX_PATH_KEYS + 1, 899, 5000])
+def test_long_paths_are_followed_as_deep_as_records_go(depth: int) -> None:
+    selection = open_selection(["x=" + ".a" * depth])
+    wanted = records.WantedTexts(path="a.jsonl", keys=selection.names, selection=selection)
+    line = b'{"a":' * depth + b'"deep"' + b"}" * depth
+    block = in_memory(line + b"\n" + line)
+    fast = records.parse_block(block, wanted)
+    assert (fast is not None) == (depth <= records.MAX_PATH_KEYS)
+    read = fast or records.parse_lines(block, wanted, None)
+    assert outcome(as_reading(read)) == (([], 2) if depth > 900 else ([[["deep"]]] * 2, 0))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"meta": {"x": 1}}', "expected the key 'text' at .meta, got only 'x'"),
+        (b'{"meta": {}}', "expected the key 'text' at .meta, got an object without keys"),
+        (b'{"x": {}}', "expected the key 'meta', got only 'x'"),
+        (b'{"meta": [1]}', "expected an object at .meta, got a list"),
+        (b'{"meta": {"text": 5}}', "expected a string or a list of strings at .meta.text, got a number"),
+    ],
+)
+def test_reason_names_the_place(line: bytes, reason: str) -> None:
+    assert read_paths(line, [("meta", "text")]) == reason
+
+
+nested_texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
+values = nested_texts | st.lists(nested_texts, max_size=2) | json_values
+
+
+@st.composite
+def nested_lines(draw: st.DrawFn) -> bytes:
+    """A record with all paths, in any order of keys, perhaps with other keys and a fault."""
+    text = draw(nested_texts) if draw(st.integers(0, 5)) else draw(values)
+    deep = draw(st.permutations([("title", draw(nested_texts)), *draw(st.lists(other_pairs, max_size=1))]))
+    meta = draw(st.permutations([("text", text), ("deep", dict(deep)), *draw(st.lists(other_pairs, max_size=2))]))
+    top = draw(st.permutations([("meta", dict(meta)), ("text", "x"), *draw(st.lists(other_pairs, max_size=2))]))
+    return json.dumps(dict(top), ensure_ascii=True).encode()
+
+
+other_pairs = st.tuples(st.sampled_from(["a", "title", "deep", "n", "text", ""]), json_values)
+lines_of_files = st.lists(nested_lines() | st.just(good()), min_size=1, max_size=6)
+odd_lines = st.sampled_from([*FAULTY.values(), *NASTY]) | mutated_lines()
+
+
+@given(lines=lines_of_files, odd=st.none() | odd_lines, place=st.integers(0, 6))
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_records_are_read_as_json_loads_reads_them(lines: list[bytes], odd: bytes | None, place: int) -> None:
+    if odd is not None:
+        lines.insert(place, odd)
+    block = in_memory(b"\n".join(lines))
+    slow = as_reading(records.parse_lines(block, WANTED, None))
+    fast = records.parse_block(block, WANTED)
+    assert fast is None or as_reading(fast) == slow
+    if odd is None:
+        assert outcome(slow) == reference(lines)
+
+
+def scanned(lines: list[bytes]) -> Any:
+    block = in_memory(b"\n".join(lines))
+    found = scan_texts(block.data, block.starts, block.ends, PATHS)
+    return None if found is None else [found[path].to_pylist() for path in PATHS]
+
+
+def test_the_scanner_reads_plain_lines_and_leaves_what_is_in_doubt(either_way: str) -> None:
+    if either_way == "kernels not loaded":
+        assert kernels.loaded_kernels() is None
+        assert scanned([good()]) is None
+        return
+    assert scanned([good("x"), good("y")]) == [["x", "y"], ["t", "t"], ["top", "top"]]
+    assert scanned([FAULTY["spaces"]]) == [["a"], ["t"], ["b"]]
+    expected = {"spaces"}
+    assert {name for name, line in FAULTY.items() if scanned([good(), line]) is not None} == expected

@@ -1,0 +1,132 @@
+"""Small SentencePiece models and ranks of tiktoken in the shapes of published tokenizers, trained where needed."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import io
+import itertools
+import json
+import struct
+from typing import Any
+
+import sentencepiece
+
+from dsindex.text.conversion.protobuf import read_fields, read_scalars
+from tests.support.text_tokenizers import SENTENCES
+
+_BYTES = {"model_type": "bpe", "byte_fallback": True, "remove_extra_whitespaces": False}
+_IDENTITY = {**_BYTES, "normalization_rule_name": "identity", "allow_whitespace_only_pieces": True}
+
+SENTENCEPIECE_SHAPES: dict[str, dict[str, Any]] = {
+    "llama2": {**_IDENTITY, "split_digits": True},
+    "mistral": {**_IDENTITY, "split_digits": True, "control_symbols": ["[INST]", "[/INST]", "[TOOL_CALLS]"]},
+    "gemma": {
+        **_IDENTITY, "split_digits": True, "add_dummy_prefix": False,
+        "pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3,
+        "user_defined_symbols": [
+            "<start_of_turn>", "<table>", "</table>", "\t", *("\n" * n for n in range(1, 5)),
+            *("▁" * n for n in range(2, 32)),
+        ],
+    },
+    "t5": {"model_type": "unigram"},
+    "unigram-bytes": {"model_type": "unigram", "byte_fallback": True, "normalization_rule_name": "nfkc"},
+    "nfkc": {**_BYTES, "normalization_rule_name": "nmt_nfkc"},
+    "plain-bpe": {"model_type": "bpe"},
+    "spaces-removed": {**_IDENTITY, "remove_extra_whitespaces": True},
+    "prefix-and-symbols": {**_IDENTITY, "user_defined_symbols": ["[INST]"]},
+    "some-runs": {**_IDENTITY, "user_defined_symbols": ["▁▁", "▁▁▁▁"]},
+    "suffix": {**_IDENTITY, "treat_whitespace_as_suffix": True},
+}  # fmt: skip
+"""Options of the trainer by the family, or by what makes gigatoken unsuitable."""
+FAST_SHAPES = ("llama2", "mistral", "gemma")
+"""What gigatoken encodes."""
+
+
+@functools.cache
+def sentencepiece_model(shape: str) -> bytes:
+    """Train a model of about 600 pieces in a quarter of a second."""
+    content = io.BytesIO()
+    texts = [*SENTENCES * 3, *["a a a b b  c c   1 1 1 . . , , s's s's"] * 4]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=content, vocab_size=600, hard_vocab_limit=False, minloglevel=2,
+        num_threads=1, **SENTENCEPIECE_SHAPES[shape],
+    )  # fmt: skip
+    return content.getvalue()
+
+
+@functools.cache
+def with_runs(*lengths: int, score: float = -1e9) -> bytes:
+    """A model in which runs of marks of these lengths share the lowest score; those of Llama 2 are 2 to 14 and 16."""
+    made, others = [], []
+    for number, value in read_fields(sentencepiece_model("llama2")):
+        assert isinstance(value, bytes)
+        if number != 1:
+            others.append(_field(number, value))
+        elif set(str(read_scalars(value)[1], "utf-8")) != {"▁"}:  # type: ignore[arg-type]
+            made.append(_field(1, value))
+    runs = ["▁" * length for length in (1, *lengths)]
+    tied = [_field(1, _field(1, run.encode()) + b"\x15" + struct.pack("<f", score)) for run in runs]
+    return b"".join([*made, *tied, *others])
+
+
+def _field(number: int, value: bytes) -> bytes:
+    size, length = len(value), b""
+    while size > 0x7F:
+        length += bytes([(size & 0x7F) | 0x80])
+        size >>= 7
+    return bytes([(number << 3) | 2]) + length + bytes([size]) + value
+
+
+@functools.cache
+def ranks(count: int = 560) -> dict[bytes, int]:
+    """Learn merges from sentences: every byte, then what is joined most often, a space at the begin of words only."""
+    words: list[list[bytes]] = []
+    for sentence in SENTENCES * 2:
+        for number, word in enumerate(sentence.split(" ")):
+            words.append([bytes([byte]) for byte in (word if number == 0 else f" {word}").encode()])
+    found = {bytes([byte]): byte for byte in range(256)}
+    while len(found) < count:
+        counts: dict[bytes, int] = {}
+        for word in words:
+            for first, second in itertools.pairwise(word):
+                counts[first + second] = counts.get(first + second, 0) + 1
+        if not counts:
+            break
+        best = max(counts, key=lambda token: (counts[token], token))
+        found[best] = len(found)
+        words = [_joined(word, best) for word in words]
+    return found
+
+
+def _joined(word: list[bytes], token: bytes) -> list[bytes]:
+    made: list[bytes] = []
+    for part in word:
+        if made and made[-1] + part == token:
+            made[-1] = token
+        else:
+            made.append(part)
+    return made
+
+
+def tiktoken_file(count: int = 560) -> bytes:
+    """Ranks as tiktoken's files have them."""
+    return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks(count).items())
+
+
+def rank_entries(count: int = 560) -> list[dict[str, Any]]:
+    """Ranks as tekken.json and Megatron's files have them."""
+    return [
+        {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": token.decode(errors="replace")}
+        for token, rank in ranks(count).items()
+    ]
+
+
+def tekken_file(*, pattern: str, count: int = 560) -> bytes:
+    """A small tekken.json with 20 special tokens."""
+    config = {"pattern": pattern, "default_vocab_size": count + 20, "default_num_special_tokens": 20, "version": "v3"}
+    special = [
+        {"rank": number, "token_str": token, "is_control": True}
+        for number, token in enumerate(["<unk>", "<s>", "</s>", "[INST]", "[/INST]"])
+    ]
+    return json.dumps({"config": config, "vocab": rank_entries(count), "special_tokens": special}).encode()

@@ -1,0 +1,109 @@
+"""The flags of Megatron-LM's preprocess_data.py and preprocess_data_fast.py that dsindex accepts or refuses by name.
+
+With them, a command of preprocess_data.py becomes one of `dsindex build` by changing the program alone. Flags that mean
+the same are options of the build; those here either have no effect on its output, or would change it in a way that is
+not offered. Source: `get_args` of both programs and `TokenizerConfig` of megatron/training/config.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+
+WITHOUT_EFFECT: dict[str, tuple[dict[str, Any], str]] = {
+    "partitions": ({"type": int}, "documents keep the order of the input"),
+    "keep_sequential_samples": ({"action": "store_true"}, "documents keep the order of the input"),
+    "log_interval": ({"type": int}, "progress is shown all the time"),
+    "max_documents": ({"type": int}, "it belongs to --find-optimal-num-workers"),
+    "workers_to_check": ({"type": int, "nargs": "+"}, "it belongs to --find-optimal-num-workers"),
+    "keep_newlines": ({"action": "store_true"}, "it belongs to --split-sentences"),
+    "lang": ({}, "it belongs to --split-sentences"),
+    "use_gigatoken": ({"action": "store_true"}, "gigatoken is used where it returns the same tokens: see --engine"),
+    "trust_remote_code": ({"action": "store_true"}, "no code of a tokenizer is run"),
+    "chat_template": ({}, "texts have no chat template"),
+    "padded_vocab_size": ({"type": int}, "it is a setting of the model"),
+    "no_pad_vocab_size": ({"action": "store_true"}, "it is a setting of the model"),
+    "disable_pad_vocab_size": ({"action": "store_true"}, "it is a setting of the model"),
+    "vocab_extra_ids": ({"type": int}, "preprocess_data.py sets it to 0"),
+    "null_tokenizer_pad_id": ({"type": int}, "there is no padding"),
+    "dataset_impl": ({}, "the only format is mmap"),
+}
+"""Flags that change no output, by their names as options: how argparse reads them, and why they have no effect."""
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "split_sentences": (
+        {"action": "store_true"},
+        "sentences are not split, which would change the output; give a list of sentences per record as its text",
+    ),
+    "find_optimal_num_workers": ({"action": "store_true"}, "use `dsindex plan`, which times a sample of the input"),
+    "tokenizer_metadata": ({}, "name the kind of tokenizer with --tokenizer-type"),
+    "tokenizer_hf_no_use_fast": (
+        {"action": "store_true"},
+        "tokenizers written in Python are not run; leave it out to use tokenizer.json",
+    ),
+    "tokenizer_sentencepiece_legacy": (
+        {"action": "store_true"},
+        "special tokens are not added to a SentencePiece model; train it with them",
+    ),
+    "no_tokenizer_sentencepiece_ignore_extra_whitespaces": (
+        {"action": "store_true"},
+        "spaces that a model removes are not restored; use a model that keeps them",
+    ),
+    "disable_tokenizer_sentencepiece_ignore_extra_whitespaces": (
+        {"action": "store_true"},
+        "spaces that a model removes are not restored; use a model that keeps them",
+    ),
+    "null_tokenizer_eod_id": ({"type": int}, "there is no NullTokenizer, whose texts are numbers"),
+}
+"""Flags that would change the output in a way that is not offered, and what to do instead."""
+ONLY_FOR_RANKS = ("vocab_size", "tiktoken_pattern", "tiktoken_num_special_tokens")
+"""Options of the build that only a TikTokenizer has; Megatron ignores them for all others."""
+ONLY_IMPLEMENTATION = "mmap"
+
+
+def add_megatron_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that are accepted without effect, and those that are refused with a reason."""
+    group = parser.add_argument_group(
+        "compatibility", "flags of preprocess_data.py that have no effect, or are refused with a reason"
+    )
+    for name, (settings, reason) in WITHOUT_EFFECT.items():
+        group.add_argument(_flag(name), default=None, help=reason, **_shown(name, settings))
+    for name, (settings, reason) in REFUSED.items():
+        group.add_argument(_flag(name), default=None, help=f"refused: {reason}", **_shown(name, settings))
+
+
+def take_megatron_flags(merged: dict[str, Any]) -> str | None:
+    """Remove the flags that have no effect from options, and return the note about them; None if there are none.
+
+    Raises:
+        ValueError: If a flag is refused, saying why.
+    """
+    for name, (_, reason) in REFUSED.items():
+        if merged.pop(name, None):
+            msg = f"{_flag(name)}: {reason}"
+            raise ValueError(msg)
+    if merged.get("dataset_impl") not in {None, ONLY_IMPLEMENTATION}:
+        msg = f"--dataset-impl: expected {ONLY_IMPLEMENTATION}, the only format, got {merged['dataset_impl']!r}"
+        raise ValueError(msg)
+    unused = {name: reason for name, (_, reason) in WITHOUT_EFFECT.items()}
+    if merged.get("tokenizer_type") not in {None, "TikTokenizer"}:
+        unused |= dict.fromkeys(ONLY_FOR_RANKS, "for a TikTokenizer only")
+    reasons: dict[str, list[str]] = {}
+    for name, reason in unused.items():
+        if merged.pop(name, None):
+            reasons.setdefault(reason, []).append(_flag(name))
+    if not reasons:
+        return None
+    shown = "; ".join(f"{' and '.join(flags)} ({reason})" for reason, flags in reasons.items())
+    return f"without effect: {shown}"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _shown(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    if "action" in settings:
+        return settings
+    return {**settings, "metavar": "N" if settings.get("type") is int else name.split("_")[-1].upper()}

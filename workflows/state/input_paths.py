@@ -1,0 +1,121 @@
+"""Which files the inputs of a job are, in which order: files, patterns, folders, lists of paths, standard input.
+
+Entries of `--input` come first, as given, then the entries of each list. A pattern's matches are sorted by name; the
+order within a folder is described in `workflows.state.input_folders`. Files are looked up here, and not opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsindex.errors import InputError
+from workflows.state.input_folders import find_folder_files
+from workflows.state.input_lists import read_input_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+STANDARD_INPUT = "-"
+"""Standard input as an entry of `--input` or `--input-list`; a file of this name is `./-`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPath:
+    """The path of one input."""
+
+    path: str
+    """The path to record and to show."""
+    absolute_path: str
+    origin: str = ""
+    """The list and line that name it, for messages; empty if `--input` does."""
+
+    @property
+    def is_standard_input(self) -> bool:
+        """Whether it is what was piped to this process."""
+        return self.path == STANDARD_INPUT and not self.origin
+
+    @contextlib.contextmanager
+    def errors_placed(self) -> Iterator[None]:
+        """Put the list and line in front of errors about this path, if a list names it.
+
+        Raises:
+            InputError: The block's.
+        """
+        try:
+            yield
+        except InputError as error:
+            if not self.origin:
+                raise
+            raise InputError(f"{self.origin}: {error}") from error
+
+
+def find_paths(
+    patterns: Sequence[str],
+    *,
+    lists: Sequence[str] = (),
+    split: str | None = None,
+    standard_input: str | None = None,
+) -> list[FoundPath]:
+    """Resolve inputs to paths, in the order of the output.
+
+    Args:
+        patterns: Files, patterns, folders, and `-` for standard input.
+        lists: Files with one path per line, or `-` for a list on standard input; their entries are no patterns.
+        split: The split to take from each folder that has several; `all` for all of them.
+        standard_input: Where standard input is stored; None if the job cannot read it.
+
+    Raises:
+        InputError: For a pattern without a match, a list or folder that cannot be used, or a split without files.
+    """
+    entries = [*_given(patterns, standard_input), *_listed(lists)]
+    found: list[FoundPath] = []
+    num_folders = 0
+    for entry in entries:
+        if entry.is_standard_input or not os.path.isdir(entry.path):
+            found.append(entry)
+            continue
+        num_folders += 1
+        with entry.errors_placed():
+            files = find_folder_files(entry.path, split)
+        found += [_found(path, entry.origin) for path in files]
+    if split is not None and not num_folders:
+        msg = f"--input-split {split}: expected a folder to take the split from, got files only; leave the option out"
+        raise InputError(msg)
+    return found
+
+
+def _given(patterns: Iterable[str], standard_input: str | None) -> Iterator[FoundPath]:
+    for pattern in patterns:
+        if pattern != STANDARD_INPUT:
+            yield from map(_found, _expand(pattern))
+        elif standard_input is not None:
+            yield FoundPath(path=pattern, absolute_path=standard_input)
+        else:
+            msg = "-: expected files, got standard input, which a later build could not read again; save it to a file"
+            raise InputError(msg)
+
+
+def _listed(lists: Iterable[str]) -> Iterator[FoundPath]:
+    for path in lists:
+        for origin, entry in read_input_list(path):
+            yield _found(entry, origin)
+
+
+def _found(path: str, origin: str = "") -> FoundPath:
+    return FoundPath(path=path, absolute_path=os.path.abspath(path), origin=origin)
+
+
+def _expand(pattern: str) -> list[str]:
+    if os.path.exists(pattern) or not glob.has_magic(pattern):
+        return [pattern]
+    matches = sorted(glob.glob(pattern, recursive=True))
+    if "**" in pattern:  # it has the files of the folders that it matches, too
+        matches = [path for path in matches if not os.path.isdir(path)]
+    if not matches:
+        msg = f"{pattern}: expected at least one file to match, got none; check the pattern (quote it in a shell)"
+        raise InputError(msg)
+    return matches
