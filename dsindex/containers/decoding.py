@@ -198,6 +198,20 @@ def measure_compression(path: str, container: Container, *, begin: int = 0) -> f
     return (end - begin) / max(1, text_bytes)
 
 
+def require_whole(path: str, container: Container, *, begin: int = 0, end: int | None = None) -> None:
+    """Decode a file from where a member begins to where one ends at `end` or after it; None: to the end of the file.
+
+    Raises:
+        InputError: If it cannot be read, is damaged or cut off.
+    """
+    with open_unbuffered(path) as file:
+        decoder = Decoder(path, file, container, begin=begin)
+        while not decoder.at_end:
+            decoder.read(CHUNK_BYTES)
+            if end is not None and decoder.is_between_members and decoder.member_begin >= end:
+                return
+
+
 def can_decode(data: bytes, container: Container) -> bool:
     """Tell whether data begins with a member: all of it, or the end of the member, is reached without an error."""
     make, errors = _library(container)

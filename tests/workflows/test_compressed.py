@@ -180,6 +180,22 @@ def test_a_damaged_input_is_named_and_nothing_published(
     build(source, tmp_path / "out", shard_size=shard_size, fresh=True)
 
 
+@pytest.mark.parametrize("shard_size", ["1KiB", "64MiB"])
+@pytest.mark.parametrize("name", ["one.gz", "members.gz", "frames.zst"])
+def test_damage_is_told_before_the_bad_records_that_it_makes(
+    text: bytes, tmp_path: Path, name: str, shard_size: str
+) -> None:
+    lines = [line for number, line in enumerate(text.splitlines(keepends=True)) if number not in BROKEN_LINES]
+    source = compressed(b"".join(lines), name, tmp_path)
+    whole = source.read_bytes()
+    for place in range(len(whole) // 3, len(whole), len(whole) // 9):
+        source.write_bytes(whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :])
+        with pytest.raises(
+            InputError, match=r"text: expected (gzip|zstd) data, but the \w+ that begins at byte \d+ is "
+        ):
+            build(source, tmp_path / f"out{place}", shard_size=shard_size, on_bad_record="fail")
+
+
 def test_verify_tokenizes_a_compressed_source_again(text: bytes, tmp_path: Path) -> None:
     for name in ("one.gz", "frames.zst"):
         folder = tmp_path / name

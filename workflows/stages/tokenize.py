@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dsindex.containers.decoding import require_whole
 from dsindex.errors import InputError, RecordError
 from dsindex.merging import MergeRange
 from dsindex.shards.tokenize import ShardResult, ShardTask, tokenize_shard
@@ -168,7 +169,11 @@ class _Stage:
         self._work.ledger.sync_if_due()
 
     def with_line_number(self, error: RecordError) -> RecordError:
-        """Return the error with its place in the input; all shards before it are made."""
+        """Return the error with its place in the input; all shards before it are made.
+
+        Raises:
+            InputError: If the input is damaged there, so that the record is not what was written.
+        """
         if error.part is None:
             return error
         begin, line = error.part
@@ -179,6 +184,9 @@ class _Stage:
             if other.input == task.input and other.shard in self._results
         ]
         lines = sum(result.num_lines for _, result in before)
+        if task.form.container != "plain":  # a line that damage made unreadable is none of the user's
+            end = None if task.is_of_stream else task.end
+            require_whole(task.path, task.form.container, begin=0 if task.is_of_stream else task.begin, end=end)
         first_offset = 0 if task.form.has_absolute_offsets else sum(result.text_bytes for _, result in before)
         return error.at(line=lines + line + 1, offset=first_offset + error.offset)
 

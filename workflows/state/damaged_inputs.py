@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from dsindex.containers.decoding import Decoder
+from dsindex.containers.decoding import require_whole
 from dsindex.containers.kinds import detect_file
 from dsindex.errors import InputError
-from dsindex.text.byte_sources import opened_input
 from workflows.execution.cpus import available_cpus
 from workflows.state.input_forms import detect_form
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from workflows.state.inputs import InputFile
 
 SHOWN = 5
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +75,7 @@ def _find_fault(file: InputFile, *, wanted: InputFormat, columns: Columns | None
     try:
         container, _ = detect_file(file.absolute_path)
         if container != "plain":
-            _decode(file)
+            require_whole(file.absolute_path, container)
     except InputError as error:
         return str(error).replace(file.absolute_path, file.path)
     except OSError:
@@ -90,14 +88,6 @@ def _find_fault(file: InputFile, *, wanted: InputFormat, columns: Columns | None
     except InputError as error:
         return str(error).replace(file.absolute_path, file.path)
     return None
-
-
-def _decode(file: InputFile) -> None:
-    container, _ = detect_file(file.absolute_path)
-    with opened_input(file.absolute_path, file.size_bytes) as opened:
-        decoder = Decoder(file.absolute_path, opened, container)
-        while not decoder.at_end:
-            decoder.read(_READ_BYTES)
 
 
 def _read_table(file: InputFile, format: TableFormat, columns: Columns | None) -> None:
