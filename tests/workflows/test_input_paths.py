@@ -356,7 +356,7 @@ def test_summary_and_plan_tell_repeated_inputs(capsys: pytest.CaptureFixture[str
     assert build("x", "--input", "in", "in/a.jsonl") == 0
     assert capsys.readouterr().out.count("1 input is given more than once: in/a.jsonl (2 times)\n") == 1
     assert main(["plan", "--input", "in", "in", *TOKENIZER, "--output-prefix", "p"]) == 0
-    assert "repeated     1 input is given more than once: in/a.jsonl (2 times)" in capsys.readouterr().out
+    assert "note         1 input is given more than once: in/a.jsonl (2 times)" in capsys.readouterr().out
 
 
 def test_output_inside_the_folder_is_no_input_of_the_next_run(capsys: pytest.CaptureFixture[str]) -> None:
