@@ -14,9 +14,11 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from dsindex.text.conversion.families import MEGATRON_SPECIAL_TOKENS
 from dsindex.text.joining import JOINED, decode_separator
@@ -104,12 +106,14 @@ def work_folder_path(config: WorkConfig) -> str:
 
 
 class RecordsConfig(WorkConfig):
-    """Options of a job that reads JSONL records."""
+    """Options of a job that reads records."""
 
-    input: tuple[str, ...] = ()
-    """Files, patterns, folders, and `-` for standard input."""
+    model_config = ConfigDict(validate_default=True)  # so that missing inputs are reported with what else is missing
+
     input_list: tuple[str, ...] = ()
     """Lists of paths; their entries come after those of `input`."""
+    input: tuple[str, ...] = ()
+    """Files, patterns, folders, and `-` for standard input."""
     input_split: str | None = None
     """The split to take from folders that have several."""
     input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = "auto"
@@ -124,16 +128,16 @@ class RecordsConfig(WorkConfig):
     """A number or a share such as `1%`; None: no limit."""
     max_record_size: Size | None = Field(default=None, ge=1)
 
-    @model_validator(mode="after")
-    def _names_inputs(self) -> Self:
-        if not self.input and not self.input_list:
-            is_given = "input" in self.model_fields_set
-            msg = "--input: expected at least 1 item, got none" if is_given else "--input is required, or --input-list"
+    @field_validator("input")
+    @classmethod
+    def _names_inputs(cls, given: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        lists = info.data.get("input_list", ())
+        if not given and not lists:
+            raise PydanticCustomError("missing", "expected at least one input")
+        if (*given, *lists).count("-") > 1:
+            msg = "expected standard input (-) once, since it can be read only once; leave one out"
             raise ValueError(msg)
-        if (*self.input, *self.input_list).count("-") > 1:
-            msg = "--input: expected standard input (-) once, since it can be read only once; leave one out"
-            raise ValueError(msg)
-        return self
+        return given
 
     @field_validator("max_bad_records", mode="before")
     @classmethod
