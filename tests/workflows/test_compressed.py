@@ -94,8 +94,12 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize("name", COMPRESSORS)
+CASES = [(name, way) for name in COMPRESSORS for way in WAYS[:2]] + [
+    (name, WAYS[2]) for name in ("one.gz", "frames.zst")
+]
+
+
+@pytest.mark.parametrize(("name", "way"), CASES, ids=str)
 def test_a_compressed_input_gives_the_files_of_its_text(
     text: bytes, expected: dict[str, Any], tmp_path: Path, name: str, way: dict[str, Any]
 ) -> None:
@@ -160,8 +164,16 @@ def test_the_first_bad_record_is_named_by_its_line(text: bytes, tmp_path: Path, 
         build(source, tmp_path / "out", shard_size=shard_size, on_bad_record="fail")
 
 
-@pytest.mark.parametrize("shard_size", ["1KiB", "64MiB"])
-@pytest.mark.parametrize("name", ["one.gz", "members.gz", "blocks.gz", "one.zst", "frames.zst", "one.xz", "one.bz2"])
+@pytest.mark.parametrize(
+    ("name", "shard_size"),
+    [
+        *(
+            (name, "1KiB")
+            for name in ("one.gz", "members.gz", "blocks.gz", "one.zst", "frames.zst", "one.xz", "one.bz2")
+        ),
+        *((name, "64MiB") for name in ("one.gz", "frames.zst")),
+    ],
+)
 @pytest.mark.parametrize("damage", ["cut off", "damaged"])
 def test_a_damaged_input_is_named_and_nothing_published(
     text: bytes, tmp_path: Path, name: str, shard_size: str, damage: str
@@ -188,7 +200,7 @@ def test_damage_is_told_before_the_bad_records_that_it_makes(
     lines = [line for number, line in enumerate(text.splitlines(keepends=True)) if number not in BROKEN_LINES]
     source = compressed(b"".join(lines), name, tmp_path)
     whole = source.read_bytes()
-    for place in range(len(whole) // 3, len(whole), len(whole) // 9):
+    for place in range(len(whole) // 3, len(whole), len(whole) // 3):
         source.write_bytes(whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :])
         with pytest.raises(
             InputError, match=r"text: expected (gzip|zstd) data, but the \w+ that begins at byte \d+ is "
