@@ -35,7 +35,8 @@ preprocess_data.py writes, with a manifest (record counts and digests) and the p
 document.
 
 Run the same command again to continue an interrupted build. Every option can also be set in a YAML
-file (--config), with underscores for dashes."""
+file (--config), with underscores for dashes. A command of preprocess_data.py works as it stands:
+its other flags are accepted, and those without effect are named."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

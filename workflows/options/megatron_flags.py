@@ -7,10 +7,8 @@ not offered. Source: `get_args` of both programs and `TokenizerConfig` of megatr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import argparse
+import argparse
+from typing import Any
 
 WITHOUT_EFFECT: dict[str, tuple[dict[str, Any], str]] = {
     "partitions": ({"type": int}, "documents keep the order of the input"),
@@ -63,14 +61,9 @@ ONLY_IMPLEMENTATION = "mmap"
 
 
 def add_megatron_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that are accepted without effect, and those that are refused with a reason."""
-    group = parser.add_argument_group(
-        "compatibility", "flags of preprocess_data.py that have no effect, or are refused with a reason"
-    )
-    for name, (settings, reason) in WITHOUT_EFFECT.items():
-        group.add_argument(_flag(name), default=None, help=reason, **_shown(name, settings))
-    for name, (settings, reason) in REFUSED.items():
-        group.add_argument(_flag(name), default=None, help=f"refused: {reason}", **_shown(name, settings))
+    """Add the flags that are accepted without effect or refused with a reason; the help leaves them out."""
+    for name, (settings, _) in (WITHOUT_EFFECT | REFUSED).items():
+        parser.add_argument(_flag(name), default=None, help=argparse.SUPPRESS, **_shown(name, settings))
 
 
 def take_megatron_flags(merged: dict[str, Any]) -> str | None:
