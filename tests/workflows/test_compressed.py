@@ -192,6 +192,19 @@ def test_a_damaged_input_is_named_and_nothing_published(
     build(source, tmp_path / "out", shard_size=shard_size, fresh=True)
 
 
+def test_the_first_error_of_several_streams_is_told(
+    text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams are unpacked side by side, and parts of later ones make room for those before an error."""
+    monkeypatch.setattr("workflows.stages.tokenize.CPUS_PER_STREAM", 0.5)
+    lines = [line for number, line in enumerate(text.splitlines(keepends=True)) if number not in BROKEN_LINES]
+    for name, content in (("a", [*lines, b"late\n"]), ("b", [b"early\n", *lines * 5]), ("c", [b"earlier\n", *lines])):
+        (tmp_path / name).write_bytes(gzip.compress(b"".join(content)))
+    with pytest.raises(BadRecordError, match=rf"a, line {len(lines) + 1}: "):
+        build(tmp_path / "a", tmp_path / "out", input=("a", "b", "c"), shard_size="400B", on_bad_record="fail")
+    assert not list((tmp_path / "out/x.build/shards").rglob("*.text"))
+
+
 @pytest.mark.parametrize("shard_size", ["1KiB", "64MiB"])
 @pytest.mark.parametrize("name", ["one.gz", "members.gz", "frames.zst"])
 def test_damage_is_told_before_the_bad_records_that_it_makes(

@@ -109,7 +109,7 @@ class _Stage:
     def make_rest(self, function: Callable[[ShardTask, Any], ShardResult], settings: object, *, work_dir: str) -> None:
         """Make the missing shards, and merge the ranges that they fill."""
         executor = self._work.executor
-        threads = max(1, available_cpus() // CPUS_PER_STREAM)
+        threads = max(1, int(available_cpus() / CPUS_PER_STREAM))
         feeder = StreamFeeder(
             self._tasks,
             kept=frozenset(self._results),
@@ -121,10 +121,13 @@ class _Stage:
         def calls() -> Iterator[tuple[int | MergeRange, Call] | None]:
             others = (task for task in self._tasks if task.shard not in self._results and not task.is_of_stream)
             while True:
+                fault = dispatch.first_fault
                 task = feeder.next_ready() or next(others, None)
-                if task is not None:
+                if task is not None and fault is not None and task.shard > fault:
+                    feeder.release(task.shard)  # makes room for the parts that are still needed
+                elif task is not None:
                     yield task.shard, _shard_call(task, function, settings)
-                elif feeder.is_done(before=dispatch.first_fault):
+                elif feeder.is_done(before=fault):
                     return
                 else:
                     yield None
