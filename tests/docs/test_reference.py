@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import doctest
 import importlib.util
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,8 @@ def test_every_command_has_a_page_of_its_own(reference: ModuleType) -> None:
 def test_page_of_a_command_has_all_its_flags(reference: ModuleType, name: str) -> None:
     page = reference.write_pages()[f"reference/commands/dsindex-{name}.md"]
     parser = reference.find_parser(make_parser(name), name)
-    flags = [flag for action in parser._actions for flag in action.option_strings]
+    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+    flags = [flag for action in shown for flag in action.option_strings]
     assert "--debug" in flags
     for flag in flags:
         assert f"`{flag}`" in page, flag
