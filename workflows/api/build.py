@@ -87,13 +87,14 @@ def build(
     final_epoch_threshold: float = 0.80,
     progress: Progress = False,
 ) -> BuildResult:
-    """Tokenize JSONL and merge it into one dataset per key, as `dsindex build` does.
+    """Tokenize text and merge it into one dataset per key, as `dsindex build` does.
 
     Repeating an interrupted call continues it; repeating a finished one returns at once. With any of the options from
     `seq_length` on, the index caches of every dataset are built as well.
 
     Args:
-        input: JSONL files, patterns or folders, in the order of the output; `-` is standard input.
+        input: Files (JSONL, compressed or not, tables), patterns or folders, in the order of the output; `-` is
+            standard input.
         input_list: Files that list inputs, one path per line, which come after `input`.
         input_split: The split to take from a folder that has several; `all` for every split.
         input_format: What the inputs hold that are not Parquet or Arrow: JSON lines, plain text with a document per

@@ -64,7 +64,8 @@ def instruct(
     An option that is None is taken from the section `job` of `config`, or else is the command line's default.
 
     Args:
-        input: JSONL files, patterns or folders, in the order of the output; `-` is standard input.
+        input: Files (JSONL, compressed or not, tables), patterns or folders, in the order of the output; `-` is
+            standard input.
         input_list: Files that list inputs, one path per line, which come after `input`.
         input_split: The split to take from a folder that has several; `all` for every split.
         input_format: What the inputs hold that are not Parquet or Arrow: JSON lines, plain text with a document per

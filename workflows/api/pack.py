@@ -50,10 +50,11 @@ def pack(
     shard_deadline: float | None = None,
     progress: Progress = False,
 ) -> PackResult:
-    """Tokenize JSONL into packed data for Modalities, as `dsindex pack` does.
+    """Tokenize text into packed data for Modalities, as `dsindex pack` does.
 
     Args:
-        input: JSONL files, patterns or folders, in the order of the output; `-` is standard input.
+        input: Files (JSONL, compressed or not, tables), patterns or folders, in the order of the output; `-` is
+            standard input.
         input_list: Files that list inputs, one path per line, which come after `input`.
         input_split: The split to take from a folder that has several; `all` for every split.
         input_format: What the inputs hold that are not Parquet or Arrow: JSON lines, plain text with a document per

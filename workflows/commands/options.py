@@ -90,7 +90,7 @@ def add_input_arguments(group: argparse._ArgumentGroup) -> None:
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every job that tokenizes JSONL text, except input and output."""
+    """Add the options of every job that tokenizes text, except input and output."""
     text = parser.add_argument_group("tokenizer")
     text.add_argument(
         "--tokenizer-model",
@@ -141,7 +141,7 @@ def add_format_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_record_arguments(parser: argparse.ArgumentParser, *, shard_size: str = "64MiB") -> None:
-    """Add the options of every job that reads JSONL records: bad records, the work folder, shards."""
+    """Add the options of every job that reads records: bad records, the work folder, shards."""
     records = parser.add_argument_group("records")
     records.add_argument(
         "--on-bad-record",

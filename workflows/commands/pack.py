@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from workflows.jobs.pack import PackReport
 
 DESCRIPTION = """\
-Tokenize JSONL into packed data for Modalities, FILE.pbin, byte for byte what its own command
+Tokenize text into packed data for Modalities, FILE.pbin, byte for byte what its own command
 `data pack_encoded_data` writes, with a manifest and the provenance of every document beside it.
 
 A text without tokens makes no document; it is counted. Run the same command again to continue an

@@ -166,7 +166,7 @@ class TextConfig(RecordsConfig):
 
 
 class BuildConfig(TextConfig):
-    """`dsindex build`: from JSONL to a merged dataset per key."""
+    """`dsindex build`: from text to a merged dataset per key."""
 
     tokenizer_type: TokenizerType | None = None
     """Megatron's name of the kind of tokenizer; None for whatever the file is."""

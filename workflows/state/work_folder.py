@@ -20,7 +20,6 @@ from dsindex.errors import OutputError, PlanError
 from dsindex.json_text import decode_json, encode_json
 from dsindex.shards.ownership import (
     MARKER_FILE,
-    SHARDS_FOLDER,
     mark_folder,
     read_folder_id,
     refuse_linked_shards,
@@ -59,11 +58,6 @@ class WorkFolder:
     """Whether the folder stays when its job is done."""
     was_damaged: bool
     """Whether the ledger has work but its plan.json cannot be read."""
-
-    @property
-    def shards_folder(self) -> str:
-        """Path of the folder that attempts write to."""
-        return os.path.join(self.path, SHARDS_FOLDER)
 
     def start_over(self, plan: Plan | None = None) -> None:
         """Remove the files of earlier runs, here and beside their outputs, except marker and lock.

@@ -12,13 +12,13 @@ from dsindex.text.tables.arrow_messages import (
     wanted_bytes,
 )
 from dsindex.text.tables.batches import check_columns, find_messages, leaf_columns, open_parquet, read_schema
-from dsindex.text.tables.columns import find_columns, is_text, joined_fields
+from dsindex.text.tables.columns import find_columns, joined_fields
 from dsindex.text.tables.csv_rows import read_csv_schema
 from dsindex.text.tables.files import open_table
 from dsindex.text.tables.parquet_footer import read_parquet_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import BinaryIO
 
     import pyarrow as pa
@@ -53,8 +53,6 @@ def measure_table(
     *,
     source: BinaryIO | None = None,
     expected_size: int | None = None,
-    is_wanted: Callable[[pa.DataType], bool] = is_text,
-    wanted: str = "strings or of lists of strings",
 ) -> TableShape:
     """Check that a table has the wanted columns, and measure its parts.
 
@@ -64,8 +62,6 @@ def measure_table(
         columns: Names of the fields that lead to each wanted column, by its name; None for all columns.
         source: The content of a CSV file that is stored otherwise, at its start.
         expected_size: Size of the file in bytes when the job was planned.
-        is_wanted: Tells whether a column's type is acceptable.
-        wanted: Those types in words.
 
     Raises:
         InputError: If the file is damaged, encrypted or compressed in an unknown way, or a column is missing or of
@@ -79,7 +75,7 @@ def measure_table(
             schema = opened.schema_arrow
         else:
             schema = read_schema(file, cast("StoredFormat", format))
-        found = None if columns is None else find_columns(path, schema, columns, is_wanted=is_wanted, wanted=wanted)
+        found = None if columns is None else find_columns(path, schema, columns)
         if format == "parquet":
             paths = None if columns is None else [joined_fields(schema, fields) for fields in columns.values()]
             return TableShape(groups=_measure_parquet(file, opened, paths))
