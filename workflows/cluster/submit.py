@@ -33,7 +33,7 @@ from workflows.cluster.job_server import (
     exit_code,
     find_address,
 )
-from workflows.execution.ray_token import read_token
+from workflows.execution.ray_token import find_token
 from workflows.options.parser import COMMANDS, make_parser
 
 if TYPE_CHECKING:
@@ -182,9 +182,10 @@ def describe_submission(submission: Submission, address: str) -> str:
     counts: dict[str, list[int]] = {}
     for file in submission.files:
         counts.setdefault(file.name.split("/")[0], []).append(file.size_bytes)
+    token = find_token()
     lines = [
         f"job server   {address}",
-        f"token        {'none' if read_token() is None else 'from the environment'}",
+        f"token        {'none' if token is None else f'from {token.place}'}",
         f"entry point  {submission.entrypoint}",
         f"shipped      {len(submission.files)} files, {sum(file.size_bytes for file in submission.files):,} bytes",
     ]

@@ -5,7 +5,6 @@ A cluster is joined only if the user named one; otherwise a private one is start
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -19,7 +18,7 @@ from dsindex.errors import TaskError
 from dsindex.json_text import show_name
 from workflows.execution.calls import Call, NodeAnswer, Outcome, run_guarded
 from workflows.execution.interrupts import stops_unwrapped
-from workflows.execution.ray_connection import SINGLE_THREAD, connect
+from workflows.execution.ray_connection import connect, restore_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,13 +43,12 @@ class RayExecutor:
 
         Raises:
             TaskError: If the cluster cannot be started or reached.
-            TokenError: If its token cannot be sent.
+            TokenError: If its token is missing, cannot be sent, or is not accepted.
         """
         self._is_guest = ray.is_initialized()
-        self._variables_before = {name: os.environ.get(name) for name in SINGLE_THREAD}
         if not self._is_guest:
             on_sigterm = signal.getsignal(signal.SIGTERM)
-            connect(address, workers, ship_code=ship_code)
+            self._variables_before = connect(address, workers, ship_code=ship_code)
             if threading.current_thread() is threading.main_thread():  # only the main thread may set handlers
                 signal.signal(signal.SIGTERM, on_sigterm)  # ray.init() replaces it with one that ends the process
         self.is_cluster = address is not None
@@ -150,15 +148,7 @@ class RayExecutor:
             self.abandon(attempt_id)
         if not self._is_guest:
             ray.shutdown()
-            self._restore_variables()
-
-    def _restore_variables(self) -> None:
-        """Restore the environment variables that were set for workers."""
-        for name, value in self._variables_before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+            restore_variables(self._variables_before)
 
 
 def _first_line(error: BaseException) -> str:
