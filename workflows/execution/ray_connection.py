@@ -14,6 +14,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import ray
+import ray.exceptions
 from ray._private import services
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
@@ -170,7 +171,7 @@ def _told(place: str) -> Iterator[None]:
             "such names in a --config file, as \\udcXX within double quotes, or use --executor local"
         )
         raise TaskError(msg) from error
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
         reason = hide_token(" ".join(str(error).split()))
         msg = f"{place}: cannot be started or reached ({reason}); check --address, or use --executor local"
         raise TaskError(msg) from error
