@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 
 from workflows.execution.cpus import available_cpus
 from workflows.execution.local import ProcessExecutor, ThreadExecutor
+from workflows.execution.ray_address import JOB_VARIABLE
 from workflows.options.config import WorkConfig
 
 if TYPE_CHECKING:
     from workflows.execution.calls import Executor
     from workflows.options.config import ExecutorConfig
-
-
-JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""The variable that Ray's job server sets for the drivers that it starts."""
 
 
 def wants_ray(config: ExecutorConfig) -> bool:

@@ -23,6 +23,9 @@ CLUSTER_PORT = 6379
 JOB_SERVER_PORT = 8265
 """The port of its dashboard and job server."""
 
+JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""The variable that Ray's job server sets for the drivers that it starts, beside RAY_ADDRESS."""
+
 _CONNECT_SECONDS = 3.0
 _ANSWER_SECONDS = 10.0
 _GREETINGS = {
@@ -128,6 +131,9 @@ def ask_protocol(
             if not start:
                 msg = f"it accepts connections, but ends them ({error.strerror or error})"
                 raise UnreachableError(msg) from error
+    if not start:
+        msg = "it accepts connections, but ends them without an answer"
+        raise UnreachableError(msg)
     if start.startswith(b"HTTP/"):
         return Protocol.HTTP
     is_settings = len(start) == _FRAME_BYTES and start[3] == _SETTINGS and not any(start[5:])

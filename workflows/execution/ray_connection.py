@@ -21,10 +21,9 @@ from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-d
 import dsindex
 import workflows
 from dsindex.errors import TaskError
-from workflows.execution.choice import JOB_VARIABLE
 from workflows.execution.cpus import available_cpus
 from workflows.execution.interrupts import TerminatedError, interrupts_held_back
-from workflows.execution.ray_address import CLUSTER_PORT, Address, parse_address
+from workflows.execution.ray_address import CLUSTER_PORT, JOB_VARIABLE, Address, parse_address
 from workflows.execution.ray_head import check_head
 from workflows.execution.ray_token import VARIABLES, Token, find_token, hide_token
 
