@@ -5,9 +5,6 @@ A cluster is joined only if the user named one; otherwise a private one is start
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
 import signal
 import threading
 import time
@@ -18,29 +15,20 @@ import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-import dsindex
-import workflows
 from dsindex.errors import TaskError
 from dsindex.json_text import show_name
 from workflows.execution.calls import Call, NodeAnswer, Outcome, run_guarded
-from workflows.execution.cpus import available_cpus
-from workflows.execution.interrupts import TerminatedError, interrupts_held_back, stops_unwrapped
-from workflows.execution.ray_token import check_token, hide_token
+from workflows.execution.interrupts import stops_unwrapped
+from workflows.execution.ray_connection import connect, restore_variables
 from workflows.execution.ray_workers import RayWorkers, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SINGLE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-"""Environment of all workers: one thread per task. Variables per task would make Ray start new workers."""
-
 START_SECONDS = 5.0
 """Longest wait for workers that start before a node's check is given to a process of its own."""
 LOOK_SECONDS = 5.0
 """Interval at which the cluster's size is queried."""
-
-JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""The variable that Ray's job server sets for the drivers that it starts."""
 
 
 class RayExecutor:
@@ -70,13 +58,12 @@ class RayExecutor:
 
         Raises:
             TaskError: If the cluster cannot be started or reached.
-            TokenError: If its token cannot be sent.
+            TokenError: If its token is missing, cannot be sent, or is not accepted.
         """
         self._is_guest = ray.is_initialized()
-        self._variables_before = {name: os.environ.get(name) for name in SINGLE_THREAD}
         if not self._is_guest:
             on_sigterm = signal.getsignal(signal.SIGTERM)
-            self._connect(address, workers, ship_code=ship_code)
+            self._variables_before = connect(address, workers, ship_code=ship_code)
             if threading.current_thread() is threading.main_thread():  # only the main thread may set handlers
                 signal.signal(signal.SIGTERM, on_sigterm)  # ray.init() replaces it with one that ends the process
         self.is_cluster = address is not None
@@ -91,51 +78,6 @@ class RayExecutor:
         self._looked = time.monotonic()
         self.slots = self.backlog = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._largest_memory = max((node["Resources"].get("memory", 0) for node in living_nodes()), default=0)
-
-    def _connect(self, address: str | None, workers: int | None, *, ship_code: bool) -> None:
-        check_token()
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        options: dict[str, Any] = {
-            "log_to_driver": False,
-            "logging_level": logging.ERROR,
-        }
-        if address is None:
-            # Inherited by workers; a runtime_env would waste those that Ray starts in advance (1.5 s).
-            os.environ.update(SINGLE_THREAD)
-            # The address is needed: a plain init() joins any cluster that still runs on this machine.
-            options |= {
-                "address": "local",
-                "num_cpus": workers or available_cpus(),
-                "include_dashboard": False,
-            }
-        else:
-            runtime_env: dict[str, Any] = {"env_vars": SINGLE_THREAD}
-            if ship_code and JOB_VARIABLE not in os.environ:
-                packages = (dsindex, workflows)
-                runtime_env["py_modules"] = [os.path.dirname(package.__file__ or "") for package in packages]
-                runtime_env["excludes"] = ["__pycache__"]
-            options |= {"address": address, "runtime_env": runtime_env}
-        try:
-            with interrupts_held_back() if address is None else contextlib.nullcontext():
-                ray.init(**options)
-        except KeyboardInterrupt:
-            ray.shutdown()
-            raise
-        except SystemExit as stop:
-            if stop.code == signal.SIGTERM:  # raised by Ray's handler
-                raise TerminatedError from stop
-            raise
-        except UnicodeEncodeError as error:
-            msg = (
-                "expected a command line and a working folder in UTF-8, which Ray requires, got another name; write "
-                "such names in a --config file, as \\udcXX within double quotes, or use --executor local"
-            )
-            raise TaskError(msg) from error
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-            place = "a local Ray instance" if address is None else f"the Ray cluster at {address}"
-            reason = hide_token(str(error))
-            msg = f"{place}: cannot be started or reached ({reason}); check --address, or use --executor local"
-            raise TaskError(msg) from error
 
     @stops_unwrapped()
     def share(self, value: object) -> object:
@@ -196,15 +138,7 @@ class RayExecutor:
         self._pool.close()
         if not self._is_guest:
             ray.shutdown()
-            self._restore_variables()
-
-    def _restore_variables(self) -> None:
-        """Restore the environment variables that were set for workers."""
-        for name, value in self._variables_before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+            restore_variables(self._variables_before)
 
 
 def living_nodes() -> list[dict[str, Any]]:
