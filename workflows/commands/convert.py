@@ -31,6 +31,7 @@ Documents and tokens stay the same, empty documents included. A .pbin has no seq
 document: --flatten joins them. It stores the size of a token but not its type: 1, 2 and 4 bytes
 are read as uint8, uint16 and int32, unless --token-type names another type. The version of a .pbin
 is detected; `spec`, the oldest, has 4-byte tokens only."""
+EXAMPLES = ("dsindex convert out/docs_text_document out/docs.pbin",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

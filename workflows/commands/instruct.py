@@ -30,6 +30,11 @@ loss_masking_jq_patterns, or a chat template). The options below can also be set
 underscores for dashes; flags override it. Tasks run in processes, unless --executor says otherwise.
 
 Run the same command again to continue an interrupted job."""
+EXAMPLES = (
+    r"""dsindex instruct chat.yaml --input chats.jsonl --tokenizer-model FOLDER \
+  --output-prefix out/chat --seq-length 4096""",
+)
+REQUIRED = {"input": "--input-list", "tokenizer_model": "", "output_prefix": ""}
 
 OWN = frozenset({"instruction", "debug"})
 

@@ -22,6 +22,11 @@ Datasets of different token types, or with and without modes, are refused by nam
 
 Inputs are prefixes: paths without .bin and .idx. They are merged in the order given, whereas
 Megatron's merge_datasets.py takes a folder's names in lexicographic order (_10 before _2)."""
+EXAMPLES = (
+    r"""dsindex merge --input out/a_text_document out/b_text_document \
+  --output-prefix out/all_text_document""",
+)
+REQUIRED = {"input": "", "output_prefix": ""}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

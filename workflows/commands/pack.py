@@ -44,6 +44,12 @@ interrupted job. CONFIG is a file of options, or Modalities' own configuration f
 cannot be honoured are refused by name.
 
 --merge joins .pbin files of any version, in the order given, with correct offsets."""
+EXAMPLES = (
+    r"""dsindex pack --input docs.jsonl --tokenizer-model FOLDER \
+  --eod-token '<|endoftext|>' --output out/docs.pbin""",
+    "dsindex pack --merge out/a.pbin out/b.pbin --output out/all.pbin",
+)
+REQUIRED = {"input": "--input-list, CONFIG or --merge", "tokenizer_model": "CONFIG or --merge", "output": "CONFIG"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workflows.commands.build import add_arguments, split_options, without_megatron_flags
-from workflows.commands.options import read_options
+from workflows.commands.build import (
+    REQUIRED,
+    TAKES_PRETRAIN_FLAGS,
+    add_arguments,
+    split_options,
+)
+from workflows.commands.options import read_options, without_megatron_flags
 from workflows.jobs.estimate import WRITE_BYTES_PER_SECOND, run_plan
 from workflows.progress.displays import format_duration
 from workflows.progress.standard_streams import write_lines
@@ -16,12 +21,16 @@ if TYPE_CHECKING:
 
     from workflows.jobs.estimate import BuildEstimate
 
-__all__ = ["DESCRIPTION", "add_arguments", "describe_plan", "run"]
+__all__ = ["DESCRIPTION", "EXAMPLES", "REQUIRED", "TAKES_PRETRAIN_FLAGS", "add_arguments", "describe_plan", "run"]
 
 DESCRIPTION = """\
 Estimate what `dsindex build` with the same options would need: shards, sizes, time and memory, and
 the limits it would reach. Up to 64 MiB of the input are encoded and timed. Nothing is written, and
 no cluster is joined: for an estimate on a cluster, set --workers to its number of CPUs."""
+EXAMPLES = (
+    r"""dsindex plan --input docs.jsonl --tokenizer-model FOLDER --append-eod \
+  --output-prefix out/docs --workers 64""",
+)
 
 
 def run(options: argparse.Namespace) -> int:

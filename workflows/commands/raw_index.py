@@ -23,6 +23,7 @@ Every line must be JSON by the rules of Python's json.loads; a blank line is fau
 faulty line is an error, unless --drop-faulty-entries leaves such lines out of the index.
 
 An existing file is never replaced; if it is the same index already, the command succeeds."""
+EXAMPLES = ("dsindex raw-index docs.jsonl --output docs.idx",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -29,6 +29,7 @@ A result that matches the manifest's digests is reported as proven.
 --guess continues where nothing is certain: each sequence is a document, or each EOD ends one.
 
 A FILE.pbin that Modalities joined with low offsets is repaired as well."""
+EXAMPLES = ("dsindex repair out/docs_text_document --output out/repaired_text_document",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -31,6 +31,11 @@ every sample has the right tokens. --against-source reads and tokenizes the inpu
 the first document that differs with its file and line.
 
 Exit code 0: intact. 1: damaged; each finding is one line."""
+EXAMPLES = (
+    "dsindex verify out/docs_text_document",
+    r"""dsindex verify out/docs_text_document --against-source --sample 1% \
+  --tokenizer-model FOLDER""",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
