@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from dsindex.amounts import count, format_size, format_speed
 from workflows.commands.options import (
     add_config_argument,
     add_format_arguments,
@@ -137,22 +138,23 @@ def describe_build(report: BuildReport) -> str:
     if report.already_complete:
         lines.append("already complete: the same plan was built before, nothing was done")
     else:
-        speed = report.input_bytes / max(report.seconds, 1e-6) / 1e6
         lines.append(
-            f"done in {report.seconds:.1f} s: {report.input_bytes / 1e6:,.1f} MB of input, {speed:,.3g} MB/s, "
-            f"{report.run.shards:,} shards, {report.run.executor} executor, {report.run.workers} workers, "
+            f"done in {report.seconds:.1f} s: {format_size(report.input_bytes)} of input, "
+            f"{format_speed(report.input_bytes / max(report.seconds, 1e-6))}, "
+            f"{count(report.run.shards, 'shard')}, {report.run.executor} executor, "
+            f"{count(report.run.workers, 'worker')}, "
             f"{report.engine}"
         )
     filtered = f"{counts.filtered:,} filtered + " if "filtered" in counts.model_fields_set else ""
     lines.append(
-        f"{counts.lines:,} lines = {counts.kept:,} kept + {filtered}{counts.quarantined:,} quarantined + "
+        f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {filtered}{counts.quarantined:,} quarantined + "
         f"{counts.blank:,} blank"
     )
     lines += report.input_notes
     for dataset in report.datasets:
         lines.append(
-            f"{dataset.prefix}: {dataset.num_documents:,} documents, {dataset.num_sequences:,} sequences, "
-            f"{dataset.num_tokens:,} tokens"
+            f"{dataset.prefix}: {count(dataset.num_documents, 'document')}, "
+            f"{count(dataset.num_sequences, 'sequence')}, {count(dataset.num_tokens, 'token')}"
         )
         lines += [f"  .{suffix:4} {dataset.files[suffix].digest}" for suffix in ("bin", "idx")]
     lines += [describe_index(indices).rstrip() for indices in report.indices]
