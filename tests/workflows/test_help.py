@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import pty
 import re
 import shlex
+import subprocess
 import sys
+import termios
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from workflows.options.parser import COMMANDS, Parser, make_parser
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 COLUMNS = 80
 
@@ -30,6 +37,13 @@ def examples_in(text: str) -> list[list[str]]:
     return [shlex.split(line) for line in "\n".join(lines).replace("\\\n", "").splitlines()]
 
 
+def chunks_of(terminal: int) -> Iterator[bytes]:
+    """Yield what is written to a terminal until nobody can write to it any more."""
+    with contextlib.suppress(OSError):
+        while chunk := os.read(terminal, 1 << 16):
+            yield chunk
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_fits_into_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
@@ -41,26 +55,15 @@ def test_help_fits_into_80_columns(command: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_help_fits_into_a_terminal_of_80_columns() -> None:
-    pid, terminal = pty.fork()
-    if pid == 0:
-        environment = {
-            **os.environ,
-            "COLUMNS": str(COLUMNS),
-            "TERM": "xterm",
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-        }
-        os.execve(sys.executable, [sys.executable, "-m", "workflows", "build", "--help"], environment)
-    shown = b""
-    while True:
-        try:
-            chunk = os.read(terminal, 1 << 16)
-        except OSError:  # the terminal of a process that has ended
-            break
-        if not chunk:
-            break
-        shown += chunk
-    assert os.waitpid(pid, 0)[1] == 0
-    os.close(terminal)
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, COLUMNS))
+    environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "workflows", "build", "--help"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b"".join(chunks_of(ours))
+    os.close(ours)
+    assert process.returncode == 0
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).splitlines()
     assert len(lines) > 100
     assert [line for line in lines if len(line) > COLUMNS] == []

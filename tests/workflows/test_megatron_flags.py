@@ -208,7 +208,7 @@ def test_size_of_the_vocabulary_counts_for_ranks_only() -> None:
     ("kind", "message"),
     [
         ("NullTokenizer", "got 'NullTokenizer', whose texts are numbers"),
-        ("BertWordPieceLowerCase", "use HuggingFaceTokenizer with the folder of a tokenizer.json"),
+        ("BertWordPieceLowerCase", "got 'BertWordPieceLowerCase', which is not read"),
         ("SFTTokenizer", "use `dsindex instruct`"),
         ("Gpt2", "got 'Gpt2'"),
     ],

@@ -9,6 +9,7 @@ import pytest
 
 from dsindex.errors import OutputError
 from tests.support.golden import OWN
+from tests.support.text_tokenizers import word_piece
 from workflows.cli import main
 
 if TYPE_CHECKING:
@@ -162,6 +163,23 @@ def test_small_builds_are_told_in_small_units(tmp_path: Path, capsys: pytest.Cap
     assert "x_text_document: 1 document, 1 sequence, " in shown.out
     assert "1 documents" not in shown.err
     assert "e-0" not in shown.out + shown.err
+
+
+def test_slow_engine_and_repeated_inputs_are_said_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = write(tmp_path / "good.jsonl", GOOD)
+    tokenizer = write(tmp_path / "tokenizer.json", word_piece())
+    given = ["build", "--input", good, good, "--tokenizer-model", tokenizer, "--output-prefix", str(tmp_path / "x")]
+    assert main(given) == 0
+    shown = capsys.readouterr().err.splitlines()
+    [slow] = [line for line in shown if "which takes" in line]
+    assert slow.startswith("tokenizers encodes, which takes about fifty times as long as gigatoken: ")
+    [twice] = [line for line in shown if "given more than once" in line]
+    [begun] = [line for line in shown if line.startswith("tokenize: ")]
+    assert shown.index(slow) < shown.index(twice) < shown.index(begun)
+    assert main([*given, "--fresh", "--engine", "reference"]) == 0
+    assert "which takes" not in capsys.readouterr().err
 
 
 @pytest.mark.slow

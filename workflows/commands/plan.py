@@ -43,8 +43,7 @@ def run(options: argparse.Namespace) -> int:
 def describe_plan(estimate: BuildEstimate) -> str:
     """Return the estimate as text."""
     source, sample = estimate.source, estimate.sample
-    reason = f" ({source.engine.reason})" if source.engine.reason else ""
-    read = f"read and encoded by {source.engine.name}{reason}" if estimate.encodes else "of token ids read"
+    read = f"read and encoded by {source.engine.name}" if estimate.encodes else "of token ids read"
     rows = {
         "inputs": f"{len(source.inputs):,}, {_size(source.total_bytes)}",
         "sample": f"{_size(sample.sampled_bytes)} {read}, "
@@ -63,7 +62,7 @@ def describe_plan(estimate: BuildEstimate) -> str:
     lines = [f"{name:12} {text}" for name, text in rows.items()]
     if sample.bad_records:
         lines.append(f"{'bad records':12} {sample.bad_records:,} in the sample: see --on-bad-record")
-    lines += [f"{'note':12} {text}" for text in source.notes]
+    lines += [f"{'note':12} {text}" for text in source.first_notes(encodes=estimate.encodes)]
     lines += [f"{'limit':12} {limit}" for limit in estimate.limits or ("none is near",)]
     return "\n".join(lines) + "\n"
 

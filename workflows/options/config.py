@@ -50,13 +50,13 @@ MAX_REPEATS = 1000
 """The limit on the repetitions of an input, each of which is an input of the plan."""
 
 
-_FROM_FOLDER = "; use HuggingFaceTokenizer with the folder of a tokenizer.json"
+_WORD_PIECE = ", which is not read"
 _OTHER_TYPES = {
-    "BertWordPieceLowerCase": _FROM_FOLDER,
-    "BertWordPieceCase": _FROM_FOLDER,
+    "BertWordPieceLowerCase": _WORD_PIECE,
+    "BertWordPieceCase": _WORD_PIECE,
     "NullTokenizer": ", whose texts are numbers and need no tokenizer",
     "NullMultimodalTokenizer": ", whose texts are numbers and need no tokenizer",
-    "MultimodalTokenizer": ", which is for images; use HuggingFaceTokenizer for its texts",
+    "MultimodalTokenizer": ", which is for images",
     "SFTTokenizer": ", which is for conversations; use `dsindex instruct`",
 }
 """Why the other types of Megatron are refused, and what to do."""

@@ -44,7 +44,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "tokenizer_sentencepiece_legacy": (
         {"action": "store_true"},
-        "special tokens are not added to a SentencePiece model; train it with them",
+        "special tokens are not added to a SentencePiece model; leave it out for the model's own tokens",
     ),
     "no_tokenizer_sentencepiece_ignore_extra_whitespaces": (
         {"action": "store_true"},

@@ -149,7 +149,7 @@ def _refuse_interpolations(path: str, value: object, name: str) -> None:
 
 
 _ADVICE = {
-    "variant_key": "convert the tokenizer to a folder with a tokenizer.json, and name it with pretrained_hf_tokenizer",
+    "variant_key": "dsindex pack reads a tokenizer.json, which is a pretrained_hf_tokenizer",
     "truncation": "dsindex does not truncate documents; set it to false",
     "padding": "dsindex does not pad documents; set it to false",
 }
