@@ -9,6 +9,7 @@ import re
 import select
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.errors import DsindexError, InputError
+from dsindex.shards.reporting import report
 from tests.support.golden import OWN
 from tests.support.processes import PATIENCE_SECONDS, wait_until
 from workflows.cli import main
+from workflows.execution import local
+from workflows.execution.calls import Call, Outcome
 from workflows.execution.dispatch import DispatchStatistics
 from workflows.execution.interrupts import TerminatedError
 from workflows.jobs.build import run_build
@@ -26,6 +30,7 @@ from workflows.progress import progress_file
 from workflows.progress import reporter as progress
 from workflows.progress.choice import make_reporter
 from workflows.progress.displays import JsonDisplay, PlainDisplay, describe, describe_end, format_duration
+from workflows.progress.json_lines import is_asked_for
 from workflows.progress.progress_file import FolderFile, LastingFile, ProgressFile, conclude
 from workflows.progress.reporter import Reporter
 from workflows.progress.snapshot import Snapshot
@@ -159,6 +164,90 @@ def test_display_of_a_block_sees_its_stages_and_how_it_ended() -> None:
     with pytest.raises(ValueError, match="broken"), reporter.showing(inner):
         raise broken
     assert inner.errors == [None, broken]
+
+
+def test_running_tasks_count_as_far_as_they_are(clock: Clock) -> None:
+    kept = Kept()
+    with Reporter(kept) as reporter:
+        reporter.stage("tokenize", total=1000 * MB, unit="bytes", tasks=2)
+        count = reporter.count_running(0)
+        clock.now += 10
+        count(100 * MB, 10, 1000)
+        reporter.tick()
+        snapshot = kept.shown[-1]
+        assert (snapshot.done, snapshot.tasks_done, snapshot.documents, snapshot.tokens) == (100 * MB, 0, 10, 1000)
+        assert snapshot.speed == pytest.approx(10 * MB)
+        assert snapshot.tokens_per_second == pytest.approx(100)
+        assert snapshot.eta_seconds == pytest.approx(90)
+        count(20 * MB, 2, 200)  # a second attempt, which is not there yet
+        reporter.tick()
+        assert kept.shown[-1].done == 100 * MB
+        reporter.advance(500 * MB, documents=50, tokens=5000, task=0)
+        count(200 * MB, 20, 2000)  # an attempt that lost
+        reporter.tick()
+        snapshot = kept.shown[-1]
+        assert (snapshot.done, snapshot.tasks_done, snapshot.documents, snapshot.tokens) == (500 * MB, 1, 50, 5000)
+        assert snapshot.average_speed == pytest.approx(50 * MB)
+
+
+def report_until_heard(heard: str) -> str:
+    """Report as a shard does, until the driver has heard it."""
+    text_bytes = 0
+    while not os.path.exists(heard):
+        text_bytes += 1
+        report(text_bytes, 2, 3)
+        time.sleep(0.01)
+    return "done"
+
+
+@pytest.mark.parametrize("kind", [local.ThreadExecutor, local.ProcessExecutor])
+def test_driver_hears_what_a_call_reports(
+    kind: type[local.ThreadExecutor | local.ProcessExecutor], tmp_path: Path
+) -> None:
+    heard: list[tuple[int, ...]] = []
+
+    def listener(*amounts: int) -> None:
+        heard.append(amounts)
+        (tmp_path / "heard").touch()
+
+    with contextlib.closing(kind(1)) as executor:
+        arguments = (str(tmp_path / "heard"),)
+        executor.start(Call(name="x", place="x", function=report_until_heard, arguments=arguments, listener=listener))
+        ended: list[Outcome] = []
+        wait_until(lambda: bool(ended.extend(executor.wait(0.1)) or ended))
+    assert [outcome.value for outcome in ended] == ["done"]
+    assert heard == sorted(heard)
+    assert heard[0][1:] == (2, 3)
+
+
+def test_build_of_one_shard_shows_progress_within_it(
+    make_config: Callable[..., BuildConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = OWN.docs.read_bytes().removeprefix(b"\xef\xbb\xbf").rstrip(b"\n") + b"\n"
+    (tmp_path / "large.jsonl").write_bytes(text * (1 + (8 << 20) // len(text)))
+    counted: list[tuple[int, int, int]] = []
+    count = Reporter.count_running
+
+    def counting(reporter: Reporter, task: int) -> Callable[[int, int, int], None]:
+        pass_on = count(reporter, task)
+
+        def keep(*amounts: int) -> None:
+            counted.append((amounts[0], amounts[1], amounts[2]))
+            pass_on(*amounts)
+
+        return keep
+
+    monkeypatch.setattr(Reporter, "count_running", counting)
+    kept = Kept()
+    config = make_config(input=(str(tmp_path / "large.jsonl"),), shard_size="1GiB", workers=1, no_provenance=True)
+    with Reporter(kept) as reporter:
+        run_build(config, reporter=reporter)
+    [tokenize] = [snapshot for snapshot in kept.ended if snapshot.stage == "tokenize"]
+    assert tokenize.done == tokenize.total
+    assert tokenize.tasks_total == 1
+    assert counted == sorted(counted)
+    assert len(set(counted)) > 2
+    assert counted[-1] == (tokenize.total, tokenize.documents, tokenize.tokens)
 
 
 SNAPSHOT = Snapshot(
@@ -481,6 +570,57 @@ def test_errors_are_json_lines_too(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "c.yaml").write_text(f"log_json: true\ninput: [{tmp_path}/none]\n")
     assert main([*words, "--config", str(tmp_path / "c.yaml")]) == 1
     assert json.loads(capsys.readouterr().err)["event"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--shard-size"], "dsindex build: argument --shard-size: expected one argument"),
+        (["--fresh", "--fresh"], "dsindex build: argument --fresh: expected once, got it twice; leave one out"),
+        (["--workers", "0"], "dsindex build: "),
+    ],
+    ids=["argument", "twice", "value"],
+)
+@pytest.mark.parametrize("flag", ["--log-json", "--log-j"])
+def test_wrong_usage_is_a_json_line_too(
+    words: list[str], message: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sys.stderr
+    assert main(["build", flag, *words]) == 2
+    assert sys.stderr is before
+    shown = capsys.readouterr()
+    line = json.loads(shown.err)
+    assert (line["event"], line["exit_code"]) == ("error", 2)
+    assert line["message"].startswith(message)
+    assert shown.out == ""
+
+
+def test_log_of_a_whole_job_is_json_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prefix = str(tmp_path / "x")
+    words = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", prefix, "--executor", "local"]
+    options = tmp_path / "c.yaml"
+    options.write_text("log_json: true\n")
+    for flags in (["--log-json", "--log-interval", "5"], ["--config", str(options)]):  # a note about a flag
+        assert main([*words, "--input", str(OWN.docs), *flags]) == 0
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        lines = [json.loads(line) for line in shown.err.splitlines()]
+        summary = lines[-1]
+        assert summary["event"] == "summary"
+        assert "lines = " in summary["message"]
+        [output] = summary["outputs"]
+        assert output["prefix"] == f"{prefix}_text_document"
+        assert output["tokens"] > output["documents"] > 0
+        assert summary["already_complete"] == (len(lines) == 1)
+        if len(lines) > 1:
+            assert [line["event"] for line in lines] == ["message", "stage", "stage", "summary"]
+            assert "--log-interval" in lines[0]["message"]
+
+
+def test_submitted_command_has_flags_of_its_own() -> None:
+    assert is_asked_for(["build", "--log-json"])
+    assert not is_asked_for(["build", "--input", "--", "--log-json"])
+    assert not is_asked_for(["build", "--l", "--log-jsonl", "-"])
 
 
 # Prometheus

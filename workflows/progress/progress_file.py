@@ -27,8 +27,8 @@ from dsindex.errors import DsindexError
 from dsindex.json_text import decode_json, encode_json
 from workflows.execution.interrupts import TerminatedError
 from workflows.execution.ray_token import hide_token
-from workflows.progress.displays import utc_now
 from workflows.progress.heartbeat import Heartbeat
+from workflows.progress.json_lines import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable
