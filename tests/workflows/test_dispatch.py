@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dsindex.errors import BadRecordError, InputError, OutputError, TaskError
-from workflows.execution.calls import Call, Outcome
+from workflows.execution.calls import Call, Outcome, Shortage
 from workflows.execution.dispatch import DispatchStatistics, RetryPolicy, is_machine_fault, run_calls
 
 FAST = RetryPolicy(first_pause_seconds=0.0)
@@ -26,6 +26,7 @@ class FakeExecutor:
     most_in_flight: int = 0
     running: dict[int, Call] = field(default_factory=dict)
     closed: bool = False
+    shortage: Shortage | None = None
 
     def share(self, value: object) -> object:
         return value

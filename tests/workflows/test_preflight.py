@@ -274,8 +274,8 @@ def test_check_refuses_what_does_not_fit(
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
-def test_every_node_of_ray_is_asked(make_config: Callable[..., BuildConfig]) -> None:
-    report = check.run_check(make_config(executor="ray"))
+def test_every_node_of_ray_is_asked(make_config: Callable[..., BuildConfig], quiet: Reporter) -> None:
+    report = check.run_check(make_config(executor="ray"), reporter=quiet)
     [node] = report.nodes
     assert node.facts is not None
     assert node.facts.tokenizer == "audited"

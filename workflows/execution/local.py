@@ -19,7 +19,7 @@ from dsindex.errors import TaskError
 from workflows.execution.calls import THIS_MACHINE, Call, NodeAnswer, Outcome, answer, run_guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnContext, SpawnProcess
 
@@ -29,6 +29,7 @@ class ThreadExecutor:
 
     kind = "local"
     is_cluster = False
+    shortage = None
 
     def __init__(self, workers: int) -> None:
         self.slots = workers
@@ -37,6 +38,13 @@ class ThreadExecutor:
         self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._num_attempts = 0
         self._abandoned: set[int] = set()
+
+    def request_cpus(self, number: int) -> int:  # noqa: ARG002
+        """Return the number of workers, since this machine does not grow."""
+        return self.slots
+
+    def check_new_nodes(self, check: Callable[[], None]) -> None:
+        """Do nothing: there is only this machine."""
 
     def share(self, value: object) -> object:
         """Return the value itself: threads share memory."""
@@ -83,6 +91,7 @@ class ProcessExecutor:
 
     kind = "processes"
     is_cluster = False
+    shortage = None
 
     def __init__(self, workers: int) -> None:
         self.slots = workers
@@ -92,6 +101,13 @@ class ProcessExecutor:
         self._busy: dict[int, _Worker] = {}
         self._waiting: list[tuple[int, Call]] = []
         self._num_attempts = 0
+
+    def request_cpus(self, number: int) -> int:  # noqa: ARG002
+        """Return the number of workers, since this machine does not grow."""
+        return self.slots
+
+    def check_new_nodes(self, check: Callable[[], None]) -> None:
+        """Do nothing: there is only this machine."""
 
     def share(self, value: object) -> object:
         """Return the value itself: it travels with each call through a pipe."""

@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -22,18 +23,19 @@ import workflows
 from dsindex.errors import TaskError
 from dsindex.json_text import show_name
 from workflows.execution.calls import Call, NodeAnswer, Outcome, run_guarded
+from workflows.execution.cluster_size import ClusterSize, living_nodes
 from workflows.execution.cpus import available_cpus
 from workflows.execution.interrupts import TerminatedError, interrupts_held_back, stops_unwrapped
+from workflows.execution.new_nodes import NodeCheck, name_node, run_after_check
 from workflows.execution.ray_token import check_token, hide_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from workflows.execution.calls import Shortage
+
 SINGLE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 """Environment of all workers: one thread per task. Variables per task would make Ray start new workers."""
-
-LOOK_SECONDS = 5.0
-"""Interval at which the cluster's size is queried."""
 
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """The variable that Ray's job server sets for the drivers that it starts."""
@@ -66,16 +68,33 @@ class RayExecutor:
                 signal.signal(signal.SIGTERM, on_sigterm)  # ray.init() replaces it with one that ends the process
         self.is_cluster = address is not None
         self._workers = workers
-        self._look_at_cluster()
+        self._cluster = ClusterSize(address or "this machine")
+        self._use_cluster_size()
+        self._checked_nodes: frozenset[str] = frozenset()
+        self._check: object | None = None
+        """A NodeCheck in the object store."""
         self._running: dict[Any, int] = {}
         self._references: dict[int, Any] = {}
         self._num_attempts = 0
 
-    def _look_at_cluster(self) -> None:
-        """Update the cluster's size: nodes are lost, and an autoscaler adds nodes while tasks wait."""
-        self._looked = time.monotonic()
-        self.slots = self.backlog = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self._largest_memory = max((node["Resources"].get("memory", 0) for node in living_nodes()), default=0)
+    def _use_cluster_size(self) -> None:
+        self.slots = self.backlog = self._workers or max(1, self._cluster.num_cpus)
+        self._largest_memory = self._cluster.largest_memory
+
+    @property
+    def shortage(self) -> Shortage | None:
+        """Why no task can run now; None if tasks can run."""
+        return self._cluster.shortage
+
+    @stops_unwrapped()
+    def request_cpus(self, number: int) -> int:
+        """Ask the cluster's autoscaler for CPUs, at most as many as workers; return how many were asked for."""
+        return self._cluster.request_cpus(min(number, self._workers or number))
+
+    @stops_unwrapped()
+    def check_new_nodes(self, check: Callable[[], None]) -> None:
+        """Run a check before the first call on each node that `on_every_node` has not reached."""
+        self._check = ray.put(NodeCheck(check=check, checked_nodes=self._checked_nodes, key=uuid.uuid4().hex))
 
     def _connect(self, address: str | None, workers: int | None, *, ship_code: bool) -> None:
         check_token()
@@ -132,7 +151,8 @@ class RayExecutor:
         """Submit one attempt; beyond the slots it does not wait for a free CPU."""
         self._num_attempts += 1
         remote = self._remote(call, num_cpus=0 if beyond_slots else 1)
-        reference = remote.remote(call.function, *call.arguments)
+        check = () if self._check is None else (run_after_check, self._check)
+        reference = remote.remote(*check, call.function, *call.arguments)
         self._running[reference] = self._num_attempts
         self._references[self._num_attempts] = reference
         return self._num_attempts
@@ -150,11 +170,11 @@ class RayExecutor:
     @stops_unwrapped()
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended, including those whose worker or node was lost."""
+        if self._cluster.look_if_due():
+            self._use_cluster_size()
         if not self._running:
             time.sleep(timeout)
             return []
-        if time.monotonic() - self._looked > LOOK_SECONDS:
-            self._look_at_cluster()
         references = list(self._running)
         ready, _ = ray.wait(references, num_returns=1, timeout=timeout)
         if ready:
@@ -186,9 +206,10 @@ class RayExecutor:
         If a node has not answered after a quarter of the time, a second worker of that node runs the call too.
         """
         nodes = {
-            f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, {node['NodeID'][:6]})": node["NodeID"]
+            name_node(node["NodeManagerHostname"], node["NodeManagerAddress"], node["NodeID"]): node["NodeID"]
             for node in living_nodes()
         }
+        self._checked_nodes = frozenset(nodes.values())
         deadline = time.monotonic() + timeout
         tasks = {name: [_start_on_node(call, node)] for name, node in nodes.items()}
         answers = _collect_answers(tasks, time.monotonic() + timeout / 4)
@@ -220,11 +241,6 @@ class RayExecutor:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
-
-
-def living_nodes() -> list[dict[str, Any]]:
-    """Return the nodes that can run tasks, as Ray describes them."""
-    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
 
 
 def _start_on_node(call: Call, node: str) -> Any:  # noqa: ANN401 - Ray's own type is private

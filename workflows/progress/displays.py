@@ -26,7 +26,8 @@ class PlainDisplay:
 
     def show(self, snapshot: Snapshot) -> None:
         """Write a line."""
-        self.say(f"{snapshot.stage}: {snapshot.share:.0%}, {describe(snapshot)}")
+        share = "" if snapshot.waiting else f"{snapshot.share:.0%}, "
+        self.say(f"{snapshot.stage}: {share}{describe(snapshot)}")
 
     def end(self, snapshot: Snapshot) -> None:
         """Write the stage's summary."""
@@ -117,7 +118,9 @@ class BarDisplay:
 
 
 def describe(snapshot: Snapshot, *, most_important_first: bool = False) -> str:
-    """Return a stage's counts, speeds, remaining time and troubles, as far as they are known."""
+    """Return a stage's counts, speeds, remaining time and troubles, as far as they are known, or what it waits for."""
+    if snapshot.waiting:
+        return snapshot.waiting
     eta = [] if snapshot.eta_seconds is None else [f"ETA {format_duration(snapshot.eta_seconds)}"]
     speeds = _speeds(snapshot, snapshot.speed)
     counts = _counts(snapshot)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
+    from workflows.execution.calls import Executor
     from workflows.progress.snapshot import Display
 
 WINDOW_SECONDS = 30.0
@@ -36,6 +37,7 @@ class Reporter:
         self._due: dict[Display, float] = dict.fromkeys(displays, 0.0)
         self._stage: _Stage | None = None
         self._statistics = self._before = DispatchStatistics()
+        self._executor: Executor | None = None
 
     def __enter__(self) -> Reporter:
         return self
@@ -68,6 +70,10 @@ class Reporter:
     def watch(self, statistics: DispatchStatistics) -> None:
         """Show the retries, lost workers and stragglers that these statistics count from now on, for each stage."""
         self._statistics, self._before = statistics, replace(statistics)
+
+    def follow(self, executor: Executor) -> None:
+        """Show what this executor is waiting for while it cannot run tasks."""
+        self._executor = executor
 
     def stage(self, name: str, *, total: int, unit: str, tasks: int = 0, task_name: str = "shards") -> None:
         """Begin a stage of `total` units, done in `tasks` tasks."""
@@ -106,7 +112,9 @@ class Reporter:
             lost_workers=self._statistics.lost_workers - self._before.lost_workers,
             stragglers=self._statistics.stragglers - self._before.stragglers,
         )
-        return stage.snapshot(of_stage, now, ended=ended)
+        snapshot = stage.snapshot(of_stage, now, ended=ended)
+        shortage = None if ended or self._executor is None else self._executor.shortage
+        return snapshot if shortage is None else replace(snapshot, waiting=shortage.describe(), eta_seconds=None)
 
     def _end_stage(self) -> None:
         if self._stage is not None:
