@@ -201,7 +201,7 @@ def test_long_lists_of_inputs_are_sampled_and_many_faults_cut_short(
 
 
 def test_cluster_without_nodes_is_refused() -> None:
-    with pytest.raises(InputError, match="no node with CPUs"):
+    with pytest.raises(InputError, match="lost its last node with CPUs"):
         require_sound([])
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.exceptions
+from ray._private.ray_logging import stdout_deduplicator
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 from ray.experimental.internal_kv import _internal_kv_get, internal_kv_get_gcs_client
 
@@ -40,6 +42,7 @@ SILENT_SECONDS = 120.0
 LOST_NODES_SECONDS = 600.0
 """Time in which the nodes of a cluster without an autoscaler may return after all of them were lost."""
 REASON_CHARACTERS = 300
+INFEASIBLE_WARNING = re.compile("tasks with infeasible resource requests")
 STATUS_KEY = "__autoscaling_status"
 ERROR_KEY = "__autoscaling_error"
 RPC_SECONDS = 5
@@ -98,6 +101,8 @@ class ClusterSize:
             self._had_nodes = True
             self.shortage = None
             return
+        # A thread of the driver would print Ray's warning that tasks wait for a node, as if something were wrong.
+        stdout_deduplicator.skip_re = INFEASIBLE_WARNING
         report = ask_autoscaler()
         since = self._looked if self.shortage is None else self.shortage.since
         self.shortage = Shortage(
@@ -126,8 +131,8 @@ class ClusterSize:
             return
         what = "lost all its nodes with CPUs" if self._had_nodes else "has no node with CPUs"
         msg = (
-            f"the Ray cluster at {self._address} {what}, and no autoscaler that would add one; start a node that joins "
-            f"it (ray start --address=HOST:PORT on another machine), and run the same command again"
+            f"the Ray cluster at {self._address} {what}: {shortage.reason}; start a node that joins it "
+            f"(ray start --address=HOST:PORT on another machine), and run the same command again"
         )
         raise TaskError(msg)
 
@@ -149,9 +154,11 @@ def ask_autoscaler() -> AutoscalerReport:
         status.ParseFromString(internal_kv_get_gcs_client().get_cluster_status(timeout_s=RPC_SECONDS))
         if status.autoscaling_state.last_seen_cluster_resource_state_version:
             return read_second_version(status)
-        text = _internal_kv_get(STATUS_KEY)
+        text, error = _internal_kv_get(STATUS_KEY), _internal_kv_get(ERROR_KEY)
         if text:
-            return read_first_version(json.loads(text), _internal_kv_get(ERROR_KEY))
+            return read_first_version(json.loads(text), error)
+        if error:
+            return AutoscalerReport(adds_nodes=None, reason=_describe_crash(error))
     return AutoscalerReport(adds_nodes=None, reason="no autoscaler has reported yet")
 
 
@@ -175,7 +182,7 @@ def read_first_version(status: Mapping[str, Any], error: bytes | None) -> Autosc
     if types and all(kind == f"node_{name}" for name, kind in types.items()):
         return _no_autoscaler()  # the names that it invents for nodes that others have started
     if error:
-        return AutoscalerReport(adds_nodes=True, reason=_shorten(f"the autoscaler failed: {error.decode()}"))
+        return AutoscalerReport(adds_nodes=True, reason=_describe_crash(error))
     starting = Counter(report.get("pending_launches") or {})
     starting.update(kind for _, kind, _ in report.get("pending_nodes") or ())
     known = (report.get("node_availability_summary") or {}).get("node_availabilities") or {}
@@ -197,6 +204,10 @@ def _report(starting: Mapping[str, int], failures: Mapping[str, str], *, can_gro
 
 def _no_autoscaler() -> AutoscalerReport:
     return AutoscalerReport(adds_nodes=False, reason="no autoscaler adds nodes to this cluster")
+
+
+def _describe_crash(error: bytes) -> str:
+    return _shorten(f"the autoscaler failed: {error.decode(errors='replace')}")
 
 
 def _shorten(text: str) -> str:

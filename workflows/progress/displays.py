@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from workflows.progress.snapshot import Snapshot
 
 LINE_SECONDS = 5.0
+WAITING_SECONDS = 30.0
+"""Interval at which a log is told again that a stage is waiting for the same."""
 BAR_SECONDS = 0.2
 
 
@@ -23,9 +25,17 @@ class PlainDisplay:
 
     def __init__(self, *, seconds: float = LINE_SECONDS) -> None:
         self.seconds = seconds
+        self._reason = ""
+        """What the stage was waiting for when the last line was written."""
+        self._next_line = 0.0
 
     def show(self, snapshot: Snapshot) -> None:
-        """Write a line."""
+        """Write a line, but not often about the same that is waited for."""
+        reason = (snapshot.waiting or "").partition("; ")[2]
+        now = time.monotonic()
+        if reason and reason == self._reason and now < self._next_line:
+            return
+        self._reason, self._next_line = reason, now + WAITING_SECONDS
         share = "" if snapshot.waiting else f"{snapshot.share:.0%}, "
         self.say(f"{snapshot.stage}: {share}{describe(snapshot)}")
 

@@ -44,7 +44,7 @@ class Reporter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is None:
-            self._end_stage()
+            self.end_stage()
         for display in self._displays:
             display.close(error)
         self._displays, self._due = [], {}
@@ -57,7 +57,7 @@ class Reporter:
         error: BaseException | None = None
         try:
             yield
-            self._end_stage()
+            self.end_stage()
         except BaseException as raised:
             error = raised
             raise
@@ -77,7 +77,7 @@ class Reporter:
 
     def stage(self, name: str, *, total: int, unit: str, tasks: int = 0, task_name: str = "shards") -> None:
         """Begin a stage of `total` units, done in `tasks` tasks."""
-        self._end_stage()
+        self.end_stage()
         self._stage = _Stage(name, total, unit, tasks, task_name)
         self._before = replace(self._statistics)
         now = time.monotonic()
@@ -116,7 +116,8 @@ class Reporter:
         shortage = None if ended or self._executor is None else self._executor.shortage
         return snapshot if shortage is None else replace(snapshot, waiting=shortage.describe(), eta_seconds=None)
 
-    def _end_stage(self) -> None:
+    def end_stage(self) -> None:
+        """End the running stage, if there is one."""
         if self._stage is not None:
             snapshot = self._snapshot(self._stage, time.monotonic(), ended=True)
             for display in self._displays:

@@ -70,6 +70,7 @@ def wait_for_nodes(executor: Executor, reporter: Reporter, count_calls: Callable
     wanted = executor.request_cpus(count_calls())
     reporter.stage("nodes", total=wanted, unit="CPUs")
     while executor.shortage is not None:
-        executor.wait(LOOK_SECONDS)
         reporter.tick()
+        executor.wait(LOOK_SECONDS)
     reporter.advance(min(executor.slots, wanted))
+    reporter.end_stage()
