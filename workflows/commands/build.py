@@ -115,7 +115,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(config: BuildConfig) -> int:
-    report = run_check(config)
+    with make_reporter(log_json=config.log_json) as reporter:
+        report = run_check(config, reporter=reporter)
     write_summary(describe_check(report))
     sys.stderr.write("".join(f"{fault}\n" for fault in report.faults))
     return 1 if report.faults else 0
