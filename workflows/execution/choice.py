@@ -11,6 +11,8 @@ from workflows.execution.ray_address import JOB_VARIABLE
 from workflows.options.config import WorkConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from workflows.execution.calls import Executor
     from workflows.options.config import ExecutorConfig
 
@@ -41,10 +43,22 @@ def cluster_address(config: ExecutorConfig) -> str | None:
     return None if elsewhere == "local" else elsewhere or None
 
 
-def make_executor(config: ExecutorConfig, *, holds_gil: bool = False) -> Executor:
+def make_executor(
+    config: ExecutorConfig,
+    *,
+    holds_gil: bool = False,
+    prepare: Callable[[], None] | None = None,
+    expected_calls: int = 0,
+) -> Executor:
     """Start the executor that the options ask for.
 
     `auto` is Ray if and only if a cluster was named; otherwise it is threads, or processes for work that holds the GIL.
+
+    Args:
+        config: The options.
+        holds_gil: Whether calls hold the GIL.
+        prepare: Run once in each of Ray's workers, before its first call.
+        expected_calls: Number of calls that will be started soon, for which Ray starts workers in advance.
 
     Raises:
         TaskError: If Ray cannot be started or reached.
@@ -53,6 +67,12 @@ def make_executor(config: ExecutorConfig, *, holds_gil: bool = False) -> Executo
     if wants_ray(config):
         from workflows.execution.ray_executor import RayExecutor  # Ray takes 0.7 s to import
 
-        return RayExecutor(address=cluster_address(config), workers=config.workers, ship_code=not config.installed)
+        return RayExecutor(
+            address=cluster_address(config),
+            workers=config.workers,
+            ship_code=not config.installed,
+            prepare=prepare,
+            expected_calls=expected_calls,
+        )
     workers = config.workers or available_cpus()
     return ThreadExecutor(workers) if wants_threads(config, holds_gil=holds_gil) else ProcessExecutor(workers)

@@ -24,6 +24,13 @@ from workflows.execution.ray_token import Token, TokenError, find_token, hide_to
 _HEAD_SECONDS = 10.0
 """How long a head may take to answer a question; one under load needs more than a moment."""
 
+_REMEDIES = {
+    "--address": "check --address",
+    "RAY_ADDRESS": "correct or unset RAY_ADDRESS",
+    "auto": "the cluster that was last started on this machine is gone: name a running one with --address HOST:PORT",
+}
+"""What to do about an address, by what named it."""
+
 
 def check_head(address: Address, token: Token | None, *, source: str = "--address") -> None:
     """Check that what listens at an address is a cluster's head and accepts the token.
@@ -31,14 +38,13 @@ def check_head(address: Address, token: Token | None, *, source: str = "--addres
     Args:
         address: Whom to ask.
         token: The token to send.
-        source: What named the address, for messages: --address or RAY_ADDRESS.
+        source: What named the address, for messages: --address, RAY_ADDRESS, or auto.
 
     Raises:
         TaskError: If nobody answers, or something else.
         TokenError: If the head does not accept the token, or wants one and there is none.
     """
-    remedy = "correct or unset RAY_ADDRESS" if source == "RAY_ADDRESS" else "check --address"
-    remedy += ", or use --executor local"
+    remedy = f"{_REMEDIES[source]}, or use --executor local"
     try:
         protocol = ask_protocol(address, expected="grpc")
     except UnreachableError as error:
