@@ -228,6 +228,11 @@ def test_file_of_options_that_is_nowhere_is_told(capsys: pytest.CaptureFixture[s
     assert "dsindex build: nowhere.yaml: expected a file of options, found none in" in capsys.readouterr().err
 
 
+def test_job_server_is_named_before_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "--", "verify", "/out/x", "--address", "http://head:8265"]) == 1
+    assert "got the job server http://head:8265; " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("given", "environment", "expected"),
     [

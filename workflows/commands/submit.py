@@ -6,8 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from dsindex.errors import InputError
-from workflows.cluster.submit import DESCRIPTION, add_arguments
+from dsindex.errors import DsindexError
+from workflows.cluster.submit import DESCRIPTION, add_arguments, check_standard_input
 from workflows.cluster.submit import run as run_submission
 from workflows.commands.job_command import check_command, positional_config
 from workflows.commands.options import UsageError
@@ -23,6 +23,7 @@ EXIT_USAGE = 2
 
 def run(options: argparse.Namespace) -> int:
     """Check the job's command, submit it, and follow it; what is wrong with it is told as the command itself would."""
+    check_standard_input(options.command_line)
     if options.command_line != ["--version"]:
         command, job = options.command_line[0], options.job_options
         try:
@@ -30,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
         except UsageError as error:
             sys.stderr.write(f"dsindex {command}: {error}\n")
             return EXIT_USAGE
-        except InputError as error:
+        except DsindexError as error:
             sys.stderr.write(f"dsindex {command}: {error}\n")
             return EXIT_FAILED
         options.config_file = positional_config(job)

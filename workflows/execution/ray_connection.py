@@ -24,7 +24,7 @@ from dsindex.errors import TaskError
 from workflows.execution.cpus import available_cpus
 from workflows.execution.interrupts import TerminatedError, interrupts_held_back
 from workflows.execution.ray_address import CLUSTER_PORT, JOB_VARIABLE, Address, parse_address
-from workflows.execution.ray_head import check_head
+from workflows.execution.ray_head import check_head, check_node, uses_tls
 from workflows.execution.ray_token import VARIABLES, Token, find_token, hide_token
 
 if TYPE_CHECKING:
@@ -97,6 +97,8 @@ def _join(named: str, *, ship_code: bool) -> None:
     reached = Address(host=services.resolve_ip_for_localhost(address.host), port=address.port)
     if reached != address:
         _check_forwarded(address, reached, token)
+    if not uses_tls():
+        check_node(reached, token, services.find_node_ids())
     if token is not None:
         _use_token({} if token.place == "RAY_AUTH_TOKEN" else {"RAY_AUTH_TOKEN_PATH": token.place})
     runtime_env: dict[str, Any] = {"env_vars": SINGLE_THREAD}
