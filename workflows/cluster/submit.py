@@ -117,7 +117,7 @@ def check_standard_input(command: Sequence[str]) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex submit`."""
     parser.usage = "%(prog)s [options] -- COMMAND …"
-    parser.epilog = "example: dsindex submit --address http://head:8265 -- build --config build.yaml"
+    parser.epilog = "example:\n  dsindex submit --address http://head:8265 -- build --config build.yaml"
     _add_address(parser)
     parser.add_argument(
         "--no-wait", action="store_true", help="print the job's id and exit; see `dsindex status` and `dsindex logs`"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from dsindex.amounts import count, format_size, format_speed
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS
 from dsindex.formats.pbin_join import join_pbin_files
 from workflows.commands.options import (
@@ -28,7 +29,7 @@ from workflows.options.pack import (
     read_modalities_config,
 )
 from workflows.progress.choice import make_reporter
-from workflows.progress.standard_streams import write_lines
+from workflows.progress.json_lines import write_summary
 
 if TYPE_CHECKING:
     import argparse
@@ -44,6 +45,12 @@ interrupted job. CONFIG is a file of options, or Modalities' own configuration f
 cannot be honoured are refused by name.
 
 --merge joins .pbin files of any version, in the order given, with correct offsets."""
+EXAMPLES = (
+    r"""dsindex pack --input docs.jsonl --tokenizer-model FOLDER \
+  --eod-token '<|endoftext|>' --output out/docs.pbin""",
+    "dsindex pack --merge out/a.pbin out/b.pbin --output out/all.pbin",
+)
+REQUIRED = {"input": "--input-list, CONFIG or --merge", "tokenizer_model": "CONFIG or --merge", "output": "CONFIG"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +82,12 @@ def run(options: argparse.Namespace) -> int:
     config = validated(merged, PackConfig)
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_pack(config, reporter=reporter)
-    write_lines(describe_pack(report))
+    write_summary(
+        describe_pack(report),
+        seconds=round(report.seconds, 3),
+        already_complete=report.already_complete,
+        outputs=[{"path": report.path, "documents": report.num_documents, "tokens": report.num_tokens}],
+    )
     return 0
 
 
@@ -139,7 +151,10 @@ def _merge(merged: dict[str, Any]) -> int:
         )
     finally:
         executor.close()
-    write_lines(f"{output}: {header.num_tokens:,} tokens of {header.token_bytes} bytes, from {len(paths)} files\n")
+    write_summary(
+        f"{output}: {count(header.num_tokens, 'token')} of {count(header.token_bytes, 'byte')}, "
+        f"from {count(len(paths), 'file')}\n"
+    )
     return 0
 
 
@@ -149,19 +164,21 @@ def describe_pack(report: PackReport) -> str:
     if report.already_complete:
         first = "already complete: the same plan was packed before, nothing was done"
     else:
-        speed = report.input_bytes / max(report.seconds, 1e-6) / 1e6
         first = (
-            f"done in {report.seconds:.1f} s: {report.input_bytes / 1e6:,.1f} MB of input, {speed:,.3g} MB/s, "
-            f"{report.run.shards:,} shards, {report.run.executor} executor, {report.run.workers} workers, "
+            f"done in {report.seconds:.1f} s: {format_size(report.input_bytes)} of input, "
+            f"{format_speed(report.input_bytes / max(report.seconds, 1e-6))}, "
+            f"{count(report.run.shards, 'shard')}, {report.run.executor} executor, "
+            f"{count(report.run.workers, 'worker')}, "
             f"{report.engine}"
         )
     notes = "".join(f"{line}\n" for line in report.input_notes)
     return (
         f"{first}\n"
-        f"{counts.lines:,} lines = {counts.kept:,} kept + {counts.quarantined:,} quarantined "
+        f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {counts.quarantined:,} quarantined "
         f"+ {counts.blank:,} blank\n"
         f"{notes}"
-        f"{report.path}: {report.num_documents:,} documents, {report.num_tokens:,} tokens of type {report.token_dtype}"
-        f"; {report.num_empty:,} texts without tokens\n"
+        f"{report.path}: {count(report.num_documents, 'document')}, "
+        f"{count(report.num_tokens, 'token')} of type {report.token_dtype}; "
+        f"{count(report.num_empty, 'text')} without tokens\n"
         f"  .pbin {report.files['pbin'].digest}\n"
     )

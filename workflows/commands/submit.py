@@ -11,6 +11,7 @@ from workflows.cluster.submit import DESCRIPTION, add_arguments, check_standard_
 from workflows.cluster.submit import run as run_submission
 from workflows.commands.job_command import check_command, positional_config
 from workflows.commands.options import UsageError
+from workflows.progress.standard_streams import show_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -29,10 +30,14 @@ def run(options: argparse.Namespace) -> int:
         try:
             check_command(command, job, shipped=[os.path.basename(os.path.abspath(path)) for path in options.ship])
         except UsageError as error:
-            sys.stderr.write(f"dsindex {command}: {error}\n")
+            _say(command, error)
             return EXIT_USAGE
         except DsindexError as error:
-            sys.stderr.write(f"dsindex {command}: {error}\n")
+            _say(command, error)
             return EXIT_FAILED
         options.config_file = positional_config(job)
     return run_submission(options)
+
+
+def _say(command: str, error: Exception) -> None:
+    sys.stderr.write(show_lines(f"dsindex {command}: {error}") + "\n")
