@@ -76,9 +76,7 @@ def convert_dataset(
         UsageError: If neither name ends in `.pbin`.
         DsindexError: If it cannot be converted as asked; final names then never refer to incomplete files.
     """
-    if not (_is_packed(source) or _is_packed(destination)):
-        msg = f"expected SRC or DST to end in .pbin, got {source} and {destination}"
-        raise UsageError(msg)
+    check_names(source, destination)
     version = PBIN_VERSIONS[pbin_era] if pbin_era else None
     executor = make_executor(config)
     try:
@@ -94,6 +92,17 @@ def convert_dataset(
         return convert_to_indexed(source, _prefix(destination), version=version, dtype=dtype, run_tasks=run_tasks)
     finally:
         executor.close()
+
+
+def check_names(source: str, destination: str) -> None:
+    """Refuse two names of which neither is packed data's.
+
+    Raises:
+        UsageError: If neither ends in `.pbin`.
+    """
+    if not (_is_packed(source) or _is_packed(destination)):
+        msg = f"expected SRC or DST to end in .pbin, got {source} and {destination}"
+        raise UsageError(msg)
 
 
 def describe_conversion(conversion: Conversion) -> str:

@@ -28,9 +28,10 @@ def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--executor",
         choices=["auto", "local", "processes", "ray"],
-        help="auto is Ray if --address or RAY_ADDRESS names a cluster, else threads of this process (default: auto)",
+        help="auto is Ray if --address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of "
+        "this process (default: auto)",
     )
-    where.add_argument("--address", metavar="A", help="the Ray cluster to join, for example auto or HOST:6379")
+    where.add_argument("--address", metavar="A", help="the Ray cluster to join: HOST:6379, or auto for this machine's")
     where.add_argument(
         "--installed",
         action="store_true",

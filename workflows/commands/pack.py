@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Pack or merge, and print a summary."""
-    merged = _read_options(options)
+    merged = read_pack_options(options)
     if "merge" in merged:
         return _merge(merged)
     config = validated(merged, PackConfig)
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read_options(options: argparse.Namespace) -> dict[str, Any]:
+def read_pack_options(options: argparse.Namespace) -> dict[str, Any]:
     """Read a configuration file, dsindex's or Modalities', and override it with flags.
 
     Raises:
@@ -111,21 +111,30 @@ def _read_options(options: argparse.Namespace) -> dict[str, Any]:
     return merged
 
 
-def _merge(merged: dict[str, Any]) -> int:
-    """Join `.pbin` files."""
-    paths, output = merged.pop("merge"), merged.pop("output", None)
-    version = merged.pop("pbin_era", CURRENT_VERSION.name)
+def read_merge_options(merged: dict[str, Any]) -> tuple[list[str], str, str, ExecutorConfig]:
+    """Return the inputs of `--merge`, the output, its version, and the options of the executor.
+
+    Raises:
+        UsageError: If they are invalid.
+    """
+    rest = {name: value for name, value in merged.items() if name not in {"merge", "output", "pbin_era"}}
+    output, version = merged.get("output"), merged.get("pbin_era", CURRENT_VERSION.name)
     if not isinstance(output, str) or not output.endswith(PBIN_SUFFIX):
         msg = f"--output: expected the name of a new {PBIN_SUFFIX} file for --merge, got {output!r}"
         raise UsageError(msg)
     if version not in PBIN_VERSIONS:
         msg = f"--pbin-era: expected one of {', '.join(PBIN_VERSIONS)}, got {version!r}"
         raise UsageError(msg)
-    foreign = sorted(merged.keys() - ExecutorConfig.model_fields.keys())
+    foreign = sorted(rest.keys() - ExecutorConfig.model_fields.keys())
     if foreign:
         msg = f"--{foreign[0].replace('_', '-')} does not go with --merge, which joins packed files as they are"
         raise UsageError(msg)
-    config = validated(merged, ExecutorConfig)
+    return merged["merge"], output, version, validated(rest, ExecutorConfig)
+
+
+def _merge(merged: dict[str, Any]) -> int:
+    """Join `.pbin` files."""
+    paths, output, version, config = read_merge_options(merged)
     executor = make_executor(config)
     try:
         policy = RetryPolicy(deadline_seconds=config.shard_deadline)

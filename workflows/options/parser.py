@@ -29,7 +29,7 @@ COMMANDS = {
     "convert": ("convert an MMIDIDX dataset to a .pbin of Modalities, or back", "workflows.commands.convert"),
     "pack": ("tokenize JSONL into a .pbin of Modalities, or join .pbin files", "workflows.commands.pack"),
     "instruct": ("turn conversations into tokens, loss masks and packed blocks", "workflows.commands.instruct"),
-    "submit": ("run a command on a cluster, through its job server", "workflows.cluster.submit"),
+    "submit": ("run a command on a cluster, through its job server", "workflows.commands.submit"),
     "status": ("show the state of a submitted job", "workflows.commands.status"),
     "logs": ("show or follow the log of a submitted job", "workflows.commands.logs"),
     "stop": ("stop a submitted job", "workflows.commands.stop"),
