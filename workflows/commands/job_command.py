@@ -16,7 +16,7 @@ from dsindex.formats.raw_index import raw_index_path
 from dsindex.text.hub import can_be_name
 from dsindex.yaml_file import read_yaml
 from workflows.commands import build, convert, instruct, pack, repair, verify
-from workflows.commands.options import UsageError, read_config, read_options, validated
+from workflows.commands.options import UsageError, read_config, read_options, validated, without_megatron_flags
 from workflows.jobs.repair import RepairConfig
 from workflows.jobs.verify import VerifyConfig
 from workflows.options.config import ExecutorConfig, MergeConfig
@@ -118,7 +118,7 @@ def _is_weight(word: str) -> bool:
 
 def _read_build(options: argparse.Namespace) -> dict[str, Any]:
     merged = read_options(options)
-    config, index = build.split_options(build.without_megatron_flags(merged))
+    config, index = build.split_options(without_megatron_flags(merged))
     return {**(index or {}), **config.model_dump()}
 
 
@@ -127,7 +127,7 @@ def _read_merge(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _read_index(options: argparse.Namespace) -> dict[str, Any]:
-    return read_config(options, IndexConfig).model_dump()
+    return validated(without_megatron_flags(read_options(options)), IndexConfig).model_dump()
 
 
 def _read_verify(options: argparse.Namespace) -> dict[str, Any]:

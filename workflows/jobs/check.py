@@ -75,7 +75,8 @@ def describe_check(report: CheckReport) -> str:
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines.append(
         f"{count(len(source.inputs), 'input')}, {source.total_bytes / 1e9:,.2f} GB, about "
-        f"{report.estimate.documents:,.0f} documents and {report.estimate.tokens:,.0f} tokens; engine {source.engine.name}"
+        f"{report.estimate.documents:,.0f} documents and {report.estimate.tokens:,.0f} tokens; "
+        f"engine {source.engine.name}"
     )
     lines.append("nothing was built" if report.faults else "all is well; nothing was built")
     return "\n".join(lines) + "\n"

@@ -128,8 +128,8 @@ def _check_room(tasks: Sequence[IndexTask]) -> None:
         free = free_bytes(folder)
         if size_bytes > free:
             msg = (
-                f"{folder}: the caches need {show_bytes(size_bytes)}, but {show_bytes(free)} are free; make room, or choose "
-                "another --data-cache-path"
+                f"{folder}: the caches need {show_bytes(size_bytes)}, but {show_bytes(free)} are free; make room, "
+                "or choose another --data-cache-path"
             )
             raise OutputError(msg)
 
