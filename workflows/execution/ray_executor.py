@@ -8,6 +8,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import uuid
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +20,19 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from dsindex.errors import TaskError
 from dsindex.json_text import show_name
 from workflows.execution.calls import Call, NodeAnswer, Outcome, run_guarded
+from workflows.execution.cluster_size import ClusterSize, living_nodes
 from workflows.execution.interrupts import stops_unwrapped
+from workflows.execution.new_nodes import NodeCheck, name_node, run_after_check
 from workflows.execution.ray_connection import connect, restore_variables
 from workflows.execution.ray_workers import RayWorkers, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from workflows.execution.calls import Shortage
+
 START_SECONDS = 5.0
 """Longest wait for workers that start before a node's check is given to a process of its own."""
-LOOK_SECONDS = 5.0
-"""Interval at which the cluster's size is queried."""
 
 
 class RayExecutor:
@@ -68,16 +72,33 @@ class RayExecutor:
                 signal.signal(signal.SIGTERM, on_sigterm)  # ray.init() replaces it with one that ends the process
         self.is_cluster = address is not None
         self._workers = workers
-        self._look_at_cluster()
+        self._cluster = ClusterSize(address or "this machine")
+        self._use_cluster_size()
+        self._checked_nodes: frozenset[str] = frozenset()
+        self._check: object | None = None
+        """A NodeCheck in the object store."""
         self._pool = RayWorkers(max_reserved_bytes=lambda: self._largest_memory, prepare=prepare)
         self._num_attempts = 0
         self._pool.hire(min(self.slots, expected_calls))
 
-    def _look_at_cluster(self) -> None:
-        """Update the cluster's size: nodes are lost, and an autoscaler adds nodes while tasks wait."""
-        self._looked = time.monotonic()
-        self.slots = self.backlog = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self._largest_memory = max((node["Resources"].get("memory", 0) for node in living_nodes()), default=0)
+    def _use_cluster_size(self) -> None:
+        self.slots = self.backlog = self._workers or max(1, self._cluster.num_cpus)
+        self._largest_memory = self._cluster.largest_memory
+
+    @property
+    def shortage(self) -> Shortage | None:
+        """Why no task can run now; None if tasks can run."""
+        return self._cluster.shortage
+
+    @stops_unwrapped()
+    def request_cpus(self, number: int) -> int:
+        """Ask the cluster's autoscaler for CPUs, at most as many as workers; return how many were asked for."""
+        return self._cluster.request_cpus(min(number, self._workers or number))
+
+    @stops_unwrapped()
+    def check_new_nodes(self, check: Callable[[], None]) -> None:
+        """Run a check before the first call on each node that `on_every_node` has not reached."""
+        self._check = ray.put(NodeCheck(check=check, checked_nodes=self._checked_nodes, key=uuid.uuid4().hex))
 
     @stops_unwrapped()
     def share(self, value: object) -> object:
@@ -88,6 +109,8 @@ class RayExecutor:
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:
         """Submit one attempt; beyond the slots it does not wait for a free CPU."""
         self._num_attempts += 1
+        if self._check is not None:
+            call = replace(call, function=run_after_check, arguments=(self._check, call.function, *call.arguments))
         if beyond_slots:
             self._pool.run_beside(self._num_attempts, call)
         else:
@@ -101,8 +124,8 @@ class RayExecutor:
     @stops_unwrapped()
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended, including those whose worker or node was lost."""
-        if time.monotonic() - self._looked > LOOK_SECONDS:
-            self._look_at_cluster()
+        if self._cluster.look_if_due():
+            self._use_cluster_size()
         return self._pool.wait(timeout, slots=self.slots)
 
     @stops_unwrapped()
@@ -118,9 +141,10 @@ class RayExecutor:
         another process of that node runs the call too.
         """
         nodes = {
-            f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, {node['NodeID'][:6]})": node["NodeID"]
+            name_node(node["NodeManagerHostname"], node["NodeManagerAddress"], node["NodeID"]): node["NodeID"]
             for node in living_nodes()
         }
+        self._checked_nodes = frozenset(nodes.values())
         deadline = time.monotonic() + timeout
         self._pool.await_begun(nodes.values(), min(timeout / 4, START_SECONDS))
         tasks = {name: [self._pool.ask(node, call) or _start_on_node(call, node)] for name, node in nodes.items()}
@@ -139,11 +163,6 @@ class RayExecutor:
         if not self._is_guest:
             ray.shutdown()
             restore_variables(self._variables_before)
-
-
-def living_nodes() -> list[dict[str, Any]]:
-    """Return the nodes that can run tasks, as Ray describes them."""
-    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
 
 
 def _start_on_node(call: Call, node: str) -> tuple[Any, Callable[[], None]]:

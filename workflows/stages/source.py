@@ -282,6 +282,11 @@ def describe_kept(source: TextSource, work_dir: str, ledger: Ledger) -> str:
     )
 
 
+def count_missing(source: TextSource, ledger: Ledger) -> int:
+    """Return the number of shards that no earlier run has committed."""
+    return sum(ledger.shard(task) is None for task in source.tasks())
+
+
 def _text_bytes(file: InputFile) -> int:
     if file.parts is not None and file.parts.text_bytes is not None:
         return file.parts.text_bytes
