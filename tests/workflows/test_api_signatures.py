@@ -187,7 +187,7 @@ def call(name: str, *arguments: Any, **options: Any) -> None:
         ("repair", [["a", "b"]], {"output": "o"}, r"prefix: expected one dataset, got 2 \(a, b\); choose one"),
         ("repair", ["a"], {"output": "o.pbin"}, "repair: expected a prefix as output for the prefix a"),
         ("convert", ["a", "b"], {}, "convert: expected SRC or DST to end in .pbin, got a and b"),
-        ("convert", ["a", "b.pbin"], {"pbin_era": "1999"}, "convert: pbin_era: Input should be 'spec'"),
+        ("convert", ["a", "b.pbin"], {"pbin_era": "1999"}, "convert: pbin_era: expected one of spec, "),
         ("instruct", ["a"], {"config": 3}, "config: expected the path of a YAML file or a dict, got an int"),
         ("instruct", ["a"], {"config": {}, "tokenizer": "t"}, "instruct: output_prefix is required"),
         ("open", [3], {}, "path: expected a path, or the result of a function that made a dataset, got 3"),
