@@ -165,7 +165,12 @@ def call(name: str, *arguments: Any, **options: Any) -> None:
         ("build", [[]], {"tokenizer": "t", "output_prefix": "o"}, "build: input is required"),
         ("build", ["a"], {"tokenizer": 3, "output_prefix": "o"}, "tokenizer: expected a path or a tokenizers.Token"),
         ("build", ["a"], {"tokenizer": "t", "output_prefix": "o", "shard_size": "9x"}, "build: shard_size: expected a"),
-        ("build", ["a"], {"tokenizer": "t", "output_prefix": "o", "executor": "dask"}, "build: executor: Input should"),
+        (
+            "build",
+            ["a"],
+            {"tokenizer": "t", "output_prefix": "o", "executor": "dask"},
+            "build: executor: expected one of auto, local",
+        ),
         ("build", ["a"], {"tokenizer": "t", "output_prefix": "o", "epochs": 2}, "build: give seq_length, or like with"),
         ("build", ["a"], {"tokenizer": "t", "output_prefix": "o", "progress": 3}, "progress: expected True, False or"),
         ("estimate", ["a"], {"tokenizer": "t", "output_prefix": "o", "sed": 1}, "there is no option 'sed'"),
