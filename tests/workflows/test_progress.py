@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -513,6 +514,16 @@ def test_file_that_the_user_changes_meanwhile_is_theirs(beside: Folder, *, is_ed
         assert beside.path.read_text().endswith("my notes")
     else:
         assert beside.read()["state"] == "done"
+
+
+def test_full_disk_does_not_leave_the_file_running(beside: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_paths: str) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with contextlib.suppress(InputError), Reporter().showing(beside.show()):
+        monkeypatch.setattr(progress_file.os, "replace", refuse)
+        raise InputError("the disk is full")
+    assert beside.read()["state"] == "failed"
 
 
 def test_file_of_a_driver_that_was_killed_after_it_published(beside: Folder) -> None:
