@@ -564,6 +564,29 @@ def test_build_tells_other_tools_how_it_goes(
     assert merge["tasks_done"] == merge["tasks_total"] == 1
 
 
+def test_build_that_is_stopped_says_so_before_its_threads_end(
+    make_config: Callable[..., BuildConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(shard_size="4KiB")
+    path = Path(f"{config.output_prefix}.progress.json")
+    seen: list[dict[str, Any]] = []
+    close = local.ThreadExecutor.close
+
+    def closing(executor: local.ThreadExecutor) -> None:
+        seen.append(json.loads(path.read_bytes()))
+        close(executor)
+
+    def interrupt(*_: object) -> None:
+        raise TerminatedError
+
+    monkeypatch.setattr(local.ThreadExecutor, "close", closing)
+    monkeypatch.setattr(Kept, "show", interrupt)
+    with pytest.raises(TerminatedError):
+        run_build(config, reporter=Reporter(Kept()))
+    assert seen[-1]["state"] == json.loads(path.read_bytes())["state"] == "stopped"
+    assert re.match(r"terminated; \d+ of \d+ shards are finished and kept", seen[-1]["error"])
+
+
 def test_build_that_is_refused_late_says_so_in_the_file(make_config: Callable[..., BuildConfig]) -> None:
     config = make_config(max_record_size=8)
     with pytest.raises(DsindexError) as refused:
