@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dsindex.errors import BadRecordError, InputError, OutputError, TaskError
-from workflows.execution.calls import Call, Outcome
+from workflows.execution.calls import Call, Outcome, Shortage
 from workflows.execution.dispatch import DispatchStatistics, RetryPolicy, is_machine_fault, run_calls
 
 FAST = RetryPolicy(first_pause_seconds=0.0)
@@ -28,6 +28,7 @@ class FakeExecutor:
     running: dict[int, Call] = field(default_factory=dict)
     since: dict[int, float] = field(default_factory=dict)
     closed: bool = False
+    shortage: Shortage | None = None
 
     def share(self, value: object) -> object:
         return value
@@ -240,3 +241,21 @@ def test_transient_errors_of_our_own_are_machine_faults() -> None:
     assert not is_machine_fault(refused)
     refused.transient = True
     assert is_machine_fault(refused)
+
+
+def test_no_second_attempt_while_a_cluster_has_no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workflows.execution.dispatch.POLL_SECONDS", 0.0)
+    executor = FakeExecutor(hang={"call[0]"}, shortage=Shortage(num_wanted=1, since=0.0, reason="none"))
+    rounds = 0
+
+    def on_idle() -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 5:
+            assert executor.started == ["call[0]"]
+            executor.shortage = None
+
+    call = Call(name="call[0]", place="", function=int, arguments=())
+    policy = RetryPolicy(deadline_seconds=0.0)
+    run_calls(executor, [(0, call)], on_result=lambda *_: None, policy=policy, on_idle=on_idle)
+    assert executor.started == ["call[0]", "call[0]"]

@@ -45,6 +45,7 @@ class Simulated:
     kind = "simulated"
     slots = backlog = 256
     is_cluster = False
+    shortage = None
 
     def __init__(self) -> None:
         self.running: list[tuple[int, Call]] = []
@@ -203,6 +204,7 @@ class Scripted:
 
     kind = "processes"
     is_cluster = False
+    shortage = None
 
     def __init__(self, slots: int, clock: list[float]) -> None:
         self.slots = slots

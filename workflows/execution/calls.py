@@ -6,6 +6,7 @@ workers.
 
 from __future__ import annotations
 
+import time
 import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -56,6 +57,25 @@ class NodeAnswer:
     error: BaseException | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """The lack of any node with CPUs in a cluster."""
+
+    num_wanted: int
+    """Number of CPUs that the job has asked for, or could use at least."""
+    since: float
+    """When it was noticed, by `time.monotonic`."""
+    reason: str
+    """What the cluster's autoscaler is doing, or why it adds no node."""
+    adds_nodes: bool | None = None
+    """Whether there is an autoscaler that adds nodes; None if none has reported yet."""
+
+    def describe(self) -> str:
+        """Return what is waited for, since when, and why, as text."""
+        seconds = time.monotonic() - self.since
+        return f"waiting for nodes: 0 of {self.num_wanted:,} CPUs, for {seconds:.0f} s; {self.reason}"
+
+
 class Executor(Protocol):
     """Runs calls. Not thread-safe: one driver owns it."""
 
@@ -66,6 +86,23 @@ class Executor(Protocol):
     """Number of calls to start beyond `slots`, so that no slot waits for the driver."""
     is_cluster: bool
     """Whether tasks may run on other machines than the driver's."""
+
+    @property
+    def shortage(self) -> Shortage | None:
+        """Why no task can run now; None if tasks can run."""
+        ...
+
+    def request_cpus(self, number: int) -> int:
+        """Ask a cluster's autoscaler for CPUs; return how many were asked for."""
+        ...
+
+    def check_new_nodes(self, check: Callable[[], None]) -> None:
+        """Run a check before the first call on each node that `on_every_node` has not reached.
+
+        Args:
+            check: Raises an error if the node would fail; the call then fails with it. Can be pickled.
+        """
+        ...
 
     def share(self, value: object) -> object:
         """Make a large argument available to all workers once; pass what this returns in `Call.arguments`."""

@@ -36,6 +36,7 @@ class ThreadExecutor:
 
     kind = "local"
     is_cluster = False
+    shortage = None
 
     def __init__(self, workers: int) -> None:
         self.slots = workers
@@ -46,6 +47,13 @@ class ThreadExecutor:
         self._running: dict[int, float] = {}
         """Attempt → when it began."""
         self._abandoned: set[int] = set()
+
+    def request_cpus(self, number: int) -> int:  # noqa: ARG002
+        """Return the number of workers, since this machine does not grow."""
+        return self.slots
+
+    def check_new_nodes(self, check: Callable[[], None]) -> None:
+        """Do nothing: there is only this machine."""
 
     def share(self, value: object) -> object:
         """Return the value itself: threads share memory."""
@@ -99,6 +107,7 @@ class ProcessExecutor:
 
     kind = "processes"
     is_cluster = False
+    shortage = None
 
     def __init__(self, workers: int) -> None:
         self.slots = workers
@@ -110,6 +119,13 @@ class ProcessExecutor:
         """Attempt → when it began."""
         self._waiting: list[tuple[int, Call]] = []
         self._num_attempts = 0
+
+    def request_cpus(self, number: int) -> int:  # noqa: ARG002
+        """Return the number of workers, since this machine does not grow."""
+        return self.slots
+
+    def check_new_nodes(self, check: Callable[[], None]) -> None:
+        """Do nothing: there is only this machine."""
 
     def share(self, value: object) -> object:
         """Return the value itself: it travels with each call through a pipe."""

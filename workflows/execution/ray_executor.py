@@ -5,12 +5,11 @@ A cluster is joined only if the user named one; otherwise a private one is start
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
 import signal
 import threading
 import time
+import uuid
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,29 +17,22 @@ import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-import dsindex
-import workflows
 from dsindex.errors import TaskError
 from dsindex.json_text import show_name
 from workflows.execution.calls import Call, NodeAnswer, Outcome, run_guarded
-from workflows.execution.cpus import available_cpus
-from workflows.execution.interrupts import TerminatedError, interrupts_held_back, stops_unwrapped
-from workflows.execution.ray_token import check_token, hide_token
+from workflows.execution.cluster_size import ClusterSize, living_nodes
+from workflows.execution.interrupts import stops_unwrapped
+from workflows.execution.new_nodes import NodeCheck, name_node, run_after_check
+from workflows.execution.ray_connection import connect, restore_variables
 from workflows.execution.ray_workers import RayWorkers, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SINGLE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-"""Environment of all workers: one thread per task. Variables per task would make Ray start new workers."""
+    from workflows.execution.calls import Shortage
 
 START_SECONDS = 5.0
 """Longest wait for workers that start before a node's check is given to a process of its own."""
-LOOK_SECONDS = 5.0
-"""Interval at which the cluster's size is queried."""
-
-JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""The variable that Ray's job server sets for the drivers that it starts."""
 
 
 class RayExecutor:
@@ -70,72 +62,43 @@ class RayExecutor:
 
         Raises:
             TaskError: If the cluster cannot be started or reached.
-            TokenError: If its token cannot be sent.
+            TokenError: If its token is missing, cannot be sent, or is not accepted.
         """
         self._is_guest = ray.is_initialized()
-        self._variables_before = {name: os.environ.get(name) for name in SINGLE_THREAD}
         if not self._is_guest:
             on_sigterm = signal.getsignal(signal.SIGTERM)
-            self._connect(address, workers, ship_code=ship_code)
+            self._variables_before = connect(address, workers, ship_code=ship_code)
             if threading.current_thread() is threading.main_thread():  # only the main thread may set handlers
                 signal.signal(signal.SIGTERM, on_sigterm)  # ray.init() replaces it with one that ends the process
         self.is_cluster = address is not None
         self._workers = workers
-        self._look_at_cluster()
+        self._cluster = ClusterSize(address or "this machine")
+        self._use_cluster_size()
+        self._checked_nodes: frozenset[str] = frozenset()
+        self._check: object | None = None
+        """A NodeCheck in the object store."""
         self._pool = RayWorkers(max_reserved_bytes=lambda: self._largest_memory, prepare=prepare)
         self._num_attempts = 0
         self._pool.hire(min(self.slots, expected_calls))
 
-    def _look_at_cluster(self) -> None:
-        """Update the cluster's size: nodes are lost, and an autoscaler adds nodes while tasks wait."""
-        self._looked = time.monotonic()
-        self.slots = self.backlog = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self._largest_memory = max((node["Resources"].get("memory", 0) for node in living_nodes()), default=0)
+    def _use_cluster_size(self) -> None:
+        self.slots = self.backlog = self._workers or max(1, self._cluster.num_cpus)
+        self._largest_memory = self._cluster.largest_memory
 
-    def _connect(self, address: str | None, workers: int | None, *, ship_code: bool) -> None:
-        check_token()
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        options: dict[str, Any] = {
-            "log_to_driver": False,
-            "logging_level": logging.ERROR,
-        }
-        if address is None:
-            # Inherited by workers; a runtime_env would waste those that Ray starts in advance (1.5 s).
-            os.environ.update(SINGLE_THREAD)
-            # The address is needed: a plain init() joins any cluster that still runs on this machine.
-            options |= {
-                "address": "local",
-                "num_cpus": workers or available_cpus(),
-                "include_dashboard": False,
-            }
-        else:
-            runtime_env: dict[str, Any] = {"env_vars": SINGLE_THREAD}
-            if ship_code and JOB_VARIABLE not in os.environ:
-                packages = (dsindex, workflows)
-                runtime_env["py_modules"] = [os.path.dirname(package.__file__ or "") for package in packages]
-                runtime_env["excludes"] = ["__pycache__"]
-            options |= {"address": address, "runtime_env": runtime_env}
-        try:
-            with interrupts_held_back() if address is None else contextlib.nullcontext():
-                ray.init(**options)
-        except KeyboardInterrupt:
-            ray.shutdown()
-            raise
-        except SystemExit as stop:
-            if stop.code == signal.SIGTERM:  # raised by Ray's handler
-                raise TerminatedError from stop
-            raise
-        except UnicodeEncodeError as error:
-            msg = (
-                "expected a command line and a working folder in UTF-8, which Ray requires, got another name; write "
-                "such names in a --config file, as \\udcXX within double quotes, or use --executor local"
-            )
-            raise TaskError(msg) from error
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-            place = "a local Ray instance" if address is None else f"the Ray cluster at {address}"
-            reason = hide_token(str(error))
-            msg = f"{place}: cannot be started or reached ({reason}); check --address, or use --executor local"
-            raise TaskError(msg) from error
+    @property
+    def shortage(self) -> Shortage | None:
+        """Why no task can run now; None if tasks can run."""
+        return self._cluster.shortage
+
+    @stops_unwrapped()
+    def request_cpus(self, number: int) -> int:
+        """Ask the cluster's autoscaler for CPUs, at most as many as workers; return how many were asked for."""
+        return self._cluster.request_cpus(min(number, self._workers or number))
+
+    @stops_unwrapped()
+    def check_new_nodes(self, check: Callable[[], None]) -> None:
+        """Run a check before the first call on each node that `on_every_node` has not reached."""
+        self._check = ray.put(NodeCheck(check=check, checked_nodes=self._checked_nodes, key=uuid.uuid4().hex))
 
     @stops_unwrapped()
     def share(self, value: object) -> object:
@@ -146,6 +109,8 @@ class RayExecutor:
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:
         """Submit one attempt; beyond the slots it does not wait for a free CPU."""
         self._num_attempts += 1
+        if self._check is not None:
+            call = replace(call, function=run_after_check, arguments=(self._check, call.function, *call.arguments))
         if beyond_slots:
             self._pool.run_beside(self._num_attempts, call)
         else:
@@ -159,8 +124,8 @@ class RayExecutor:
     @stops_unwrapped()
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended, including those whose worker or node was lost."""
-        if time.monotonic() - self._looked > LOOK_SECONDS:
-            self._look_at_cluster()
+        if self._cluster.look_if_due():
+            self._use_cluster_size()
         return self._pool.wait(timeout, slots=self.slots)
 
     @stops_unwrapped()
@@ -176,9 +141,10 @@ class RayExecutor:
         another process of that node runs the call too.
         """
         nodes = {
-            f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, {node['NodeID'][:6]})": node["NodeID"]
+            name_node(node["NodeManagerHostname"], node["NodeManagerAddress"], node["NodeID"]): node["NodeID"]
             for node in living_nodes()
         }
+        self._checked_nodes = frozenset(nodes.values())
         deadline = time.monotonic() + timeout
         self._pool.await_begun(nodes.values(), min(timeout / 4, START_SECONDS))
         tasks = {name: [self._pool.ask(node, call) or _start_on_node(call, node)] for name, node in nodes.items()}
@@ -196,20 +162,7 @@ class RayExecutor:
         self._pool.close()
         if not self._is_guest:
             ray.shutdown()
-            self._restore_variables()
-
-    def _restore_variables(self) -> None:
-        """Restore the environment variables that were set for workers."""
-        for name, value in self._variables_before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-def living_nodes() -> list[dict[str, Any]]:
-    """Return the nodes that can run tasks, as Ray describes them."""
-    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+            restore_variables(self._variables_before)
 
 
 def _start_on_node(call: Call, node: str) -> tuple[Any, Callable[[], None]]:

@@ -24,7 +24,7 @@ from workflows.options.config import work_folder_path
 from workflows.progress.choice import displays_of_job
 from workflows.progress.progress_file import PROGRESS_SUFFIX, LastingFile, ProgressFile, conclude
 from workflows.stages.assemble import assemble
-from workflows.stages.start import start_and_examine
+from workflows.stages.start import start_and_examine, wait_for_nodes
 from workflows.stages.work import Work
 from workflows.state.lock import hold_lock
 from workflows.state.manifest import Manifest, manifest_path, read_manifest
@@ -86,10 +86,14 @@ class Job:
     """Whether tasks run Python code, so that threads would not help."""
     engine: Engine | None = None
     """The engine, if the job encodes."""
+    notes: tuple[str, ...] = ()
+    """Sentences to say before the work begins."""
     require_same_inputs: Callable[[Sequence[Manifest]], None] | None = None
     """Raises PlanError if the inputs' content differs from what the given manifests of a finished output describe."""
     check_nodes: Callable[[Executor, Sequence[str]], None] | None = None
     """Checks that every node of a cluster sees the driver's files, including those given; raises InputError."""
+    count_missing: Callable[[Ledger], int] | None = None
+    """Returns the number of shards that no earlier run has made, which is how many CPUs the job can use at once."""
     describe_kept: Callable[[Ledger], str] | None = None
     """Returns a message about what an interrupted run keeps."""
     conclude: Callable[[Executor], None] | None = None
@@ -201,7 +205,7 @@ def _carry_out(job: Job, folder: WorkFolder, reporter: Reporter, began: float, *
     standings = [look_at_output(output) for output in job.outputs]
     executor = start_and_examine(config, job.examine, num_bytes=job.input_bytes, holds_gil=job.holds_gil)
     with contextlib.closing(executor):
-        notes = _begin_again(job, folder)
+        notes = [*job.notes, *_begin_again(job, folder)]
         with folder.open_ledger(job.plan, fresh=config.fresh) as ledger:
             ledger.record_partials([_progress_file(job).temporary])
             work = Work(
@@ -215,6 +219,9 @@ def _carry_out(job: Job, folder: WorkFolder, reporter: Reporter, began: float, *
                 with reporter.showing(*displays_of_job(job.work_dir, executor, output=job.prefix)):
                     for note in notes:
                         reporter.say(note)
+                    reporter.follow(executor)
+                    if job.count_missing is not None:
+                        wait_for_nodes(executor, reporter, partial(job.count_missing, ledger))
                     if executor.is_cluster and job.check_nodes is not None:
                         markers = [os.path.join(job.work_dir, MARKER_FILE), *map(_lock_path, job.outputs[:1])]
                         job.check_nodes(executor, markers)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
+    from workflows.execution.calls import Executor
     from workflows.progress.snapshot import Display
 
 WINDOW_SECONDS = 30.0
@@ -37,13 +38,14 @@ class Reporter:
         self._due: dict[Display, float] = dict.fromkeys(displays, 0.0)
         self._stage: _Stage | None = None
         self._statistics = self._before = DispatchStatistics()
+        self._executor: Executor | None = None
 
     def __enter__(self) -> Reporter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is None:
-            self._end_stage()
+            self.end_stage()
         for display in self._displays:
             display.close(error)
         self._displays, self._due = [], {}
@@ -56,7 +58,7 @@ class Reporter:
         error: BaseException | None = None
         try:
             yield
-            self._end_stage()
+            self.end_stage()
         except BaseException as raised:
             error = raised
             raise
@@ -70,9 +72,13 @@ class Reporter:
         """Show the retries, lost workers and stragglers that these statistics count from now on, for each stage."""
         self._statistics, self._before = statistics, replace(statistics)
 
+    def follow(self, executor: Executor) -> None:
+        """Show what this executor is waiting for while it cannot run tasks."""
+        self._executor = executor
+
     def stage(self, name: str, *, total: int, unit: str, tasks: int = 0, task_name: str = "shards") -> None:
         """Begin a stage of `total` units, done in `tasks` tasks."""
-        self._end_stage()
+        self.end_stage()
         self._stage = _Stage(name, total, unit, tasks, task_name)
         self._before = replace(self._statistics)
         now = time.monotonic()
@@ -133,9 +139,12 @@ class Reporter:
             lost_workers=self._statistics.lost_workers - self._before.lost_workers,
             stragglers=self._statistics.stragglers - self._before.stragglers,
         )
-        return stage.snapshot(of_stage, now, ended=ended)
+        snapshot = stage.snapshot(of_stage, now, ended=ended)
+        shortage = None if ended or self._executor is None else self._executor.shortage
+        return snapshot if shortage is None else replace(snapshot, waiting=shortage.describe(), eta_seconds=None)
 
-    def _end_stage(self) -> None:
+    def end_stage(self) -> None:
+        """End the running stage, if there is one."""
         if self._stage is not None:
             snapshot = self._snapshot(self._stage, time.monotonic(), ended=True)
             for display in self._displays:

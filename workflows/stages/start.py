@@ -1,4 +1,4 @@
-"""Start a job's executor while the job is examined for problems, before any work is done."""
+"""Start a job's executor while the job is examined for problems, and wait for a node, before any work is done."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
     from workflows.execution.calls import Executor
     from workflows.options.config import WorkConfig
+    from workflows.progress.reporter import Reporter
+
+LOOK_SECONDS = 0.5
+"""Interval at which a waiting job looks for nodes and shows that it waits."""
 
 
 LEAST_BYTES_PER_WORKER = 8 << 20
@@ -55,6 +59,28 @@ def start_and_examine(
             executor.close()
         raise
     return executor
+
+
+def wait_for_nodes(executor: Executor, reporter: Reporter, count_calls: Callable[[], int]) -> None:
+    """Wait until a cluster has a node with CPUs, after asking its autoscaler for as many CPUs as the job can use.
+
+    Args:
+        executor: The job's executor; only a cluster can lack nodes.
+        reporter: Shows what is waited for.
+        count_calls: Returns the number of calls that the job could run at once.
+
+    Raises:
+        TaskError: If there is no node, and no autoscaler that would add one.
+    """
+    if executor.shortage is None:
+        return
+    wanted = executor.request_cpus(count_calls())
+    reporter.stage("nodes", total=wanted, unit="CPUs")
+    while executor.shortage is not None:
+        reporter.tick()
+        executor.wait(LOOK_SECONDS)
+    reporter.advance(min(executor.slots, wanted))
+    reporter.end_stage()
 
 
 def prepare_worker(num_bytes: int) -> None:
