@@ -31,7 +31,7 @@ from workflows.progress import progress_file
 from workflows.progress import reporter as progress
 from workflows.progress.choice import make_reporter
 from workflows.progress.displays import JsonDisplay, PlainDisplay, describe, describe_end, format_duration
-from workflows.progress.json_lines import is_asked_for
+from workflows.progress.json_lines import is_asked_for, json_lines_undone
 from workflows.progress.progress_file import FolderFile, LastingFile, ProgressFile, conclude
 from workflows.progress.reporter import Reporter
 from workflows.progress.snapshot import Snapshot
@@ -340,7 +340,8 @@ def test_json_log_is_one_object_per_line(clock: Clock, capsys: pytest.CaptureFix
 def test_standard_error_decides_what_people_see(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert isinstance(make_reporter()._displays[0], PlainDisplay)
-    assert isinstance(make_reporter(log_json=True)._displays[0], JsonDisplay)
+    with json_lines_undone():
+        assert isinstance(make_reporter(log_json=True)._displays[0], JsonDisplay)
 
 
 @pytest.mark.slow
