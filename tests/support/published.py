@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def published(folder: Path) -> dict[str, bytes]:
-    """Return every file of a folder; of manifests, the part that is under the one law."""
+    """Return every file of a folder that does not tell of the run; of manifests, the part under the one law."""
     files = {}
     for path in sorted(folder.iterdir()):
         if path.name.endswith("manifest.json"):

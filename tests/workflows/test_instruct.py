@@ -77,7 +77,8 @@ def published(folder: Path) -> dict[str, bytes]:
         if path.name.endswith("manifest.json")
         else path.read_bytes()
         for path in sorted(folder.iterdir())
-        if path.is_file() and not path.name.endswith(".dsindex-lock")  # which a killed driver leaves
+        # A killed driver leaves its lock; the progress file tells of the run.
+        if path.is_file() and not path.name.endswith((".dsindex-lock", ".progress.json"))
     }
 
 
