@@ -192,21 +192,22 @@ def _progress_file(job: Job) -> LastingFile:
 
 
 def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobOutcome:
-    progress = _progress_file(job)
-    with reporter.showing(ProgressFile(progress.write, output=job.prefix)):
-        if progress.is_foreign:
-            reporter.say(f"{progress.path}: is not dsindex's, so progress is only in the work folder")
+    file = _progress_file(job)
+    progress = ProgressFile(file.write, output=job.prefix)
+    with reporter.showing(progress):
+        if file.is_foreign:
+            reporter.say(f"{file.path}: is not dsindex's, so progress is only in the work folder")
         return _carry_out(job, folder, reporter, began, progress=progress)
 
 
-def _carry_out(job: Job, folder: WorkFolder, reporter: Reporter, began: float, *, progress: LastingFile) -> JobOutcome:
+def _carry_out(job: Job, folder: WorkFolder, reporter: Reporter, began: float, *, progress: ProgressFile) -> JobOutcome:
     config = job.config
     standings = [look_at_output(output) for output in job.outputs]
     executor = start_and_examine(config, job.examine, num_bytes=job.input_bytes, holds_gil=job.holds_gil)
     with contextlib.closing(executor):
         notes = [*job.notes, *_begin_again(job, folder)]
         with folder.open_ledger(job.plan, fresh=config.fresh) as ledger:
-            ledger.record_partials([progress.temporary])
+            ledger.record_partials([_progress_file(job).temporary])
             work = Work(
                 executor=executor,
                 ledger=ledger,
@@ -230,6 +231,7 @@ def _carry_out(job: Job, folder: WorkFolder, reporter: Reporter, began: float, *
             except BaseException as stop:
                 if not isinstance(stop, Exception) and job.describe_kept is not None:
                     stop.add_note(job.describe_kept(ledger))
+                progress.close(stop)  # before running shards end, as a second signal may come first
                 raise
     return JobOutcome(contents=tuple(contents), run=run, already_complete=False, seconds=time.time() - began)
 
