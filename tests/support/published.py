@@ -15,6 +15,6 @@ def published(folder: Path) -> dict[str, bytes]:
     for path in sorted(folder.iterdir()):
         if path.name.endswith("manifest.json"):
             files[path.name] = json.dumps(json.loads(path.read_bytes())["content"]).encode()
-        elif path.is_file() and not path.name.endswith(".progress.json"):
+        elif path.is_file() and not path.name.endswith(".progress.json"):  # has times of the run
             files[path.name] = path.read_bytes()
     return files

@@ -617,7 +617,7 @@ NOT_HONOURED: dict[str, tuple[dict[str, Any], str]] = {
     "padding": ({"tokenizer__config__padding": "max_length"}, "tokenizer.config.padding: .*does not pad documents"),
     "sentencepiece": (
         {"tokenizer__variant_key": "pretrained_sp_tokenizer"},
-        "tokenizer.variant_key: .*got 'pretrained_sp_tokenizer'; convert the tokenizer",
+        "tokenizer.variant_key: expected pretrained_hf_tokenizer, got 'pretrained_sp_tokenizer'; dsindex pack reads",
     ),
     "unknown setting": ({"settings__sequence_length": 2048}, "settings.sequence_length: unknown, so"),
     "missing": ({"settings": {}}, "settings.src_path is required"),
