@@ -242,6 +242,14 @@ def test_what_is_no_head_is_told(opened: contextlib.AbstractContextManager[Addre
         check_head(address, None, source=source)
 
 
+def test_encrypted_head_is_only_tried_for_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    with listener(b"") as address:  # ends what does not begin with a handshake
+        check_head(address, None)
+    with nobody() as address, pytest.raises(TaskError, match="nothing answers there"):
+        check_head(address, None)
+
+
 def test_head_accepts_its_own_token_only(monkeypatch: pytest.MonkeyPatch) -> None:
     with head() as address:
         check_head(address, GIVEN)

@@ -140,6 +140,15 @@ def ask_protocol(
     return Protocol.GRPC if is_settings else Protocol.OTHER
 
 
+def require_listener(address: Address, *, connect_seconds: float = _CONNECT_SECONDS) -> None:
+    """Check that somebody accepts connections at an address.
+
+    Raises:
+        UnreachableError: If nobody does.
+    """
+    _connect(address, connect_seconds).close()
+
+
 def _connect(address: Address, seconds: float) -> socket.socket:
     """Open a connection, in a thread of its own, since looking up a name has no time limit."""
     opened: list[socket.socket] = []

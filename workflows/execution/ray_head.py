@@ -21,6 +21,7 @@ from workflows.execution.ray_address import (
     UnreachableError,
     ask_protocol,
     parse_address,
+    require_listener,
 )
 from workflows.execution.ray_token import Token, TokenError, find_token, hide_token, refusal
 
@@ -54,12 +55,13 @@ def check_head(address: Address, token: Token | None, *, source: str = "--addres
     """
     remedy = f"{_REMEDIES[source]}, or use --executor local"
     try:
+        if uses_tls():
+            require_listener(address)
+            return
         protocol = ask_protocol(address, expected="grpc")
     except UnreachableError as error:
         msg = f"{address}: expected the head of a Ray cluster, but nothing answers there ({error}); {remedy}"
         raise TaskError(msg) from error
-    if uses_tls():
-        return
     usual = Address(host=address.host, port=CLUSTER_PORT)
     if protocol is Protocol.HTTP:
         msg = (
