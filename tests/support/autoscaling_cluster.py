@@ -140,6 +140,7 @@ def _autoscaler_variables(*, second_version: bool) -> dict[str, str]:
     return {
         "RAY_FAKE_CLUSTER": "1",
         "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+        "RAY_raylet_start_wait_time_s": str(PATIENCE_SECONDS),
         "RAY_enable_autoscaler_v2": str(int(second_version)),
         "RAY_CLOUD_INSTANCE_ID": HEAD_ID,
         "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,

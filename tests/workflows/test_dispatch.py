@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ class FakeExecutor:
     abandoned: list[int] = field(default_factory=list)
     most_in_flight: int = 0
     running: dict[int, Call] = field(default_factory=dict)
+    since: dict[int, float] = field(default_factory=dict)
     closed: bool = False
     shortage: Shortage | None = None
 
@@ -34,8 +36,12 @@ class FakeExecutor:
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:  # noqa: ARG002
         self.started.append(call.name)
         self.running[len(self.started)] = call
+        self.since[len(self.started)] = time.monotonic()
         self.most_in_flight = max(self.most_in_flight, len(self.running))
         return len(self.started)
+
+    def running_since(self, attempt_id: int) -> float | None:
+        return self.since[attempt_id]
 
     def wait(self, timeout: float) -> list[Outcome]:  # noqa: ARG002
         for attempt_id in sorted(self.running, reverse=self.last_first):

@@ -62,6 +62,9 @@ class Simulated:
         self.most_in_flight = max(self.most_in_flight, len(self.running))
         return self.num_attempts
 
+    def running_since(self, attempt_id: int) -> float | None:
+        raise AssertionError(attempt_id)  # nothing is overdue
+
     def wait(self, timeout: float) -> list[Outcome]:  # noqa: ARG002
         began = time.process_time()
         ended = [
@@ -208,6 +211,7 @@ class Scripted:
         self.backlog = 0
         self.clock = clock
         self.running: dict[int, tuple[float, Call]] = {}
+        self.since: dict[int, float] = {}
         self.num_attempts = 0
         self.in_flight: list[int] = []
 
@@ -218,7 +222,11 @@ class Scripted:
         self.num_attempts += 1
         seconds = call.arguments[0].pop(0)
         self.running[self.num_attempts] = (self.clock[0] + seconds, call)
+        self.since[self.num_attempts] = self.clock[0]
         return self.num_attempts
+
+    def running_since(self, attempt_id: int) -> float | None:
+        return self.since[attempt_id]
 
     def wait(self, timeout: float) -> list[Outcome]:
         self.in_flight.append(len(self.running))

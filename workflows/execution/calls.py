@@ -40,6 +40,8 @@ class Outcome:
     value: Any = None
     error: BaseException | None = None
     """The function's exception, or the reason for the loss of its worker."""
+    seconds: float | None = None
+    """How long it ran, if the executor knows."""
     worker_lost: bool = False
     """Whether the worker died or could not be reached, perhaps not because of the call."""
 
@@ -110,6 +112,10 @@ class Executor(Protocol):
             call: The call to run.
             beyond_slots: Whether to run it at once if possible, since calls in the occupied slots may hang.
         """
+        ...
+
+    def running_since(self, attempt_id: int) -> float | None:
+        """Return when an attempt began (time.monotonic); None while it waits for a slot."""
         ...
 
     def wait(self, timeout: float) -> list[Outcome]:

@@ -9,6 +9,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait as wait_for_connections
@@ -37,6 +38,8 @@ class ThreadExecutor:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="dsindex")
         self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._num_attempts = 0
+        self._running: dict[int, float] = {}
+        """Attempt → when it began."""
         self._abandoned: set[int] = set()
 
     def request_cpus(self, number: int) -> int:  # noqa: ARG002
@@ -57,11 +60,17 @@ class ThreadExecutor:
         return self._num_attempts
 
     def _run(self, attempt_id: int, call: Call) -> None:
+        self._running[attempt_id] = time.monotonic()
         try:
             outcome = Outcome(attempt_id=attempt_id, value=call.function(*call.arguments))
         except Exception as error:  # noqa: BLE001 - the driver handles every error
             outcome = Outcome(attempt_id=attempt_id, error=error)
+        del self._running[attempt_id]
         self._ended.put(outcome)
+
+    def running_since(self, attempt_id: int) -> float | None:
+        """Return when an attempt began; None while it waits for a thread."""
+        return self._running.get(attempt_id)
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended."""
@@ -99,6 +108,8 @@ class ProcessExecutor:
         self._context = multiprocessing.get_context("spawn")
         self._idle: list[_Worker] = []
         self._busy: dict[int, _Worker] = {}
+        self._since: dict[int, float] = {}
+        """Attempt → when it began."""
         self._waiting: list[tuple[int, Call]] = []
         self._num_attempts = 0
 
@@ -134,6 +145,11 @@ class ProcessExecutor:
             worker = _Worker(self._context)
         worker.send(call)
         self._busy[attempt_id] = worker
+        self._since[attempt_id] = time.monotonic()
+
+    def running_since(self, attempt_id: int) -> float | None:
+        """Return when an attempt began; None while it waits for a process."""
+        return self._since.get(attempt_id)
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended, including those whose worker died."""
@@ -142,7 +158,7 @@ class ProcessExecutor:
         for attempt_id, worker in list(self._busy.items()):
             if worker.pipe not in ready:
                 continue
-            del self._busy[attempt_id]
+            del self._busy[attempt_id], self._since[attempt_id]
             try:
                 value, error = worker.pipe.recv()
             except (EOFError, OSError):
@@ -160,6 +176,7 @@ class ProcessExecutor:
         self._waiting = [entry for entry in self._waiting if entry[0] != attempt_id]
         worker = self._busy.pop(attempt_id, None)
         if worker is not None:
+            del self._since[attempt_id]
             worker.kill()
         self._hand_out()
 
@@ -171,7 +188,7 @@ class ProcessExecutor:
         """Kill all workers."""
         for worker in (*self._idle, *self._busy.values()):
             worker.kill()
-        self._idle, self._busy, self._waiting = [], {}, []
+        self._idle, self._busy, self._since, self._waiting = [], {}, {}, []
 
 
 class _Worker:

@@ -146,6 +146,7 @@ class _Build:
             outputs=self._outputs,
             input_bytes=source.total_bytes,
             engine=source.engine if self._config.token_ids is None else None,
+            notes=source.first_notes(encodes=self._config.token_ids is None),
             require_same_inputs=partial(require_recorded_inputs, source.inputs),
             examine=self._examine,
             check_nodes=partial(require_sound_nodes, source, keys=self._config.output_names, selection=self._selection),

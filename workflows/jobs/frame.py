@@ -84,6 +84,8 @@ class Job:
     """Whether tasks run Python code, so that threads would not help."""
     engine: Engine | None = None
     """The engine, if the job encodes."""
+    notes: tuple[str, ...] = ()
+    """Sentences to say before the work begins."""
     require_same_inputs: Callable[[Sequence[Manifest]], None] | None = None
     """Raises PlanError if the inputs' content differs from what the given manifests of a finished output describe."""
     check_nodes: Callable[[Executor, Sequence[str]], None] | None = None
@@ -181,7 +183,7 @@ def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobO
     standings = [look_at_output(output) for output in job.outputs]
     executor = start_and_examine(config, job.examine, num_bytes=job.input_bytes, holds_gil=job.holds_gil)
     with contextlib.closing(executor):
-        notes = _begin_again(job, folder)
+        notes = [*job.notes, *_begin_again(job, folder)]
         with folder.open_ledger(job.plan, fresh=config.fresh) as ledger:
             work = Work(
                 executor=executor,

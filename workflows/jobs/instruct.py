@@ -154,6 +154,7 @@ class _Instruct:
             input_bytes=source.total_bytes,
             holds_gil=True,
             engine=source.engine,
+            notes=source.first_notes(),
             require_same_inputs=partial(require_recorded_inputs, source.inputs),
             examine=self._examine,
             check_nodes=partial(require_sound_nodes, source, keys=()),

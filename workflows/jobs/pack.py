@@ -123,6 +123,7 @@ class _Pack:
             outputs=(self._output,),
             input_bytes=source.total_bytes,
             engine=source.engine,
+            notes=source.first_notes(),
             require_same_inputs=partial(require_recorded_inputs, source.inputs),
             examine=self._examine,
             check_nodes=partial(require_sound_nodes, source, keys=keys),

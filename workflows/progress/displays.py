@@ -7,6 +7,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from dsindex.amounts import count, format_speed, format_token_speed
 from workflows.progress.standard_streams import show_lines, write_json
 
 if TYPE_CHECKING:
@@ -152,16 +153,16 @@ def _counts(snapshot: Snapshot) -> list[str]:
     elif snapshot.tasks_total:
         parts.append(f"{snapshot.tasks_done:,}/{snapshot.tasks_total:,} {snapshot.tasks}")
     if snapshot.documents:
-        parts.append(f"{snapshot.documents:,} documents")
+        parts.append(count(snapshot.documents, "document"))
     return parts
 
 
 def _speeds(snapshot: Snapshot, speed: float) -> list[str]:
     parts = []
     if snapshot.unit == "bytes" and speed > 0:
-        parts.append(f"{speed / 1e6:,.3g} MB/s" if speed < 1e9 else f"{speed / 1e9:,.2f} GB/s")
+        parts.append(format_speed(speed))
     if snapshot.tokens_per_second > 0:
-        parts.append(f"{snapshot.tokens_per_second / 1e6:,.3g} M tokens/s")
+        parts.append(format_token_speed(snapshot.tokens_per_second))
     return parts
 
 

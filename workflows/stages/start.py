@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.errors import TaskError
@@ -20,13 +21,17 @@ LOOK_SECONDS = 0.5
 """Interval at which a waiting job looks for nodes and shows that it waits."""
 
 
+LEAST_BYTES_PER_WORKER = 8 << 20
+"""Input for which it pays to start a worker before the plan is made."""
+
+
 def start_and_examine(
     config: WorkConfig, examine: Callable[[], None], *, num_bytes: int, holds_gil: bool = False
 ) -> Executor:
     """Start the executor that the options ask for, and examine the job for problems meanwhile.
 
-    Ray takes seconds to start and needs the main thread for it, so the examination then runs in another thread. For a
-    large input, the kernels are loaded in the background.
+    Ray takes seconds to start and needs the main thread for it, so the examination then runs in another thread, and
+    Ray's workers start. For a large input, the kernels are loaded in the background.
 
     Raises:
         DsindexError: A problem that the examination found, even if the executor failed too; nothing is left running.
@@ -42,7 +47,9 @@ def start_and_examine(
         with ThreadPoolExecutor(1, thread_name_prefix="dsindex-examine") as pool:
             examination = pool.submit(examine)
             try:
-                executor = make_executor(config, holds_gil=holds_gil)
+                expected = -(-num_bytes // LEAST_BYTES_PER_WORKER)
+                prepare = partial(prepare_worker, num_bytes) if num_bytes else None
+                executor = make_executor(config, prepare=prepare, expected_calls=expected)
             except TaskError:
                 examination.result()  # its error takes precedence, however fast Ray fails
                 raise
@@ -74,3 +81,10 @@ def wait_for_nodes(executor: Executor, reporter: Reporter, count_calls: Callable
         executor.wait(LOOK_SECONDS)
     reporter.advance(min(executor.slots, wanted))
     reporter.end_stage()
+
+
+def prepare_worker(num_bytes: int) -> None:
+    """Import what tokenizing needs, and load the kernels if they pay off for an input of this size."""
+    import dsindex.shards.tokenize  # noqa: F401
+
+    count_bytes(num_bytes)

@@ -205,6 +205,11 @@ class _Stage:
                 msg = f"expected a record that {what}, got none of {filtered:,}; {remedy}"
                 raise InputError(msg)
             msg = f"{self._tasks[0].path}: expected at least one record in all inputs together, got none"
+            bad = sum(result.num_quarantined for result in results)
+            if bad:
+                msg += (
+                    f" but {bad:,} bad ones; leave out --on-bad-record quarantine to see what is wrong with the first"
+                )
             raise InputError(msg)
         return results
 
