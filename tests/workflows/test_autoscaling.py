@@ -225,7 +225,7 @@ def test_status_of_the_second_version() -> None:
     state.autoscaler_state_version = 2
     assert "starts no node yet" in read_second_version(status).reason
     state.infeasible_resource_requests.add()
-    assert "no node type may grow" in read_second_version(status).reason
+    assert "no node type may add a node" in read_second_version(status).reason
     state.pending_instance_requests.add(ray_node_type_name="workers", count=2)
     state.pending_instances.add(ray_node_type_name="workers")
     state.failed_instance_requests.add(ray_node_type_name="spot", reason="quota " * 100)

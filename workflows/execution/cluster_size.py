@@ -194,7 +194,7 @@ def _report(starting: Mapping[str, int], failures: Mapping[str, str], *, can_gro
     parts = [f"{number} × {kind} starting" for kind, number in sorted(starting.items()) if number]
     parts += [f"{kind} not available ({' '.join(why.split())})" for kind, why in sorted(failures.items())]
     if not parts:
-        parts = ["the autoscaler starts no node yet" if can_grow else "no node type may grow"]
+        parts = ["the autoscaler starts no node yet" if can_grow else "no node type may add a node now"]
         parts[0] += "; `ray status` and its max_workers say more"
     return AutoscalerReport(adds_nodes=True, reason=_shorten(", ".join(parts)))
 
