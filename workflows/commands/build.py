@@ -22,7 +22,7 @@ from workflows.options.config import BuildConfig, ExecutorConfig
 from workflows.options.index import IndexConfig, add_index_arguments
 from workflows.options.megatron_flags import add_megatron_arguments
 from workflows.progress.choice import make_reporter
-from workflows.progress.standard_streams import write_lines
+from workflows.progress.json_lines import write_summary
 
 if TYPE_CHECKING:
     import argparse
@@ -102,14 +102,22 @@ def run(options: argparse.Namespace) -> int:
         return _check(config)
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_build(config, reporter=reporter, index=index)
-    write_lines(describe_build(report))
+    write_summary(
+        describe_build(report),
+        seconds=round(report.seconds, 3),
+        already_complete=report.already_complete,
+        outputs=[
+            {"prefix": dataset.prefix, "documents": dataset.num_documents, "tokens": dataset.num_tokens}
+            for dataset in report.datasets
+        ],
+    )
     return 0
 
 
 def _check(config: BuildConfig) -> int:
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_check(config, reporter=reporter)
-    write_lines(describe_check(report))
+    write_summary(describe_check(report))
     sys.stderr.write("".join(f"{fault}\n" for fault in report.faults))
     return 1 if report.faults else 0
 

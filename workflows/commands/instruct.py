@@ -13,7 +13,7 @@ from workflows.commands.options import UsageError, add_input_arguments, add_reco
 from workflows.jobs.instruct import run_instruct
 from workflows.options.instruct import InstructConfig
 from workflows.progress.choice import make_reporter
-from workflows.progress.standard_streams import write_lines
+from workflows.progress.json_lines import write_summary
 
 if TYPE_CHECKING:
     import argparse
@@ -66,7 +66,15 @@ def run(options: argparse.Namespace) -> int:
     options.log_json = config.log_json  # decides how the command line reports an error
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_instruct(config, instruction, reporter=reporter)
-    write_lines(describe_instruct(report))
+    write_summary(
+        describe_instruct(report),
+        seconds=round(report.seconds, 3),
+        already_complete=report.already_complete,
+        outputs=[
+            {"prefix": split.prefix, "documents": split.statistics.conversations, "tokens": split.statistics.tokens}
+            for split in report.splits
+        ],
+    )
     return 0
 
 

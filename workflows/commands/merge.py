@@ -9,7 +9,7 @@ from workflows.commands.options import add_config_argument, add_work_arguments, 
 from workflows.jobs.merge import run_merge
 from workflows.options.config import MergeConfig
 from workflows.progress.choice import make_reporter
-from workflows.progress.standard_streams import write_lines
+from workflows.progress.json_lines import write_summary
 
 if TYPE_CHECKING:
     import argparse
@@ -43,7 +43,11 @@ def run(options: argparse.Namespace) -> int:
     config = read_config(options, MergeConfig)
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_merge(config, reporter=reporter)
-    write_lines(describe_merge(report))
+    write_summary(
+        describe_merge(report),
+        already_complete=report.already_complete,
+        outputs=[{"prefix": report.prefix, "documents": report.num_documents, "tokens": report.num_tokens}],
+    )
     return 0
 
 

@@ -29,7 +29,7 @@ from workflows.options.pack import (
     read_modalities_config,
 )
 from workflows.progress.choice import make_reporter
-from workflows.progress.standard_streams import write_lines
+from workflows.progress.json_lines import write_summary
 
 if TYPE_CHECKING:
     import argparse
@@ -82,7 +82,12 @@ def run(options: argparse.Namespace) -> int:
     config = validated(merged, PackConfig)
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_pack(config, reporter=reporter)
-    write_lines(describe_pack(report))
+    write_summary(
+        describe_pack(report),
+        seconds=round(report.seconds, 3),
+        already_complete=report.already_complete,
+        outputs=[{"path": report.path, "documents": report.num_documents, "tokens": report.num_tokens}],
+    )
     return 0
 
 
@@ -146,7 +151,7 @@ def _merge(merged: dict[str, Any]) -> int:
         )
     finally:
         executor.close()
-    write_lines(
+    write_summary(
         f"{output}: {count(header.num_tokens, 'token')} of {count(header.token_bytes, 'byte')}, "
         f"from {count(len(paths), 'file')}\n"
     )

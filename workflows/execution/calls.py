@@ -30,6 +30,9 @@ class Call:
     """Arguments; may contain values that `Executor.share` returned."""
     memory_bytes: int = 0
     """Peak memory of the task, for schedulers that can reserve memory."""
+    listener: Callable[[int, int, int], None] | None = None
+    """Called in the driver's process, from any thread, with what the function reports (dsindex.shards.reporting) while
+    it runs on this machine; Ray's workers report only results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 EXIT_INTERRUPTED = 130
@@ -102,7 +102,20 @@ class _Handler:
         raise TerminatedError
 
 
+def signals_shown_as(form: Callable[[str], bytes] | None) -> None:
+    """Set how sentences about signals are written to standard error; None: as plain lines."""
+    global _form
+    _form = form or _as_plain_line
+
+
+def _as_plain_line(sentence: str) -> bytes:
+    return f"\n{sentence}\n".encode()
+
+
+_form = _as_plain_line
+
+
 def _say(sentence: str) -> None:
     # Not through sys.stderr: the signal may have interrupted a write to it.
     with contextlib.suppress(OSError):
-        os.write(2, f"\n{sentence}\n".encode())
+        os.write(2, _form(sentence))

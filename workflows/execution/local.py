@@ -11,18 +11,24 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait as wait_for_connections
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import TaskError
+from dsindex.shards.reporting import reporting_to
 from workflows.execution.calls import THIS_MACHINE, Call, NodeAnswer, Outcome, answer, run_guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnContext, SpawnProcess
+
+
+REPORT_SECONDS = 0.5
+"""Shortest time between two reports of a call in another process."""
 
 
 class ThreadExecutor:
@@ -62,7 +68,8 @@ class ThreadExecutor:
     def _run(self, attempt_id: int, call: Call) -> None:
         self._running[attempt_id] = time.monotonic()
         try:
-            outcome = Outcome(attempt_id=attempt_id, value=call.function(*call.arguments))
+            with reporting_to(call.listener):
+                outcome = Outcome(attempt_id=attempt_id, value=call.function(*call.arguments))
         except Exception as error:  # noqa: BLE001 - the driver handles every error
             outcome = Outcome(attempt_id=attempt_id, error=error)
         del self._running[attempt_id]
@@ -158,14 +165,18 @@ class ProcessExecutor:
         for attempt_id, worker in list(self._busy.items()):
             if worker.pipe not in ready:
                 continue
-            del self._busy[attempt_id], self._since[attempt_id]
             try:
-                value, error = worker.pipe.recv()
+                told = worker.receive()
+                if told is None:
+                    continue
+                value, error = told
             except (EOFError, OSError):
+                del self._busy[attempt_id], self._since[attempt_id]
                 code = worker.wait()
                 lost = TaskError(f"its worker process died ({_describe_exit(code)})")
                 ended.append(Outcome(attempt_id=attempt_id, error=lost, worker_lost=True))
             else:
+                del self._busy[attempt_id], self._since[attempt_id]
                 self._idle.append(worker)
                 ended.append(Outcome(attempt_id=attempt_id, value=value, error=error))
         self._hand_out()
@@ -196,6 +207,7 @@ class _Worker:
 
     def __init__(self, context: SpawnContext) -> None:
         self.pipe, theirs = context.Pipe()
+        self._listener: Callable[[int, int, int], None] | None = None
         self._process: SpawnProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
         # A terminal sends Ctrl-C to workers too, so they inherit a mask that blocks it and leave it to the driver.
         # Spawning the first process would start the resource tracker, which unblocks the signal again.
@@ -215,6 +227,17 @@ class _Worker:
         # If the worker died while idle, `wait` notices the closed pipe.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.pipe.send((call.function, call.arguments))
+        self._listener = call.listener
+
+    def receive(self) -> tuple[Any, Exception | None] | None:
+        """Return a call's value or error; None if it is not done, after passing on what it reported."""
+        message = self.pipe.recv()
+        if not isinstance(message, _Report):
+            value, error = message
+            return value, error
+        if self._listener is not None:
+            self._listener(message.text_bytes, message.documents, message.tokens)
+        return None
 
     def wait(self) -> int | None:
         """Return the exit code of a process that has closed its end of the pipe."""
@@ -250,7 +273,32 @@ def _serve(pipe: Connection) -> None:
             function, arguments = pipe.recv()
         except (EOFError, OSError, KeyboardInterrupt):
             return
-        pipe.send(run_guarded(function, arguments))
+        with reporting_to(_Reports(pipe)):
+            told = run_guarded(function, arguments)
+        pipe.send(told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What a call reports while it runs."""
+
+    text_bytes: int
+    documents: int
+    tokens: int
+
+
+class _Reports:
+    """Sends what a call reports to the driver, but not more often than it is shown."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._due = time.monotonic() + REPORT_SECONDS
+
+    def __call__(self, text_bytes: int, documents: int, tokens: int) -> None:
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + REPORT_SECONDS
+            self._pipe.send(_Report(text_bytes, documents, tokens))
 
 
 def _die_with_driver() -> None:

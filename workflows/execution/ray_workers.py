@@ -89,6 +89,8 @@ class RayWorkers:
         self._workers: list[_Worker] = []
         self._looked = 0.0
         self._others_waited = False
+        self._hires_from = 0.0
+        """Time before which no worker is hired, so that a CPU that was given up goes to another job."""
 
     def hire(self, number: int, memory_bytes: int = 0) -> None:
         """Ask for workers until there are `number`; their processes start while the driver does something else.
@@ -174,7 +176,7 @@ class RayWorkers:
         own = [worker for worker in self._workers if not worker.is_extra]
         num_busy = sum(worker.attempt is not None for worker in own)
         needed = min(slots, num_busy + len(self._queue))
-        if needed > len(own):
+        if needed > len(own) and time.monotonic() >= self._hires_from:
             self.hire(needed, max(self._reservable(call.memory_bytes) for _, call in self._queue))
 
     def _hire(self, memory_bytes: int, *, is_extra: bool = False) -> _Worker:
@@ -228,6 +230,8 @@ class RayWorkers:
         worker.attempt, worker.call, worker.call_since = None, None, now
         if worker.is_extra or worker.is_leaving:
             self._dismiss(worker)
+        if worker.is_leaving:
+            self._hires_from = now + LOOK_SECONDS
         yield Outcome(attempt_id=attempt, value=value, error=error, seconds=seconds)
 
     def _leave_some_to_others(self) -> None:

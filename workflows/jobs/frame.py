@@ -22,12 +22,14 @@ from workflows.execution.choice import make_executor
 from workflows.execution.dispatch import DispatchStatistics, RetryPolicy
 from workflows.options.config import work_folder_path
 from workflows.progress.choice import displays_of_job
+from workflows.progress.progress_file import PROGRESS_SUFFIX, LastingFile, ProgressFile, conclude
 from workflows.stages.assemble import assemble
 from workflows.stages.start import start_and_examine, wait_for_nodes
 from workflows.stages.work import Work
 from workflows.state.lock import hold_lock
 from workflows.state.manifest import Manifest, manifest_path, read_manifest
 from workflows.state.outputs import find_finished, is_of_same_run, look_at_output, refuse_inputs, require_unchanged
+from workflows.state.partial_files import partial_path
 from workflows.state.publishing import Dataset, publish, withdraw
 from workflows.state.run_record import describe_run
 from workflows.state.work_folder import own_work_folder, read_unfinished, remove_finished_folder
@@ -104,6 +106,11 @@ class Job:
         """Absolute path of the work folder."""
         return work_folder_path(self.config)
 
+    @property
+    def prefix(self) -> str:
+        """Absolute prefix of the output, as the options name it."""
+        return os.path.abspath(self.config.output_prefix)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
@@ -170,21 +177,37 @@ def _lock_path(output: Output) -> str:
 
 
 def _tidy_up(job: Job) -> None:
-    """Remove the work folder and locks of a run that published everything and was killed before it ended."""
+    """Clean up after a run that published everything and was killed before it ended."""
     remove_finished_folder(job.work_dir, job.plan)
+    conclude(_progress_file(job))
     for output in job.outputs:
         if os.path.exists(_lock_path(output)):
             with contextlib.suppress(PlanError), hold_lock(_lock_path(output), what=f"the output {output.prefix}"):
                 pass  # a dead owner's lock is taken over and removed
 
 
+def _progress_file(job: Job) -> LastingFile:
+    path = f"{job.prefix}.{PROGRESS_SUFFIX}"
+    return LastingFile(path, temporary=partial_path(path, job.plan.plan_id))
+
+
 def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobOutcome:
+    file = _progress_file(job)
+    progress = ProgressFile(file.write, output=job.prefix)
+    with reporter.showing(progress):
+        if file.is_foreign:
+            reporter.say(f"{file.path}: is not dsindex's, so progress is only in the work folder")
+        return _carry_out(job, folder, reporter, began, progress=progress)
+
+
+def _carry_out(job: Job, folder: WorkFolder, reporter: Reporter, began: float, *, progress: ProgressFile) -> JobOutcome:
     config = job.config
     standings = [look_at_output(output) for output in job.outputs]
     executor = start_and_examine(config, job.examine, num_bytes=job.input_bytes, holds_gil=job.holds_gil)
     with contextlib.closing(executor):
         notes = [*job.notes, *_begin_again(job, folder)]
         with folder.open_ledger(job.plan, fresh=config.fresh) as ledger:
+            ledger.record_partials([_progress_file(job).temporary])
             work = Work(
                 executor=executor,
                 ledger=ledger,
@@ -193,7 +216,7 @@ def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobO
                 statistics=DispatchStatistics(),
             )
             try:
-                with reporter.showing(*displays_of_job(job.work_dir, executor)):
+                with reporter.showing(*displays_of_job(job.work_dir, executor, output=job.prefix)):
                     for note in notes:
                         reporter.say(note)
                     reporter.follow(executor)
@@ -208,6 +231,7 @@ def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobO
             except BaseException as stop:
                 if not isinstance(stop, Exception) and job.describe_kept is not None:
                     stop.add_note(job.describe_kept(ledger))
+                progress.close(stop)  # before running shards end, as a second signal may come first
                 raise
     return JobOutcome(contents=tuple(contents), run=run, already_complete=False, seconds=time.time() - began)
 

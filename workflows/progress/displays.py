@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsindex.amounts import count, format_speed, format_token_speed
-from workflows.progress.standard_streams import show_lines, write_json
+from workflows.progress.json_lines import write_json_line
+from workflows.progress.standard_streams import show_lines
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -73,12 +74,6 @@ class JsonDisplay:
 
     def close(self, error: BaseException | None) -> None:
         """Do nothing: the command line reports errors."""
-
-
-def write_json_line(event: str, fields: dict[str, Any]) -> None:
-    """Write one JSON object to standard error."""
-    write_json(sys.stderr, {"time": utc_now(), "event": event, **fields})
-    sys.stderr.flush()
 
 
 class BarDisplay:
@@ -191,8 +186,3 @@ def format_duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"
-
-
-def utc_now() -> str:
-    """Return the current time in UTC, as in `2026-08-01T12:00:00Z`."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
