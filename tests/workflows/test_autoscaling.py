@@ -283,10 +283,10 @@ def test_first_call_on_an_unchecked_node_names_it(ray_executor: RayExecutor) -> 
 
 
 def test_progress_file_says_what_is_waited_for(tmp_path: Path) -> None:
-    from workflows.progress.progress_file import ProgressFile
+    from workflows.progress.progress_file import FolderFile, ProgressFile
 
     executor = Starved(3)
-    display = ProgressFile(str(tmp_path))
+    display = ProgressFile(FolderFile(str(tmp_path)).write, output="/x")
     display.seconds = 0.0
     with Reporter(display) as reporter:
         reporter.follow(executor)
