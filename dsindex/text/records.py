@@ -58,6 +58,7 @@ _CELL_BYTES = 1 << 10
 _TRIM_STEPS = 8
 """Whitespace bytes at either end of a line beyond which it takes the slow path."""
 _IS_WHITESPACE = np.isin(np.arange(256), list(JSON_WHITESPACE))
+_IS_BLANK = np.isin(np.arange(256), list(JSON_WHITESPACE + b"\n"))
 _CASE_BIT = np.uint8(0x20)
 """The bit that turns `[` into `{`, and upper case into lower case."""
 MAX_PATH_KEYS = 64
@@ -253,11 +254,26 @@ def _parse(block: LineBlock | LongLine, wanted: WantedTexts, limit: int | None, 
         nothing = np.empty(0, np.int64)
         columns = {key: wanted.build_column([]) for key in wanted.keys}
         return RecordBlock(num_lines=1, num_blank=0, offsets=nothing, lines=nothing, columns=columns, bad=(bad,))
-    if wanted.paths is not None and (limit is None or not (block.line_sizes() > limit).any()):
-        parsed = parse_block(block, wanted, guess)
+    if limit is None or not (block.line_sizes() > limit).any():
+        parsed = parse_blank(block, wanted)
+        if parsed is None and wanted.paths is not None:
+            parsed = parse_block(block, wanted, guess)
         if parsed is not None:
             return parsed
     return parse_lines(block, wanted, limit)
+
+
+def parse_blank(block: LineBlock, wanted: WantedTexts) -> RecordBlock | None:
+    """Return a block without records if all of its lines are blank, however many; otherwise None."""
+    data = np.frombuffer(block.data, np.uint8, block.num_bytes)[int(block.starts[0]) if len(block.starts) else 0 :]
+    if not _IS_BLANK[data[:1]].all() or not _IS_BLANK[data].all():
+        return None
+    nothing = np.empty(0, np.int64)
+    columns = {key: wanted.build_column([]) for key in wanted.keys}
+    num_lines = len(block.starts)
+    return RecordBlock(
+        num_lines=num_lines, num_blank=num_lines, offsets=nothing, lines=nothing, columns=columns, bad=()
+    )
 
 
 def parse_lines(block: LineBlock, wanted: WantedTexts, limit: int | None) -> RecordBlock:

@@ -34,7 +34,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 KUBERAY = ["kuberay_rayjob.yaml", "kuberay_raycluster.yaml", "kuberay_storage.yaml", "kuberay_monitoring.yaml"]
 SCRIPTS = ["local.sh", "slurm.sbatch", "kuberay_wait.sh"]
 JOBS = ["skypilot.yaml", "anyscale.yaml"]
-OTHERS = ["aws_stack.yaml", "build.yaml", "Containerfile", "README.md"]
+OTHERS = ["aws_stack.yaml", "build.yaml", "Containerfile", "README.md", "grafana_dashboard.json"]
 
 
 def test_every_file_is_covered_here() -> None:

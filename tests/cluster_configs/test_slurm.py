@@ -69,13 +69,14 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     slurm = {"SLURM_JOB_ID": JOB, "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NUM_NODES": "2"}
     slurm |= {"SLURM_JOB_NODELIST": "node-[1-2]", "SLURM_CPUS_PER_TASK": "32", "REAL_PYTHON": sys.executable}
     slurm |= {"RECORD": str(tmp_path / "queued"), "ARGUMENTS": str(tmp_path / "arguments"), "DSINDEX_INTERFACE": "lo"}
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith(("SLURM_", "DSINDEX_"))}
     started: list[subprocess.Popen[str]] = []
 
     def run(*command: str, play: str = "done", **environment: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             ["bash", str(SCRIPT), *(command or ("build.yaml",))],
             cwd=tmp_path,
-            env={**os.environ, **slurm, "PLAY": play, **environment},
+            env={**inherited, **slurm, "PLAY": play, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -121,7 +122,7 @@ def test_exit_status_is_that_of_the_command(start: Start, play: str, code: int, 
 @pytest.mark.parametrize(
     ("given", "run"),
     [
-        (("build.yaml",), ["build", "--config", "build.yaml"]),
+        (("build.yaml",), ["build", "--config", "FOLDER/build.yaml"]),
         (("verify", "--data-path", "a folder/x", "--json"), ["verify", "--data-path", "a folder/x", "--json"]),
         (("merge", "$HOME", '"', "'"), ["merge", "$HOME", '"', "'"]),
     ],
@@ -129,7 +130,8 @@ def test_exit_status_is_that_of_the_command(start: Start, play: str, code: int, 
 )
 def test_any_command_runs_on_the_cluster(start: Start, tmp_path: Path, given: tuple[str, ...], run: list[str]) -> None:
     assert outcome(start(*given))[0] == 0
-    assert (tmp_path / "arguments.command").read_text().splitlines() == [ADDRESS, *run]
+    expected = [ADDRESS, *(word.replace("FOLDER", str(tmp_path)) for word in run)]
+    assert (tmp_path / "arguments.command").read_text().splitlines() == expected
 
 
 @pytest.mark.parametrize(("given", "says"), [((), "expected a command: "), (("lost.yaml",), "lost.yaml: no such file")])
