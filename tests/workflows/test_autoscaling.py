@@ -225,7 +225,7 @@ def test_status_of_the_second_version() -> None:
     state.autoscaler_state_version = 2
     assert "starts no node yet" in read_second_version(status).reason
     state.infeasible_resource_requests.add()
-    assert "no node type may grow" in read_second_version(status).reason
+    assert "no node type may add a node" in read_second_version(status).reason
     state.pending_instance_requests.add(ray_node_type_name="workers", count=2)
     state.pending_instances.add(ray_node_type_name="workers")
     state.failed_instance_requests.add(ray_node_type_name="spot", reason="quota " * 100)
@@ -283,10 +283,10 @@ def test_first_call_on_an_unchecked_node_names_it(ray_executor: RayExecutor) -> 
 
 
 def test_progress_file_says_what_is_waited_for(tmp_path: Path) -> None:
-    from workflows.progress.progress_file import ProgressFile
+    from workflows.progress.progress_file import FolderFile, ProgressFile
 
     executor = Starved(3)
-    display = ProgressFile(str(tmp_path))
+    display = ProgressFile(FolderFile(str(tmp_path)).write, output="/x")
     display.seconds = 0.0
     with Reporter(display) as reporter:
         reporter.follow(executor)

@@ -1,11 +1,11 @@
 """The nodes of a Ray cluster: how many CPUs there are, who adds some, and why none come.
 
-An autoscaler adds nodes only while it sees a demand. `request_cpus` shows it one with tasks that do nothing, and not
-with `ray.autoscaler.sdk.request_resources`, which would be less safe:
+An autoscaler adds nodes only while it sees a demand. Workers that wait for a CPU are one, and it is not made with
+`ray.autoscaler.sdk.request_resources`, which would be less safe:
 
-- A cluster has one such request, so several builds would overwrite each other's. The demands of tasks add up.
-- It outlives its driver: nodes would be kept and paid for until somebody takes it back. Tasks end with their driver.
-- The autoscaler of version 2, KubeRay's, starts no node at all if it cannot grant the whole request. For tasks it
+- A cluster has one such request, so several builds would overwrite each other's. The demands of workers add up.
+- It outlives its driver: nodes would be kept and paid for until somebody takes it back. Workers end with their driver.
+- The autoscaler of version 2, KubeRay's, starts no node at all if it cannot grant the whole request. For workers it
   starts as many as it may.
 """
 
@@ -72,6 +72,8 @@ class ClusterSize:
         """Memory for tasks of the node that has most of it, in bytes."""
         self.shortage: Shortage | None = None
         """Set while there is no node with CPUs."""
+        self.grows = False
+        """Whether an autoscaler adds nodes."""
         self._had_nodes = False
         self._num_wanted = 1
         self._looked = 0.0
@@ -97,27 +99,22 @@ class ClusterSize:
         nodes = living_nodes()
         self.num_cpus = int(sum(node["Resources"]["CPU"] for node in nodes))
         self.largest_memory = max((node["Resources"].get("memory", 0) for node in nodes), default=0)
+        report = ask_autoscaler()
+        self.grows = bool(report.adds_nodes)
         if nodes:
             self._had_nodes = True
             self.shortage = None
             return
         # A thread of the driver would print Ray's warning that tasks wait for a node, as if something were wrong.
         stdout_deduplicator.skip_re = INFEASIBLE_WARNING
-        report = ask_autoscaler()
         since = self._looked if self.shortage is None else self.shortage.since
         self.shortage = Shortage(
             num_wanted=self._num_wanted, since=since, reason=report.reason, adds_nodes=report.adds_nodes
         )
 
-    def request_cpus(self, number: int) -> int:
-        """Show the autoscaler a demand for CPUs, which ends when the first nodes have come, or with this driver.
-
-        Returns:
-            The number of CPUs that were asked for.
-        """
+    def want(self, number: int) -> int:
+        """Note how many CPUs are waited for; return the number, which is bounded."""
         self._num_wanted = max(1, min(number, MOST_REQUESTED_CPUS))
-        for _ in range(self._num_wanted):
-            _occupy_cpu.remote()
         return self._num_wanted
 
     def _require_hope(self, shortage: Shortage) -> None:
@@ -197,7 +194,7 @@ def _report(starting: Mapping[str, int], failures: Mapping[str, str], *, can_gro
     parts = [f"{number} × {kind} starting" for kind, number in sorted(starting.items()) if number]
     parts += [f"{kind} not available ({' '.join(why.split())})" for kind, why in sorted(failures.items())]
     if not parts:
-        parts = ["the autoscaler starts no node yet" if can_grow else "no node type may grow"]
+        parts = ["the autoscaler starts no node yet" if can_grow else "no node type may add a node now"]
         parts[0] += "; `ray status` and its max_workers say more"
     return AutoscalerReport(adds_nodes=True, reason=_shorten(", ".join(parts)))
 
@@ -213,8 +210,3 @@ def _describe_crash(error: bytes) -> str:
 def _shorten(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= REASON_CHARACTERS else f"{text[: REASON_CHARACTERS - 1]}…"
-
-
-@ray.remote(num_cpus=1, max_retries=0)  # type: ignore[untyped-decorator]
-def _occupy_cpu() -> None:
-    """Do nothing: a task that waits for a CPU is what an autoscaler goes by."""

@@ -317,10 +317,8 @@ class Dispatch(Generic[K]):
         if now < self._next_overdue_check:
             return
         self._next_overdue_check = now + POLL_SECONDS
-        if self._executor.shortage is not None:  # time counts again when tasks can run
-            for progress in self._in_flight.values():
-                progress.attempts = dict.fromkeys(progress.attempts, now)
-            return
+        if self._executor.shortage is not None:
+            return  # the nodes of all attempts are lost, and will be found to be
         functions = {progress.call.function for progress in self._in_flight.values()}
         deadlines = {function: self._deadline(function) for function in functions}
         # If most calls are overdue at once, the storage is slow, and more second attempts would make it slower.

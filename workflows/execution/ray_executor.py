@@ -77,13 +77,12 @@ class RayExecutor:
         self._checked_nodes: frozenset[str] = frozenset()
         self._check: object | None = None
         """A NodeCheck in the object store."""
-        self._pool = RayWorkers(max_reserved_bytes=lambda: self._largest_memory, prepare=prepare)
+        self._pool = RayWorkers(max_reserved_bytes=lambda: self._cluster.largest_memory, prepare=prepare)
         self._num_attempts = 0
         self._pool.hire(min(self.slots, expected_calls))
 
     def _use_cluster_size(self) -> None:
         self.slots = self.backlog = self._workers or max(1, self._cluster.num_cpus)
-        self._largest_memory = self._cluster.largest_memory
 
     @property
     def shortage(self) -> Shortage | None:
@@ -93,7 +92,9 @@ class RayExecutor:
     @stops_unwrapped()
     def request_cpus(self, number: int) -> int:
         """Ask the cluster's autoscaler for CPUs, at most as many as workers; return how many were asked for."""
-        return self._cluster.request_cpus(min(number, self._workers or number))
+        number = self._cluster.want(min(number, self._workers or number))
+        self._pool.hire(number)
+        return number
 
     @stops_unwrapped()
     def check_new_nodes(self, check: Callable[[], None]) -> None:
@@ -126,7 +127,9 @@ class RayExecutor:
         """Return the calls that ended, including those whose worker or node was lost."""
         if self._cluster.look_if_due():
             self._use_cluster_size()
-        return self._pool.wait(timeout, slots=self.slots)
+        # Workers that wait for a CPU are what an autoscaler goes by.
+        grows = self._cluster.grows and self._workers is None
+        return self._pool.wait(timeout, slots=self.slots + self.backlog if grows else self.slots)
 
     @stops_unwrapped()
     def abandon(self, attempt_id: int) -> None:
