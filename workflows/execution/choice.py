@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from workflows.execution.cpus import available_cpus
 from workflows.execution.local import ProcessExecutor, ThreadExecutor
+from workflows.execution.ray_thread import RayInThread
 
 if TYPE_CHECKING:
     from workflows.execution.calls import Executor
@@ -37,8 +39,12 @@ def make_executor(config: ExecutorConfig, *, holds_gil: bool = False) -> Executo
         TaskError: If Ray cannot be started or reached.
     """
     if wants_ray(config):
-        from workflows.execution.ray_executor import RayExecutor  # Ray takes 0.7 s to import
-
-        return RayExecutor(address=_address(config), workers=config.workers, ship_code=not config.installed)
+        return RayInThread(partial(_connect_ray, config), watches_head=_address(config) is not None)
     workers = config.workers or available_cpus()
     return ThreadExecutor(workers) if wants_threads(config, holds_gil=holds_gil) else ProcessExecutor(workers)
+
+
+def _connect_ray(config: ExecutorConfig) -> Executor:
+    from workflows.execution.ray_executor import RayExecutor  # Ray takes 0.7 s to import
+
+    return RayExecutor(address=_address(config), workers=config.workers, ship_code=not config.installed)

@@ -5,11 +5,8 @@ A cluster is joined only if the user named one; otherwise a private one is start
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import signal
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +20,6 @@ from dsindex.errors import TaskError
 from dsindex.json_text import show_name
 from workflows.execution.calls import Call, NodeAnswer, Outcome, run_guarded
 from workflows.execution.cpus import available_cpus
-from workflows.execution.interrupts import TerminatedError, interrupts_held_back, stops_unwrapped
 from workflows.execution.ray_token import check_token, hide_token
 
 if TYPE_CHECKING:
@@ -40,7 +36,7 @@ JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 class RayExecutor:
-    """Runs calls as Ray tasks."""
+    """Runs calls as Ray tasks; made and used in a thread that gets no signals (workflows.execution.ray_thread)."""
 
     kind = "ray"
 
@@ -60,11 +56,9 @@ class RayExecutor:
         self._is_guest = ray.is_initialized()
         self._variables_before = {name: os.environ.get(name) for name in SINGLE_THREAD}
         if not self._is_guest:
-            on_sigterm = signal.getsignal(signal.SIGTERM)
             self._connect(address, workers, ship_code=ship_code)
-            if threading.current_thread() is threading.main_thread():  # only the main thread may set handlers
-                signal.signal(signal.SIGTERM, on_sigterm)  # ray.init() replaces it with one that ends the process
         self.is_cluster = address is not None
+        self.head_address: str = ray.get_runtime_context().gcs_address
         self._workers = workers
         self._look_at_cluster()
         self._running: dict[Any, int] = {}
@@ -101,15 +95,7 @@ class RayExecutor:
                 runtime_env["excludes"] = ["__pycache__"]
             options |= {"address": address, "runtime_env": runtime_env}
         try:
-            with interrupts_held_back() if address is None else contextlib.nullcontext():
-                ray.init(**options)
-        except KeyboardInterrupt:
-            ray.shutdown()
-            raise
-        except SystemExit as stop:
-            if stop.code == signal.SIGTERM:  # raised by Ray's handler
-                raise TerminatedError from stop
-            raise
+            ray.init(**options)
         except UnicodeEncodeError as error:
             msg = (
                 "expected a command line and a working folder in UTF-8, which Ray requires, got another name; write "
@@ -122,12 +108,10 @@ class RayExecutor:
             msg = f"{place}: cannot be started or reached ({reason}); check --address, or use --executor local"
             raise TaskError(msg) from error
 
-    @stops_unwrapped()
     def share(self, value: object) -> object:
         """Put a value into the object store once."""
         return ray.put(value)
 
-    @stops_unwrapped()
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:
         """Submit one attempt; beyond the slots it does not wait for a free CPU."""
         self._num_attempts += 1
@@ -147,7 +131,6 @@ class RayExecutor:
             memory=call.memory_bytes if num_cpus and 0 < call.memory_bytes <= self._largest_memory else None,
         )
 
-    @stops_unwrapped()
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended, including those whose worker or node was lost."""
         if not self._running:
@@ -171,7 +154,6 @@ class RayExecutor:
             return Outcome(attempt_id=attempt_id, error=reason, worker_lost=True)
         return Outcome(attempt_id=attempt_id, value=value, error=error)
 
-    @stops_unwrapped()
     def abandon(self, attempt_id: int) -> None:
         """Kill the worker that runs an attempt; its outcome is not reported."""
         reference = self._references.pop(attempt_id, None)
@@ -179,7 +161,6 @@ class RayExecutor:
             del self._running[reference]
             ray.cancel(reference, force=True)
 
-    @stops_unwrapped()
     def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:
         """Run the call on every living node that has CPUs, busy or not.
 

@@ -18,10 +18,13 @@ from dsindex.errors import PlanError
 from dsindex.json_text import decode_json, encode_json
 from dsindex.shards.ownership import MARKER_FILE
 from dsindex.storage import make_folder, output_error, remove_if_present
+from workflows.execution.calls import ClusterLostError
 from workflows.execution.choice import make_executor
 from workflows.execution.dispatch import DispatchStatistics, RetryPolicy
+from workflows.execution.interrupts import last_words, raise_missed_stop
 from workflows.options.config import work_folder_path
 from workflows.progress.choice import displays_of_job
+from workflows.progress.progress_file import record_stop
 from workflows.stages.assemble import assemble
 from workflows.stages.start import start_and_examine
 from workflows.stages.work import Work
@@ -88,8 +91,8 @@ class Job:
     """Raises PlanError if the inputs' content differs from what the given manifests of a finished output describe."""
     check_nodes: Callable[[Executor, Sequence[str]], None] | None = None
     """Checks that every node of a cluster sees the driver's files, including those given; raises InputError."""
-    describe_kept: Callable[[Ledger], str] | None = None
-    """Returns a message about what an interrupted run keeps."""
+    describe_kept: Callable[[Ledger | None], str] | None = None
+    """Returns a message about what an interrupted run keeps, given the ledger if there is one."""
     conclude: Callable[[Executor], None] | None = None
     """Called once everything is published, by this run or an earlier one."""
     obsolete: tuple[Output, ...] = ()
@@ -121,6 +124,7 @@ def run_job(job: Job, *, reporter: Reporter) -> JobOutcome:
         BaseException: Whatever interrupts the job, with a note about the finished work that is kept.
     """
     began = time.time()
+    raise_missed_stop()
     refuse_inputs(job.outputs, [file.path for file in job.plan.inputs])
     finished = _find_finished(job)
     if finished is None:
@@ -175,12 +179,29 @@ def _tidy_up(job: Job) -> None:
 
 
 def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobOutcome:
+    opened: list[Ledger] = []
+    speak = partial(_record_stop, job, folder, opened)
+    try:
+        with last_words(speak):
+            return _run_stoppable(job, folder, reporter, began, opened)
+    except ClusterLostError as lost:
+        msg = f"{lost}; {_describe_kept(job, folder, opened)} on a new cluster"
+        raise ClusterLostError(msg) from lost
+    except BaseException as stop:
+        if not isinstance(stop, Exception):
+            stop.add_note(speak(stop))
+        raise
+
+
+def _run_stoppable(job: Job, folder: WorkFolder, reporter: Reporter, began: float, opened: list[Ledger]) -> JobOutcome:
+    """Run the job; `opened` gets the ledger once it is open."""
     config = job.config
     standings = [look_at_output(output) for output in job.outputs]
     executor = start_and_examine(config, job.examine, num_bytes=job.input_bytes, holds_gil=job.holds_gil)
     with contextlib.closing(executor):
         notes = _begin_again(job, folder)
         with folder.open_ledger(job.plan, fresh=config.fresh) as ledger:
+            opened.append(ledger)
             work = Work(
                 executor=executor,
                 ledger=ledger,
@@ -188,21 +209,31 @@ def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobO
                 policy=RetryPolicy(deadline_seconds=config.shard_deadline),
                 statistics=DispatchStatistics(),
             )
-            try:
-                with reporter.showing(*displays_of_job(job.work_dir, executor)):
-                    for note in notes:
-                        reporter.say(note)
-                    if executor.is_cluster and job.check_nodes is not None:
-                        markers = [os.path.join(job.work_dir, MARKER_FILE), *map(_lock_path, job.outputs[:1])]
-                        job.check_nodes(executor, markers)
-                    contents, run = _make_and_publish(job, work, standings, began)
-                    if job.conclude is not None:
-                        job.conclude(executor)
-            except BaseException as stop:
-                if not isinstance(stop, Exception) and job.describe_kept is not None:
-                    stop.add_note(job.describe_kept(ledger))
-                raise
+            with reporter.showing(*displays_of_job(job.work_dir, executor)):
+                for note in notes:
+                    reporter.say(note)
+                if executor.is_cluster and job.check_nodes is not None:
+                    markers = [os.path.join(job.work_dir, MARKER_FILE), *map(_lock_path, job.outputs[:1])]
+                    job.check_nodes(executor, markers)
+                contents, run = _make_and_publish(job, work, standings, began)
+                if job.conclude is not None:
+                    job.conclude(executor)
     return JobOutcome(contents=tuple(contents), run=run, already_complete=False, seconds=time.time() - began)
+
+
+def _record_stop(job: Job, folder: WorkFolder, opened: Sequence[Ledger], stop: BaseException) -> str:
+    """Say in the progress file that the job was stopped; return what is kept."""
+    record_stop(job.work_dir, stop)
+    return _describe_kept(job, folder, opened)
+
+
+def _describe_kept(job: Job, folder: WorkFolder, opened: Sequence[Ledger]) -> str:
+    if job.describe_kept is None:
+        return "run the same command again"
+    if opened:
+        return job.describe_kept(opened[0])
+    starts_over = job.config.fresh and not folder.history.fresh
+    return job.describe_kept(None if starts_over else folder.read_ledger())
 
 
 def _begin_again(job: Job, folder: WorkFolder) -> list[str]:

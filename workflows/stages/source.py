@@ -262,10 +262,10 @@ def count_reference_texts(results: Sequence[tuple[ShardTask, ShardResult]]) -> i
     return sum(key.num_reference_texts for _, result in results for key in result.keys)
 
 
-def describe_kept(source: TextSource, work_dir: str, ledger: Ledger) -> str:
-    """Return a message about what an interrupted job keeps."""
+def describe_kept(source: TextSource, work_dir: str, ledger: Ledger | None) -> str:
+    """Return a message about what an interrupted job keeps; without a ledger, nothing."""
     tasks = source.tasks()
-    kept = sum(ledger.shard(task) is not None for task in tasks)
+    kept = 0 if ledger is None else sum(ledger.shard(task) is not None for task in tasks)
     return (
         f"{kept:,} of {len(tasks):,} shards are finished and kept in {work_dir}; run the same command again to continue"
     )
