@@ -16,8 +16,10 @@ SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorde
 
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "dsindex needs Python 3.11, 3.12 or 3.13 (set PYTHON=/path/to/python)"; exit 1; }
+	@echo "first use: creating $(VENV) and installing dsindex, Ray and the tools of its tests into it; this takes minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(EDITABLE) '.[dev]'
+	@echo "$(VENV) is ready"
 	@touch $@
 
 demo: $(READY)
@@ -39,6 +41,7 @@ lint: $(READY)
 DOCS_READY := $(VENV)/.docs-ready
 
 $(DOCS_READY): $(READY)
+	@echo "first use: installing the packages of the site into $(VENV)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(EDITABLE) '.[docs]'
 	@touch $@
 

@@ -25,7 +25,9 @@ if [[ -x "$project/.venv/bin/ray" ]]; then
 fi
 unset RAY_ADDRESS RAY_API_SERVER_ADDRESS RAY_AUTH_TOKEN
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$state/token"
-export RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=1
+export RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=1 RAY_USAGE_STATS_ENABLED=0
+# Ten minutes: otherwise Ray ends idle workers beyond the CPUs at once, and new ones load everything again.
+export RAY_idle_worker_killing_time_threshold_ms=600000
 
 fail() {
     echo "local.sh: $*" >&2

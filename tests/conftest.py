@@ -29,6 +29,9 @@ for name in ("COLUMNS", "LINES"):
 # No test asks the hub for a tokenizer, not even for a path that is missing on purpose.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+# Tests that change HOME for what they start shall not compile all kernels again.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(Path.home() / ".cache"))
+
 # A shell ignores Ctrl-C for what it starts in the background, and children inherit that: tests send it to some.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,8 +11,15 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LAYERS = [
-    {"dsindex", "dsindex.errors", "dsindex.dtypes", "dsindex.json_text"},
-    {"dsindex.storage", "dsindex.regular_files", "dsindex.range_copy", "dsindex.yaml_file", "dsindex.guarded"},
+    {"dsindex", "dsindex.errors", "dsindex.dtypes", "dsindex.json_text", "dsindex.amounts"},
+    {
+        "dsindex.storage",
+        "dsindex.regular_files",
+        "dsindex.range_copy",
+        "dsindex.yaml_file",
+        "dsindex.guarded",
+        "dsindex.option_problems",
+    },
     {"dsindex.kernels", "dsindex.containers"},
     {"dsindex.formats", "dsindex.text"},
     {"dsindex.indices"},

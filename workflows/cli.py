@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -12,6 +14,13 @@ from dsindex.errors import DsindexError
 from workflows.execution.interrupts import EXIT_INTERRUPTED, TerminatedError, raise_missed_stop, stop_on_signals
 from workflows.execution.ray_token import hide_token
 from workflows.options.parser import COMMANDS, make_parser
+from workflows.progress.json_lines import (
+    are_json_lines,
+    is_asked_for,
+    json_lines_undone,
+    use_json_lines,
+    write_json_line,
+)
 from workflows.progress.standard_streams import StandardOutputError, flush_output, prepare_standard_streams, show_lines
 
 if TYPE_CHECKING:
@@ -33,12 +42,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = next((name for name in given if name in COMMANDS), None)
+    with json_lines_undone():
+        return _run(command, given)
+
+
+def _run(command: str | None, given: list[str]) -> int:
     name = f"dsindex {command}" if command else "dsindex"
     options: argparse.Namespace | None = None
     try:
         with stop_on_signals(name):
             parser = make_parser(command)
-            options = parser.parse_args(given)
+            if command == "submit" or not is_asked_for(given):  # what is submitted has flags of its own
+                options = parser.parse_args(given)
+            else:
+                use_json_lines()
+                options = _parse_quietly(parser, given)
             if command is None:
                 parser.print_help()
                 return _hand_over(None, None, EXIT_USAGE)
@@ -48,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(options, f"{name}: interrupted; {_what_is_kept(options, stop)}", EXIT_INTERRUPTED)
     except TerminatedError as stop:
         return _say(options, f"{name}: terminated; {_what_is_kept(options, stop)}", stop.exit_code)
+    except _WrongUsageError as error:
+        return _say(None, str(error), EXIT_USAGE)
     except StandardOutputError:
         code = EXIT_FAILED
     except Exception as error:  # noqa: BLE001 - every other one becomes a sentence
@@ -72,6 +92,26 @@ def _fail(options: argparse.Namespace | None, name: str, error: Exception) -> in
     what = f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}, line {place.lineno})"
     msg = f"{name}: internal error: {what}; run it again with --debug and report the traceback"
     return _say(options, msg, EXIT_FAILED)
+
+
+class _WrongUsageError(Exception):
+    """What argparse says is wrong."""
+
+
+def _parse_quietly(parser: argparse.ArgumentParser, given: list[str]) -> argparse.Namespace:
+    """Parse without the usage that argparse prints before an error.
+
+    Raises:
+        _WrongUsageError: With the error.
+    """
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            return parser.parse_args(given)
+    except SystemExit as end:
+        if end.code != EXIT_USAGE:
+            raise
+        raise _WrongUsageError(printed.getvalue().strip().rpartition("\n")[2].replace(": error: ", ": ", 1)) from end
 
 
 def program() -> None:
@@ -106,9 +146,7 @@ def _hand_over(options: argparse.Namespace | None, command: str | None, code: in
 
 def _say(options: argparse.Namespace | None, message: str, code: int) -> int:
     message = hide_token(message)
-    if getattr(options, "log_json", False):
-        from workflows.progress.displays import write_json_line
-
+    if are_json_lines() or getattr(options, "log_json", False):
         write_json_line("error", {"message": message, "exit_code": code})
     else:
         sys.stderr.write(show_lines(message) + "\n")

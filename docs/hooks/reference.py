@@ -202,11 +202,11 @@ def describe(text: str) -> str:
     """Return help text as Markdown: paragraphs are joined, indented lines stay as they are."""
     parts = []
     for block in re.split(r"\n\s*\n", text.strip("\n")):
-        lines = block.splitlines()
-        if all(line.startswith("  ") for line in lines):
-            parts.append("```text\n" + textwrap.dedent(block) + "\n```")
-        else:
-            parts.append(escape(" ".join(line.strip() for line in lines)))
+        for is_indented, group in itertools.groupby(block.splitlines(), key=lambda line: line.startswith("  ")):
+            if is_indented:
+                parts.append("```text\n" + textwrap.dedent("\n".join(group)) + "\n```")
+            else:
+                parts.append(escape(" ".join(line.strip() for line in group)))
     return "\n\n".join(parts)
 
 

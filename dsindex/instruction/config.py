@@ -15,6 +15,7 @@ from pydantic_core import PydanticSerializationError
 
 from dsindex.errors import InputError
 from dsindex.instruction.records import DEFAULT_ROLES
+from dsindex.option_problems import describe_problem
 from dsindex.regular_files import open_file
 from dsindex.yaml_file import parse_yaml, read_yaml
 
@@ -177,6 +178,6 @@ def _explain(error: ValidationError) -> str:
         if detail["type"] == "extra_forbidden":
             found.append(f"{place}: no such option; the options are {', '.join(known)}")
         else:
-            message = detail["msg"].removeprefix("Value error, ")
+            message = describe_problem(detail)
             found.append(f"{place}: {message}" if place else message)
     return "; ".join(found)

@@ -21,6 +21,7 @@ from dsindex.guarded.process import LimitReachedError
 from dsindex.instruction.splits import SPLITS, split_by_hash
 from dsindex.instruction.statistics import InstructionStatistics
 from dsindex.shards.quarantine import quarantine_line
+from dsindex.shards.reporting import report
 from dsindex.shards.tokenize import (
     KeyResult,
     ShardResult,
@@ -209,6 +210,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         shard = _Shard(attempt, task, settings)
         for block in read_part_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
             shard.add(block)
+            report(*shard.so_far)
         check_unchanged(task)
         require_unpacked(task)
         result = shard.finish()
@@ -229,6 +231,13 @@ class _Shard:
         self._quarantine: AttemptFile | None = None
         with attempt.errors_named():
             self._splits = {split: _SplitWriter(split, attempt, settings) for split in split_names(settings.fractions)}
+
+    @property
+    def so_far(self) -> tuple[int, int, int]:
+        """Bytes of text, conversations and tokens so far."""
+        splits = self._splits.values()
+        conversations = sum(split.statistics.conversations for split in splits)
+        return self._text_bytes, conversations, sum(split.num_tokens for split in splits)
 
     def add(self, block: LineBlock | LongLine) -> None:
         """Encode lines and append them to this attempt's files."""
@@ -329,6 +338,11 @@ class _SplitWriter:
         self._pending: list[EncodedConversation] = []
         self._places: list[tuple[int, int]] = []
         self.statistics = InstructionStatistics()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens written so far."""
+        return self._tokens.index.num_tokens
 
     def take(self, encoded: EncodedConversation, offset: int, line: int) -> None:
         """Buffer a conversation until the next `write`."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from dsindex.amounts import count
+
 if TYPE_CHECKING:
     from dsindex.instruction.encoder import EncodedConversation
 
@@ -46,6 +48,7 @@ class InstructionStatistics:
         """Return a summary in one sentence."""
         share = 100 * self.learnt / self.tokens if self.tokens else 0.0
         return (
-            f"{self.conversations:,} conversations, {self.sequences:,} sequences, {self.tokens:,} tokens, "
+            f"{count(self.conversations, 'conversation')}, {count(self.sequences, 'sequence')}, "
+            f"{count(self.tokens, 'token')}, "
             f"{self.learnt:,} trainable ({share:.1f} %), {self.cut:,} cut off"
         )

@@ -6,29 +6,37 @@ release the GIL and start no threads, since numba's thread pools must not be ent
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numba
+from numba.core import config
+
+from dsindex.kernels.cache import LOCATOR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 F = TypeVar("F", bound="Callable[..., Any]")
+
+NUMBA_LOCATORS = ("InTreeCacheLocator", "UserWideCacheLocator")
+"""numba's own places: beside the source, and in the user's cache folder by the source's path."""
 
 _COMPILING = threading.RLock()
 
 
 def compiled(function: F, *, forceinline: bool = False) -> F:
-    """Return a kernel that is compiled on the first call, or loaded from numba's cache.
+    """Return a kernel that is compiled on the first call, or loaded from the cache (dsindex.kernels.cache).
 
     numba raises RuntimeError if no cache folder can be written, as in a read-only container without a home. Then every
-    process compiles for itself, which takes about a second.
+    process compiles for itself, which takes some seconds.
 
     One thread compiles at a time: in numba 0.66, one of two that need the same third function fails with a KeyError.
     """
     try:
-        result = numba.njit(cache=True, nogil=True, forceinline=forceinline)(function)
+        with _own_cache():
+            result = numba.njit(cache=True, nogil=True, forceinline=forceinline)(function)
     except RuntimeError:
         result = numba.njit(nogil=True, forceinline=forceinline)(function)
     compile_it = result._compile_for_args
@@ -39,6 +47,18 @@ def compiled(function: F, *, forceinline: bool = False) -> F:
 
     result._compile_for_args = compile_alone
     return cast("F", result)
+
+
+@contextlib.contextmanager
+def _own_cache() -> Iterator[None]:
+    """Let numba ask our locator first, then its own, for a function that is decorated in the block."""
+    with _COMPILING:
+        before = config.CACHE_LOCATOR_CLASSES
+        config.CACHE_LOCATOR_CLASSES = ",".join([LOCATOR, *(before.split(",") if before else NUMBA_LOCATORS)])
+        try:
+            yield
+        finally:
+            config.CACHE_LOCATOR_CLASSES = before
 
 
 def inlined(function: F) -> F:

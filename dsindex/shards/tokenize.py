@@ -19,6 +19,7 @@ from dsindex.regular_files import open_unbuffered
 from dsindex.shards.attempt import Attempt, shard_folder
 from dsindex.shards.layout import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
 from dsindex.shards.quarantine import quarantine_line
+from dsindex.shards.reporting import report
 from dsindex.storage import StoredFile  # noqa: TC001 - the ledger parses results by their annotations
 from dsindex.text.forms import JSON_LINES, InputForm, TextPart
 
@@ -102,6 +103,13 @@ class ShardTask:
     unpacked: UnpackedText | None = None
     share: float | None = None
     """Share of the input's records to keep; None: all."""
+
+    @property
+    def text_bytes(self) -> int | None:
+        """Size of its text, as far as it is known before it is read."""
+        if self.unpacked is not None:
+            return self.unpacked.size_bytes
+        return self.end - self.begin if self.form.container == "plain" and not self.form.is_table else None
 
     @property
     def part(self) -> TextPart:
@@ -199,6 +207,7 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
             max_record_bytes=settings.max_record_bytes,
         ):
             writer.add(sample_records(block, shares) if shares else block)
+            report(*writer.so_far)
         check_unchanged(task)
         require_unpacked(task)
         result = writer.finish()
@@ -282,6 +291,11 @@ class _ShardWriter:
                 for number, key in enumerate(settings.keys)
             ]
             self._provenance = attempt.open("prov") if settings.provenance else None
+
+    @property
+    def so_far(self) -> tuple[int, int, int]:
+        """Bytes of text, documents and tokens so far."""
+        return self._text_bytes, self._records, sum(key.num_tokens for key in self._keys)
 
     def add(self, block: RecordBlock) -> None:
         """Encode a block of records and append it to this attempt's files."""
@@ -384,6 +398,11 @@ class _KeyWriter:
         self._eod_id = settings.eod_id
         self._layout = settings.layout
         self._empty = self._eod_in_text = self._reference_texts = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens so far."""
+        return self._part.index.num_tokens
 
     def add(self, batch: TokenBatch, texts_per_record: NDArray[np.int64] | None) -> LaidOutDocuments:
         check_ids(batch.tokens, self._vocabulary_size)

@@ -32,6 +32,15 @@ class FoundTokenizer:
     """The commit, in hexadecimal; None for a path."""
 
 
+def can_be_name(path: str) -> bool:
+    """Tell whether a text can be the name of a tokenizer, unless it is a path that exists.
+
+    >>> can_be_name("gpt2"), can_be_name("openai/gpt2@main"), can_be_name("tokenizer.json"), can_be_name("./gpt2")
+    (True, True, False, False)
+    """
+    return bool(_NAME.fullmatch(path)) and not path.endswith((".json", ".model", ".tiktoken", ".txt"))
+
+
 def find_tokenizer(path: str) -> FoundTokenizer:
     """Return a path as it is if it exists or cannot be a name, else the local folder of the tokenizer of that name.
 
@@ -39,7 +48,7 @@ def find_tokenizer(path: str) -> FoundTokenizer:
         TokenizerError: If there is neither a file, nor a copy in the cache, nor one that can be fetched.
     """
     match = _NAME.fullmatch(path)
-    if os.path.exists(path) or match is None or path.endswith((".json", ".model", ".tiktoken", ".txt")):
+    if os.path.exists(path) or match is None or not can_be_name(path):
         return FoundTokenizer(path=path)
     name, revision = match["name"], match["revision"]
     folder = _cached(name, revision) or _fetched(path, name, revision)

@@ -115,8 +115,8 @@ def kind_of_file(file: str, content: bytes, options: TokenizerOptions) -> FileKi
 def _check_options_apply(file: str, kind: FileKind, options: TokenizerOptions) -> None:
     if kind != "ranks in JSON" and options.tokenizer_special_tokens != MEGATRON_SPECIAL_TOKENS:
         msg = (
-            f"{file}: expected no --tokenizer-special-tokens, which only ranks in JSON take, got a {kind} file; save "
-            f"the tokenizer with these tokens"
+            f"{file}: expected no --tokenizer-special-tokens, which only ranks in JSON take, got a {kind} file; leave "
+            f"the option out"
         )
         raise TokenizerError(msg)
     if kind != "tiktoken" and options.tiktoken_encoding is not None:

@@ -52,8 +52,8 @@ def _remedy(path: str, names: list[str]) -> str:
     whole = next((name for name in names if name.endswith((".model", ".tiktoken")) or name == "tekken.json"), None)
     if whole is not None:
         return (
-            f"use the file itself, --tokenizer-model {os.path.join(path, whole)}, for the tokens of its own library, "
-            f"to which transformers would add a BOS"
+            f"use the file itself, --tokenizer-model {os.path.join(path, whole)}, for the tokens of its own library; "
+            f"those of transformers may be others"
         )
     if {"vocab.json", "merges.txt"} <= set(names):
         vocabulary, merges = (os.path.join(path, name) for name in ("vocab.json", "merges.txt"))
@@ -118,10 +118,7 @@ def check_config_agrees(folder: str, config: dict[str, Any], loaded: tokenizers.
     Raises:
         TokenizerError: Naming the difference.
     """
-    remedy = (
-        "make the files agree (AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER) of transformers), "
-        "or use the tokenizer.json itself"
-    )
+    remedy = f"use --tokenizer-model {os.path.join(folder, 'tokenizer.json')} for the tokenizer.json alone"
     missing = next((token for token in _config_tokens(config) if loaded.token_to_id(token) is None), None)
     if missing is not None:
         msg = (

@@ -41,6 +41,7 @@ class ImaginedCluster:
 
     kind = "imagined"
     is_cluster = False
+    shortage = None
     """Its nodes need no check: there are none."""
 
     def __init__(self, slots: int) -> None:

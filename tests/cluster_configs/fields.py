@@ -1,6 +1,7 @@
 """The fields that the configurations may use, at every level: what is not listed here is taken for a typo.
 
-Kept by hand from the API references of KubeRay 1.6 (ray.io/v1), Kubernetes and Ray. A dict lists fields, a list says
+Kept by hand from the API references of KubeRay 1.6 (ray.io/v1), Kubernetes, Ray, EC2, Compute Engine, SkyPilot 0.14 and
+Anyscale. A dict lists fields, a list says
 what each element may be, a set holds the values allowed, a type is what a value must be; MAP is free names to text.
 """
 
@@ -12,17 +13,31 @@ MAP = object()
 QUANTITIES = {"cpu": str, "memory": str, "ephemeral-storage": str}
 RESOURCES = {"requests": QUANTITIES, "limits": QUANTITIES}
 METADATA = {"name": str, "namespace": str, "labels": MAP, "annotations": MAP}
+CONTAINER_SECURITY = {"allowPrivilegeEscalation": bool, "capabilities": {"drop": [{"ALL"}]}}
+NODE_SELECTOR = {"matchExpressions": [{"key": str, "operator": {"In", "NotIn"}, "values": [str]}]}
 POD = {
+    "restartPolicy": {"Never"},
     "nodeSelector": MAP,
+    "affinity": {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [NODE_SELECTOR]}}
+    },
     "serviceAccountName": str,
     "terminationGracePeriodSeconds": int,
-    "securityContext": {"runAsNonRoot": bool, "runAsUser": int, "runAsGroup": int, "fsGroup": int},
+    "securityContext": {
+        "runAsNonRoot": bool,
+        "runAsUser": int,
+        "runAsGroup": int,
+        "fsGroup": int,
+        "fsGroupChangePolicy": {"OnRootMismatch"},
+        "seccompProfile": {"type": {"RuntimeDefault"}},
+    },
     "tolerations": [{"key": str, "operator": {"Exists", "Equal"}, "value": str, "effect": str}],
     "containers": [
         {
             "name": str,
             "image": str,
             "imagePullPolicy": {"Always", "IfNotPresent", "Never"},
+            "securityContext": CONTAINER_SECURITY,
             "env": [{"name": str, "value": str, "valueFrom": {"secretKeyRef": {"name": str, "key": str}}}],
             "ports": [{"name": str, "containerPort": int}],
             "resources": RESOURCES,
@@ -47,6 +62,7 @@ RAY_CLUSTER = {
     "autoscalerOptions": {
         "idleTimeoutSeconds": int,
         "upscalingMode": {"Default", "Aggressive", "Conservative"},
+        "securityContext": CONTAINER_SECURITY,
         "resources": RESOURCES,
     },
     "headGroupSpec": {"rayStartParams": RAY_START, "template": POD_TEMPLATE},
@@ -75,7 +91,17 @@ KUBERNETES: dict[str, Any] = {
             "shutdownAfterJobFinishes": bool,
             "ttlSecondsAfterFinished": int,
             "runtimeEnvYAML": str,
+            "submitterPodTemplate": POD_TEMPLATE,
             "rayClusterSpec": RAY_CLUSTER,
+        },
+    },
+    "PodMonitor": {
+        "apiVersion": {"monitoring.coreos.com/v1"},
+        "kind": str,
+        "metadata": METADATA,
+        "spec": {
+            "selector": {"matchLabels": MAP},
+            "podMetricsEndpoints": [{"port": str, "relabelings": [{"sourceLabels": [str], "targetLabel": str}]}],
         },
     },
     "PersistentVolumeClaim": {
@@ -98,11 +124,17 @@ AWS_NODE = {
     "SecurityGroupIds": [str],
     "IamInstanceProfile": {"Arn": str, "Name": str},
     "InstanceMarketOptions": {"MarketType": {"spot"}, "SpotOptions": {"MaxPrice": str}},
-    "BlockDeviceMappings": [{"DeviceName": str, "Ebs": {"VolumeSize": int, "VolumeType": {"gp3"}}}],
+    "MetadataOptions": {"HttpTokens": {"required"}, "HttpPutResponseHopLimit": int},
+    "BlockDeviceMappings": [
+        {
+            "DeviceName": str,
+            "Ebs": {"VolumeSize": int, "VolumeType": {"gp3"}, "Encrypted": bool, "DeleteOnTermination": bool},
+        }
+    ],
 }
 GCP_NODE = {
     "machineType": str,
-    "scheduling": [{"preemptible": bool}],
+    "scheduling": {"provisioningModel": {"SPOT"}, "instanceTerminationAction": {"DELETE"}},
     "serviceAccounts": [{"email": str, "scopes": [str]}],
     "disks": [
         {
@@ -119,6 +151,41 @@ RAY_PROVIDERS: dict[str, Any] = {
     "local": {"type": str, "head_ip": str, "worker_ips": [str]},
 }
 RAY_NODES: dict[str, Any] = {"aws": AWS_NODE, "gcp": GCP_NODE, "local": {}}
+SKYPILOT: dict[str, Any] = {
+    "name": str,
+    "num_nodes": int,
+    "workdir": str,
+    "resources": {
+        "infra": str,
+        "cpus": str,
+        "memory": str,
+        "use_spot": bool,
+        "job_recovery": {"strategy": {"FAILOVER", "EAGER_NEXT_REGION"}, "max_restarts_on_errors": int},
+    },
+    "volumes": MAP,
+    "secrets": {"RAY_AUTH_TOKEN": type(None)},
+    "envs": MAP,
+    "setup": str,
+    "run": str,
+}
+ANYSCALE: dict[str, Any] = {
+    "name": str,
+    "image_uri": str,
+    "working_dir": str,
+    "entrypoint": str,
+    "max_retries": int,
+    "compute_config": {
+        "head_node": {"instance_type": str, "resources": {"CPU": int}},
+        "worker_nodes": [
+            {
+                "instance_type": str,
+                "min_nodes": int,
+                "max_nodes": int,
+                "market_type": {"ON_DEMAND", "SPOT", "PREFER_SPOT"},
+            }
+        ],
+    },
+}
 
 
 def ray_up_fields(config: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import re
 import shutil
@@ -16,30 +15,30 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from dsindex.yaml_file import read_yaml
-from tests.cluster_configs.fields import KUBERNETES, MAP, RAY_PROVIDERS, ray_up_fields, unknown_fields
+from tests.cluster_configs.configurations import CONFIGS, RAY_UP, ROOT, load
+from tests.cluster_configs.fields import (
+    ANYSCALE,
+    KUBERNETES,
+    MAP,
+    RAY_PROVIDERS,
+    SKYPILOT,
+    ray_up_fields,
+    unknown_fields,
+)
 from workflows.options.config import BuildConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).parents[2]
-CONFIGS = ROOT / "cluster_configs"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-RAY_UP = ["aws.yaml", "gcp.yaml", "on_premises.yaml"]
-KUBERAY = ["kuberay_rayjob.yaml", "kuberay_raycluster.yaml", "kuberay_storage.yaml"]
-SCRIPTS = ["local.sh", "slurm.sbatch"]
-SHARED = "/mnt/dsindex"
-
-
-def load(name: str) -> dict[str, Any]:
-    config = yaml.safe_load((CONFIGS / name).read_text())
-    assert isinstance(config, dict)
-    return config
+KUBERAY = ["kuberay_rayjob.yaml", "kuberay_raycluster.yaml", "kuberay_storage.yaml", "kuberay_monitoring.yaml"]
+SCRIPTS = ["local.sh", "slurm.sbatch", "kuberay_wait.sh"]
+JOBS = ["skypilot.yaml", "anyscale.yaml"]
+OTHERS = ["aws_stack.yaml", "build.yaml", "Containerfile", "README.md"]
 
 
 def test_every_file_is_covered_here() -> None:
-    known = {*RAY_UP, *KUBERAY, *SCRIPTS, "build.yaml", "Containerfile", "README.md"}
+    known = {*RAY_UP, *KUBERAY, *JOBS, *SCRIPTS, *OTHERS}
     assert {path.name for path in CONFIGS.iterdir()} == known
     readme = (CONFIGS / "README.md").read_text()
     assert not [name for name in known - {"README.md"} if name not in readme]
@@ -63,6 +62,12 @@ def check_kubernetes(config: dict[str, Any]) -> None:
         raise ValueError(unknown)
 
 
+def check_job(config: dict[str, Any]) -> None:
+    allowed = ANYSCALE if "entrypoint" in config else SKYPILOT
+    if unknown := unknown_fields(config, allowed):
+        raise ValueError(unknown)
+
+
 def check_build(config: dict[str, Any]) -> None:
     BuildConfig.model_validate(config)
 
@@ -70,6 +75,7 @@ def check_build(config: dict[str, Any]) -> None:
 CHECKS = [
     *[pytest.param(name, check_ray_up, id=name) for name in RAY_UP],
     *[pytest.param(name, check_kubernetes, id=name) for name in KUBERAY],
+    *[pytest.param(name, check_job, id=name) for name in JOBS],
     pytest.param("build.yaml", check_build, id="build.yaml"),
 ]
 
@@ -79,7 +85,7 @@ def test_configuration_is_valid(name: str, check: Any) -> None:
     check(load(name))
 
 
-FREE = {"file_mounts", "nodeSelector", "labels", "annotations"}
+FREE = {"file_mounts", "volumes", "envs", "secrets", "nodeSelector", "labels", "matchLabels", "annotations"}
 """Maps whose names are the user's own."""
 
 
@@ -122,66 +128,14 @@ def test_allow_list_knows_types_values_and_free_maps() -> None:
     assert len(unknown_fields({"a": True, "b": "z", "c": [{"d": 1, "f": 2}], "e": {"n": 3}}, allowed)) == 5
 
 
-# What each configuration promises.
-
-
-@pytest.mark.parametrize("name", ["aws.yaml", "gcp.yaml"])
-def test_cloud_head_is_on_demand_without_work_and_workers_are_spot(name: str) -> None:
-    types = load(name)["available_node_types"]
-    assert types["head"]["resources"]["CPU"] == 0
-    spot = {kind: re.search(r"spot|preemptible", json.dumps(types[kind]["node_config"])) for kind in types}
-    assert spot["head"] is None
-    assert spot["worker"] is not None
-    assert types["worker"]["min_workers"] == 0 < types["worker"]["max_workers"]
-
-
-def test_on_premises_head_has_no_work_and_fits_its_machines() -> None:
-    config = load("on_premises.yaml")
-    assert any("--num-cpus=0" in command for command in config["head_start_ray_commands"])
-    assert config["min_workers"] <= config["max_workers"] == len(config["provider"]["worker_ips"])
-
-
-@pytest.mark.parametrize("name", RAY_UP)
-def test_ray_up_mounts_the_shared_storage_and_sends_the_token(name: str) -> None:
-    config = load(name)
-    assert any(SHARED in command and "mount -t nfs" in command for command in config["initialization_commands"])
-    assert any(path.endswith("/.ray/auth_token") for path in config["file_mounts"])
-    assert "RAY_AUTH_MODE=token" in json.dumps(config)
-
-
-def kuberay_clusters() -> list[Any]:
-    job, cluster = load("kuberay_rayjob.yaml")["spec"], load("kuberay_raycluster.yaml")["spec"]
-    return [pytest.param(job["rayClusterSpec"], id="RayJob"), pytest.param(cluster, id="RayCluster")]
-
-
-@pytest.mark.parametrize("cluster", kuberay_clusters())
-def test_kuberay_pods_share_the_volume_under_requests_and_limits(cluster: dict[str, Any]) -> None:
-    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
-    assert cluster["authOptions"] == {"mode": "token", "secretName": "dsindex-ray-token"}
-    claim = load("kuberay_storage.yaml")["metadata"]["name"]
-    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        pod = group["template"]["spec"]
-        volumes = {volume["name"]: volume for volume in pod["volumes"]}
-        (container,) = pod["containers"]
-        mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
-        assert mounts[SHARED]["persistentVolumeClaim"] == {"claimName": claim}
-        assert container["resources"]["requests"].keys() == container["resources"]["limits"].keys() >= {"cpu", "memory"}
-
-
-def test_kuberay_job_can_be_retried_and_reads_its_configuration() -> None:
-    spec = load("kuberay_rayjob.yaml")["spec"]
-    assert spec["backoffLimit"] > 0
-    assert spec["shutdownAfterJobFinishes"] is True
-    (container,) = spec["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"]
-    folder = next(mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "config")
-    assert spec["entrypoint"] == f"python -m workflows build --config {folder}/build.yaml"
-
-
-def test_sample_build_keeps_everything_on_the_shared_storage() -> None:
-    config = BuildConfig.model_validate(read_yaml(str(CONFIGS / "build.yaml")))
-    assert config.address is None
-    for path in (*config.input, config.tokenizer_model, config.output_prefix, str(config.work_dir)):
-        assert path.startswith(f"{SHARED}/")
+@pytest.mark.parametrize("name", ["kuberay_rayjob.yaml", "kuberay_raycluster.yaml"])
+def test_labels_for_kueue_and_volcano_only_need_their_comment_sign_removed(name: str) -> None:
+    text = (CONFIGS / name).read_text()
+    for line in re.findall(r"^  # labels: .*$", text, re.MULTILINE):
+        config = yaml.safe_load(text.replace(line, line.replace("# ", "", 1)))
+        check_kubernetes(config)
+        assert any(label.endswith("/queue-name") for label in config["metadata"]["labels"])
+    assert len(re.findall(r"^  # labels: ", text, re.MULTILINE)) == 2
 
 
 # One version of Ray and Python everywhere.
@@ -198,6 +152,7 @@ MENTIONS = {
     "kuberay_raycluster.yaml": (1, 0),
     "slurm.sbatch": (1, 1),
     "Containerfile": (2, 1),
+    "skypilot.yaml": (0, 1),
     "README.md": (1, 1),
 }
 """How often each file must name Ray's and Python's version at least."""
@@ -232,16 +187,26 @@ def test_other_versions_would_be_seen(text: str) -> None:
     assert versions_in(text) == (["2.59.0"], ["3.10"])
 
 
-def test_containerfile_copies_what_the_package_needs() -> None:
+def copied_into_image() -> set[str]:
     lines = [line for line in (CONFIGS / "Containerfile").read_text().splitlines() if line.startswith("COPY")]
-    copied = {word for line in lines for word in line.split()[2:-1]}
+    return {word for line in lines for word in line.split()[2:-1]}
+
+
+def test_containerfile_copies_what_the_package_needs() -> None:
     packages = {name.rstrip("*") for name in PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
-    assert copied == {
+    assert copied_into_image() == {
         "pyproject.toml",
         PYPROJECT["project"]["readme"],
         *PYPROJECT["project"]["license-files"],
         *packages,
     }
+
+
+def test_build_context_has_what_the_containerfile_copies_and_nothing_else() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    assert rules[0] == "*"
+    assert {rule[1:] for rule in rules if rule.startswith("!")} == copied_into_image()
 
 
 # Shell.
@@ -270,7 +235,7 @@ def test_script_passes_shellcheck(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_syntax_error_in_a_script_is_caught(name: str, tmp_path: Path) -> None:
     broken = tmp_path / name
-    broken.write_text((CONFIGS / name).read_text().replace("\nfi\n", "\nif\n", 1))
+    broken.write_text((CONFIGS / name).read_text().replace("fi\n", "if\n", 1))
     assert subprocess.run(["bash", "-n", broken], capture_output=True, check=False).returncode != 0
 
 

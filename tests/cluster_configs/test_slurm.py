@@ -1,9 +1,10 @@
-"""The Slurm script's exit status, with Slurm and Ray played by small scripts: it believes the manifest, not them."""
+"""The Slurm script, with Slurm and Ray played by small scripts: it believes the command's own exit code, not theirs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,21 +18,22 @@ from tests.support.processes import PATIENCE_SECONDS, wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    Start = Callable[..., subprocess.Popen[str]]
+
 SCRIPT = Path(__file__).parents[2] / "cluster_configs" / "slurm.sbatch"
 
 SRUN = """#!/usr/bin/env bash
-# Plays srun: runs what it is given, as the only node.
+# Plays srun: runs what it is given, as the node of NODE.
 while [[ "$1" == --* ]]; do shift; done
-exec "$@"
+SLURM_NODEID="${NODE:-0}" exec "$@"
 """
 SCONTROL = """#!/usr/bin/env bash
 # Plays scontrol: names the nodes, and writes down what is queued again.
 case "$1" in
-show) echo node-1 && echo node-2 ;;
+show) echo node-1 && echo "${SECOND_NODE:-127.0.0.2}" ;;
 requeue) echo "$2" >>"$RECORD" ;;
 esac
 """
-HOSTNAME = "#!/usr/bin/env bash\necho 10.1.2.3 172.17.0.1\n"
 RAY = """#!/usr/bin/env bash
 # Plays ray symmetric-run: the arguments up to -- are Ray's.
 echo "$@" >"$ARGUMENTS"
@@ -41,40 +43,39 @@ shift
 exec "$@"
 """
 PYTHON = """#!/usr/bin/env bash
-# Plays the build, and leaves everything else to the real Python.
+# Plays the command, and leaves everything else to the real Python.
 [[ "$1 $2" == "-m workflows" ]] || exec "$REAL_PYTHON" "$@"
+printf '%s\\n' "$RAY_ADDRESS" "${@:3}" >"$ARGUMENTS.command"
 case "$PLAY" in
-done) touch "$MANIFEST" ;;
 fails) exit 1 ;;
 terminated) exit 143 ;;
-slow) touch "$RECORD.begun"; sleep 3600 & wait $! ;;
+slow) touch "$RECORD.begun"; trap 'exit 143' TERM; sleep 3600 & wait $! ;;
 esac
 """
+JOB = f"{os.getpid()}1234"
+"""Not that of a test that runs at the same time."""
+ADDRESS = "127.0.0.1:21234"
+"""Of the interface `lo`, with a port made from the job's id."""
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     binaries = tmp_path / ".venv" / "bin"
     binaries.mkdir(parents=True)
-    played = {"srun": SRUN, "scontrol": SCONTROL, "hostname": HOSTNAME, "ray": RAY, "python": PYTHON}
-    for name, text in played.items():
+    for name, text in {"srun": SRUN, "scontrol": SCONTROL, "ray": RAY, "python": PYTHON}.items():
         (binaries / name).write_text(text)
         (binaries / name).chmod(0o755)
-    (tmp_path / "build.yaml").write_text(f"output-prefix: {tmp_path}/out\njson_keys: [text, title]\n")
-    (tmp_path / "out_title_document.manifest.json").touch()
-    slurm = {"SLURM_JOB_ID": "71234", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NUM_NODES": "2"}
+    (tmp_path / "build.yaml").touch()
+    slurm = {"SLURM_JOB_ID": JOB, "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NUM_NODES": "2"}
     slurm |= {"SLURM_JOB_NODELIST": "node-[1-2]", "SLURM_CPUS_PER_TASK": "32", "REAL_PYTHON": sys.executable}
-    paths = {"RECORD": tmp_path / "queued", "ARGUMENTS": tmp_path / "arguments"}
-    paths["MANIFEST"] = tmp_path / "out_text_document.manifest.json"
-
+    slurm |= {"RECORD": str(tmp_path / "queued"), "ARGUMENTS": str(tmp_path / "arguments"), "DSINDEX_INTERFACE": "lo"}
     started: list[subprocess.Popen[str]] = []
 
-    def run(play: str) -> subprocess.Popen[str]:
-        environment = {**os.environ, **slurm, **{name: str(path) for name, path in paths.items()}, "PLAY": play}
+    def run(*command: str, play: str = "done", **environment: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            ["bash", str(SCRIPT), "build.yaml"],
+            ["bash", str(SCRIPT), *(command or ("build.yaml",))],
             cwd=tmp_path,
-            env=environment,
+            env={**os.environ, **slurm, "PLAY": play, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -88,6 +89,18 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+    for folder in folders_on_node():
+        shutil.rmtree(folder)
+
+
+def folders_on_node() -> list[Path]:
+    return list(Path("/tmp").glob(f"dsindex-{JOB}-*"))
+
+
+def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Wait for the script; return its exit code and what it wrote to standard error."""
+    _, shown = process.communicate(timeout=PATIENCE_SECONDS)
+    return process.returncode, shown
 
 
 @pytest.mark.parametrize(
@@ -97,55 +110,100 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
         ("fails", 1, "its exit code: 1"),
         ("terminated", 143, "its exit code: 143"),
         ("never-started", 1, "its exit code: none"),
-        ("does-nothing", 1, "out_text_document.manifest.json"),
     ],
 )
-def test_exit_status_is_that_of_the_build_and_its_manifest(
-    start: Callable[[str], subprocess.Popen[str]], play: str, code: int, says: str
-) -> None:
-    process = start(play)
-    _, shown = process.communicate(timeout=PATIENCE_SECONDS)
-    assert process.returncode == code
+def test_exit_status_is_that_of_the_command(start: Start, play: str, code: int, says: str) -> None:
+    returned, shown = outcome(start(play=play))
+    assert returned == code
     assert says in shown
 
 
-def test_ray_that_never_started_is_a_failure_although_an_old_manifest_lies_there(
-    start: Callable[[str], subprocess.Popen[str]], tmp_path: Path
-) -> None:
-    (tmp_path / "out_text_document.manifest.json").touch()
-    process = start("never-started")
-    process.communicate(timeout=PATIENCE_SECONDS)
-    assert process.returncode == 1
+@pytest.mark.parametrize(
+    ("given", "run"),
+    [
+        (("build.yaml",), ["build", "--config", "build.yaml"]),
+        (("verify", "--data-path", "a folder/x", "--json"), ["verify", "--data-path", "a folder/x", "--json"]),
+        (("merge", "$HOME", '"', "'"), ["merge", "$HOME", '"', "'"]),
+    ],
+    ids=["configuration", "command", "quotes"],
+)
+def test_any_command_runs_on_the_cluster(start: Start, tmp_path: Path, given: tuple[str, ...], run: list[str]) -> None:
+    assert outcome(start(*given))[0] == 0
+    assert (tmp_path / "arguments.command").read_text().splitlines() == [ADDRESS, *run]
 
 
-def test_ray_gets_the_heads_address_and_nothing_is_left(
-    start: Callable[[str], subprocess.Popen[str]], tmp_path: Path
+@pytest.mark.parametrize(("given", "says"), [((), "expected a command: "), (("lost.yaml",), "lost.yaml: no such file")])
+def test_missing_command_or_configuration_is_told(given: tuple[str, ...], says: str) -> None:
+    shown = subprocess.run(["bash", SCRIPT, *given], capture_output=True, text=True, check=False)
+    assert (shown.returncode, shown.stderr.startswith(f"slurm.sbatch: {says}")) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("environment", "cpus"),
+    [
+        ({}, 0),
+        ({"NODE": "1"}, 32),
+        ({"SLURM_JOB_NUM_NODES": "1"}, 32),
+        ({"DSINDEX_HEAD_CPUS": "16"}, 16),
+    ],
+    ids=["head", "worker", "alone", "chosen"],
+)
+def test_head_runs_no_tasks_unless_it_is_alone(
+    start: Start, tmp_path: Path, environment: dict[str, str], cpus: int
 ) -> None:
-    process = start("done")
-    process.communicate(timeout=PATIENCE_SECONDS)
-    arguments = (tmp_path / "arguments").read_text()
-    assert arguments.startswith("symmetric-run --address 10.1.2.3:21234 --min-nodes 2 --num-cpus=32 ")
+    assert outcome(start(**environment))[0] == 0
+    nodes = environment.get("SLURM_JOB_NUM_NODES", "2")
+    begins = f"symmetric-run --address {ADDRESS} --min-nodes {nodes} --num-cpus={cpus} "
+    assert (tmp_path / "arguments").read_text().startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({"DSINDEX_INTERFACE": "ib9"}, "ib9: "),
+        ({"DSINDEX_INTERFACE": "", "SECOND_NODE": "node-2.invalid"}, "node-2.invalid: "),
+        ({"DSINDEX_INTERFACE": ""}, "127.0.0.2: expected another node, got an address of this one"),
+    ],
+    ids=["no such interface", "no such node", "own address"],
+)
+def test_address_that_other_nodes_cannot_reach_is_refused(start: Start, environment: dict[str, str], says: str) -> None:
+    code, shown = outcome(start(**environment))
+    assert code == 1
+    assert shown.startswith(says)
+    assert "; set DSINDEX_INTERFACE to one with an IPv4 address, of lo" in shown
+
+
+def test_nothing_is_left_on_the_shared_storage_and_on_the_node(start: Start, tmp_path: Path) -> None:
+    former = Path(f"/tmp/dsindex-{JOB}-killed")
+    former.mkdir(exist_ok=True)
+    assert outcome(start())[0] == 0
+    folder = Path((tmp_path / "arguments").read_text().split("--temp-dir=")[1].split()[0])
+    assert folder.parent.name.startswith(f"dsindex-{JOB}-")
+    assert folders_on_node() == []
     assert not list(tmp_path.glob(".slurm-*"))
 
 
-def test_folder_of_a_former_run_is_used_again_and_other_files_in_it_stay(
-    start: Callable[[str], subprocess.Popen[str]], tmp_path: Path
-) -> None:
-    folder = tmp_path / ".slurm-71234"
+def test_cancelled_job_stops_its_command_and_leaves_nothing(start: Start, tmp_path: Path) -> None:
+    process = start(play="slow")
+    wait_until((tmp_path / "queued.begun").exists, "the command")
+    os.killpg(process.pid, signal.SIGTERM)  # as scancel does, for every process of the job
+    assert outcome(process)[0] == 143
+    assert folders_on_node() == []
+    assert not list(tmp_path.glob(".slurm-*"))
+
+
+def test_folder_of_a_former_run_is_used_again_and_other_files_in_it_stay(start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / f".slurm-{JOB}"
     folder.mkdir()
     for name in (".dsindex-run", "token", "exit-code", "mine"):
-        (folder / name).write_text("former")
-    process = start("done")
-    process.communicate(timeout=PATIENCE_SECONDS)
-    assert process.returncode == 0
+        (folder / name).write_text("0")
+    assert outcome(start(play="never-started"))[0] == 1
     assert [path.name for path in folder.iterdir()] == ["mine"]
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_folder_that_the_script_has_not_made_is_refused_and_kept(
-    start: Callable[[str], subprocess.Popen[str]], tmp_path: Path, linked: bool
-) -> None:
-    folder, mine = tmp_path / ".slurm-71234", tmp_path / "mine"
+def test_folder_that_the_script_has_not_made_is_refused_and_kept(start: Start, tmp_path: Path, linked: bool) -> None:
+    folder, mine = tmp_path / f".slurm-{JOB}", tmp_path / "mine"
     mine.mkdir()
     (mine / "token").write_text("mine")
     if linked:
@@ -153,18 +211,15 @@ def test_folder_that_the_script_has_not_made_is_refused_and_kept(
         folder.symlink_to(mine)
     else:
         mine.rename(folder)
-    process = start("done")
-    _, shown = process.communicate(timeout=PATIENCE_SECONDS)
-    assert process.returncode == 1
-    assert ".slurm-71234 exists, but this script did not create it; move it away" in shown
+    code, shown = outcome(start())
+    assert code == 1
+    assert f".slurm-{JOB} exists, but this script did not create it; move it away" in shown
     assert (folder / "token").read_text() == "mine"
 
 
-def test_end_of_time_stops_the_build_and_queues_it_again(
-    start: Callable[[str], subprocess.Popen[str]], tmp_path: Path
-) -> None:
-    process = start("slow")
-    wait_until((tmp_path / "queued.begun").exists, "the build")
+def test_end_of_time_stops_the_build_and_queues_it_again(start: Start, tmp_path: Path) -> None:
+    process = start(play="slow")
+    wait_until((tmp_path / "queued.begun").exists, "the command")
     process.send_signal(signal.SIGUSR1)
     assert process.wait(PATIENCE_SECONDS) == 0
-    assert (tmp_path / "queued").read_text() == "71234\n"
+    assert (tmp_path / "queued").read_text() == f"{JOB}\n"

@@ -154,7 +154,7 @@ def test_work_folder_goes_after_success_unless_it_is_kept(make_config: MakeConfi
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"append_eod": False}, "append-eod was 0 and is not set"),
+        ({"append_eod": False}, r"append-eod was on \(token 0\) and is off"),
         ({"tokenizer_model": str(OWN.bos_tokenizer)}, "tokenizer was .* and is"),
         ({"input": (str(OWN.docs), str(OWN.sentences)), "shard_size": "9KiB"}, "shard-size was 8192 and is 9216"),
         ({"input": (str(OWN.sentences),)}, r"the input .*docs\.jsonl is missing from --input"),

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,10 +39,14 @@ class Commands:
     """dsindex commands and signals for a cluster."""
 
     cluster: LocalCluster
+    variables: dict[str, str] = field(default_factory=dict)
+    """More of them, which take precedence."""
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**self.cluster.environment, **self.cluster.access}
+        """The token is all that is needed: the commands turn authentication on by themselves."""
+        given = {**self.cluster.environment, **self.cluster.access, **self.variables}
+        return {name: value for name, value in given.items() if name != "RAY_AUTH_MODE"}
 
     def signal_workers(self, name: str, number: signal.Signals) -> list[str]:
         """Send a signal to the workers of a node, not to the node itself, whose silence would be taken for its end.
@@ -204,3 +208,16 @@ def test_check_asks_every_node(commands: Commands, tmp_path: Path) -> None:
     assert len(rows) == 2  # the head has no CPUs and runs no tasks; the removed worker's place was taken
     assert all(row.endswith("audited") for row in rows)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.ray
+def test_token_of_another_cluster_is_told_in_one_line(commands: Commands, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0" * 64)
+    commands.variables["RAY_AUTH_TOKEN_PATH"] = str(token)
+    prefix = tmp_path / "out" / "x"
+    code, shown = commands.run("merge", "--input", str(OWN.merge_inputs[0]), "--output-prefix", str(prefix))
+    assert code == 1
+    address = commands.cluster.access["RAY_ADDRESS"]
+    assert shown.startswith(f"dsindex merge: {address}: the cluster does not accept the token in {token}; set RAY_")
+    assert shown.count("\n") == 1

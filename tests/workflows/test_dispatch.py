@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from dsindex.errors import BadRecordError, InputError, OutputError, TaskError
-from workflows.execution.calls import Call, Outcome
+from workflows.execution.calls import Call, Outcome, Shortage
 from workflows.execution.dispatch import DispatchStatistics, RetryPolicy, is_machine_fault, run_calls
 
 FAST = RetryPolicy(first_pause_seconds=0.0)
@@ -25,7 +26,9 @@ class FakeExecutor:
     abandoned: list[int] = field(default_factory=list)
     most_in_flight: int = 0
     running: dict[int, Call] = field(default_factory=dict)
+    since: dict[int, float] = field(default_factory=dict)
     closed: bool = False
+    shortage: Shortage | None = None
 
     def share(self, value: object) -> object:
         return value
@@ -33,8 +36,12 @@ class FakeExecutor:
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:  # noqa: ARG002
         self.started.append(call.name)
         self.running[len(self.started)] = call
+        self.since[len(self.started)] = time.monotonic()
         self.most_in_flight = max(self.most_in_flight, len(self.running))
         return len(self.started)
+
+    def running_since(self, attempt_id: int) -> float | None:
+        return self.since[attempt_id]
 
     def wait(self, timeout: float) -> list[Outcome]:  # noqa: ARG002
         for attempt_id in sorted(self.running, reverse=self.last_first):
@@ -234,3 +241,21 @@ def test_transient_errors_of_our_own_are_machine_faults() -> None:
     assert not is_machine_fault(refused)
     refused.transient = True
     assert is_machine_fault(refused)
+
+
+def test_no_second_attempt_while_a_cluster_has_no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workflows.execution.dispatch.POLL_SECONDS", 0.0)
+    executor = FakeExecutor(hang={"call[0]"}, shortage=Shortage(num_wanted=1, since=0.0, reason="none"))
+    rounds = 0
+
+    def on_idle() -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 5:
+            assert executor.started == ["call[0]"]
+            executor.shortage = None
+
+    call = Call(name="call[0]", place="", function=int, arguments=())
+    policy = RetryPolicy(deadline_seconds=0.0)
+    run_calls(executor, [(0, call)], on_result=lambda *_: None, policy=policy, on_idle=on_idle)
+    assert executor.started == ["call[0]", "call[0]"]

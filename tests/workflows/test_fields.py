@@ -291,6 +291,12 @@ def test_condition_that_leaves_out_everything_is_an_error(source: Path, tmp_path
         run_build(config_of(source, tmp_path, where=".nosuch"), reporter=quiet)
 
 
+def test_records_that_are_all_bad_are_an_error(tmp_path: Path, quiet: Reporter) -> None:
+    (tmp_path / "bad.jsonl").write_text("{}\n\n{}\n")
+    with pytest.raises(InputError, match="got none but 2 bad ones; leave out --on-bad-record quarantine to see what"):
+        run_build(config_of(tmp_path, tmp_path, input=(str(tmp_path / "bad.jsonl"),)), reporter=quiet)
+
+
 def test_share_of_bad_records_counts_filtered_ones_as_records(source: Path, tmp_path: Path, quiet: Reporter) -> None:
     options = {"where": ".n == 5", "max_bad_records": "1%"}
     report = run_build(config_of(source, tmp_path, **options), reporter=quiet)

@@ -103,7 +103,7 @@ def test_tiny_job_publishes_resumes_and_owns(tmp_path: Path, quiet: Reporter) ->
     assert done == paths[2:]
     data = IndexedDataset(config.output_prefix)
     assert [bytes(data[number]).decode() for number in range(len(data))] == ["aaaaa", "bbbbb", "ccccc"]
-    published = ["bytes.bin", "bytes.idx", "bytes.manifest.json"]
+    published = ["bytes.bin", "bytes.idx", "bytes.manifest.json", "bytes.progress.json"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == published
     assert run_bytes(config, paths, quiet)
     with pytest.raises(PlanError, match="the inputs are in another order"):

@@ -126,6 +126,24 @@ def test_broken_link_in_a_folder_is_named() -> None:
     write("in/a.jsonl")
     Path("in/gone.jsonl").symlink_to("nowhere")
     assert refusal("in") == "in/gone.jsonl: cannot be read (No such file or directory); check --input"
+    Path("in/gone.jsonl").unlink()
+    Path("in/b.jsonl").symlink_to("b.jsonl")
+    assert refusal("in") == "in/b.jsonl: cannot be read (Too many levels of symbolic links); check --input"
+    assert refusal("s3://in/a.jsonl").endswith("; fetch or mount it first: inputs are local files")
+
+
+def test_patterns_follow_links_but_not_in_circles() -> None:
+    write("in/a.jsonl", "in/sub/b.jsonl", "elsewhere/c.jsonl")
+    Path("in/far").symlink_to("../elsewhere")
+    Path("in/near").symlink_to("sub")
+    names = ["in/a.jsonl", "in/far/c.jsonl", "in/near/b.jsonl", "in/sub/b.jsonl"]
+    assert found("in/**/*.jsonl") == names
+    Path("elsewhere/back").symlink_to("../in")
+    Path("elsewhere/again").symlink_to("../in")
+    for pattern in ("in/**/*.jsonl", "i*/**"):
+        expected = f"{pattern}: expected folders without links that lead in circles, got in/far/"
+        assert refusal(pattern).startswith(expected)
+    assert found("in") == ["in/a.jsonl", "in/sub/b.jsonl"]
 
 
 @pytest.mark.parametrize("other", ["a.jsonl.gz", "a.parquet", "a.json"])

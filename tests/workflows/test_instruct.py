@@ -273,8 +273,8 @@ def test_command_takes_the_yaml_of_the_spec_as_it_is(tmp_path: Path, capsys: pyt
     assert IndexedDataset(f"{tmp_path}/out/spec_text_document")[0].tolist() == expected.tokens.tolist()
     assert IndexedDataset(f"{tmp_path}/out/spec_loss_mask")[0].tolist() == expected.mask.tolist()
     shown = capsys.readouterr().out
-    assert "1 lines = 1 kept + 0 quarantined + 0 blank" in shown
-    assert f"1 conversations, 1 sequences, {len(expected.tokens)} tokens, {expected.mask.sum()} trainable" in shown
+    assert "1 line = 1 kept + 0 quarantined + 0 blank" in shown
+    assert f"1 conversation, 1 sequence, {len(expected.tokens)} tokens, {expected.mask.sum()} trainable" in shown
     assert main([*command, "--executor", "local"]) == 0
     assert "already complete: the same plan was carried out before, nothing was done" in capsys.readouterr().out
     for name in ("text_document", "loss_mask"):

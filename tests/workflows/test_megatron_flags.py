@@ -192,7 +192,7 @@ def test_flags_without_effect_are_named_once() -> None:
     note = take_megatron_flags(merged) or ""
     assert merged == {"input": ["a"], "tokenizer_type": "Llama2Tokenizer"}
     for name in [*WITHOUT_EFFECT, "vocab_size"]:
-        assert note.count(f"--{name.replace('_', '-')} ") == 1, name
+        assert note.replace(",", "").count(f"--{name.replace('_', '-')} ") == 1, name
     assert take_megatron_flags(merged) is None
 
 
@@ -208,7 +208,7 @@ def test_size_of_the_vocabulary_counts_for_ranks_only() -> None:
     ("kind", "message"),
     [
         ("NullTokenizer", "got 'NullTokenizer', whose texts are numbers"),
-        ("BertWordPieceLowerCase", "use HuggingFaceTokenizer with the folder of a tokenizer.json"),
+        ("BertWordPieceLowerCase", "got 'BertWordPieceLowerCase', which is not read"),
         ("SFTTokenizer", "use `dsindex instruct`"),
         ("Gpt2", "got 'Gpt2'"),
     ],

@@ -9,6 +9,7 @@ import pytest
 
 from dsindex.errors import OutputError
 from tests.support.golden import OWN
+from tests.support.text_tokenizers import word_piece
 from workflows.cli import main
 
 if TYPE_CHECKING:
@@ -114,6 +115,73 @@ def test_wrong_options_and_places_are_named(
     assert_nothing_published(tmp_path / "out")
 
 
+@pytest.mark.parametrize("prefix", ["", ".", "out/", "out/.."])
+@pytest.mark.parametrize("command", ["build", "merge"])
+def test_prefix_without_a_name_is_refused(prefix: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main([command, "--input", "x", "--output-prefix", prefix])
+    assert_one_sentence(capsys, code, f"--output-prefix: expected a path .* got '{prefix}'", expected_code=2)
+
+
+@pytest.mark.parametrize("below", ["", "/deeper"])
+def test_file_in_the_place_of_the_work_folder_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], below: str
+) -> None:
+    good = write(tmp_path / "good.jsonl", GOOD)
+    given = ["--work-dir", good + below, "--output-prefix", str(tmp_path / "x")]
+    code = main(["build", "--input", good, *TOKENIZER, *given])
+    assert_one_sentence(capsys, code, r"good\.jsonl: expected a folder for the work folder, got a file; choose")
+    assert (tmp_path / "good.jsonl").read_bytes() == GOOD
+
+
+def test_values_of_a_file_are_explained_in_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = {
+        "workers: four": "--workers: expected an integer, got 'four'",
+        "shard_deadline: [1]": "--shard-deadline: expected a number, got [1]",
+        "append_eod: maybe": "--append-eod: expected true or false, got 'maybe'",
+        "engine: fast": "--engine: expected one of auto, gigatoken, reference or tokenizers, got 'fast'",
+        "max_record_size: 0": "--max-record-size: expected at least 1, got 0",
+        "json_keys: []": "--json-keys: expected at least one, got none",
+        "eod_token: 5": "--eod-token: expected text, got 5; quote it if it looks like a number",
+        "input_list: {a: 1}": "--input-list: expected a list, got {'a': 1}",
+        "vocab_size: 2147483648": "--vocab-size: expected less than 2147483648, got 2147483648",
+    }
+    (tmp_path / "c.yaml").write_text("\n".join(values))
+    assert main(["build", "--config", str(tmp_path / "c.yaml"), "--input", "x", *TOKENIZER]) == 2
+    shown = capsys.readouterr().err
+    for sentence in values.values():
+        assert sentence in shown
+    assert "should" not in shown
+
+
+def test_small_builds_are_told_in_small_units(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = write(tmp_path / "good.jsonl", GOOD)
+    assert main(["build", "--input", good, *TOKENIZER, "--output-prefix", str(tmp_path / "x")]) == 0
+    shown = capsys.readouterr()
+    assert f"{len(GOOD)} B of input" in shown.out
+    assert ", 1 shard, " in shown.out
+    assert "1 line = 1 kept" in shown.out
+    assert "x_text_document: 1 document, 1 sequence, " in shown.out
+    assert "1 documents" not in shown.err
+    assert "e-0" not in shown.out + shown.err
+
+
+def test_slow_engine_and_repeated_inputs_are_said_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = write(tmp_path / "good.jsonl", GOOD)
+    tokenizer = write(tmp_path / "tokenizer.json", word_piece())
+    given = ["build", "--input", good, good, "--tokenizer-model", tokenizer, "--output-prefix", str(tmp_path / "x")]
+    assert main(given) == 0
+    shown = capsys.readouterr().err.splitlines()
+    [slow] = [line for line in shown if "which takes" in line]
+    assert slow.startswith("tokenizers encodes, which takes about fifty times as long as gigatoken: ")
+    [twice] = [line for line in shown if "given more than once" in line]
+    [begun] = [line for line in shown if line.startswith("tokenize: ")]
+    assert shown.index(slow) < shown.index(twice) < shown.index(begun)
+    assert main([*given, "--fresh", "--engine", "reference"]) == 0
+    assert "which takes" not in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_bad_record_with_the_smallest_input_and_offset_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -131,7 +199,9 @@ def test_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.C
     (tmp_path / "file").write_text("a file, where a folder is wanted")
     good = write(tmp_path / "good.jsonl", GOOD)
     code = main(["build", "--input", good, *TOKENIZER, "--output-prefix", str(tmp_path / "file" / "x")])
-    assert_one_sentence(capsys, code, r"file.*cannot be written")
+    assert_one_sentence(
+        capsys, code, r"file: expected a folder for the work folder, got a file; choose another --work-dir or --output"
+    )
 
 
 def test_too_little_room_is_said_before_work_starts(

@@ -248,7 +248,20 @@ def test_fresh_with_a_bad_line_keeps_the_old_dataset(capsys: pytest.CaptureFixtu
     Path("b.jsonl").write_bytes(LINES[1] + b"{broken\n")
     assert build("b.jsonl", options=["--fresh"]) == 1
     assert "b.jsonl, line 2: " in message(capsys)
-    assert {name: data for name, data in contents("out").items() if ".build" not in name} == before
+    after = {name: data for name, data in contents("out").items() if ".build" not in name}
+    assert json.loads(after.pop("out/x.progress.json"))["state"] == "failed"
+    del before["out/x.progress.json"]
+    assert after == before
+
+
+def test_users_file_of_the_name_of_the_progress_file_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("out").mkdir()
+    Path("out/x.progress.json").write_text("mine")
+    for fresh in ([], ["--fresh"]):
+        assert build("a.jsonl", options=fresh) == 0
+        assert "x.progress.json: is not dsindex's" in capsys.readouterr().err
+        assert Path("out/x.progress.json").read_text() == "mine"
+    assert not list(Path("out").glob("*.partial*"))
 
 
 @pytest.mark.parametrize("options", [["--tokenizer-model", "nothing"], ["--input", "gone.jsonl"]])

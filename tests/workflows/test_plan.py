@@ -105,7 +105,7 @@ OLD = Plan(settings=SETTINGS, inputs=(file_of("a"), file_of("b"))).to_json()
     [
         ({}, [file_of("a"), file_of("b")], None),
         ({}, [file_of("a"), file_of("new"), file_of("b")], None),
-        ({"append-eod": None}, [file_of("a"), file_of("b")], "append-eod was 0 and is not set"),
+        ({"append-eod": None}, [file_of("a"), file_of("b")], "append-eod was on (token 0) and is off"),
         ({"engine": "x"}, [file_of("a"), file_of("b")], 'engine was not set and is "x"'),
         ({}, [file_of("a")], "the input /b is missing from --input"),
         ({}, [file_of("a"), file_of("b", 11)], "the input /b was written again (10 bytes then, 11 now)"),

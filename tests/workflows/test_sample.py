@@ -13,7 +13,7 @@ from dsindex.text.encoders import make_encoder
 from dsindex.text.engines import choose_engine
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.golden import OWN
-from workflows.stages.sample import Piece, audited_pieces, encode_piece, spread_pieces
+from workflows.stages.sample import Piece, audited_pieces, encode_piece, examine_sample, spread_pieces
 from workflows.state.inputs import find_inputs
 
 if TYPE_CHECKING:
@@ -90,3 +90,16 @@ def test_tokens_of_shortened_texts_are_estimated(tmp_path: Path) -> None:
     )
     assert short.longest_text < exact.longest_text / 10
     assert short.tokens == pytest.approx(exact.tokens, rel=0.05)
+
+
+def test_records_that_may_not_fit_in_memory_are_no_part_of_the_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = load_tokenizer(str(OWN.plain_tokenizer))
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "word " * 10_000}) + "\n")
+    inputs = find_inputs([str(tmp_path / "a.jsonl")])
+    engine = choose_engine(tokenizer, "tokenizers", add_special_tokens=True)
+
+    assert examine_sample(inputs, ["text"], tokenizer, engine).documents < 10
+    monkeypatch.setattr("workflows.stages.sample.SAMPLED_RECORD_BYTES", 20_000)
+    assert examine_sample(inputs, ["text"], tokenizer, engine).documents == inputs[0].size_bytes / 1000

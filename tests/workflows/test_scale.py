@@ -45,6 +45,7 @@ class Simulated:
     kind = "simulated"
     slots = backlog = 256
     is_cluster = False
+    shortage = None
 
     def __init__(self) -> None:
         self.running: list[tuple[int, Call]] = []
@@ -60,6 +61,9 @@ class Simulated:
         self.running.append((self.num_attempts, call))
         self.most_in_flight = max(self.most_in_flight, len(self.running))
         return self.num_attempts
+
+    def running_since(self, attempt_id: int) -> float | None:
+        raise AssertionError(attempt_id)  # nothing is overdue
 
     def wait(self, timeout: float) -> list[Outcome]:  # noqa: ARG002
         began = time.process_time()
@@ -200,12 +204,14 @@ class Scripted:
 
     kind = "processes"
     is_cluster = False
+    shortage = None
 
     def __init__(self, slots: int, clock: list[float]) -> None:
         self.slots = slots
         self.backlog = 0
         self.clock = clock
         self.running: dict[int, tuple[float, Call]] = {}
+        self.since: dict[int, float] = {}
         self.num_attempts = 0
         self.in_flight: list[int] = []
 
@@ -216,7 +222,11 @@ class Scripted:
         self.num_attempts += 1
         seconds = call.arguments[0].pop(0)
         self.running[self.num_attempts] = (self.clock[0] + seconds, call)
+        self.since[self.num_attempts] = self.clock[0]
         return self.num_attempts
+
+    def running_since(self, attempt_id: int) -> float | None:
+        return self.since[attempt_id]
 
     def wait(self, timeout: float) -> list[Outcome]:
         self.in_flight.append(len(self.running))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -184,6 +185,16 @@ def test_another_text_for_a_finished_output_leaves_no_work_folder(
     assert main([*WORDS]) == 1
     assert f"was written again ({len(TEXT)} bytes then, {len(OTHER)} now)" in message(capsys)
     assert not STORED.parent.parent.exists()
+
+
+def test_damage_is_named_and_can_be_piped_again(pipe: type[Piped], capsys: pytest.CaptureFixture[str]) -> None:
+    pipe(gzip.compress(TEXT)[:-9])
+    assert main([*WORDS]) == 1
+    said = message(capsys)
+    assert f"dsindex build: - (stored as {STORED.absolute()}): expected gzip data, but the member" in said
+    assert said.rstrip().endswith("; --fresh reads standard input again")
+    pipe(gzip.compress(TEXT))
+    assert main([*WORDS, "--fresh"]) == 0
 
 
 def test_bad_record_is_named_and_can_be_quarantined_without_piping_again(

@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from dsindex.amounts import count
 from dsindex.conversion import Conversion
 from dsindex.indices.task import BlendIndexTask
 from dsindex.rescue.outputs import RepairReport
@@ -64,7 +65,7 @@ class IndexResult(IndexReport):
         return describe_index(self).rstrip()
 
     def __repr__(self) -> str:
-        caches = ", ".join(f"{result.name}: {result.num_samples:,} samples" for result in self.results)
+        caches = ", ".join(f"{result.name}: {count(result.num_samples, 'sample')}" for result in self.results)
         return f"{type(self).__name__}({caches or 'nothing was built'})"
 
 
@@ -242,7 +243,7 @@ def fields_of(report: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
 
 def _show(result: object, prefixes: tuple[str, ...], *counts: tuple[int, int]) -> str:
     shown = (
-        f"{prefix}: {documents:,} documents, {tokens:,} tokens"
+        f"{prefix}: {count(documents, 'document')}, {count(tokens, 'token')}"
         for prefix, (documents, tokens) in zip(prefixes, counts, strict=True)
     )
     return f"{type(result).__name__}({'; '.join(shown)})"

@@ -20,15 +20,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from dsindex.errors import DsindexError
-from workflows.execution.ray_token import hide_token, read_token
+from workflows.execution.ray_address import JOB_SERVER_PORT, Address, Protocol, UnreachableError, ask_protocol
+from workflows.execution.ray_token import find_token, hide_token, refusal
 from workflows.progress.standard_streams import flush_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DEFAULT_ADDRESS = "http://127.0.0.1:8265"
+    from workflows.execution.ray_token import Token
+
+DEFAULT_ADDRESS = f"http://127.0.0.1:{JOB_SERVER_PORT}"
 STOPPED_EXIT_CODE = 143
 """128 + 15: Ray ends a stopped job with SIGTERM."""
 
@@ -71,7 +75,7 @@ class JobServer:
 
     def __init__(self, address: str | None = None) -> None:
         self.address = find_address(address)
-        self._token = read_token()
+        self._token = find_token()
         _probe(self.address)
         with self._told():
             self._client = _connect(self.address, self._token)
@@ -170,12 +174,7 @@ class JobServer:
         try:
             yield
         except AuthenticationError as error:
-            problem = "asks for its token" if self._token is None else "does not accept this token"
-            msg = (
-                f"{self.address}: the cluster {problem}; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, or "
-                f"RAY_AUTH_TOKEN_PATH=FILE, to the token that its head was started with"
-            )
-            raise ClusterError(msg) from error
+            raise ClusterError(refusal(self.address, self._token)) from error
         except (OSError, RuntimeError, ValueError) as error:
             first_line = hide_token((str(error).splitlines() or [type(error).__name__])[0])
             if job is not None and "status code 404" in first_line:
@@ -197,7 +196,7 @@ def find_address(address: str | None) -> str:
         elsewhere = os.environ.get("RAY_ADDRESS", "")
         chosen = elsewhere if elsewhere.startswith(("http://", "https://")) else DEFAULT_ADDRESS
     if "://" not in chosen:
-        chosen = f"http://{chosen}" if ":" in chosen else f"http://{chosen}:8265"
+        chosen = f"http://{chosen}" if ":" in chosen else f"http://{chosen}:{JOB_SERVER_PORT}"
     try:
         parts = urlsplit(chosen)
         is_server = parts.scheme in {"http", "https"} and bool(parts.hostname)
@@ -239,13 +238,26 @@ def come_back(verb: str, job: str, address: str) -> str:
 
 
 def _probe(address: str) -> None:
-    """Check within seconds whether anything answers; Ray's client would wait for minutes."""
+    """Check within seconds whether a web server answers; Ray's client would wait for minutes.
+
+    Raises:
+        ClusterError: If nothing or something else answers.
+    """
+    parts = urlsplit(address)
+    host = parts.hostname or ""
+    is_direct = parts.scheme == "http" and ("http" not in getproxies() or proxy_bypass(host))
     try:
+        if is_direct:
+            server = Address(host=host, port=parts.port or 80)
+            protocol = ask_protocol(server, expected="http")
+            if protocol is not Protocol.HTTP:
+                raise ClusterError(_other_protocol(address, server, protocol))
+            return
         with urllib.request.urlopen(f"{address}/api/version", timeout=_CONNECT_SECONDS):
             pass
     except urllib.error.HTTPError as error:
         error.close()  # it answers, though it may need a token
-    except (OSError, ValueError, http.client.HTTPException) as error:
+    except (UnreachableError, OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         msg = (
             f"{address}: expected the job server of a Ray cluster, but nothing answers there ({reason}); check that it "
@@ -254,12 +266,29 @@ def _probe(address: str) -> None:
         raise ClusterError(msg) from error
 
 
-def _connect(address: str, token: str | None) -> Any:  # noqa: ANN401 - Ray's client; ray is imported here only
+def _other_protocol(address: str, server: Address, protocol: Protocol) -> str:
+    """Return the sentence for a server that is no web server; a cluster's head is asked for the one of its own."""
+    if protocol is not Protocol.GRPC:
+        return (
+            f"{address}: expected the job server of a Ray cluster, got a program that speaks another protocol; "
+            f"use the dashboard's address, such as {DEFAULT_ADDRESS}"
+        )
+    from workflows.execution.ray_head import find_job_server  # Ray takes 0.7 s to import
+
+    found = find_job_server(server)
+    usual = f"usually http://{Address(host=server.host, port=JOB_SERVER_PORT)}"
+    return (
+        f"{address}: expected the job server of a Ray cluster, got another port of Ray's, such as the one for "
+        f"build --address; the job server has the dashboard's, {usual if found is None else f'http://{found}'}"
+    )
+
+
+def _connect(address: str, token: Token | None) -> Any:  # noqa: ANN401 - Ray's client; ray is imported here only
     from ray.job_submission import JobSubmissionClient
 
     for name in ("dashboard.modules.job.sdk", "dashboard.modules.dashboard_sdk", "_private.runtime_env.packaging"):
         logging.getLogger(f"ray.{name}").setLevel(logging.WARNING)
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    headers = {} if token is None else {"Authorization": f"Bearer {token.value}"}
     # In Ray this variable takes precedence over the argument.
     before = os.environ.get("RAY_API_SERVER_ADDRESS")
     os.environ["RAY_API_SERVER_ADDRESS"] = address

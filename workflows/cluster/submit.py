@@ -33,7 +33,7 @@ from workflows.cluster.job_server import (
     exit_code,
     find_address,
 )
-from workflows.execution.ray_token import read_token
+from workflows.execution.ray_token import find_token
 from workflows.options.parser import COMMANDS, make_parser
 
 if TYPE_CHECKING:
@@ -61,17 +61,20 @@ INTERRUPTED_EXIT_CODE = 130
 DESCRIPTION = """\
 Run a dsindex command on a Ray cluster through its job server, follow its log, and exit with its exit code: 0 done,
 1 failed, 143 stopped. Ctrl-C stops following, not the job. The project's code is shipped with the job; inputs and
-outputs must be on storage that every node sees under the same path.
+outputs must be on storage that every node sees under the same path, named by absolute paths.
 """
 
 
-def plan_submission(command: Sequence[str], *, installed: bool = False, ship: Sequence[str] = ()) -> Submission:
+def plan_submission(
+    command: Sequence[str], *, installed: bool = False, ship: Sequence[str] = (), config: str | None = None
+) -> Submission:
     """Return what to run on the cluster and what to ship, without contacting it.
 
     Args:
         command: A dsindex command line without the program's name.
         installed: Whether dsindex is installed on the cluster, so that its packages are not shipped.
         ship: Other files or folders to ship; the job finds each under its base name.
+        config: The file of options, if the command names one without the flag --config.
 
     Raises:
         InputError: If something to ship is missing, two things have one name, or the command reads standard input.
@@ -86,14 +89,17 @@ def plan_submission(command: Sequence[str], *, installed: bool = False, ship: Se
         sources += [Path(str(module.__file__)).parent for module in (dsindex, workflows)]
     for place, word in enumerate(words):
         flag, equals, value = word.partition("=")
-        if flag != "--config":
+        if flag == "--config":
+            spot = place if equals else place + 1
+            path = Path(value if equals else "".join(words[spot : spot + 1]))
+        elif word == config and place > 0:
+            spot, path, equals = place, Path(word), ""
+        else:
             continue
-        spot = place if equals else place + 1
-        config = Path(value if equals else "".join(words[spot : spot + 1]))
         # A file that does not exist here may exist on the cluster; if not, the job reports it.
-        if config.is_file():
-            sources.append(config)
-            words[spot] = f"{flag}{equals}{config.name}" if equals else config.name
+        if path.is_file():
+            sources.append(path)
+            words[spot] = f"{flag}{equals}{path.name}" if equals else path.name
     files = tuple(file for source in sources for file in _list_files(source.absolute()))
     _check_package(files, sources)
     return Submission(entrypoint=shlex.join(["python", "-m", "workflows", *words]), files=files)
@@ -102,7 +108,7 @@ def plan_submission(command: Sequence[str], *, installed: bool = False, ship: Se
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex submit`."""
     parser.usage = "%(prog)s [options] -- COMMAND …"
-    parser.epilog = "example: dsindex submit --address http://head:8265 -- build --config build.yaml"
+    parser.epilog = "example:\n  dsindex submit --address http://head:8265 -- build --config build.yaml"
     _add_address(parser)
     parser.add_argument(
         "--no-wait", action="store_true", help="print the job's id and exit; see `dsindex status` and `dsindex logs`"
@@ -139,7 +145,12 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, follow: bool = False) 
 
 def run(arguments: argparse.Namespace) -> int:
     """Submit a job and, without --no-wait, follow it until it ends."""
-    submission = plan_submission(arguments.command_line, installed=arguments.installed, ship=arguments.ship)
+    submission = plan_submission(
+        arguments.command_line,
+        installed=arguments.installed,
+        ship=arguments.ship,
+        config=getattr(arguments, "config_file", None),
+    )
     if arguments.dry_run:
         sys.stdout.write(describe_submission(submission, find_address(arguments.address)))
         return 0
@@ -182,9 +193,10 @@ def describe_submission(submission: Submission, address: str) -> str:
     counts: dict[str, list[int]] = {}
     for file in submission.files:
         counts.setdefault(file.name.split("/")[0], []).append(file.size_bytes)
+    token = find_token()
     lines = [
         f"job server   {address}",
-        f"token        {'none' if read_token() is None else 'from the environment'}",
+        f"token        {'none' if token is None else f'from {token.place}'}",
         f"entry point  {submission.entrypoint}",
         f"shipped      {len(submission.files)} files, {sum(file.size_bytes for file in submission.files):,} bytes",
     ]
@@ -192,6 +204,7 @@ def describe_submission(submission: Submission, address: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+_PROGRAM = frozenset({"dsindex", "python", "python3"})
 _VERBS = ("status", "logs --follow", "stop")
 
 
@@ -212,10 +225,13 @@ class _CommandLine(argparse.Action):
         if command[0] in LOCAL_COMMANDS:
             parser.error(f"{command[0]} runs here, not on the cluster; write: dsindex {shlex.join(command)}")
         if command != ["--version"]:
+            if command[0] in _PROGRAM:
+                parser.error(f"expected a dsindex command after --, got {command[0]!r}; leave the program's name out")
             if command[0] not in COMMANDS:
                 known = ", ".join(name for name in COMMANDS if name not in LOCAL_COMMANDS)
                 parser.error(f"expected a dsindex command after --, got {command[0]!r}; the commands are {known}")
-            make_parser(command[0]).parse_args(command)  # exits if the job would refuse its flags
+            # Exits if the job would refuse its flags.
+            namespace.job_options = make_parser(command[0]).parse_args(command)
         setattr(namespace, self.dest, command)
 
 

@@ -5,23 +5,24 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from dsindex.amounts import count, format_size, format_speed
 from workflows.commands.options import (
-    UsageError,
     add_config_argument,
     add_format_arguments,
     add_input_arguments,
     add_text_arguments,
     read_options,
     validated,
+    without_megatron_flags,
 )
 from workflows.jobs.build import run_build
 from workflows.jobs.check import describe_check, run_check
 from workflows.jobs.index import describe_index
 from workflows.options.config import BuildConfig, ExecutorConfig
 from workflows.options.index import IndexConfig, add_index_arguments
-from workflows.options.megatron_flags import add_megatron_arguments, take_megatron_flags
+from workflows.options.megatron_flags import add_megatron_arguments
 from workflows.progress.choice import make_reporter
-from workflows.progress.standard_streams import write_lines
+from workflows.progress.json_lines import write_summary
 
 if TYPE_CHECKING:
     import argparse
@@ -36,7 +37,17 @@ document.
 
 Run the same command again to continue an interrupted build. Every option can also be set in a YAML
 file (--config), with underscores for dashes. A command of preprocess_data.py works as it stands:
-its other flags are accepted, and those without effect are named."""
+its other flags are accepted, and those without effect are named; so are those of pretrain_gpt.py."""
+EXAMPLES = (
+    r"""dsindex build --input docs.jsonl --tokenizer-model FOLDER --append-eod \
+  --output-prefix out/docs""",
+    r"""dsindex build --input data/ --json-keys text title --tokenizer-model gpt2 \
+  --output-prefix out/web --address auto --workers 64""",
+    r"""dsindex build --config build.yaml --seq-length 4096 --epochs 2 \
+  --data-cache-path out/cache""",
+)
+REQUIRED = {"input": "--input-list", "tokenizer_model": "--vocab-file and --merge-file", "output_prefix": ""}
+TAKES_PRETRAIN_FLAGS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,31 +102,24 @@ def run(options: argparse.Namespace) -> int:
         return _check(config)
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_build(config, reporter=reporter, index=index)
-    write_lines(describe_build(report))
+    write_summary(
+        describe_build(report),
+        seconds=round(report.seconds, 3),
+        already_complete=report.already_complete,
+        outputs=[
+            {"prefix": dataset.prefix, "documents": dataset.num_documents, "tokens": dataset.num_tokens}
+            for dataset in report.datasets
+        ],
+    )
     return 0
 
 
 def _check(config: BuildConfig) -> int:
-    report = run_check(config)
-    write_lines(describe_check(report))
+    with make_reporter(log_json=config.log_json) as reporter:
+        report = run_check(config, reporter=reporter)
+    write_summary(describe_check(report))
     sys.stderr.write("".join(f"{fault}\n" for fault in report.faults))
     return 1 if report.faults else 0
-
-
-def without_megatron_flags(merged: dict[str, Any]) -> dict[str, Any]:
-    """Return options without those flags of preprocess_data.py that have no effect, after a note that names them.
-
-    Raises:
-        UsageError: If one of them is refused.
-    """
-    remaining = dict(merged)
-    try:
-        note = take_megatron_flags(remaining)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    if note is not None:
-        sys.stderr.write(f"dsindex: {note}\n")
-    return remaining
 
 
 def split_options(merged: dict[str, Any]) -> tuple[BuildConfig, dict[str, Any] | None]:
@@ -143,22 +147,23 @@ def describe_build(report: BuildReport) -> str:
     if report.already_complete:
         lines.append("already complete: the same plan was built before, nothing was done")
     else:
-        speed = report.input_bytes / max(report.seconds, 1e-6) / 1e6
         lines.append(
-            f"done in {report.seconds:.1f} s: {report.input_bytes / 1e6:,.1f} MB of input, {speed:,.3g} MB/s, "
-            f"{report.run.shards:,} shards, {report.run.executor} executor, {report.run.workers} workers, "
+            f"done in {report.seconds:.1f} s: {format_size(report.input_bytes)} of input, "
+            f"{format_speed(report.input_bytes / max(report.seconds, 1e-6))}, "
+            f"{count(report.run.shards, 'shard')}, {report.run.executor} executor, "
+            f"{count(report.run.workers, 'worker')}, "
             f"{report.engine}"
         )
     filtered = f"{counts.filtered:,} filtered + " if "filtered" in counts.model_fields_set else ""
     lines.append(
-        f"{counts.lines:,} lines = {counts.kept:,} kept + {filtered}{counts.quarantined:,} quarantined + "
+        f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {filtered}{counts.quarantined:,} quarantined + "
         f"{counts.blank:,} blank"
     )
     lines += report.input_notes
     for dataset in report.datasets:
         lines.append(
-            f"{dataset.prefix}: {dataset.num_documents:,} documents, {dataset.num_sequences:,} sequences, "
-            f"{dataset.num_tokens:,} tokens"
+            f"{dataset.prefix}: {count(dataset.num_documents, 'document')}, "
+            f"{count(dataset.num_sequences, 'sequence')}, {count(dataset.num_tokens, 'token')}"
         )
         lines += [f"  .{suffix:4} {dataset.files[suffix].digest}" for suffix in ("bin", "idx")]
     lines += [describe_index(indices).rstrip() for indices in report.indices]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dsindex.amounts import count
 from dsindex.conversion import convert_to_indexed, convert_to_pbin, convert_version
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
@@ -19,7 +20,7 @@ from workflows.progress.standard_streams import write_lines
 if TYPE_CHECKING:
     import argparse
 
-    from dsindex.conversion import Conversion
+from dsindex.conversion import Conversion
 
 OWN_FLAGS = ("source", "destination", "pbin_era", "flatten", "token_type")
 
@@ -31,6 +32,7 @@ Documents and tokens stay the same, empty documents included. A .pbin has no seq
 document: --flatten joins them. It stores the size of a token but not its type: 1, 2 and 4 bytes
 are read as uint8, uint16 and int32, unless --token-type names another type. The version of a .pbin
 is detected; `spec`, the oldest, has 4-byte tokens only."""
+EXAMPLES = ("dsindex convert out/docs_text_document out/docs.pbin",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,9 +76,7 @@ def convert_dataset(
         UsageError: If neither name ends in `.pbin`.
         DsindexError: If it cannot be converted as asked; final names then never refer to incomplete files.
     """
-    if not (_is_packed(source) or _is_packed(destination)):
-        msg = f"expected SRC or DST to end in .pbin, got {source} and {destination}"
-        raise UsageError(msg)
+    check_names(source, destination)
     version = PBIN_VERSIONS[pbin_era] if pbin_era else None
     executor = make_executor(config)
     try:
@@ -94,11 +94,22 @@ def convert_dataset(
         executor.close()
 
 
+def check_names(source: str, destination: str) -> None:
+    """Refuse two names of which neither is packed data's.
+
+    Raises:
+        UsageError: If neither ends in `.pbin`.
+    """
+    if not (_is_packed(source) or _is_packed(destination)):
+        msg = f"expected SRC or DST to end in .pbin, got {source} and {destination}"
+        raise UsageError(msg)
+
+
 def describe_conversion(conversion: Conversion) -> str:
     """Return the closing summary."""
     return (
-        f"{' and '.join(conversion.outputs)}: {conversion.num_documents:,} documents, "
-        f"{conversion.num_tokens:,} tokens of type {conversion.dtype}\n"
+        f"{' and '.join(conversion.outputs)}: {count(conversion.num_documents, 'document')}, "
+        f"{count(conversion.num_tokens, 'token')} of type {conversion.dtype}\n"
     )
 
 

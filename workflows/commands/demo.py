@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Run the main job on a few megabytes of text that the demo generates: train a small tokenizer, build
 with Ray in ten shards, merge, index 2.5 epochs, verify, and show a sample with its source."""
+EXAMPLES = ("dsindex demo --documents 2000",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workflows.commands.options import add_config_argument, add_executor_arguments, read_config
+from workflows.commands.options import (
+    add_config_argument,
+    add_executor_arguments,
+    read_options,
+    validated,
+    without_megatron_flags,
+)
 from workflows.execution.choice import make_executor
 from workflows.jobs.index import describe_index, run_index
 from workflows.options.index import IndexConfig, add_index_arguments
@@ -19,7 +25,17 @@ of a Megatron training job and under its names, so that the job finds them and b
 
 The hash in a cache's name covers the job's settings character by character: use the same
 --seq-length, --split, --seed and paths as the job, and the tokenizer's identifiers
-(--tokenizer-identifiers or --like). --explain says why a job would not find a cache."""
+(--tokenizer-identifiers or --like). --explain says why a job would not find a cache.
+Flags of pretrain_gpt.py on which no cache depends are accepted, and named."""
+EXAMPLES = (
+    r"""dsindex index --data-path out/docs_text_document --seq-length 4096 \
+  --train-iters 5000 --global-batch-size 256 --eval-interval 1000 \
+  --data-cache-path out/cache --like description.txt""",
+    r"""dsindex index --data-path 0.9 web_text_document 0.1 code_text_document \
+  --seq-length 4096 --num-samples 90000,1000,1000 --data-cache-path out/cache""",
+)
+REQUIRED = {"data_path": "one for each split", "seq_length": "--like"}
+TAKES_PRETRAIN_FLAGS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Build or explain index caches, and print a summary."""
-    config = read_config(options, IndexConfig)
+    config = validated(without_megatron_flags(read_options(options)), IndexConfig)
     executor = make_executor(config)
     try:
         report = run_index(config, executor=executor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dsindex.amounts import count, format_size, format_speed
 from dsindex.errors import InputError
 from dsindex.instruction.config import InstructionConfig, check_config
 from dsindex.yaml_file import option_names, read_yaml
@@ -12,7 +13,7 @@ from workflows.commands.options import UsageError, add_input_arguments, add_reco
 from workflows.jobs.instruct import run_instruct
 from workflows.options.instruct import InstructConfig
 from workflows.progress.choice import make_reporter
-from workflows.progress.standard_streams import write_lines
+from workflows.progress.json_lines import use_json_lines, write_summary
 
 if TYPE_CHECKING:
     import argparse
@@ -30,6 +31,11 @@ loss_masking_jq_patterns, or a chat template). The options below can also be set
 underscores for dashes; flags override it. Tasks run in processes, unless --executor says otherwise.
 
 Run the same command again to continue an interrupted job."""
+EXAMPLES = (
+    r"""dsindex instruct chat.yaml --input chats.jsonl --tokenizer-model FOLDER \
+  --output-prefix out/chat --seq-length 4096""",
+)
+REQUIRED = {"input": "--input-list", "tokenizer_model": "", "output_prefix": ""}
 
 OWN = frozenset({"instruction", "debug"})
 
@@ -57,10 +63,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Build, show progress, and print a summary."""
     config, instruction = read_job(options)
-    options.log_json = config.log_json  # decides how the command line reports an error
+    if config.log_json:
+        use_json_lines()
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_instruct(config, instruction, reporter=reporter)
-    write_lines(describe_instruct(report))
+    write_summary(
+        describe_instruct(report),
+        seconds=round(report.seconds, 3),
+        already_complete=report.already_complete,
+        outputs=[
+            {"prefix": split.prefix, "documents": split.statistics.conversations, "tokens": split.statistics.tokens}
+            for split in report.splits
+        ],
+    )
     return 0
 
 
@@ -117,13 +132,15 @@ def describe_instruct(report: InstructReport) -> str:
     if report.already_complete:
         lines.append("already complete: the same plan was carried out before, nothing was done")
     else:
-        speed = report.input_bytes / max(report.seconds, 1e-6) / 1e6
         lines.append(
-            f"done in {report.seconds:.1f} s: {report.input_bytes / 1e6:,.1f} MB of input, {speed:,.3g} MB/s, "
-            f"{report.run.shards:,} shards, {report.run.executor} executor, {report.run.workers} workers"
+            f"done in {report.seconds:.1f} s: {format_size(report.input_bytes)} of input, "
+            f"{format_speed(report.input_bytes / max(report.seconds, 1e-6))}, "
+            f"{count(report.run.shards, 'shard')}, {report.run.executor} executor, "
+            f"{count(report.run.workers, 'worker')}"
         )
     lines.append(
-        f"{counts.lines:,} lines = {counts.kept:,} kept + {counts.quarantined:,} quarantined + {counts.blank:,} blank"
+        f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {counts.quarantined:,} quarantined + "
+        f"{counts.blank:,} blank"
     )
     if report.bad_records:
         lines.append("quarantined: " + ", ".join(f"{kind} {count:,}" for kind, count in report.bad_records.items()))
@@ -138,7 +155,7 @@ def _describe_split(split: BuiltSplit) -> list[str]:
     packing = split.packing
     if packing is not None:
         lines.append(
-            f"  {packing.blocks:,} blocks of {packing.sequence_length:,}: {packing.padding:,} padding, "
+            f"  {count(packing.blocks, 'block')} of {packing.sequence_length:,}: {packing.padding:,} padding, "
             f"fill {100 * packing.fill:.2f} %"
         )
     for name, files in split.files.items():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dsindex.amounts import count
 from workflows.commands.options import add_config_argument, add_work_arguments, read_config
 from workflows.jobs.merge import run_merge
 from workflows.options.config import MergeConfig
 from workflows.progress.choice import make_reporter
-from workflows.progress.standard_streams import write_lines
+from workflows.progress.json_lines import write_summary
 
 if TYPE_CHECKING:
     import argparse
@@ -22,6 +23,11 @@ Datasets of different token types, or with and without modes, are refused by nam
 
 Inputs are prefixes: paths without .bin and .idx. They are merged in the order given, whereas
 Megatron's merge_datasets.py takes a folder's names in lexicographic order (_10 before _2)."""
+EXAMPLES = (
+    r"""dsindex merge --input out/a_text_document out/b_text_document \
+  --output-prefix out/all_text_document""",
+)
+REQUIRED = {"input": "", "output_prefix": ""}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +43,11 @@ def run(options: argparse.Namespace) -> int:
     config = read_config(options, MergeConfig)
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_merge(config, reporter=reporter)
-    write_lines(describe_merge(report))
+    write_summary(
+        describe_merge(report),
+        already_complete=report.already_complete,
+        outputs=[{"prefix": report.prefix, "documents": report.num_documents, "tokens": report.num_tokens}],
+    )
     return 0
 
 
@@ -45,8 +55,9 @@ def describe_merge(report: MergeReport) -> str:
     """Return the closing summary: what was merged, and the lines that two people compare."""
     lines = ["already complete: the same datasets were merged before, nothing was done"] * report.already_complete
     lines.append(
-        f"{report.prefix}: {report.num_documents:,} documents, {report.num_sequences:,} sequences, "
-        f"{report.num_tokens:,} tokens of {report.num_inputs:,} datasets"
+        f"{report.prefix}: {count(report.num_documents, 'document')}, "
+        f"{count(report.num_sequences, 'sequence')}, {count(report.num_tokens, 'token')} of "
+        f"{count(report.num_inputs, 'dataset')}"
     )
     lines += [f"  .{suffix:4} {report.files[suffix].digest}" for suffix in ("bin", "idx")]
     return "\n".join(lines) + "\n"

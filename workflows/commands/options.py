@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
@@ -9,6 +10,8 @@ from pydantic import ValidationError
 from dsindex.text.conversion.families import FAMILIES
 from dsindex.yaml_file import option_names, read_yaml
 from workflows.options.config import Options, validation_message
+from workflows.options.megatron_flags import take_megatron_flags
+from workflows.progress.json_lines import use_json_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -26,9 +29,10 @@ def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--executor",
         choices=["auto", "local", "processes", "ray"],
-        help="auto is Ray if --address or RAY_ADDRESS names a cluster, else threads of this process (default: auto)",
+        help="auto is Ray if --address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of "
+        "this process (default: auto)",
     )
-    where.add_argument("--address", metavar="A", help="the Ray cluster to join, for example auto or HOST:6379")
+    where.add_argument("--address", metavar="A", help="the Ray cluster to join: HOST:6379, or auto for this machine's")
     where.add_argument(
         "--installed",
         action="store_true",
@@ -185,8 +189,8 @@ def read_options(options: argparse.Namespace) -> dict[str, Any]:
     merged = option_names(read_yaml(path), source=path) if path else {}
     given = {name: value for name, value in vars(options).items() if name not in NOT_OPTIONS and value is not None}
     merged.update(given)
-    if "log_json" in merged:
-        options.log_json = merged["log_json"]  # decides how the command line reports an error
+    if merged.get("log_json") is True:
+        use_json_lines()
     return name_lists(merged)
 
 
@@ -196,6 +200,22 @@ def name_lists(options: dict[str, Any]) -> dict[str, Any]:
         if isinstance(options.get(name), str):
             options[name] = [options[name]]
     return options
+
+
+def without_megatron_flags(merged: dict[str, Any]) -> dict[str, Any]:
+    """Return options without those flags of Megatron's programs that have no effect, after a note that names them.
+
+    Raises:
+        UsageError: If one of them is refused.
+    """
+    remaining = dict(merged)
+    try:
+        note = take_megatron_flags(remaining)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if note is not None:
+        sys.stderr.write(f"dsindex: {note}\n")
+    return remaining
 
 
 def validated(merged: dict[str, Any], kind: type[Config]) -> Config:

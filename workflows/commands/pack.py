@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from dsindex.amounts import count, format_size, format_speed
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS
 from dsindex.formats.pbin_join import join_pbin_files
 from workflows.commands.options import (
@@ -28,7 +29,7 @@ from workflows.options.pack import (
     read_modalities_config,
 )
 from workflows.progress.choice import make_reporter
-from workflows.progress.standard_streams import write_lines
+from workflows.progress.json_lines import write_summary
 
 if TYPE_CHECKING:
     import argparse
@@ -44,6 +45,12 @@ interrupted job. CONFIG is a file of options, or Modalities' own configuration f
 cannot be honoured are refused by name.
 
 --merge joins .pbin files of any version, in the order given, with correct offsets."""
+EXAMPLES = (
+    r"""dsindex pack --input docs.jsonl --tokenizer-model FOLDER \
+  --eod-token '<|endoftext|>' --output out/docs.pbin""",
+    "dsindex pack --merge out/a.pbin out/b.pbin --output out/all.pbin",
+)
+REQUIRED = {"input": "--input-list, CONFIG or --merge", "tokenizer_model": "CONFIG or --merge", "output": "CONFIG"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,17 +76,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Pack or merge, and print a summary."""
-    merged = _read_options(options)
+    merged = read_pack_options(options)
     if "merge" in merged:
         return _merge(merged)
     config = validated(merged, PackConfig)
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_pack(config, reporter=reporter)
-    write_lines(describe_pack(report))
+    write_summary(
+        describe_pack(report),
+        seconds=round(report.seconds, 3),
+        already_complete=report.already_complete,
+        outputs=[{"path": report.path, "documents": report.num_documents, "tokens": report.num_tokens}],
+    )
     return 0
 
 
-def _read_options(options: argparse.Namespace) -> dict[str, Any]:
+def read_pack_options(options: argparse.Namespace) -> dict[str, Any]:
     """Read a configuration file, dsindex's or Modalities', and override it with flags.
 
     Raises:
@@ -104,21 +116,30 @@ def _read_options(options: argparse.Namespace) -> dict[str, Any]:
     return merged
 
 
-def _merge(merged: dict[str, Any]) -> int:
-    """Join `.pbin` files."""
-    paths, output = merged.pop("merge"), merged.pop("output", None)
-    version = merged.pop("pbin_era", CURRENT_VERSION.name)
+def read_merge_options(merged: dict[str, Any]) -> tuple[list[str], str, str, ExecutorConfig]:
+    """Return the inputs of `--merge`, the output, its version, and the options of the executor.
+
+    Raises:
+        UsageError: If they are invalid.
+    """
+    rest = {name: value for name, value in merged.items() if name not in {"merge", "output", "pbin_era"}}
+    output, version = merged.get("output"), merged.get("pbin_era", CURRENT_VERSION.name)
     if not isinstance(output, str) or not output.endswith(PBIN_SUFFIX):
         msg = f"--output: expected the name of a new {PBIN_SUFFIX} file for --merge, got {output!r}"
         raise UsageError(msg)
     if version not in PBIN_VERSIONS:
         msg = f"--pbin-era: expected one of {', '.join(PBIN_VERSIONS)}, got {version!r}"
         raise UsageError(msg)
-    foreign = sorted(merged.keys() - ExecutorConfig.model_fields.keys())
+    foreign = sorted(rest.keys() - ExecutorConfig.model_fields.keys())
     if foreign:
         msg = f"--{foreign[0].replace('_', '-')} does not go with --merge, which joins packed files as they are"
         raise UsageError(msg)
-    config = validated(merged, ExecutorConfig)
+    return merged["merge"], output, version, validated(rest, ExecutorConfig)
+
+
+def _merge(merged: dict[str, Any]) -> int:
+    """Join `.pbin` files."""
+    paths, output, version, config = read_merge_options(merged)
     executor = make_executor(config)
     try:
         policy = RetryPolicy(deadline_seconds=config.shard_deadline)
@@ -130,7 +151,10 @@ def _merge(merged: dict[str, Any]) -> int:
         )
     finally:
         executor.close()
-    write_lines(f"{output}: {header.num_tokens:,} tokens of {header.token_bytes} bytes, from {len(paths)} files\n")
+    write_summary(
+        f"{output}: {count(header.num_tokens, 'token')} of {count(header.token_bytes, 'byte')}, "
+        f"from {count(len(paths), 'file')}\n"
+    )
     return 0
 
 
@@ -140,19 +164,21 @@ def describe_pack(report: PackReport) -> str:
     if report.already_complete:
         first = "already complete: the same plan was packed before, nothing was done"
     else:
-        speed = report.input_bytes / max(report.seconds, 1e-6) / 1e6
         first = (
-            f"done in {report.seconds:.1f} s: {report.input_bytes / 1e6:,.1f} MB of input, {speed:,.3g} MB/s, "
-            f"{report.run.shards:,} shards, {report.run.executor} executor, {report.run.workers} workers, "
+            f"done in {report.seconds:.1f} s: {format_size(report.input_bytes)} of input, "
+            f"{format_speed(report.input_bytes / max(report.seconds, 1e-6))}, "
+            f"{count(report.run.shards, 'shard')}, {report.run.executor} executor, "
+            f"{count(report.run.workers, 'worker')}, "
             f"{report.engine}"
         )
     notes = "".join(f"{line}\n" for line in report.input_notes)
     return (
         f"{first}\n"
-        f"{counts.lines:,} lines = {counts.kept:,} kept + {counts.quarantined:,} quarantined "
+        f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {counts.quarantined:,} quarantined "
         f"+ {counts.blank:,} blank\n"
         f"{notes}"
-        f"{report.path}: {report.num_documents:,} documents, {report.num_tokens:,} tokens of type {report.token_dtype}"
-        f"; {report.num_empty:,} texts without tokens\n"
+        f"{report.path}: {count(report.num_documents, 'document')}, "
+        f"{count(report.num_tokens, 'token')} of type {report.token_dtype}; "
+        f"{count(report.num_empty, 'text')} without tokens\n"
         f"  .pbin {report.files['pbin'].digest}\n"
     )

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workflows.commands.build import add_arguments, split_options, without_megatron_flags
-from workflows.commands.options import read_options
+from workflows.commands.build import (
+    REQUIRED,
+    TAKES_PRETRAIN_FLAGS,
+    add_arguments,
+    split_options,
+)
+from workflows.commands.options import read_options, without_megatron_flags
 from workflows.jobs.estimate import WRITE_BYTES_PER_SECOND, run_plan
 from workflows.progress.displays import format_duration
 from workflows.progress.standard_streams import write_lines
@@ -16,12 +21,16 @@ if TYPE_CHECKING:
 
     from workflows.jobs.estimate import BuildEstimate
 
-__all__ = ["DESCRIPTION", "add_arguments", "describe_plan", "run"]
+__all__ = ["DESCRIPTION", "EXAMPLES", "REQUIRED", "TAKES_PRETRAIN_FLAGS", "add_arguments", "describe_plan", "run"]
 
 DESCRIPTION = """\
 Estimate what `dsindex build` with the same options would need: shards, sizes, time and memory, and
 the limits it would reach. Up to 64 MiB of the input are encoded and timed. Nothing is written, and
 no cluster is joined: for an estimate on a cluster, set --workers to its number of CPUs."""
+EXAMPLES = (
+    r"""dsindex plan --input docs.jsonl --tokenizer-model FOLDER --append-eod \
+  --output-prefix out/docs --workers 64""",
+)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,8 +43,7 @@ def run(options: argparse.Namespace) -> int:
 def describe_plan(estimate: BuildEstimate) -> str:
     """Return the estimate as text."""
     source, sample = estimate.source, estimate.sample
-    reason = f" ({source.engine.reason})" if source.engine.reason else ""
-    read = f"read and encoded by {source.engine.name}{reason}" if estimate.encodes else "of token ids read"
+    read = f"read and encoded by {source.engine.name}" if estimate.encodes else "of token ids read"
     rows = {
         "inputs": f"{len(source.inputs):,}, {_size(source.total_bytes)}",
         "sample": f"{_size(sample.sampled_bytes)} {read}, "
@@ -54,7 +62,7 @@ def describe_plan(estimate: BuildEstimate) -> str:
     lines = [f"{name:12} {text}" for name, text in rows.items()]
     if sample.bad_records:
         lines.append(f"{'bad records':12} {sample.bad_records:,} in the sample: see --on-bad-record")
-    lines += [f"{'note':12} {text}" for text in source.notes]
+    lines += [f"{'note':12} {text}" for text in source.first_notes(encodes=estimate.encodes)]
     lines += [f"{'limit':12} {limit}" for limit in estimate.limits or ("none is near",)]
     return "\n".join(lines) + "\n"
 

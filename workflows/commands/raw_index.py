@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dsindex.amounts import count
 from dsindex.formats.raw_index import create_raw_index
 from workflows.commands.options import add_executor_arguments, read_config
 from workflows.execution.choice import make_executor
@@ -23,6 +24,7 @@ Every line must be JSON by the rules of Python's json.loads; a blank line is fau
 faulty line is an error, unless --drop-faulty-entries leaves such lines out of the index.
 
 An existing file is never replaced; if it is the same index already, the command succeeds."""
+EXAMPLES = ("dsindex raw-index docs.jsonl --output docs.idx",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +52,9 @@ def run(options: argparse.Namespace) -> int:
         )
     finally:
         executor.close()
-    write_lines(f"{account.index_path}: {account.num_entries:,} lines, {account.num_dropped:,} faulty ones left out\n")
+    write_lines(
+        f"{account.index_path}: {count(account.num_entries, 'line')}, {account.num_dropped:,} faulty ones left out\n"
+    )
     for line, offset in account.dropped:
         write_lines(f"  left out: {options.file}, line {line} (byte {offset})\n")
     if account.num_dropped > len(account.dropped):

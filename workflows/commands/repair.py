@@ -6,6 +6,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from dsindex.amounts import count
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
 from workflows.commands.verify import add_source_arguments, as_prefix
 from workflows.jobs.repair import RepairConfig, run_pbin_repair, run_repair
@@ -29,6 +30,7 @@ A result that matches the manifest's digests is reported as proven.
 --guess continues where nothing is certain: each sequence is a document, or each EOD ends one.
 
 A FILE.pbin that Modalities joined with low offsets is repaired as well."""
+EXAMPLES = ("dsindex repair out/docs_text_document --output out/repaired_text_document",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,9 +105,10 @@ def describe_repair(prefix: str, report: RepairReport) -> str:
     if not report.outputs:
         return f"{prefix}: intact, nothing to repair and nothing written\n"
     how = "GUESSED" if not report.is_certain else "restored IN PART" if report.lost else "restored"
+    documents = count(report.num_documents, "document")
     lines = [
         f"{prefix}: {how} from {report.way}",
-        f"  {report.num_documents:,} documents, {report.num_sequences:,} sequences, {report.num_tokens:,} tokens",
+        f"  {documents}, {count(report.num_sequences, 'sequence')}, {count(report.num_tokens, 'token')}",
     ]
     lines += [f"  wrote: {path}" for path in report.outputs]
     lines += [f"  LOST: {loss}" for loss in report.lost]

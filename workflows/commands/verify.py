@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from dsindex.amounts import count
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
 from workflows.jobs.verify import VerifyConfig, run_verify
 from workflows.jobs.verify_pbin import run_pbin_verify
@@ -31,6 +32,11 @@ every sample has the right tokens. --against-source reads and tokenizes the inpu
 the first document that differs with its file and line.
 
 Exit code 0: intact. 1: damaged; each finding is one line."""
+EXAMPLES = (
+    "dsindex verify out/docs_text_document",
+    r"""dsindex verify out/docs_text_document --against-source --sample 1% \
+  --tokenizer-model FOLDER""",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,10 +115,10 @@ def describe_verification(report: VerifyReport) -> str:
     lines = [f"{report.prefix}: {'intact' if report.is_whole else 'DAMAGED'}"]
     if report.counts is not None:
         counts = report.counts
-        sequences = f"{counts.num_sequences:,} sequences, " if report.version is None else ""
+        sequences = f"{count(counts.num_sequences, 'sequence')}, " if report.version is None else ""
         lines.append(
-            f"  {counts.num_documents:,} documents ({counts.num_empty_documents:,} empty), "
-            f"{sequences}{counts.num_tokens:,} tokens of type {counts.token_dtype}"
+            f"  {count(counts.num_documents, 'document')} ({counts.num_empty_documents:,} empty), "
+            f"{sequences}{count(counts.num_tokens, 'token')} of type {counts.token_dtype}"
         )
     if report.version is not None:
         lines.append(f"  version of the .pbin: {report.version}")

@@ -6,6 +6,7 @@ workers.
 
 from __future__ import annotations
 
+import time
 import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -35,6 +36,9 @@ class Call:
     """Arguments; may contain values that `Executor.share` returned."""
     memory_bytes: int = 0
     """Peak memory of the task, for schedulers that can reserve memory."""
+    listener: Callable[[int, int, int], None] | None = None
+    """Called in the driver's process, from any thread, with what the function reports (dsindex.shards.reporting) while
+    it runs on this machine; Ray's workers report only results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,8 @@ class Outcome:
     value: Any = None
     error: BaseException | None = None
     """The function's exception, or the reason for the loss of its worker."""
+    seconds: float | None = None
+    """How long it ran, if the executor knows."""
     worker_lost: bool = False
     """Whether the worker died or could not be reached, perhaps not because of the call."""
 
@@ -55,6 +61,25 @@ class NodeAnswer:
 
     value: Any = None
     error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """The lack of any node with CPUs in a cluster."""
+
+    num_wanted: int
+    """Number of CPUs that the job has asked for, or could use at least."""
+    since: float
+    """When it was noticed, by `time.monotonic`."""
+    reason: str
+    """What the cluster's autoscaler is doing, or why it adds no node."""
+    adds_nodes: bool | None = None
+    """Whether there is an autoscaler that adds nodes; None if none has reported yet."""
+
+    def describe(self) -> str:
+        """Return what is waited for, since when, and why, as text."""
+        seconds = time.monotonic() - self.since
+        return f"waiting for nodes: 0 of {self.num_wanted:,} CPUs, for {seconds:.0f} s; {self.reason}"
 
 
 class Executor(Protocol):
@@ -68,6 +93,23 @@ class Executor(Protocol):
     is_cluster: bool
     """Whether tasks may run on other machines than the driver's."""
 
+    @property
+    def shortage(self) -> Shortage | None:
+        """Why no task can run now; None if tasks can run."""
+        ...
+
+    def request_cpus(self, number: int) -> int:
+        """Ask a cluster's autoscaler for CPUs; return how many were asked for."""
+        ...
+
+    def check_new_nodes(self, check: Callable[[], None]) -> None:
+        """Run a check before the first call on each node that `on_every_node` has not reached.
+
+        Args:
+            check: Raises an error if the node would fail; the call then fails with it. Can be pickled.
+        """
+        ...
+
     def share(self, value: object) -> object:
         """Make a large argument available to all workers once; pass what this returns in `Call.arguments`."""
         ...
@@ -79,6 +121,10 @@ class Executor(Protocol):
             call: The call to run.
             beyond_slots: Whether to run it at once if possible, since calls in the occupied slots may hang.
         """
+        ...
+
+    def running_since(self, attempt_id: int) -> float | None:
+        """Return when an attempt began (time.monotonic); None while it waits for a slot."""
         ...
 
     def wait(self, timeout: float) -> list[Outcome]:

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING
 
 from workflows.execution.cpus import available_cpus
 from workflows.execution.local import ProcessExecutor, ThreadExecutor
+from workflows.execution.ray_address import JOB_VARIABLE
 from workflows.execution.ray_thread import RayInThread
+from workflows.options.config import WorkConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from workflows.execution.calls import Executor
     from workflows.options.config import ExecutorConfig
 
 
 def wants_ray(config: ExecutorConfig) -> bool:
-    """Tell whether the options ask for Ray: by name, or because a cluster was named (`--address` or RAY_ADDRESS)."""
-    return config.executor == "ray" or (config.executor == "auto" and _address(config) is not None)
+    """Tell whether the options ask for Ray: by name, or because a cluster was named."""
+    return config.executor == "ray" or (config.executor == "auto" and cluster_address(config) is not None)
 
 
 def wants_threads(config: ExecutorConfig, *, holds_gil: bool = False) -> bool:
@@ -26,25 +30,56 @@ def wants_threads(config: ExecutorConfig, *, holds_gil: bool = False) -> bool:
     return not wants_ray(config) and not in_processes
 
 
-def _address(config: ExecutorConfig) -> str | None:
-    return config.address or os.environ.get("RAY_ADDRESS") or None
+def cluster_address(config: ExecutorConfig) -> str | None:
+    """Return the address of the cluster to join; None for none.
+
+    RAY_ADDRESS counts for jobs with a work folder, which clusters are for, for all jobs that a cluster's job server
+    started, and where Ray was asked for by name. All others need no cluster, and work without one that is gone.
+    """
+    if config.address == "local":
+        return None
+    if config.address:
+        return config.address
+    looks_around = isinstance(config, WorkConfig) or config.executor == "ray" or JOB_VARIABLE in os.environ
+    elsewhere = os.environ.get("RAY_ADDRESS") if looks_around else None
+    return None if elsewhere == "local" else elsewhere or None
 
 
-def make_executor(config: ExecutorConfig, *, holds_gil: bool = False) -> Executor:
+def make_executor(
+    config: ExecutorConfig,
+    *,
+    holds_gil: bool = False,
+    prepare: Callable[[], None] | None = None,
+    expected_calls: int = 0,
+) -> Executor:
     """Start the executor that the options ask for.
 
     `auto` is Ray if and only if a cluster was named; otherwise it is threads, or processes for work that holds the GIL.
 
+    Args:
+        config: The options.
+        holds_gil: Whether calls hold the GIL.
+        prepare: Run once in each of Ray's workers, before its first call.
+        expected_calls: Number of calls that will be started soon, for which Ray starts workers in advance.
+
     Raises:
         TaskError: If Ray cannot be started or reached.
+        TokenError: If the cluster does not accept the token, or wants one and there is none.
     """
     if wants_ray(config):
-        return RayInThread(partial(_connect_ray, config), watches_head=_address(config) is not None)
+        connect = partial(_connect_ray, config, prepare=prepare, expected_calls=expected_calls)
+        return RayInThread(connect, watches_head=cluster_address(config) is not None)
     workers = config.workers or available_cpus()
     return ThreadExecutor(workers) if wants_threads(config, holds_gil=holds_gil) else ProcessExecutor(workers)
 
 
-def _connect_ray(config: ExecutorConfig) -> Executor:
+def _connect_ray(config: ExecutorConfig, *, prepare: Callable[[], None] | None, expected_calls: int) -> Executor:
     from workflows.execution.ray_executor import RayExecutor  # Ray takes 0.7 s to import
 
-    return RayExecutor(address=_address(config), workers=config.workers, ship_code=not config.installed)
+    return RayExecutor(
+        address=cluster_address(config),
+        workers=config.workers,
+        ship_code=not config.installed,
+        prepare=prepare,
+        expected_calls=expected_calls,
+    )

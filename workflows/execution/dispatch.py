@@ -83,7 +83,7 @@ class _Progress(Generic[K]):
     lost: int = 0
     overdue: int = 0
     attempts: dict[int, float] = field(default_factory=dict)
-    """Running attempts: attempt id → start time."""
+    """Attempts that run or wait for a slot: attempt id → time at which the executor got it."""
 
 
 def run_calls(
@@ -261,7 +261,8 @@ class Dispatch(Generic[K]):
             return None  # another attempt at the same call was faster
         started = progress.attempts.pop(outcome.attempt_id)
         if outcome.error is None:
-            self._durations[progress.call.function].append(time.monotonic() - started)
+            seconds = time.monotonic() - started if outcome.seconds is None else outcome.seconds
+            self._durations[progress.call.function].append(seconds)
             self._most_in_flight += 1 / self._most_in_flight
             self._finish(progress)
             return progress
@@ -318,6 +319,10 @@ class Dispatch(Generic[K]):
         if now < self._next_overdue_check:
             return
         self._next_overdue_check = now + POLL_SECONDS
+        if self._executor.shortage is not None:  # time counts again when tasks can run
+            for progress in self._in_flight.values():
+                progress.attempts = dict.fromkeys(progress.attempts, now)
+            return
         functions = {progress.call.function for progress in self._in_flight.values()}
         deadlines = {function: self._deadline(function) for function in functions}
         # If most calls are overdue at once, the storage is slow, and more second attempts would make it slower.
@@ -325,8 +330,8 @@ class Dispatch(Generic[K]):
         for progress in list(self._in_flight.values()):
             if twice >= max(1, self._executor.slots // 4):
                 break
-            begun_before = now - deadlines[progress.call.function]
-            if len(progress.attempts) == 1 and next(iter(progress.attempts.values())) <= begun_before:
+            seconds = self._seconds_of_attempts(progress, now)
+            if len(seconds) == 1 and seconds[0] >= deadlines[progress.call.function]:
                 self._start_beside(progress)
                 twice += 1
         if self._executor.kind != "local":  # a thread that hangs cannot be stopped
@@ -340,7 +345,8 @@ class Dispatch(Generic[K]):
 
     def _replace_hanging(self, progress: _Progress[K], now: float, deadline: float) -> None:
         """If both attempts at a call hang, replace the older one; each attempt gets twice the previous one's time."""
-        if len(progress.attempts) < 2 or now - max(progress.attempts.values()) < deadline * 2**progress.overdue:
+        seconds = self._seconds_of_attempts(progress, now)
+        if len(seconds) < 2 or min(seconds) < deadline * 2**progress.overdue:
             return
         if self._policy.deadline_seconds is not None and progress.overdue + 1 >= self._policy.lost_workers:
             call = progress.call
@@ -356,6 +362,11 @@ class Dispatch(Generic[K]):
         del progress.attempts[oldest], self._by_attempt[oldest]
         self._executor.abandon(oldest)
         self._start_beside(progress)
+
+    def _seconds_of_attempts(self, progress: _Progress[K], now: float) -> list[float]:
+        """Return how long the attempts at a call have been running; 0 for those that wait for a slot."""
+        begun = [self._executor.running_since(attempt) for attempt in progress.attempts]
+        return [0.0 if since is None else now - since for since in begun]
 
     def _deadline(self, function: Callable[..., Any]) -> float:
         """Return the seconds after which an attempt is overdue: more for threads, which share the CPUs."""

@@ -6,16 +6,20 @@ prints what is kept. A stop at once is equally safe: no result depends on how a 
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import signal
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
+LAST_SECONDS = 1.0
+"""How long last words may take."""
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -105,13 +109,41 @@ class _Handler:
         kept = "run the same command again to continue"
         speak, self.last_words = self.last_words, None
         if speak is not None:
-            with contextlib.suppress(Exception):
-                kept = speak(stop)
+            kept = _in_time(partial(speak, stop)) or kept
         _say(f"{self._command}: stopped; {kept}")
         os._exit(128 + number)
+
+
+def _in_time(function: Callable[[], str]) -> str | None:
+    """Return a function's value; None if it fails or waits for a lock that the interrupted code holds."""
+    values: list[str] = []
+    has_ended = _thread.allocate_lock()
+    has_ended.acquire()
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            values.append(function())
+        has_ended.release()
+
+    _thread.start_new_thread(run, ())
+    has_ended.acquire(timeout=LAST_SECONDS)
+    return values[0] if values else None
+
+
+def signals_shown_as(form: Callable[[str], bytes] | None) -> None:
+    """Set how sentences about signals are written to standard error; None: as plain lines."""
+    global _form
+    _form = form or _as_plain_line
+
+
+def _as_plain_line(sentence: str) -> bytes:
+    return f"\n{sentence}\n".encode()
+
+
+_form = _as_plain_line
 
 
 def _say(sentence: str) -> None:
     # Not through sys.stderr: the signal may have interrupted a write to it.
     with contextlib.suppress(OSError):
-        os.write(2, f"\n{sentence}\n".encode())
+        os.write(2, _form(sentence))

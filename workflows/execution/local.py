@@ -9,19 +9,26 @@ import queue
 import signal
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait as wait_for_connections
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import TaskError
+from dsindex.shards.reporting import reporting_to
 from workflows.execution.calls import THIS_MACHINE, Call, NodeAnswer, Outcome, answer, run_guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnContext, SpawnProcess
+
+
+REPORT_SECONDS = 0.5
+"""Shortest time between two reports of a call in another process."""
 
 
 class ThreadExecutor:
@@ -29,6 +36,7 @@ class ThreadExecutor:
 
     kind = "local"
     is_cluster = False
+    shortage = None
 
     def __init__(self, workers: int) -> None:
         self.slots = workers
@@ -36,7 +44,16 @@ class ThreadExecutor:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="dsindex")
         self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._num_attempts = 0
+        self._running: dict[int, float] = {}
+        """Attempt → when it began."""
         self._abandoned: set[int] = set()
+
+    def request_cpus(self, number: int) -> int:  # noqa: ARG002
+        """Return the number of workers, since this machine does not grow."""
+        return self.slots
+
+    def check_new_nodes(self, check: Callable[[], None]) -> None:
+        """Do nothing: there is only this machine."""
 
     def share(self, value: object) -> object:
         """Return the value itself: threads share memory."""
@@ -49,11 +66,18 @@ class ThreadExecutor:
         return self._num_attempts
 
     def _run(self, attempt_id: int, call: Call) -> None:
+        self._running[attempt_id] = time.monotonic()
         try:
-            outcome = Outcome(attempt_id=attempt_id, value=call.function(*call.arguments))
+            with reporting_to(call.listener):
+                outcome = Outcome(attempt_id=attempt_id, value=call.function(*call.arguments))
         except Exception as error:  # noqa: BLE001 - the driver handles every error
             outcome = Outcome(attempt_id=attempt_id, error=error)
+        del self._running[attempt_id]
         self._ended.put(outcome)
+
+    def running_since(self, attempt_id: int) -> float | None:
+        """Return when an attempt began; None while it waits for a thread."""
+        return self._running.get(attempt_id)
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended."""
@@ -83,6 +107,7 @@ class ProcessExecutor:
 
     kind = "processes"
     is_cluster = False
+    shortage = None
 
     def __init__(self, workers: int) -> None:
         self.slots = workers
@@ -90,8 +115,17 @@ class ProcessExecutor:
         self._context = multiprocessing.get_context("spawn")
         self._idle: list[_Worker] = []
         self._busy: dict[int, _Worker] = {}
+        self._since: dict[int, float] = {}
+        """Attempt → when it began."""
         self._waiting: list[tuple[int, Call]] = []
         self._num_attempts = 0
+
+    def request_cpus(self, number: int) -> int:  # noqa: ARG002
+        """Return the number of workers, since this machine does not grow."""
+        return self.slots
+
+    def check_new_nodes(self, check: Callable[[], None]) -> None:
+        """Do nothing: there is only this machine."""
 
     def share(self, value: object) -> object:
         """Return the value itself: it travels with each call through a pipe."""
@@ -118,6 +152,11 @@ class ProcessExecutor:
             worker = _Worker(self._context)
         worker.send(call)
         self._busy[attempt_id] = worker
+        self._since[attempt_id] = time.monotonic()
+
+    def running_since(self, attempt_id: int) -> float | None:
+        """Return when an attempt began; None while it waits for a process."""
+        return self._since.get(attempt_id)
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended, including those whose worker died."""
@@ -126,14 +165,18 @@ class ProcessExecutor:
         for attempt_id, worker in list(self._busy.items()):
             if worker.pipe not in ready:
                 continue
-            del self._busy[attempt_id]
             try:
-                value, error = worker.pipe.recv()
+                told = worker.receive()
+                if told is None:
+                    continue
+                value, error = told
             except (EOFError, OSError):
+                del self._busy[attempt_id], self._since[attempt_id]
                 code = worker.wait()
                 lost = TaskError(f"its worker process died ({_describe_exit(code)})")
                 ended.append(Outcome(attempt_id=attempt_id, error=lost, worker_lost=True))
             else:
+                del self._busy[attempt_id], self._since[attempt_id]
                 self._idle.append(worker)
                 ended.append(Outcome(attempt_id=attempt_id, value=value, error=error))
         self._hand_out()
@@ -144,6 +187,7 @@ class ProcessExecutor:
         self._waiting = [entry for entry in self._waiting if entry[0] != attempt_id]
         worker = self._busy.pop(attempt_id, None)
         if worker is not None:
+            del self._since[attempt_id]
             worker.kill()
         self._hand_out()
 
@@ -155,7 +199,7 @@ class ProcessExecutor:
         """Kill all workers."""
         for worker in (*self._idle, *self._busy.values()):
             worker.kill()
-        self._idle, self._busy, self._waiting = [], {}, []
+        self._idle, self._busy, self._since, self._waiting = [], {}, {}, []
 
 
 class _Worker:
@@ -163,6 +207,7 @@ class _Worker:
 
     def __init__(self, context: SpawnContext) -> None:
         self.pipe, theirs = context.Pipe()
+        self._listener: Callable[[int, int, int], None] | None = None
         self._process: SpawnProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
         # A terminal sends Ctrl-C to workers too, so they inherit a mask that blocks it and leave it to the driver.
         # Spawning the first process would start the resource tracker, which unblocks the signal again.
@@ -182,6 +227,17 @@ class _Worker:
         # If the worker died while idle, `wait` notices the closed pipe.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.pipe.send((call.function, call.arguments))
+        self._listener = call.listener
+
+    def receive(self) -> tuple[Any, Exception | None] | None:
+        """Return a call's value or error; None if it is not done, after passing on what it reported."""
+        message = self.pipe.recv()
+        if not isinstance(message, _Report):
+            value, error = message
+            return value, error
+        if self._listener is not None:
+            self._listener(message.text_bytes, message.documents, message.tokens)
+        return None
 
     def wait(self) -> int | None:
         """Return the exit code of a process that has closed its end of the pipe."""
@@ -217,7 +273,32 @@ def _serve(pipe: Connection) -> None:
             function, arguments = pipe.recv()
         except (EOFError, OSError, KeyboardInterrupt):
             return
-        pipe.send(run_guarded(function, arguments))
+        with reporting_to(_Reports(pipe)):
+            told = run_guarded(function, arguments)
+        pipe.send(told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What a call reports while it runs."""
+
+    text_bytes: int
+    documents: int
+    tokens: int
+
+
+class _Reports:
+    """Sends what a call reports to the driver, but not more often than it is shown."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._due = time.monotonic() + REPORT_SECONDS
+
+    def __call__(self, text_bytes: int, documents: int, tokens: int) -> None:
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + REPORT_SECONDS
+            self._pipe.send(_Report(text_bytes, documents, tokens))
 
 
 def _die_with_driver() -> None:

@@ -1,46 +1,51 @@
-"""Tasks on a Ray cluster: one stateless task per call, one CPU each, retried by the driver and not by Ray.
+"""Calls on a Ray cluster, run by workers that hold one CPU each and retried by the driver, not by Ray.
 
 A cluster is joined only if the user named one; otherwise a private one is started, and stopped at the end.
 """
 
 from __future__ import annotations
 
-import logging
-import os
 import time
+import uuid
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-import dsindex
-import workflows
 from dsindex.errors import TaskError
 from dsindex.json_text import show_name
 from workflows.execution.calls import Call, NodeAnswer, Outcome, run_guarded
-from workflows.execution.cpus import available_cpus
-from workflows.execution.ray_token import check_token, hide_token
+from workflows.execution.cluster_size import ClusterSize, living_nodes
+from workflows.execution.new_nodes import NodeCheck, name_node, run_after_check
+from workflows.execution.ray_connection import connect, restore_variables
+from workflows.execution.ray_workers import RayWorkers, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SINGLE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-"""Environment of all workers: one thread per task. Variables per task would make Ray start new workers."""
+    from workflows.execution.calls import Shortage
 
-LOOK_SECONDS = 5.0
-"""Interval at which the cluster's size is queried."""
-
-JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""The variable that Ray's job server sets for the drivers that it starts."""
+START_SECONDS = 5.0
+"""Longest wait for workers that start before a node's check is given to a process of its own."""
 
 
 class RayExecutor:
-    """Runs calls as Ray tasks; made and used in a thread that gets no signals (workflows.execution.ray_thread)."""
+    """Runs calls on workers of a Ray cluster; used in a thread without signals (workflows.execution.ray_thread)."""
 
     kind = "ray"
 
-    def __init__(self, *, address: str | None, workers: int | None, ship_code: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        address: str | None,
+        workers: int | None,
+        ship_code: bool = True,
+        prepare: Callable[[], None] | None = None,
+        expected_calls: int = 0,
+    ) -> None:
         """Connect.
 
         Args:
@@ -48,65 +53,45 @@ class RayExecutor:
             workers: Number of calls that run at once; None: all CPUs of the cluster.
             ship_code: Whether to send this process's code to the nodes of a named cluster, unless Ray's job server
                 started this process and has sent the code already.
+            prepare: Run once in each worker's process, before its first call.
+            expected_calls: Number of calls that will be started soon: so many workers, if there are CPUs for them,
+                begin to start now.
 
         Raises:
             TaskError: If the cluster cannot be started or reached.
-            TokenError: If its token cannot be sent.
+            TokenError: If its token is missing, cannot be sent, or is not accepted.
         """
         self._is_guest = ray.is_initialized()
-        self._variables_before = {name: os.environ.get(name) for name in SINGLE_THREAD}
         if not self._is_guest:
-            self._connect(address, workers, ship_code=ship_code)
+            self._variables_before = connect(address, workers, ship_code=ship_code)
         self.is_cluster = address is not None
         self.head_address: str = ray.get_runtime_context().gcs_address
         self._workers = workers
-        self._look_at_cluster()
-        self._running: dict[Any, int] = {}
-        self._references: dict[int, Any] = {}
+        self._cluster = ClusterSize(address or "this machine")
+        self._use_cluster_size()
+        self._checked_nodes: frozenset[str] = frozenset()
+        self._check: object | None = None
+        """A NodeCheck in the object store."""
+        self._pool = RayWorkers(max_reserved_bytes=lambda: self._largest_memory, prepare=prepare)
         self._num_attempts = 0
+        self._pool.hire(min(self.slots, expected_calls))
 
-    def _look_at_cluster(self) -> None:
-        """Update the cluster's size: nodes are lost, and an autoscaler adds nodes while tasks wait."""
-        self._looked = time.monotonic()
-        self.slots = self.backlog = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self._largest_memory = max((node["Resources"].get("memory", 0) for node in living_nodes()), default=0)
+    def _use_cluster_size(self) -> None:
+        self.slots = self.backlog = self._workers or max(1, self._cluster.num_cpus)
+        self._largest_memory = self._cluster.largest_memory
 
-    def _connect(self, address: str | None, workers: int | None, *, ship_code: bool) -> None:
-        check_token()
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        options: dict[str, Any] = {
-            "log_to_driver": False,
-            "logging_level": logging.ERROR,
-        }
-        if address is None:
-            # Inherited by workers; a runtime_env would waste those that Ray starts in advance (1.5 s).
-            os.environ.update(SINGLE_THREAD)
-            # The address is needed: a plain init() joins any cluster that still runs on this machine.
-            options |= {
-                "address": "local",
-                "num_cpus": workers or available_cpus(),
-                "include_dashboard": False,
-            }
-        else:
-            runtime_env: dict[str, Any] = {"env_vars": SINGLE_THREAD}
-            if ship_code and JOB_VARIABLE not in os.environ:
-                packages = (dsindex, workflows)
-                runtime_env["py_modules"] = [os.path.dirname(package.__file__ or "") for package in packages]
-                runtime_env["excludes"] = ["__pycache__"]
-            options |= {"address": address, "runtime_env": runtime_env}
-        try:
-            ray.init(**options)
-        except UnicodeEncodeError as error:
-            msg = (
-                "expected a command line and a working folder in UTF-8, which Ray requires, got another name; write "
-                "such names in a --config file, as \\udcXX within double quotes, or use --executor local"
-            )
-            raise TaskError(msg) from error
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-            place = "a local Ray instance" if address is None else f"the Ray cluster at {address}"
-            reason = hide_token(str(error))
-            msg = f"{place}: cannot be started or reached ({reason}); check --address, or use --executor local"
-            raise TaskError(msg) from error
+    @property
+    def shortage(self) -> Shortage | None:
+        """Why no task can run now; None if tasks can run."""
+        return self._cluster.shortage
+
+    def request_cpus(self, number: int) -> int:
+        """Ask the cluster's autoscaler for CPUs, at most as many as workers; return how many were asked for."""
+        return self._cluster.request_cpus(min(number, self._workers or number))
+
+    def check_new_nodes(self, check: Callable[[], None]) -> None:
+        """Run a check before the first call on each node that `on_every_node` has not reached."""
+        self._check = ray.put(NodeCheck(check=check, checked_nodes=self._checked_nodes, key=uuid.uuid4().hex))
 
     def share(self, value: object) -> object:
         """Put a value into the object store once."""
@@ -115,63 +100,42 @@ class RayExecutor:
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:
         """Submit one attempt; beyond the slots it does not wait for a free CPU."""
         self._num_attempts += 1
-        remote = self._remote(call, num_cpus=0 if beyond_slots else 1)
-        reference = remote.remote(call.function, *call.arguments)
-        self._running[reference] = self._num_attempts
-        self._references[self._num_attempts] = reference
+        if self._check is not None:
+            call = replace(call, function=run_after_check, arguments=(self._check, call.function, *call.arguments))
+        if beyond_slots:
+            self._pool.run_beside(self._num_attempts, call)
+        else:
+            self._pool.enqueue(self._num_attempts, call)
         return self._num_attempts
 
-    def _remote(self, call: Call, *, num_cpus: int) -> Any:  # noqa: ANN401 - Ray's own type is private
-        return _run_call.options(
-            name=show_name(call.name),
-            num_cpus=num_cpus,
-            max_retries=0,
-            scheduling_strategy="SPREAD",
-            # A task that needs more memory than any node has would wait forever.
-            memory=call.memory_bytes if num_cpus and 0 < call.memory_bytes <= self._largest_memory else None,
-        )
+    def running_since(self, attempt_id: int) -> float | None:
+        """Return when an attempt began; None while it waits for a worker."""
+        return self._pool.running_since(attempt_id)
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended, including those whose worker or node was lost."""
-        if not self._running:
-            time.sleep(timeout)
-            return []
-        if time.monotonic() - self._looked > LOOK_SECONDS:
-            self._look_at_cluster()
-        references = list(self._running)
-        ready, _ = ray.wait(references, num_returns=1, timeout=timeout)
-        if ready:
-            ready, _ = ray.wait(references, num_returns=len(references), timeout=0)
-        return [self._outcome(reference) for reference in ready]
-
-    def _outcome(self, reference: Any) -> Outcome:  # noqa: ANN401 - Ray's own type is private
-        attempt_id = self._running.pop(reference)
-        del self._references[attempt_id]
-        try:
-            value, error = ray.get(reference)
-        except ray.exceptions.RayError as lost:
-            reason = TaskError(f"its Ray worker was lost ({_first_line(lost)})")
-            return Outcome(attempt_id=attempt_id, error=reason, worker_lost=True)
-        return Outcome(attempt_id=attempt_id, value=value, error=error)
+        if self._cluster.look_if_due():
+            self._use_cluster_size()
+        return self._pool.wait(timeout, slots=self.slots)
 
     def abandon(self, attempt_id: int) -> None:
         """Kill the worker that runs an attempt; its outcome is not reported."""
-        reference = self._references.pop(attempt_id, None)
-        if reference is not None:
-            del self._running[reference]
-            ray.cancel(reference, force=True)
+        self._pool.drop(attempt_id)
 
     def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:
         """Run the call on every living node that has CPUs, busy or not.
 
-        If a node has not answered after a quarter of the time, a second worker of that node runs the call too.
+        An idle worker of the node runs it, if there is one. If a node has not answered after a quarter of the time,
+        another process of that node runs the call too.
         """
         nodes = {
-            f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, {node['NodeID'][:6]})": node["NodeID"]
+            name_node(node["NodeManagerHostname"], node["NodeManagerAddress"], node["NodeID"]): node["NodeID"]
             for node in living_nodes()
         }
+        self._checked_nodes = frozenset(nodes.values())
         deadline = time.monotonic() + timeout
-        tasks = {name: [_start_on_node(call, node)] for name, node in nodes.items()}
+        self._pool.await_begun(nodes.values(), min(timeout / 4, START_SECONDS))
+        tasks = {name: [self._pool.ask(node, call) or _start_on_node(call, node)] for name, node in nodes.items()}
         answers = _collect_answers(tasks, time.monotonic() + timeout / 4)
         for name in tasks:
             tasks[name].append(_start_on_node(call, nodes[name]))
@@ -183,61 +147,45 @@ class RayExecutor:
 
     def close(self) -> None:
         """Disconnect, and stop a cluster that was started here; a connection that was already open stays open."""
-        for attempt_id in list(self._references):
-            self.abandon(attempt_id)
+        self._pool.close()
         if not self._is_guest:
             ray.shutdown()
-            self._restore_variables()
-
-    def _restore_variables(self) -> None:
-        """Restore the environment variables that were set for workers."""
-        for name, value in self._variables_before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+            restore_variables(self._variables_before)
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
-def living_nodes() -> list[dict[str, Any]]:
-    """Return the nodes that can run tasks, as Ray describes them."""
-    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
-
-
-def _start_on_node(call: Call, node: str) -> Any:  # noqa: ANN401 - Ray's own type is private
+def _start_on_node(call: Call, node: str) -> tuple[Any, Callable[[], None]]:
+    """Return a reference to a call's value on a node, and a function that cancels the call."""
     place = NodeAffinitySchedulingStrategy(node, soft=False)
     options = {"name": show_name(call.name), "num_cpus": 0, "max_retries": 0, "scheduling_strategy": place}
-    return _run_call.options(**options).remote(call.function, *call.arguments)
+    reference = _run_call.options(**options).remote(call.function, *call.arguments)
+    return reference, partial(ray.cancel, reference, force=True)
 
 
-def _collect_answers(tasks: dict[str, list[Any]], deadline: float) -> dict[str, NodeAnswer]:
+def _collect_answers(tasks: dict[str, list[tuple[Any, Callable[[], None]]]], deadline: float) -> dict[str, NodeAnswer]:
     """Wait for the first answer of each node, and remove nodes that have answered from `tasks`."""
     answers: dict[str, NodeAnswer] = {}
     while tasks and (left := deadline - time.monotonic()) > 0:
-        ready, _ = ray.wait([task for attempts in tasks.values() for task in attempts], timeout=left)
-        for name in [name for name, attempts in tasks.items() if any(task in ready for task in attempts)]:
+        ready, _ = ray.wait([task for attempts in tasks.values() for task, _ in attempts], timeout=left)
+        for name in [name for name, attempts in tasks.items() if any(task in ready for task, _ in attempts)]:
             attempts = tasks.pop(name)
-            answers[name] = _read_answer(next(task for task in attempts if task in ready))
+            answers[name] = _read_answer(next(task for task, _ in attempts if task in ready))
             _cancel_unfinished(attempts)
     return answers
 
 
-def _cancel_unfinished(tasks: list[Any]) -> None:
-    """Cancel running and waiting tasks. Ray 2.60 can crash this process if a task that has just ended is cancelled."""
-    _, unfinished = ray.wait(tasks, num_returns=len(tasks), timeout=0)
-    for task in unfinished:
-        ray.cancel(task, force=True)
+def _cancel_unfinished(attempts: list[tuple[Any, Callable[[], None]]]) -> None:
+    """Cancel running and waiting calls. Ray 2.60 can crash this process if a task that has just ended is cancelled."""
+    _, unfinished = ray.wait([task for task, _ in attempts], num_returns=len(attempts), timeout=0)
+    for task, cancel in attempts:
+        if task in unfinished:
+            cancel()
 
 
 def _read_answer(task: Any) -> NodeAnswer:  # noqa: ANN401 - Ray's own type is private
     try:
         value, error = ray.get(task)
     except ray.exceptions.RayError as lost:
-        return NodeAnswer(error=TaskError(f"it was lost ({_first_line(lost)})"))
+        return NodeAnswer(error=TaskError(f"it was lost ({first_line(lost)})"))
     return NodeAnswer(value=value, error=error)
 
 

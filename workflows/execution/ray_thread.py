@@ -24,7 +24,7 @@ from workflows.execution.interrupts import is_process_ending, raise_missed_stop
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workflows.execution.calls import Call, Executor, NodeAnswer, Outcome
+    from workflows.execution.calls import Call, Executor, NodeAnswer, Outcome, Shortage
 
 T = TypeVar("T")
 
@@ -67,6 +67,23 @@ class RayInThread:
         head = getattr(self._executor, "head_address", None)
         if watches_head and head is not None:
             threading.Thread(target=self._watch, args=(head,), daemon=True, name="dsindex-head").start()
+
+    @property
+    def shortage(self) -> Shortage | None:
+        """Why no task can run now; None if tasks can run."""
+        return self._executor.shortage
+
+    def request_cpus(self, number: int) -> int:
+        """Ask the cluster's autoscaler for CPUs; return how many were asked for."""
+        return self._thread.run(self._executor.request_cpus, number)
+
+    def check_new_nodes(self, check: Callable[[], None]) -> None:
+        """Run a check before the first call on each node that `on_every_node` has not reached."""
+        self._thread.run(self._executor.check_new_nodes, check)
+
+    def running_since(self, attempt_id: int) -> float | None:
+        """Return when an attempt began; None while it waits for a slot."""
+        return self._executor.running_since(attempt_id)
 
     def _copy_size(self) -> None:
         """Take over the cluster's size, which changes as nodes come and go."""

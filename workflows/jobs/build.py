@@ -24,6 +24,7 @@ from workflows.stages.selection import (
 )
 from workflows.stages.shuffle import DocumentShuffle
 from workflows.stages.source import (
+    count_missing,
     count_records,
     count_reference_texts,
     describe_kept,
@@ -145,9 +146,11 @@ class _Build:
             outputs=self._outputs,
             input_bytes=source.total_bytes,
             engine=source.engine if self._config.token_ids is None else None,
+            notes=source.first_notes(encodes=self._config.token_ids is None),
             require_same_inputs=partial(require_recorded_inputs, source.inputs),
             examine=self._examine,
             check_nodes=partial(require_sound_nodes, source, keys=self._config.output_names, selection=self._selection),
+            count_missing=partial(count_missing, source),
             make=self._make,
             describe=self._describe,
             describe_kept=partial(describe_kept, source, self._work_dir),

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 
 from dsindex.dtypes import dtype_for_vocabulary
 from workflows.execution.choice import make_executor
-from workflows.stages.nodes import SAME_VERSIONS, check_nodes, nearest_folder
+from workflows.stages.nodes import NO_NODE, SAME_VERSIONS, check_nodes, nearest_folder
 from workflows.stages.room import check_room, shard_copies
 from workflows.stages.sample import examine_sample
 from workflows.stages.selection import select, wanted_columns
 from workflows.stages.source import open_source
+from workflows.stages.start import wait_for_nodes
 from workflows.state.input_shares import kept_share
 
 if TYPE_CHECKING:
     from workflows.options.config import BuildConfig
+    from workflows.progress.reporter import Reporter
     from workflows.stages.nodes import NodeReport
     from workflows.stages.room import Estimate
     from workflows.stages.source import TextSource
@@ -33,8 +35,14 @@ class CheckReport:
     """Sentences; if there are none, the build can begin."""
 
 
-def run_check(config: BuildConfig) -> CheckReport:
+def run_check(config: BuildConfig, *, reporter: Reporter) -> CheckReport:
     """Check everything that a build needs, on every node, and build nothing.
+
+    A cluster without nodes is asked for one.
+
+    Args:
+        config: The options of the build.
+        reporter: Shows that the check waits for a node.
 
     Raises:
         DsindexError: If the driver's node itself lacks something, so that the others cannot be checked.
@@ -55,13 +63,15 @@ def run_check(config: BuildConfig) -> CheckReport:
     )
     executor = make_executor(config)
     try:
+        reporter.follow(executor)
+        wait_for_nodes(executor, reporter, lambda: 1)
         folders = (work_dir, output_folder)
         nodes = check_nodes(executor, source, folders, keys=names, thorough=True, selection=selection)
     finally:
         executor.close()
     faults = [fault for node in nodes for fault in node.faults]
     if not nodes:
-        faults.append("the cluster has no node with CPUs; add one and check again")
+        faults.append(NO_NODE)
     return CheckReport(source=source, estimate=estimate, nodes=tuple(nodes), faults=tuple(faults))
 
 

@@ -24,13 +24,14 @@ from workflows.execution.dispatch import DispatchStatistics, RetryPolicy
 from workflows.execution.interrupts import last_words, raise_missed_stop
 from workflows.options.config import work_folder_path
 from workflows.progress.choice import displays_of_job
-from workflows.progress.progress_file import record_stop
+from workflows.progress.progress_file import PROGRESS_SUFFIX, LastingFile, ProgressFile, conclude
 from workflows.stages.assemble import assemble
-from workflows.stages.start import start_and_examine
+from workflows.stages.start import start_and_examine, wait_for_nodes
 from workflows.stages.work import Work
 from workflows.state.lock import hold_lock
 from workflows.state.manifest import Manifest, manifest_path, read_manifest
 from workflows.state.outputs import find_finished, is_of_same_run, look_at_output, refuse_inputs, require_unchanged
+from workflows.state.partial_files import partial_path
 from workflows.state.publishing import Dataset, publish, withdraw
 from workflows.state.run_record import describe_run
 from workflows.state.work_folder import own_work_folder, read_unfinished, remove_finished_folder
@@ -87,10 +88,14 @@ class Job:
     """Whether tasks run Python code, so that threads would not help."""
     engine: Engine | None = None
     """The engine, if the job encodes."""
+    notes: tuple[str, ...] = ()
+    """Sentences to say before the work begins."""
     require_same_inputs: Callable[[Sequence[Manifest]], None] | None = None
     """Raises PlanError if the inputs' content differs from what the given manifests of a finished output describe."""
     check_nodes: Callable[[Executor, Sequence[str]], None] | None = None
     """Checks that every node of a cluster sees the driver's files, including those given; raises InputError."""
+    count_missing: Callable[[Ledger], int] | None = None
+    """Returns the number of shards that no earlier run has made, which is how many CPUs the job can use at once."""
     describe_kept: Callable[[Ledger | None], str] | None = None
     """Returns a message about what an interrupted run keeps, given the ledger if there is one."""
     conclude: Callable[[Executor], None] | None = None
@@ -102,6 +107,11 @@ class Job:
     def work_dir(self) -> str:
         """Absolute path of the work folder."""
         return work_folder_path(self.config)
+
+    @property
+    def prefix(self) -> str:
+        """Absolute prefix of the output, as the options name it."""
+        return os.path.abspath(self.config.output_prefix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,61 +180,44 @@ def _lock_path(output: Output) -> str:
 
 
 def _tidy_up(job: Job) -> None:
-    """Remove the work folder and locks of a run that published everything and was killed before it ended."""
+    """Clean up after a run that published everything and was killed before it ended."""
     remove_finished_folder(job.work_dir, job.plan)
+    conclude(_progress_file(job))
     for output in job.outputs:
         if os.path.exists(_lock_path(output)):
             with contextlib.suppress(PlanError), hold_lock(_lock_path(output), what=f"the output {output.prefix}"):
                 pass  # a dead owner's lock is taken over and removed
 
 
+def _progress_file(job: Job) -> LastingFile:
+    path = f"{job.prefix}.{PROGRESS_SUFFIX}"
+    return LastingFile(path, temporary=partial_path(path, job.plan.plan_id))
+
+
 def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobOutcome:
+    progress = _progress_file(job)
     opened: list[Ledger] = []
-    speak = partial(_record_stop, job, folder, opened)
-    try:
-        with last_words(speak):
-            return _run_stoppable(job, folder, reporter, began, opened)
-    except ClusterLostError as lost:
-        msg = f"{lost}; {_describe_kept(job, folder, opened)} on a new cluster"
-        raise ClusterLostError(msg) from lost
-    except BaseException as stop:
-        if not isinstance(stop, Exception):
-            stop.add_note(speak(stop))
-        raise
+    kept = partial(_describe_kept, job, folder, opened)
+    with reporter.showing(ProgressFile(progress.write, output=job.prefix)):
+        if progress.is_foreign:
+            reporter.say(f"{progress.path}: is not dsindex's, so progress is only in the work folder")
+        try:
+            with last_words(partial(_end_at_once, reporter, kept)):
+                return _carry_out(job, folder, reporter, began, progress=progress, opened=opened)
+        except ClusterLostError as lost:
+            msg = f"{lost}; {kept()} on a new cluster"
+            raise ClusterLostError(msg) from lost
+        except BaseException as stop:
+            if not isinstance(stop, Exception):
+                stop.add_note(kept())
+            raise
 
 
-def _run_stoppable(job: Job, folder: WorkFolder, reporter: Reporter, began: float, opened: list[Ledger]) -> JobOutcome:
-    """Run the job; `opened` gets the ledger once it is open."""
-    config = job.config
-    standings = [look_at_output(output) for output in job.outputs]
-    executor = start_and_examine(config, job.examine, num_bytes=job.input_bytes, holds_gil=job.holds_gil)
-    with contextlib.closing(executor):
-        notes = _begin_again(job, folder)
-        with folder.open_ledger(job.plan, fresh=config.fresh) as ledger:
-            opened.append(ledger)
-            work = Work(
-                executor=executor,
-                ledger=ledger,
-                reporter=reporter,
-                policy=RetryPolicy(deadline_seconds=config.shard_deadline),
-                statistics=DispatchStatistics(),
-            )
-            with reporter.showing(*displays_of_job(job.work_dir, executor)):
-                for note in notes:
-                    reporter.say(note)
-                if executor.is_cluster and job.check_nodes is not None:
-                    markers = [os.path.join(job.work_dir, MARKER_FILE), *map(_lock_path, job.outputs[:1])]
-                    job.check_nodes(executor, markers)
-                contents, run = _make_and_publish(job, work, standings, began)
-                if job.conclude is not None:
-                    job.conclude(executor)
-    return JobOutcome(contents=tuple(contents), run=run, already_complete=False, seconds=time.time() - began)
-
-
-def _record_stop(job: Job, folder: WorkFolder, opened: Sequence[Ledger], stop: BaseException) -> str:
-    """Say in the progress file that the job was stopped; return what is kept."""
-    record_stop(job.work_dir, stop)
-    return _describe_kept(job, folder, opened)
+def _end_at_once(reporter: Reporter, kept: Callable[[], str], stop: BaseException) -> str:
+    """Let the displays say that the job was stopped; return what is kept."""
+    stop.add_note(kept())
+    reporter.close_displays(stop)
+    return stop.__notes__[0]
 
 
 def _describe_kept(job: Job, folder: WorkFolder, opened: Sequence[Ledger]) -> str:
@@ -234,6 +227,40 @@ def _describe_kept(job: Job, folder: WorkFolder, opened: Sequence[Ledger]) -> st
         return job.describe_kept(opened[0])
     starts_over = job.config.fresh and not folder.history.fresh
     return job.describe_kept(None if starts_over else folder.read_ledger())
+
+
+def _carry_out(
+    job: Job, folder: WorkFolder, reporter: Reporter, began: float, *, progress: LastingFile, opened: list[Ledger]
+) -> JobOutcome:
+    """Run the job; `opened` gets the ledger once it is open."""
+    config = job.config
+    standings = [look_at_output(output) for output in job.outputs]
+    executor = start_and_examine(config, job.examine, num_bytes=job.input_bytes, holds_gil=job.holds_gil)
+    with contextlib.closing(executor):
+        notes = [*job.notes, *_begin_again(job, folder)]
+        with folder.open_ledger(job.plan, fresh=config.fresh) as ledger:
+            opened.append(ledger)
+            ledger.record_partials([progress.temporary])
+            work = Work(
+                executor=executor,
+                ledger=ledger,
+                reporter=reporter,
+                policy=RetryPolicy(deadline_seconds=config.shard_deadline),
+                statistics=DispatchStatistics(),
+            )
+            with reporter.showing(*displays_of_job(job.work_dir, executor, output=job.prefix)):
+                for note in notes:
+                    reporter.say(note)
+                reporter.follow(executor)
+                if job.count_missing is not None:
+                    wait_for_nodes(executor, reporter, partial(job.count_missing, ledger))
+                if executor.is_cluster and job.check_nodes is not None:
+                    markers = [os.path.join(job.work_dir, MARKER_FILE), *map(_lock_path, job.outputs[:1])]
+                    job.check_nodes(executor, markers)
+                contents, run = _make_and_publish(job, work, standings, began)
+                if job.conclude is not None:
+                    job.conclude(executor)
+    return JobOutcome(contents=tuple(contents), run=run, already_complete=False, seconds=time.time() - began)
 
 
 def _begin_again(job: Job, folder: WorkFolder) -> list[str]:

@@ -36,7 +36,7 @@ from workflows.options.config import work_folder_path
 from workflows.options.instruct import as_text_config
 from workflows.stages.nodes import require_sound_nodes
 from workflows.stages.room import Estimate, check_room
-from workflows.stages.source import describe_kept, open_source, require_recorded_inputs
+from workflows.stages.source import count_missing, describe_kept, open_source, require_recorded_inputs
 from workflows.stages.tokenize import make_shards
 from workflows.state.identity import Plan
 from workflows.state.outputs import MEGATRON_SUFFIXES, Output
@@ -154,9 +154,11 @@ class _Instruct:
             input_bytes=source.total_bytes,
             holds_gil=True,
             engine=source.engine,
+            notes=source.first_notes(),
             require_same_inputs=partial(require_recorded_inputs, source.inputs),
             examine=self._examine,
             check_nodes=partial(require_sound_nodes, source, keys=()),
+            count_missing=partial(count_missing, source),
             make=self._make,
             describe=self._describe,
             describe_kept=partial(describe_kept, source, self._work_dir),

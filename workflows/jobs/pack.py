@@ -24,6 +24,7 @@ from workflows.stages.nodes import require_sound_nodes
 from workflows.stages.room import check_room
 from workflows.stages.sample import examine_sample
 from workflows.stages.source import (
+    count_missing,
     count_records,
     count_reference_texts,
     describe_kept,
@@ -122,9 +123,11 @@ class _Pack:
             outputs=(self._output,),
             input_bytes=source.total_bytes,
             engine=source.engine,
+            notes=source.first_notes(),
             require_same_inputs=partial(require_recorded_inputs, source.inputs),
             examine=self._examine,
             check_nodes=partial(require_sound_nodes, source, keys=keys),
+            count_missing=partial(count_missing, source),
             make=self._make,
             describe=lambda _, files: [self._content(self._results, files[0])],
             describe_kept=partial(describe_kept, source, self._work_dir),

@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from dsindex.option_problems import describe_problem
 from dsindex.text.conversion.families import MEGATRON_SPECIAL_TOKENS
 from dsindex.text.joining import JOINED, decode_separator
 from dsindex.text.keys import is_program, output_name
@@ -49,13 +50,13 @@ MAX_REPEATS = 1000
 """The limit on the repetitions of an input, each of which is an input of the plan."""
 
 
-_FROM_FOLDER = "; use HuggingFaceTokenizer with the folder of a tokenizer.json"
+_WORD_PIECE = ", which is not read"
 _OTHER_TYPES = {
-    "BertWordPieceLowerCase": _FROM_FOLDER,
-    "BertWordPieceCase": _FROM_FOLDER,
+    "BertWordPieceLowerCase": _WORD_PIECE,
+    "BertWordPieceCase": _WORD_PIECE,
     "NullTokenizer": ", whose texts are numbers and need no tokenizer",
     "NullMultimodalTokenizer": ", whose texts are numbers and need no tokenizer",
-    "MultimodalTokenizer": ", which is for images; use HuggingFaceTokenizer for its texts",
+    "MultimodalTokenizer": ", which is for images",
     "SFTTokenizer": ", which is for conversations; use `dsindex instruct`",
 }
 """Why the other types of Megatron are refused, and what to do."""
@@ -98,6 +99,14 @@ class WorkConfig(ExecutorConfig):
     fresh: bool = False
     log_json: bool = False
     """Progress and errors as JSON lines."""
+
+    @field_validator("output_prefix")
+    @classmethod
+    def _ends_in_a_name(cls, prefix: str) -> str:
+        if os.path.basename(prefix) in {"", ".", ".."}:
+            msg = f"expected a path that ends in the beginning of a file name, such as out/docs, got {prefix!r}"
+            raise ValueError(msg)
+        return prefix
 
 
 def work_folder_path(config: WorkConfig) -> str:
@@ -371,7 +380,7 @@ def validation_message(error: ValidationError) -> str:
         elif problem["type"] == "extra_forbidden":
             sentences.append(f"there is no option {name.removeprefix('--').replace('-', '_')!r}")
         else:
-            text = problem["msg"].removeprefix("Value error, ")
+            text = describe_problem(problem)
             sentences.append(f"{name}: {text}" if problem["loc"] else text)
     return "; ".join(sentences)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from workflows.options.pretrain_gpt_flags import describe_pretrain_flags
+
 WITHOUT_EFFECT: dict[str, tuple[dict[str, Any], str]] = {
     "partitions": ({"type": int}, "documents keep the order of the input"),
     "keep_sequential_samples": ({"action": "store_true"}, "documents keep the order of the input"),
@@ -42,7 +44,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "tokenizer_sentencepiece_legacy": (
         {"action": "store_true"},
-        "special tokens are not added to a SentencePiece model; train it with them",
+        "special tokens are not added to a SentencePiece model; leave it out for the model's own tokens",
     ),
     "no_tokenizer_sentencepiece_ignore_extra_whitespaces": (
         {"action": "store_true"},
@@ -69,6 +71,8 @@ def add_megatron_arguments(parser: argparse.ArgumentParser) -> None:
 def take_megatron_flags(merged: dict[str, Any]) -> str | None:
     """Remove the flags that have no effect from options, and return the note about them; None if there are none.
 
+    Flags of pretrain_gpt.py are among them, as `pretrain_flags`.
+
     Raises:
         ValueError: If a flag is refused, saying why.
     """
@@ -86,10 +90,16 @@ def take_megatron_flags(merged: dict[str, Any]) -> str | None:
     for name, reason in unused.items():
         if merged.pop(name, None):
             reasons.setdefault(reason, []).append(_flag(name))
+    if isinstance(merged.get("pretrain_flags"), tuple):  # the parser's, not a key of a file
+        reasons |= describe_pretrain_flags(merged.pop("pretrain_flags"))
     if not reasons:
         return None
-    shown = "; ".join(f"{' and '.join(flags)} ({reason})" for reason, flags in reasons.items())
+    shown = "; ".join(f"{_listed(flags)} ({reason})" for reason, flags in reasons.items())
     return f"without effect: {shown}"
+
+
+def _listed(flags: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(flags[:-1]), flags[-1]]))
 
 
 def _flag(name: str) -> str:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, mo
 from dsindex.errors import InputError
 from dsindex.formats.pbin import PICKLE_START
 from dsindex.formats.safe_pickle import read_pairs
+from dsindex.option_problems import describe_problem
 from dsindex.regular_files import open_file
 from dsindex.text.tokenizer import load_tokenizer
 from workflows.options.config import TextConfig
@@ -44,6 +45,12 @@ class PackConfig(TextConfig):
     def _derive_prefix(cls, values: Any) -> Any:  # noqa: ANN401 - not validated yet
         """Name the files beside the `.pbin` after it."""
         return {**values, "output_prefix": str(values.get("output", "")).removesuffix(PBIN_SUFFIX)}
+
+    @field_validator("output_prefix")
+    @classmethod
+    def _ends_in_a_name(cls, prefix: str) -> str:
+        """It follows from `output`, which is checked below."""
+        return prefix
 
     @field_validator("output")
     @classmethod
@@ -142,7 +149,7 @@ def _refuse_interpolations(path: str, value: object, name: str) -> None:
 
 
 _ADVICE = {
-    "variant_key": "convert the tokenizer to a folder with a tokenizer.json, and name it with pretrained_hf_tokenizer",
+    "variant_key": "dsindex pack reads a tokenizer.json, which is a pretrained_hf_tokenizer",
     "truncation": "dsindex does not truncate documents; set it to false",
     "padding": "dsindex does not pad documents; set it to false",
 }
@@ -157,7 +164,7 @@ def _describe(error: ValidationError) -> str:
         return f"{name}: unknown, so it cannot be honoured; leave it out"
     leaf = next((part for part in problem["loc"] if part in _ADVICE), None)
     advice = f"; {_ADVICE[str(leaf)]}" if leaf is not None else ""
-    return f"{name}: {problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r}{advice}"
+    return f"{name}: {describe_problem(problem)}{advice}"
 
 
 def _check_special_tokens(path: str, config: _TokenizerConfig) -> None:

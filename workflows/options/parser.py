@@ -1,4 +1,4 @@
-"""The command-line parser: the list of commands, and how repeated flags are treated.
+"""The command-line parser: the list of commands, and how repeated, mistyped and Megatron's flags are treated.
 
 A command's module is imported only when that command is used, so that `dsindex --help` is fast.
 """
@@ -6,15 +6,17 @@ A command's module is imported only when that command is used, so that `dsindex 
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
-from rich_argparse import RawDescriptionRichHelpFormatter
-
 import dsindex
+from workflows.options.help_text import HelpFormatter, examples_epilog, mark_required
+from workflows.options.pretrain_gpt_flags import split_pretrain_flags
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 COMMANDS = {
     "build": ("tokenize JSONL and merge it into one dataset per key", "workflows.commands.build"),
@@ -27,17 +29,23 @@ COMMANDS = {
     "convert": ("convert an MMIDIDX dataset to a .pbin of Modalities, or back", "workflows.commands.convert"),
     "pack": ("tokenize JSONL into a .pbin of Modalities, or join .pbin files", "workflows.commands.pack"),
     "instruct": ("turn conversations into tokens, loss masks and packed blocks", "workflows.commands.instruct"),
-    "submit": ("run a command on a cluster, through its job server", "workflows.cluster.submit"),
+    "submit": ("run a command on a cluster, through its job server", "workflows.commands.submit"),
     "status": ("show the state of a submitted job", "workflows.commands.status"),
     "logs": ("show or follow the log of a submitted job", "workflows.commands.logs"),
     "stop": ("stop a submitted job", "workflows.commands.stop"),
     "demo": ("run the main job on generated text", "workflows.commands.demo"),
 }
-"""Name → (summary, module); a module has DESCRIPTION, add_arguments(parser) and run(options) -> exit code."""
+"""Name → (summary, module); a module has DESCRIPTION, add_arguments(parser) and run(options) -> exit code.
+
+It may have EXAMPLES, which are shell commands of at most 78 columns; REQUIRED, the options that the job needs from
+flags or a file, with what can stand in the place of each; and TAKES_PRETRAIN_FLAGS, if flags of Megatron's
+pretrain_gpt.py are no mistake.
+"""
 
 EPILOG = """\
 start here:
-  dsindex build --input docs.jsonl --tokenizer-model FOLDER --append-eod --output-prefix out/docs
+  dsindex build --input docs.jsonl --tokenizer-model FOLDER --append-eod \\
+    --output-prefix out/docs
   dsindex COMMAND --help explains a command"""
 
 
@@ -45,14 +53,63 @@ class Parser(argparse.ArgumentParser):
     """An argument parser in which no flag silently overrides an earlier one.
 
     A repeated list flag adds to the list: `--input a --input b` is `--input a b`. A repeated flag with one value or
-    none is refused. Groups and subparsers inherit this.
+    none is refused. Groups and subparsers inherit this. An unknown flag or command is refused with the nearest one.
     """
 
+    takes_pretrain_flags = False
+    """Whether flags of pretrain_gpt.py are set aside, as `pretrain_flags` in the namespace."""
+
     def __init__(self, **named: Any) -> None:  # noqa: ANN401 - as argparse has them
-        super().__init__(formatter_class=RawDescriptionRichHelpFormatter, **named)
+        super().__init__(formatter_class=HelpFormatter, **named)
         self.register("action", None, _Value)
         self.register("action", "store", _Value)
         self.register("action", "store_true", _Switch)
+        self.register("type", int, _integer)
+        self.register("type", float, _number)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse a command line; nothing is unknown afterwards."""
+        words = list(sys.argv[1:] if args is None else args)
+        foreign: dict[str, tuple[str, ...]] = {}
+        if self.takes_pretrain_flags:
+            try:
+                words, foreign = split_pretrain_flags(words, own=self._option_string_actions)
+            except ValueError as error:
+                self.error(str(error))
+        self._refuse_unknown(words)
+        options, rest = super().parse_known_args(words, namespace)
+        if rest:
+            unknown = next((word for word in rest if word.startswith("-")), None)
+            self.error(f"expected a flag, got {rest[0]!r}" if unknown is None else self._describe_unknown(unknown))
+        if foreign:
+            options.pretrain_flags = tuple(foreign)
+        return options, rest
+
+    def _refuse_unknown(self, words: Sequence[str]) -> None:
+        """Refuse an unknown command or flag before anything that is missing is reported."""
+        for action in self._actions:
+            if action.nargs == argparse.PARSER:
+                command = next((word for word in words if not word.startswith("-")), None)
+                if command is not None and command not in (action.choices or ()):
+                    near = _near(command, action.choices or ())
+                    self.error(f"there is no command {command!r}; {near or 'dsindex --help lists all commands'}")
+                return
+            if action.nargs == argparse.REMAINDER and "--" not in words:
+                return
+        own = words[: words.index("--")] if "--" in words else words
+        for word in own:
+            name = word.partition("=")[0]
+            if name.startswith("--") and " " not in name and not self._begins_a_flag(name):
+                self.error(self._describe_unknown(name))
+
+    def _begins_a_flag(self, name: str) -> bool:
+        return any(flag.startswith(name) for flag in self._option_string_actions)
+
+    def _describe_unknown(self, name: str) -> str:
+        shown = [flag for action in self._actions if action.help != argparse.SUPPRESS for flag in action.option_strings]
+        return f"there is no flag {name}; {_near(name, shown) or f'{self.prog} --help lists all flags'}"
 
 
 def make_parser(command: str | None) -> Parser:
@@ -71,7 +128,32 @@ def make_parser(command: str | None) -> Parser:
             subparser.description = module.DESCRIPTION
             module.add_arguments(subparser)
             subparser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+            subparser.takes_pretrain_flags = getattr(module, "TAKES_PRETRAIN_FLAGS", False)
+            mark_required(subparser, getattr(module, "REQUIRED", {}))
+            if subparser.epilog is None and hasattr(module, "EXAMPLES"):
+                subparser.epilog = examples_epilog(module.EXAMPLES)
     return parser
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(word, list(known), n=2, cutoff=0.7)
+    return f"did you mean {' or '.join(found)}?" if found else ""
+
+
+def _integer(word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        msg = f"expected an integer, got {word!r}"
+        raise argparse.ArgumentTypeError(msg) from None
+
+
+def _number(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        msg = f"expected a number, got {word!r}"
+        raise argparse.ArgumentTypeError(msg) from None
 
 
 class _Value(argparse.Action):

@@ -13,15 +13,22 @@ if TYPE_CHECKING:
     from workflows.progress.snapshot import Display
 
 
-def displays_of_job(work_dir: str, executor: Executor) -> list[Display]:
-    """Return the displays of a job with a work folder besides standard error: a file, and Ray's metrics."""
-    from workflows.progress.progress_file import ProgressFile
+def displays_of_job(work_dir: str, executor: Executor, *, output: str | None = None) -> list[Display]:
+    """Return the displays of a job with a work folder besides standard error: a file, and Ray's metrics.
 
-    displays: list[Display] = [ProgressFile(work_dir)]
+    Args:
+        work_dir: The work folder.
+        executor: The executor of the job's tasks.
+        output: The absolute prefix of the job's output, which names the build; None: the work folder.
+    """
+    from workflows.progress.progress_file import FolderFile, ProgressFile
+
+    output = output or work_dir
+    displays: list[Display] = [ProgressFile(FolderFile(work_dir).write, output=output)]
     if executor.kind == "ray":
         from workflows.progress.metrics import RayMetrics  # Ray takes 0.7 s to import
 
-        displays.append(RayMetrics())
+        displays.append(RayMetrics(build=output))
     return displays
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from workflows.progress.standard_streams import show_lines, write_json
+from dsindex.amounts import count, format_speed, format_token_speed
+from workflows.progress.json_lines import write_json_line
+from workflows.progress.standard_streams import show_lines
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from workflows.progress.snapshot import Snapshot
 
 LINE_SECONDS = 5.0
+WAITING_SECONDS = 30.0
+"""Interval at which a log is told again that a stage is waiting for the same."""
 BAR_SECONDS = 0.2
 
 
@@ -23,10 +27,19 @@ class PlainDisplay:
 
     def __init__(self, *, seconds: float = LINE_SECONDS) -> None:
         self.seconds = seconds
+        self._reason = ""
+        """What the stage was waiting for when the last line was written."""
+        self._next_line = 0.0
 
     def show(self, snapshot: Snapshot) -> None:
-        """Write a line."""
-        self.say(f"{snapshot.stage}: {snapshot.share:.0%}, {describe(snapshot)}")
+        """Write a line, but not often about the same that is waited for."""
+        reason = (snapshot.waiting or "").partition("; ")[2]
+        now = time.monotonic()
+        if reason and reason == self._reason and now < self._next_line:
+            return
+        self._reason, self._next_line = reason, now + WAITING_SECONDS
+        share = "" if snapshot.waiting else f"{snapshot.share:.0%}, "
+        self.say(f"{snapshot.stage}: {share}{describe(snapshot)}")
 
     def end(self, snapshot: Snapshot) -> None:
         """Write the stage's summary."""
@@ -61,12 +74,6 @@ class JsonDisplay:
 
     def close(self, error: BaseException | None) -> None:
         """Do nothing: the command line reports errors."""
-
-
-def write_json_line(event: str, fields: dict[str, Any]) -> None:
-    """Write one JSON object to standard error."""
-    write_json(sys.stderr, {"time": utc_now(), "event": event, **fields})
-    sys.stderr.flush()
 
 
 class BarDisplay:
@@ -117,7 +124,9 @@ class BarDisplay:
 
 
 def describe(snapshot: Snapshot, *, most_important_first: bool = False) -> str:
-    """Return a stage's counts, speeds, remaining time and troubles, as far as they are known."""
+    """Return a stage's counts, speeds, remaining time and troubles, as far as they are known, or what it waits for."""
+    if snapshot.waiting:
+        return snapshot.waiting
     eta = [] if snapshot.eta_seconds is None else [f"ETA {format_duration(snapshot.eta_seconds)}"]
     speeds = _speeds(snapshot, snapshot.speed)
     counts = _counts(snapshot)
@@ -139,16 +148,16 @@ def _counts(snapshot: Snapshot) -> list[str]:
     elif snapshot.tasks_total:
         parts.append(f"{snapshot.tasks_done:,}/{snapshot.tasks_total:,} {snapshot.tasks}")
     if snapshot.documents:
-        parts.append(f"{snapshot.documents:,} documents")
+        parts.append(count(snapshot.documents, "document"))
     return parts
 
 
 def _speeds(snapshot: Snapshot, speed: float) -> list[str]:
     parts = []
     if snapshot.unit == "bytes" and speed > 0:
-        parts.append(f"{speed / 1e6:,.3g} MB/s" if speed < 1e9 else f"{speed / 1e9:,.2f} GB/s")
+        parts.append(format_speed(speed))
     if snapshot.tokens_per_second > 0:
-        parts.append(f"{snapshot.tokens_per_second / 1e6:,.3g} M tokens/s")
+        parts.append(format_token_speed(snapshot.tokens_per_second))
     return parts
 
 
@@ -177,8 +186,3 @@ def format_duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"
-
-
-def utc_now() -> str:
-    """Return the current time in UTC, as in `2026-08-01T12:00:00Z`."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

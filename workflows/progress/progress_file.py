@@ -1,95 +1,231 @@
-"""`progress.json` in the work folder: a job's progress for other tools, replaced atomically about once a second.
+"""A job's progress in a file for other tools, replaced atomically about once a second.
 
     {"format": "dsindex progress 1", "state": "running", "updated": "2026-08-01T12:00:00Z", "started": …,
-     "host": …, "pid": …, "error": null, "stage": {…}, "finished_stages": [{…}]}
+     "output": "/data/out/x", "host": …, "pid": …, "error": null, "message": null, "stage": {…},
+     "finished_stages": [{…}]}
 
-`state` is running, done, failed or stopped (by a signal); a stage's fields are those of
-workflows.progress.snapshot.Snapshot. If a file is in state running and has not been updated for minutes, its driver was
-killed.
+`state` is running, done, stopped or failed; `error` says in a sentence why a job stopped or failed, and `message` is
+what a running job said last, such as what it waits for. The fields of a stage are those of
+workflows.progress.snapshot.Snapshot, without speeds once it has ended. A running job writes the file at least every
+BEAT_SECONDS: if `updated` is older than a minute, its driver was killed.
+
+The file lies beside the output as `PREFIX.progress.json`, where it stays, and as `progress.json` in the work folder.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
+import stat
+import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from dsindex.errors import DsindexError
 from dsindex.json_text import decode_json, encode_json
-from workflows.progress.displays import utc_now
+from workflows.execution.interrupts import TerminatedError
+from workflows.execution.ray_token import hide_token
+from workflows.progress.heartbeat import Heartbeat
+from workflows.progress.json_lines import utc_now
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from workflows.progress.snapshot import Snapshot
 
 PROGRESS_FILE = "progress.json"
 PROGRESS_TEMPORARY = "progress.json.tmp"
 PROGRESS_FORMAT = "dsindex progress 1"
+PROGRESS_SUFFIX = "progress.json"
 SECONDS = 1.0
+BEAT_SECONDS = 10.0
+LARGEST_BYTES = 1 << 20
+"""The limit on the size of a progress file; a longer file is none."""
+SPEEDS = ("speed", "average_speed", "tokens_per_second", "eta_seconds")
+"""Fields that a stage has only while it runs."""
 
 
 class ProgressFile:
-    """A display that writes a file."""
+    """A display that writes a file.
+
+    Args:
+        write: Writes the content somewhere; an OSError is ignored, as the job itself reports a full disk.
+        output: The absolute prefix of the job's output.
+    """
 
     seconds = SECONDS
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._started = utc_now()
-        self._stage: dict[str, Any] | None = None
-        self._finished: list[dict[str, Any]] = []
-        self._write("running")
+    def __init__(self, write: Callable[[bytes], None], *, output: str) -> None:
+        self._write_somewhere = write
+        self._lock = threading.Lock()
+        """Held while the content changes or is written, since the heartbeat writes it too."""
+        self._entry: dict[str, Any] = {
+            "format": PROGRESS_FORMAT,
+            "state": "running",
+            "updated": "",
+            "started": utc_now(),
+            "output": output,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "error": None,
+            "message": None,
+            "stage": None,
+            "finished_stages": [],
+        }
+        self._write()
+        self._heartbeat = Heartbeat(self._write, seconds=BEAT_SECONDS)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Write the running stage."""
-        self._stage = asdict(snapshot)
-        self._write("running")
+        """Write the running stage; a message is kept until there is progress."""
+        before = self._entry["stage"]
+        stage = _describe(snapshot)
+        changes: dict[str, Any] = {"stage": stage}
+        if before is not None and before["done"] != stage["done"]:
+            changes["message"] = None
+        self._write(**changes)
 
     def end(self, snapshot: Snapshot) -> None:
         """Add the stage to the finished ones."""
-        self._stage = None
-        self._finished.append(asdict(snapshot))
-        self._write("running")
+        ended = {name: value for name, value in _describe(snapshot).items() if name not in SPEEDS}
+        self._write(stage=None, message=None, finished_stages=[*self._entry["finished_stages"], ended])
 
     def say(self, text: str) -> None:
-        """Do nothing: the file has figures only."""
+        """Write the message."""
+        self._write(message=hide_token(text))
 
     def close(self, error: BaseException | None) -> None:
         """Write the final state."""
-        ended = "failed" if isinstance(error, Exception) else "stopped"
-        self._write("done" if error is None else ended, error)
+        self._heartbeat.stop()
+        if error is None:
+            self._write(state="done", message=None)
+        else:
+            self._write(state="failed" if isinstance(error, Exception) else "stopped", error=_reason(error))
 
-    def _write(self, state: str, error: BaseException | None = None) -> None:
-        entry = {
-            "format": PROGRESS_FORMAT,
-            "state": state,
-            "updated": utc_now(),
-            "started": self._started,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "error": None if error is None else str(error) or type(error).__name__,
-            "stage": self._stage,
-            "finished_stages": self._finished,
-        }
-        _replace(self._folder, entry)
+    def _write(self, **changes: Any) -> None:  # noqa: ANN401 - values of JSON
+        with self._lock, contextlib.suppress(OSError):
+            self._entry |= {**changes, "updated": utc_now()}
+            self._write_somewhere(_encode(self._entry))
 
 
-def record_stop(folder: str, stop: BaseException) -> None:
-    """Write that this process was stopped, unless its job has ended already."""
-    path = os.path.join(folder, PROGRESS_FILE)
-    entry: object = None
-    with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
-        entry = decode_json(file.read())
-    if not isinstance(entry, dict) or entry.get("pid") != os.getpid() or entry.get("host") != socket.gethostname():
-        ProgressFile(folder).close(stop)
-    elif entry.get("state") == "running":
-        _replace(folder, {**entry, "state": "stopped", "updated": utc_now(), "error": str(stop)})
+class FolderFile:
+    """The file `progress.json` in a work folder, which is dsindex's own."""
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, PROGRESS_FILE)
+        self._temporary = os.path.join(folder, PROGRESS_TEMPORARY)
+
+    def write(self, content: bytes) -> None:
+        """Replace the file.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        _write_temporary(self._temporary, content)
+        os.replace(self._temporary, self._path)
 
 
-def _replace(folder: str, entry: dict[str, Any]) -> None:
-    # Neither synced nor required: the job itself reports a full disk.
+class LastingFile:
+    """A progress file beside an output, which replaces only what is provably a progress file of dsindex.
+
+    Args:
+        path: The file.
+        temporary: A path beside it that nobody else uses.
+    """
+
+    def __init__(self, path: str, *, temporary: str) -> None:
+        self.path = path
+        self.temporary = temporary
+        self._own: tuple[bytes, ...] = ()
+        """What was written last, and before, as a signal may end a write at any point."""
+        self.is_foreign = False
+        """Whether the name belongs to someone else's file, so that nothing is written any more."""
+
+    def write(self, content: bytes) -> None:
+        """Replace the progress file of an earlier run, and then only what was written here; leave other files alone.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        found = None if self.is_foreign else _read(self.path)
+        if found is not None:
+            self.is_foreign = found not in self._own if self._own else _parse(found) is None
+        if self.is_foreign:
+            return
+        try:
+            _write_temporary(self.temporary, content)
+            self._own = (*self._own[-1:], content)
+            if found is None:
+                self._create()
+            else:
+                os.replace(self.temporary, self.path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.temporary)
+
+    def _create(self) -> None:
+        """Give the name to the file unless another one has it; a file system without links cannot tell."""
+        try:
+            os.link(self.temporary, self.path)
+        except FileExistsError:
+            self.is_foreign = True
+        except OSError:
+            os.replace(self.temporary, self.path)
+
+
+def conclude(file: LastingFile) -> None:
+    """Say `done` in the file of a driver that was killed after it had published everything."""
     with contextlib.suppress(OSError):
-        temporary = os.path.join(folder, PROGRESS_TEMPORARY)
-        with open(temporary, "wb") as file:
-            file.write(encode_json(entry, indent=True, newline=True))
-        os.replace(temporary, os.path.join(folder, PROGRESS_FILE))
+        entry = _parse(_read(file.path) or b"")
+        if entry is not None and entry.get("state") != "done":
+            file.write(_encode({**entry, "state": "done", "updated": utc_now(), "error": None, "message": None}))
+
+
+def _describe(snapshot: Snapshot) -> dict[str, Any]:
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(snapshot).items()}
+
+
+def _reason(error: BaseException) -> str:
+    """Return in a sentence why a job ended, with what is kept."""
+    if isinstance(error, KeyboardInterrupt | TerminatedError):
+        how = "interrupted" if isinstance(error, KeyboardInterrupt) else "terminated"
+        return hide_token("; ".join([how, *getattr(error, "__notes__", [])[:1]]))
+    name = type(error).__name__
+    text = str(error) if isinstance(error, DsindexError) else f"{name}: {error}" if str(error) else name
+    return hide_token(text)
+
+
+def _encode(entry: dict[str, Any]) -> bytes:
+    return encode_json(entry, newline=True)
+
+
+def _write_temporary(path: str, content: bytes) -> None:
+    """Write a file, which is not synced: it says nothing that a crash may not take back."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
+    with open(descriptor, "wb") as file:
+        file.write(content)
+
+
+def _read(path: str) -> bytes | None:
+    """Return the content of a file, None if there is none, and nothing of what cannot be a progress file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO}:  # a link, someone else's, or a socket
+            return b""
+        raise
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        return file.read() if stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST_BYTES else b""
+
+
+def _parse(content: bytes) -> dict[str, Any] | None:
+    """Return the content of a progress file; None if it is something else."""
+    try:
+        entry = decode_json(content)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and entry.get("format") == PROGRESS_FORMAT else None

@@ -39,6 +39,8 @@ class Snapshot:
     """Workers lost in this stage."""
     stragglers: int
     """Second attempts at slow tasks in this stage."""
+    waiting: str | None = None
+    """What the stage is waiting for while no task can run, such as a cluster's nodes."""
 
     @property
     def share(self) -> float:

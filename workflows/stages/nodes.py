@@ -12,6 +12,7 @@ import os
 import platform
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import dsindex
@@ -22,7 +23,7 @@ from dsindex.text.forms import TextPart
 from workflows.execution.calls import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from dsindex.text.engines import Engine
     from dsindex.text.selection import Selection
@@ -35,10 +36,13 @@ NODE_SECONDS = 120.0
 """Time for a node to receive the code, start its first worker and answer; slower nodes are reported."""
 QUICK_INPUTS = 1000
 """Maximum number of inputs checked on every node before a build, spread evenly over the list."""
+NEW_NODE_INPUTS = 20
+"""Maximum number of inputs checked by each worker of a node that joins later."""
 SHOWN_FAULTS = 5
 SAME_VERSIONS = ("ray", "gigatoken", "tokenizers", "sentencepiece", "tiktoken", "pyarrow", "numpy")
 """Packages whose versions, like Python's and dsindex's, must be equal: others may write or send different data."""
 SHARE_IT = "mount the same storage under the same path on every node"
+NO_NODE = "the cluster lost its last node with CPUs before the check; run the same command again"
 AUDITED_BYTES = 16 << 10
 
 
@@ -139,7 +143,7 @@ def require_sound_nodes(
     keys: Sequence[str],
     selection: Selection | None = None,
 ) -> None:
-    """Check every node of a cluster quickly, and refuse nodes that would fail.
+    """Check every node of a cluster quickly, and refuse nodes that would fail, now or when they join later.
 
     Args:
         source: Inputs, tokenizer and engine of the job.
@@ -152,6 +156,8 @@ def require_sound_nodes(
         InputError: If there are faults, naming nodes and files.
     """
     require_sound(_ask_nodes(executor, source, markers, keys=keys, thorough=False, selection=selection))
+    inputs = tuple(_spread(source.inputs, NEW_NODE_INPUTS))
+    executor.check_new_nodes(partial(require_sound_here, inputs, tuple(markers), versions()))
 
 
 def require_sound(reports: Sequence[NodeReport]) -> None:
@@ -162,25 +168,35 @@ def require_sound(reports: Sequence[NodeReport]) -> None:
     """
     faults = [fault for report in reports for fault in report.faults]
     if not reports:
-        faults = ["the cluster has no node with CPUs; add one, or wait for it, and run the same command again"]
+        faults = [NO_NODE]
     if faults:
         more = f"\nand {len(faults) - SHOWN_FAULTS:,} more; --check shows all" if len(faults) > SHOWN_FAULTS else ""
         msg = "\n".join(faults[:SHOWN_FAULTS]) + more
         raise InputError(msg)
 
 
+def require_sound_here(inputs: Sequence[InputFile], markers: Sequence[str], driver: Mapping[str, str]) -> None:
+    """Check this node, which joined after the others were checked.
+
+    Args:
+        inputs: Some inputs, as the driver saw them.
+        markers: Files in the folders that the job writes to.
+        driver: The driver's versions.
+
+    Raises:
+        InputError: If the node would fail, with the first fault.
+    """
+    faults = [*_compare_versions(versions(), driver), *_look_at_inputs(inputs)[1], *_look_at_folders(markers)]
+    if faults:
+        raise InputError(faults[0])
+
+
 def probe_node(probe: Probe) -> NodeFacts:
     """Check this node."""
     readable, faults = _look_at_inputs(probe.inputs)
-    free: list[int | None] = []
-    for marker in probe.markers:
-        folder = os.path.dirname(marker)
-        free.append(free_bytes(folder) if os.path.isdir(folder) else None)
-        if not os.path.exists(marker):
-            what = "another folder of this name" if os.path.isdir(folder) else "no folder"
-            faults.append(f"{folder}: expected the folder that the driver writes to, got {what}; {SHARE_IT}")
-        elif not os.access(folder, os.W_OK):
-            faults.append(f"{folder}: cannot be written (Permission denied); {SHARE_IT}")
+    faults += _look_at_folders(probe.markers)
+    folders = map(os.path.dirname, probe.markers)
+    free = [free_bytes(folder) if os.path.isdir(folder) else None for folder in folders]
     tokenizer = "not asked"
     if probe.audits and not faults:
         try:
@@ -225,6 +241,26 @@ def _look_at_inputs(inputs: Sequence[InputFile]) -> tuple[int, list[str]]:
     return len(inputs) - len(faults), faults
 
 
+def _look_at_folders(markers: Sequence[str]) -> list[str]:
+    faults = []
+    for marker in markers:
+        folder = os.path.dirname(marker)
+        if not os.path.exists(marker):
+            what = "another folder of this name" if os.path.isdir(folder) else "no folder"
+            faults.append(f"{folder}: expected the folder that the driver writes to, got {what}; {SHARE_IT}")
+        elif not os.access(folder, os.W_OK):
+            faults.append(f"{folder}: cannot be written (Permission denied); {SHARE_IT}")
+    return faults
+
+
+def _compare_versions(own: Mapping[str, str], driver: Mapping[str, str]) -> list[str]:
+    return [
+        f"expected {name} {version} as on the driver's node, got {own.get(name)}; install the same"
+        for name, version in driver.items()
+        if own.get(name) != version
+    ]
+
+
 def _audit_first_texts(probe: Probe) -> None:
     from dsindex.text.audit import audit, clip_texts
     from dsindex.text.encoders import make_encoder
@@ -251,11 +287,7 @@ def _judge(node: str, answer: NodeAnswer, own: dict[str, str]) -> NodeReport:
         return NodeReport(node=node, facts=None, faults=(fault,))
     facts: NodeFacts = answer.value
     faults = [f"{node}: {fault}" for fault in facts.faults]
-    faults += [
-        f"{node}: expected {name} {version} as on the driver's node, got {facts.versions.get(name)}; install the same"
-        for name, version in own.items()
-        if facts.versions.get(name) != version
-    ]
+    faults += [f"{node}: {fault}" for fault in _compare_versions(facts.versions, own)]
     return NodeReport(node=node, facts=facts, faults=tuple(faults))
 
 

@@ -38,6 +38,8 @@ AUDIT_PIECE_BYTES = 16 << 10
 """Size of each piece of the audited sample, which has at least one."""
 AUDITED_TEXT_BYTES = 16 << 10
 """Size to which long texts are cut for the audit, since `tokenizers` is slow."""
+SAMPLED_RECORD_BYTES = 64 << 20
+"""Size above which the driver does not hold a record to audit it: it may be a bad one of any size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +195,16 @@ def examine_sample(
     encoder = None if has_ids else make_encoder(tokenizer, engine)
     pieces = audited_pieces(sizes)
     counts = [
-        encode_piece(piece, inputs, keys, encoder, pattern=pattern, selection=selection, prepare=clip_and_audit)
+        encode_piece(
+            piece,
+            inputs,
+            keys,
+            encoder,
+            pattern=pattern,
+            selection=selection,
+            max_record_bytes=SAMPLED_RECORD_BYTES,
+            prepare=clip_and_audit,
+        )
         for piece in pieces
     ]
     documents = sum(count.documents for count in counts)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import PlanError
 from dsindex.shards.tokenize import fingerprint_input
+from dsindex.text.folder_notes import describe_folder
 from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod
 from workflows.options.config import work_folder_path
 from workflows.state.damaged_inputs import describe_damaged, leave_out_damaged
@@ -69,6 +70,16 @@ class TextSource:
             *describe_repeated(find_repeated([file for file in self.inputs if not file.repetition])),
             *describe_damaged(self.damaged),
         )
+
+    def first_notes(self, *, encodes: bool = True) -> tuple[str, ...]:
+        """Return what should be known before the work begins, with the notes on the inputs.
+
+        Args:
+            encodes: Whether the job encodes texts.
+        """
+        fallback = self.engine.describe_fallback() if encodes else None
+        folder = describe_folder(self.config.tokenizer_model, self.tokenizer) if encodes else []
+        return (*filter(None, [fallback]), *folder, *self.notes)
 
     def tasks(self) -> list[ShardTask]:
         """Return all shards, in plan order."""
@@ -274,6 +285,11 @@ def describe_kept(source: TextSource, work_dir: str, ledger: Ledger | None) -> s
     return (
         f"{kept:,} of {len(tasks):,} shards are finished and kept in {work_dir}; run the same command again to continue"
     )
+
+
+def count_missing(source: TextSource, ledger: Ledger) -> int:
+    """Return the number of shards that no earlier run has committed."""
+    return sum(ledger.shard(task) is None for task in source.tasks())
 
 
 def _text_bytes(file: InputFile) -> int:

@@ -1,8 +1,9 @@
-"""Start a job's executor while the job is examined for problems, before any work is done."""
+"""Start a job's executor while the job is examined for problems, and wait for a node, before any work is done."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.errors import TaskError
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
 
     from workflows.execution.calls import Executor
     from workflows.options.config import WorkConfig
+    from workflows.progress.reporter import Reporter
+
+LOOK_SECONDS = 0.5
+"""Interval at which a waiting job looks for nodes and shows that it waits."""
+
+
+LEAST_BYTES_PER_WORKER = 8 << 20
+"""Input for which it pays to start a worker before the plan is made."""
 
 
 def start_and_examine(
@@ -22,8 +31,8 @@ def start_and_examine(
 ) -> Executor:
     """Start the executor that the options ask for, and examine the job for problems meanwhile.
 
-    Ray takes seconds to start, so the examination then runs in another thread. For a large input, the kernels are
-    loaded in the background.
+    Ray takes seconds to start, so the examination then runs in another thread, and Ray's workers start. For a large
+    input, the kernels are loaded in the background.
 
     Raises:
         DsindexError: A problem that the examination found, even if the executor failed too; nothing is left running.
@@ -40,7 +49,9 @@ def start_and_examine(
     examination = pool.submit(examine)
     try:
         try:
-            executor = make_executor(config, holds_gil=holds_gil)
+            expected = -(-num_bytes // LEAST_BYTES_PER_WORKER)
+            prepare = partial(prepare_worker, num_bytes) if num_bytes else None
+            executor = make_executor(config, prepare=prepare, expected_calls=expected)
         except TaskError:
             examination.result()  # its error takes precedence, however fast Ray fails
             raise
@@ -52,3 +63,32 @@ def start_and_examine(
         raise
     pool.shutdown()
     return executor
+
+
+def wait_for_nodes(executor: Executor, reporter: Reporter, count_calls: Callable[[], int]) -> None:
+    """Wait until a cluster has a node with CPUs, after asking its autoscaler for as many CPUs as the job can use.
+
+    Args:
+        executor: The job's executor; only a cluster can lack nodes.
+        reporter: Shows what is waited for.
+        count_calls: Returns the number of calls that the job could run at once.
+
+    Raises:
+        TaskError: If there is no node, and no autoscaler that would add one.
+    """
+    if executor.shortage is None:
+        return
+    wanted = executor.request_cpus(count_calls())
+    reporter.stage("nodes", total=wanted, unit="CPUs")
+    while executor.shortage is not None:
+        reporter.tick()
+        executor.wait(LOOK_SECONDS)
+    reporter.advance(min(executor.slots, wanted))
+    reporter.end_stage()
+
+
+def prepare_worker(num_bytes: int) -> None:
+    """Import what tokenizing needs, and load the kernels if they pay off for an input of this size."""
+    import dsindex.shards.tokenize  # noqa: F401
+
+    count_bytes(num_bytes)

@@ -126,7 +126,7 @@ class _Stage:
                 if task is not None and fault is not None and task.shard > fault:
                     feeder.release(task.shard)  # makes room for the parts that are still needed
                 elif task is not None:
-                    yield task.shard, _shard_call(task, function, settings)
+                    yield task.shard, _shard_call(task, function, settings, self._count_running(task))
                 elif feeder.is_done(before=fault):
                     return
                 else:
@@ -163,9 +163,20 @@ class _Stage:
             documents=result.num_records,
             tokens=sum(key.num_tokens for key in result.keys if not key.is_aligned),
             fresh=fresh,
+            task=number,
         )
         self._budget.count(result)
         return self._early.take_shard(number, result)
+
+    def _count_running(self, task: ShardTask) -> Callable[[int, int, int], None] | None:
+        """Return a function that counts a shard's text so far as its share of the file, if the size is known."""
+        if not task.text_bytes:
+            return None
+        stored_bytes, all_bytes = task.stored_bytes, task.text_bytes
+        count = self._work.reporter.count_running(task.shard)
+        return lambda text_bytes, documents, tokens: count(
+            min(text_bytes, all_bytes) * stored_bytes // all_bytes, documents, tokens
+        )
 
     def _tick(self) -> None:
         self._work.reporter.tick()
@@ -205,17 +216,28 @@ class _Stage:
                 msg = f"expected a record that {what}, got none of {filtered:,}; {remedy}"
                 raise InputError(msg)
             msg = f"{self._tasks[0].path}: expected at least one record in all inputs together, got none"
+            bad = sum(result.num_quarantined for result in results)
+            if bad:
+                msg += (
+                    f" but {bad:,} bad ones; leave out --on-bad-record quarantine to see what is wrong with the first"
+                )
             raise InputError(msg)
         return results
 
 
-def _shard_call(task: ShardTask, function: Callable[[ShardTask, Any], ShardResult], settings: object) -> Call:
+def _shard_call(
+    task: ShardTask,
+    function: Callable[[ShardTask, Any], ShardResult],
+    settings: object,
+    listener: Callable[[int, int, int], None] | None,
+) -> Call:
     return Call(
         name=f"tokenize[{task.shard:05d}]",
         place=f"{task.path}, {'row groups' if task.form.is_table else 'bytes'} {task.begin} to {task.end}",
         function=function,
         arguments=(task, settings),
         memory_bytes=WORKER_MEMORY_BYTES,
+        listener=listener,
     )
 
 

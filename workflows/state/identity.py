@@ -62,7 +62,7 @@ def describe_changes(old: Mapping[str, Any], plan: Plan, *, may_grow: bool) -> l
     new = decode_json(encode_json(plan.to_json()))
     old_settings, new_settings = old.get("settings", {}), new["settings"]
     changes = [
-        f"{name} was {_shown(old_settings.get(name))} and is {_shown(new_settings.get(name))}"
+        f"{name} was {_shown(name, old_settings.get(name))} and is {_shown(name, new_settings.get(name))}"
         for name in sorted(old_settings.keys() | new_settings.keys())
         if old_settings.get(name) != new_settings.get(name) and (name, old_settings.get(name)) not in _HARMLESS_BEFORE
     ]
@@ -106,7 +106,15 @@ def _is_subsequence(before: Sequence[Entry], now: Sequence[Entry]) -> bool:
     return all(entry in remaining for entry in before)
 
 
-def _shown(value: object) -> str:
+_SWITCHES = ("append-eod",)
+"""Settings that are stored as what the switch brings, such as the token that is appended, or not at all."""
+
+
+def _shown(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if name in _SWITCHES:
+        return "off" if value is None else f"on (token {encode_json(value).decode()})"
     return "not set" if value is None else encode_json(value).decode()
 
 

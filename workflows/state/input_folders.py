@@ -127,7 +127,7 @@ def _plain_members(
             others["hidden"] += 1
         elif entries[name].is_dir(follow_symlinks=False):
             members.append(_below(folder, name))
-        elif entries[name].is_symlink() and entries[name].is_dir():
+        elif entries[name].is_symlink() and os.path.isdir(entries[name].path):  # False for a link to itself
             others["links to folders"] += 1
         elif _is_data(name) and not (has_info and _CACHED_MAP.fullmatch(name)):
             members.append(_file(folder, name))

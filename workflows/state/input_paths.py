@@ -112,6 +112,8 @@ def _found(path: str, origin: str = "") -> FoundPath:
 def _expand(pattern: str) -> list[str]:
     if os.path.exists(pattern) or not glob.has_magic(pattern):
         return [pattern]
+    if "**" in pattern:
+        _require_no_circles(pattern)
     matches = sorted(glob.glob(pattern, recursive=True))
     if "**" in pattern:  # it has the files of the folders that it matches, too
         matches = [path for path in matches if not os.path.isdir(path)]
@@ -119,3 +121,48 @@ def _expand(pattern: str) -> list[str]:
         msg = f"{pattern}: expected at least one file to match, got none; check the pattern (quote it in a shell)"
         raise InputError(msg)
     return matches
+
+
+def _require_no_circles(pattern: str) -> None:
+    """Refuse `**` where a link leads to a folder around it: the same files would match under endlessly many names.
+
+    Raises:
+        InputError: Naming the link.
+    """
+    before, _, _ = pattern.partition("**")
+    for top in sorted(glob.glob(before)) if before else ["."]:
+        around: list[tuple[int, int]] = []
+        """The folders from `top` to the one that is looked at."""
+        seen: set[tuple[int, int]] = set()
+        pending = [(top, 0)]
+        while pending:
+            path, depth = pending.pop()
+            identity = _folder_identity(path)
+            del around[depth:]
+            if identity in around:
+                msg = (
+                    f"{pattern}: expected folders without links that lead in circles, got {path}, which leads to a "
+                    "folder around it; remove the link, or name the folder instead, which leaves links to folders out"
+                )
+                raise InputError(msg)
+            if identity is not None and identity not in seen:
+                seen.add(identity)
+                around.append(identity)
+                pending += [(inner, depth + 1) for inner in _visible_folders(path)]
+
+
+def _folder_identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _visible_folders(path: str) -> list[str]:
+    """Return the folders in one, and links to folders; none if it cannot be read, as for patterns."""
+    try:
+        with os.scandir(path) as entries:
+            return [entry.path for entry in entries if not entry.name.startswith(".") and os.path.isdir(entry.path)]
+    except OSError:
+        return []

@@ -96,7 +96,8 @@ def _look_at(path: str) -> InputFile:
     try:
         status = os.stat(path)
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror}); check --input"
+        remedy = "fetch or mount it first: inputs are local files" if "://" in path else "check --input"
+        msg = f"{path}: cannot be read ({error.strerror}); {remedy}"
         raise InputError(msg) from error
     if status.st_size == 0:
         msg = f"{path}: expected at least one record, got an empty file; leave it out of --input"

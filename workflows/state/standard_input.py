@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from dsindex.errors import PlanError, RecordError
+from dsindex.errors import InputError, PlanError, RecordError
 from workflows.state.piped import open_piped
 from workflows.state.spool import spool_path, write_spool
 from workflows.state.work_folder import discard_unused_folder, hold_work_folder, read_unfinished
@@ -67,21 +67,26 @@ def store_standard_input(work_dir: str, *, fresh: bool, say: Callable[[str], Non
 
 @contextlib.contextmanager
 def piped_input_named(work_dir: str) -> Iterator[None]:
-    """Name standard input in an error about one of its records, and clean up if the block fails.
+    """Name standard input in an error about it or one of its records, and clean up if the block fails.
 
     A stored input is removed with its work folder if the job has not begun to work there.
 
     Raises:
         RecordError: The block's, in which `-` takes the place of the stored file.
+        InputError: Likewise.
     """
     try:
         yield
     except BaseException as error:
         discard_unused_folder(work_dir)
         path = spool_path(work_dir)
+        is_stored = os.path.exists(path)
+        shown = f"- (stored as {path})" if is_stored else "-"
         if isinstance(error, RecordError) and error.path == path:
-            shown = f"- (stored as {path})" if os.path.exists(path) else "-"
             raise type(error)(shown, error.offset, error.reason, error.line) from error
+        if type(error) is InputError and str(error).startswith(f"{path}: "):
+            remedy = "; --fresh reads standard input again" if is_stored else ""
+            raise InputError(f"{shown}{str(error).removeprefix(path)}{remedy}") from error
         raise
 
 

@@ -120,7 +120,7 @@ def own_work_folder(path: str, plan: Plan, *, fresh: bool, keep: bool) -> Iterat
             plan, naming what differs.
         OutputError: If it cannot be created.
     """
-    make_folder(path)
+    _make(path)
     _mark(path)
     refuse_linked_shards(path)
     try:
@@ -141,6 +141,18 @@ def own_work_folder(path: str, plan: Plan, *, fresh: bool, keep: bool) -> Iterat
             os.rmdir(path)  # succeeds only if it is empty
 
 
+def _make(path: str) -> None:
+    """Create the folder, unless a file is in its way."""
+    occupied = path
+    while not os.path.lexists(occupied):
+        occupied = os.path.dirname(occupied)
+    if not os.path.isdir(occupied):
+        remedy = "choose another --work-dir or --output-prefix"
+        msg = f"{occupied}: expected a folder for the work folder, got a file; {remedy}"
+        raise PlanError(msg)
+    make_folder(path)
+
+
 @contextlib.contextmanager
 def hold_work_folder(path: str) -> Iterator[str]:
     """Hold a work folder while the block stores something in it before the job's plan is known; yield its id.
@@ -151,7 +163,7 @@ def hold_work_folder(path: str) -> Iterator[str]:
         PlanError: If the folder has no marker and is not empty, or another driver works there.
         OutputError: If it cannot be created.
     """
-    make_folder(path)
+    _make(path)
     folder_id = _mark(path)
     try:
         with hold_lock(os.path.join(path, LOCK_FILE), what=f"the work folder {path}"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -70,6 +71,26 @@ def find_columns(
             raise InputError(msg)
         found[name] = places
     return found
+
+
+def require_different_names(path: str, schema: pa.Schema) -> None:
+    """Refuse columns, or fields of a struct, of the same name: an object of JSON would have only the last of them.
+
+    Columns without names are no reason, since commas at the end of CSV's lines make such.
+
+    Raises:
+        InputError: Naming the first one found.
+    """
+    kinds = [pa.struct(list(schema))]
+    while kinds:
+        kind = kinds.pop()
+        inner = [kind.field(number) for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+        kinds += [field.type for field in inner]
+        names = Counter(field.name for field in inner) if pa.types.is_struct(kind) else Counter()
+        for name, count in names.items():
+            if name and count > 1:
+                msg = f"{path}: expected columns of different names, got {count} of the name {name!r}; rename them"
+                raise InputError(msg)
 
 
 def check_names(schema: pa.Schema) -> None:

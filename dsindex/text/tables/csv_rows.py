@@ -172,7 +172,7 @@ class _Reading:
         if not self.wrong or (self.wrong[0].row, self.wrong[0].num_cells) != (row, self.num_columns + 1):
             msg = (
                 f"{self.path}: expected a table that ends outside quotes, got a quote that is still open at its end, "
-                f"in one of the {row} rows; it may be cut off, fetch it again"
+                f"in one of the {row + 1} rows; it may be cut off, fetch it again"
             )
             raise InputError(msg)
 

@@ -11,7 +11,7 @@ from dsindex.json_text import encode_json
 from dsindex.text.lines import LineBlock
 from dsindex.text.records import DEFAULT_BLOCK_BYTES
 from dsindex.text.tables.batches import read_batches, read_schema
-from dsindex.text.tables.columns import find_columns, joined_fields, nested_column
+from dsindex.text.tables.columns import find_columns, joined_fields, nested_column, require_different_names
 from dsindex.text.tables.csv_rows import WrongRow, read_csv_rows
 from dsindex.text.tables.files import errors_named, open_table
 from dsindex.text.tables.json_values import json_values
@@ -90,8 +90,11 @@ def _read_rows(
             return
         stored = cast("StoredFormat", format)
         wanted = None if columns is None else tuple(columns.values())
-        if columns is not None:
-            find_columns(path, read_schema(file, stored), columns, is_wanted=_is_any)
+        schema = read_schema(file, stored)
+        if columns is None:
+            require_different_names(path, schema)
+        else:
+            find_columns(path, schema, columns, is_wanted=_is_any)
         for batch in read_batches(file, begin, end, format=stored, fields=wanted, batch_bytes=block_bytes):
             for lines in _convert_batch(path, batch.rows, columns, batch.group, block_bytes):
                 yield batch.group, lines
@@ -106,6 +109,7 @@ def _read_csv(
 ) -> Iterator[tuple[int, list[bytes]]]:
     def choose(schema: pa.Schema) -> list[str]:
         if columns is None:
+            require_different_names(path, schema)
             return cast("list[str]", schema.names)
         find_columns(path, schema, columns)
         return [joined_fields(schema, fields)[0] for fields in columns.values()]

@@ -107,6 +107,31 @@ def test_csv_rows_are_objects_of_strings_and_wrong_rows_are_no_json(tmp_path: Pa
     assert groups == [0, 0, 0]
 
 
+@pytest.mark.parametrize("format", [*STORED, "csv"])
+def test_columns_of_one_name_are_refused_if_all_are_read(format: str, tmp_path: Path) -> None:
+    names = ["text", "", "", "text"]
+    path = str(tmp_path / "table")
+    if format == "csv":
+        (tmp_path / "table").write_text(f"{','.join(names)}\na,b,c,d\n")
+    else:
+        write_table(tmp_path / "table", pa.Table.from_arrays([pa.array(["a"])] * 4, names=names), format)
+
+    with pytest.raises(
+        InputError, match="table: expected columns of different names, got 2 of the name 'text'; rename"
+    ):
+        read(path, 0, 1, format=format)
+
+
+def test_fields_of_one_name_in_a_struct_are_refused(tmp_path: Path) -> None:
+    struct = pa.StructArray.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["x", "x"])
+    path = write_table(
+        tmp_path / "table", pa.table({"id": [1], "pairs": pa.ListArray.from_arrays([0, 1], struct)}), "arrow-file"
+    )
+
+    with pytest.raises(InputError, match="got 2 of the name 'x'; rename them"):
+        read(path, 0, 1, format="arrow-file")
+
+
 def test_a_type_without_a_form_in_json_is_refused(tmp_path: Path) -> None:
     table = pa.table({"x": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
     path = write_table(tmp_path / "table", table, "arrow-file")

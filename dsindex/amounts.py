@@ -1,0 +1,49 @@
+"""How messages write numbers of things, sizes and speeds."""
+
+from __future__ import annotations
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural if there is not exactly one.
+
+    >>> count(1, "shard"), count(1200, "document"), count(0, "line")
+    ('1 shard', '1,200 documents', '0 lines')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def format_size(size_bytes: int) -> str:
+    """Return a size in megabytes, or in a smaller unit if it is small.
+
+    >>> format_size(17), format_size(3400), format_size(7_300_000)
+    ('17 B', '3.4 kB', '7.3 MB')
+    """
+    if size_bytes < 1000:
+        return f"{size_bytes:,} B"
+    return f"{size_bytes / 1e3:,.1f} kB" if size_bytes < 100_000 else f"{size_bytes / 1e6:,.1f} MB"
+
+
+def format_speed(bytes_per_second: float) -> str:
+    """Return a speed with about three digits.
+
+    >>> format_speed(40.2), format_speed(61_000), format_speed(10_300_000), format_speed(2.5e9)
+    ('40 B/s', '61 kB/s', '10.3 MB/s', '2.50 GB/s')
+    """
+    if bytes_per_second < 999.5:
+        return f"{bytes_per_second:.0f} B/s"
+    if bytes_per_second < 999.5e3:
+        return f"{bytes_per_second / 1e3:.3g} kB/s"
+    return f"{bytes_per_second / 1e6:.3g} MB/s" if bytes_per_second < 999.5e6 else f"{bytes_per_second / 1e9:,.2f} GB/s"
+
+
+def format_token_speed(tokens_per_second: float) -> str:
+    """Return the speed of an encoder with about three digits.
+
+    >>> format_token_speed(146.2), format_token_speed(14_600), format_token_speed(3_250_000)
+    ('146 tokens/s', '14.6 k tokens/s', '3.25 M tokens/s')
+    """
+    if tokens_per_second < 999.5:
+        return f"{tokens_per_second:.0f} tokens/s"
+    if tokens_per_second < 999.5e3:
+        return f"{tokens_per_second / 1e3:.3g} k tokens/s"
+    return f"{tokens_per_second / 1e6:,.3g} M tokens/s"

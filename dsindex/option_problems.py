@@ -1,0 +1,66 @@
+"""What is wrong with a value of an option, as a sentence: the problems that pydantic finds, in the project's words."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from dsindex.json_text import show_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LONGEST_VALUE = 80
+_EXPECTED: dict[str, str] = {
+    "int": "an integer",
+    "float": "a number",
+    "finite_number": "a finite number",
+    "bool": "true or false",
+    "string": "text; quote it if it looks like a number",
+    "tuple": "a list",
+    "list": "a list",
+    "dict": "a mapping",
+    "model": "a mapping",
+    "literal_error": "one of {expected}",
+    "enum": "one of {expected}",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+    "too_short": "at least {min_length}",
+    "too_long": "at most {max_length}",
+}
+"""Beginning of a problem's type → what was expected, with the names of its context."""
+
+
+def describe_problem(problem: Mapping[str, Any]) -> str:
+    """Return what was expected and what is there instead.
+
+    Args:
+        problem: An entry of `errors()` of a ValidationError.
+
+    >>> describe_problem({"type": "int_parsing", "msg": "Input should be …", "input": "four"})
+    "expected an integer, got 'four'"
+    """
+    kind, given = problem["type"], problem.get("input")
+    if kind == "value_error":
+        return str(problem["msg"]).removeprefix("Value error, ")
+    if kind == "too_short" and not given:
+        return "expected at least one, got none"
+    known = next((wanted for name, wanted in _EXPECTED.items() if kind == name or kind.startswith(f"{name}_")), None)
+    if known is None:
+        return str(problem["msg"])
+    wanted, _, remedy = known.format(**_plain(problem.get("ctx") or {})).partition("; ")
+    return f"expected {wanted}, got {_show(given)}" + (f"; {remedy}" if remedy else "")
+
+
+def _plain(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a context in which choices have no quotes and the last follows a comma or `or`."""
+    return {
+        name: re.sub(r"'([^']*)'", r"\1", value) if name == "expected" else value for name, value in context.items()
+    }
+
+
+def _show(value: object) -> str:
+    shown = show_name(repr(value))
+    return shown if len(shown) <= _LONGEST_VALUE else f"{shown[:_LONGEST_VALUE]}…"

@@ -1,0 +1,77 @@
+"""Where compiled kernels are kept."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import dsindex
+from dsindex.kernels.cache import KernelLocator, kernel_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMPILE = """
+import sys
+import numpy as np
+from dsindex.kernels.tokens import insert_token
+insert_token(np.zeros(1, np.uint32), np.zeros(0, np.int64), 0, np.empty(1, np.int32))
+print(sum(insert_token.stats.cache_hits.values()))
+"""
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    monkeypatch.setattr("dsindex.kernels.cache.config.CACHE_DIR", str(tmp_path / "cache"))
+    kernel_folder.cache_clear()
+    yield tmp_path / "cache"
+    kernel_folder.cache_clear()
+
+
+def test_code_in_another_folder_finds_the_compiled_kernels(tmp_path: Path) -> None:
+    hits = []
+    for folder in ("first", "second"):
+        package = Path(dsindex.__file__).parent
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(package, tmp_path / folder / "dsindex", ignore=ignored)
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path / folder), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        command = [sys.executable, "-P", "-c", COMPILE]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=tmp_path)
+        hits.append(int(ended.stdout))
+        assert not list((tmp_path / folder).rglob("*.nbi"))
+    assert hits == [0, 1]
+
+
+def test_folder_depends_on_the_source(cache: Path, tmp_path: Path) -> None:
+    source = tmp_path / "kernel.py"
+    source.write_text("a = 1\n")
+    before = kernel_folder(str(source))
+    source.write_text("a = 2\n")
+    kernel_folder.cache_clear()
+    assert Path(before).parent == Path(kernel_folder(str(source))).parent == cache / "dsindex" / "kernels"
+    assert kernel_folder(str(source)) != before
+
+
+@pytest.mark.usefixtures("cache")
+def test_folder_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
+    source = tmp_path / "kernel.py"
+    source.write_text("def f():\n    pass\n")
+    assert KernelLocator.from_function(test_folder_depends_on_the_source, str(source)) is not None
+    Path(kernel_folder(str(source))).chmod(0o777)
+    assert KernelLocator.from_function(test_folder_depends_on_the_source, str(source)) is None
+
+
+@pytest.mark.usefixtures("cache")
+def test_without_a_home_numba_looks_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = tmp_path / "kernel.py"
+    source.touch()
+    blocked = tmp_path / "file"
+    blocked.touch()
+    monkeypatch.setattr("dsindex.kernels.cache.config.CACHE_DIR", str(blocked))
+    assert KernelLocator.from_function(test_folder_depends_on_the_source, str(source)) is None
