@@ -21,8 +21,8 @@ _EXPECTED: dict[str, str] = {
     "list": "a list",
     "dict": "a mapping",
     "model": "a mapping",
-    "literal_error": "one of {expected}",
-    "enum": "one of {expected}",
+    "literal_error": "{expected}",
+    "enum": "{expected}",
     "greater_than_equal": "at least {ge}",
     "greater_than": "more than {gt}",
     "less_than_equal": "at most {le}",
@@ -55,10 +55,11 @@ def describe_problem(problem: Mapping[str, Any]) -> str:
 
 
 def _plain(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a context in which choices have no quotes and the last follows a comma or `or`."""
-    return {
-        name: re.sub(r"'([^']*)'", r"\1", value) if name == "expected" else value for name, value in context.items()
-    }
+    """Return a context in which choices have no quotes, and several of them begin with `one of`."""
+    if "expected" not in context:
+        return dict(context)
+    choices = re.sub(r"'([^']*)'", r"\1", str(context["expected"]))
+    return {**context, "expected": f"one of {choices}" if " or " in choices else choices}
 
 
 def _show(value: object) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 import numpy as np
 
+from dsindex.amounts import count
 from dsindex.datasets.tensors import tensor_maker
 from dsindex.errors import FormatError
 from dsindex.formats.mmididx import check_ends, check_index, read_index
@@ -260,8 +261,8 @@ class IndexedDataset:
         if self.closed:
             return f"IndexedDataset({self.prefix!r}, closed)"
         return (
-            f"IndexedDataset({self.prefix!r}: {self.num_documents:,} documents, {len(self):,} sequences, "
-            f"{self.num_tokens:,} tokens of type {self.dtype})"
+            f"IndexedDataset({self.prefix!r}: {count(self.num_documents, 'document')}, "
+            f"{count(len(self), 'sequence')}, {count(self.num_tokens, 'token')} of type {self.dtype})"
         )
 
     def _slice(self, indices: slice) -> list[NDArray[Any]]:

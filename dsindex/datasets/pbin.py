@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 
+from dsindex.amounts import count
 from dsindex.datasets.tensors import tensor_maker
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
 
@@ -241,7 +242,7 @@ class PbinDocuments:
 
     def __repr__(self) -> str:
         return (
-            f"PbinDocuments({self.path!r}: {len(self):,} documents, {self.num_tokens:,} tokens of "
+            f"PbinDocuments({self.path!r}: {count(len(self), 'document')}, {count(self.num_tokens, 'token')} of "
             f"{self.header.token_bytes} bytes, version {self.header.version.name})"
         )
 

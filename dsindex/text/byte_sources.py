@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from dsindex.containers.decoding import Decoder
-from dsindex.errors import InputError
+from dsindex.errors import InputError, RecordError
 from dsindex.regular_files import open_unbuffered
 
 if TYPE_CHECKING:
@@ -169,10 +169,18 @@ def opened_input(path: str, expected_size: int | None) -> Iterator[FileIO]:
             raise InputError(msg)
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        yield file
+        damage: InputError | None = None
+        try:
+            yield file
+        except RecordError:
+            raise
+        except InputError as error:  # it may be what a change looks like
+            damage = error
         after = os.fstat(file.fileno())
         if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-            raise changed(path, before.st_size, after.st_size)
+            raise changed(path, before.st_size, after.st_size) from damage
+        if damage is not None:
+            raise damage
 
 
 def changed(path: str, expected: int, got: int) -> InputError:

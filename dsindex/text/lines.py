@@ -213,8 +213,9 @@ class _PartReader:
                     yield self.skip_line(self.limit)
                     self.line += 1
                 else:
+                    # To the limit at once from half of it, or old and new memory would take twice the limit.
                     doubled = 2 * len(self.buffer)
-                    self.resize(doubled if self.limit is None else min(doubled, self.limit + 1))
+                    self.resize(doubled if self.limit is None or doubled < self.limit else self.limit + 1)
             else:
                 self.searched = self.filled
 
@@ -261,7 +262,7 @@ class _PartReader:
 
     def resize(self, num_bytes: int) -> None:
         larger = bytearray(num_bytes)
-        larger[: self.filled] = memoryview(self.buffer)[: self.filled]
+        memoryview(larger)[: self.filled] = memoryview(self.buffer)[: self.filled]  # a bytearray would copy it twice
         self.buffer, self.searched = larger, self.filled
 
     def skip_line(self, limit: int) -> LongLine:

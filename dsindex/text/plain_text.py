@@ -13,7 +13,7 @@ import numpy as np
 from dsindex.json_text import encode_json
 from dsindex.text.byte_sources import open_source
 from dsindex.text.fields import JSON_WHITESPACE
-from dsindex.text.lines import LineBlock, LongLine, cut_large, read_lines
+from dsindex.text.lines import LARGEST_HEAD_BYTES, LineBlock, LongLine, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,19 +45,23 @@ def read_text_file(part: TextPart, *, max_line_bytes: int | None = None) -> Iter
     """
     pieces: list[bytes] = []
     num_bytes = 0
+    head = bytearray()
+    head_bytes = LARGEST_HEAD_BYTES if max_line_bytes is None else min(max_line_bytes, LARGEST_HEAD_BYTES)
     buffer = memoryview(bytearray(_READ_BYTES))
     with open_source(part) as (source, _):
         while not source.at_end:
             size = source.read_into(buffer)
             num_bytes += size
-            if max_line_bytes is None or num_bytes <= max_line_bytes + len(_BOM):
+            head += buffer[: min(size, head_bytes - len(head))]
+            if max_line_bytes is None or num_bytes <= max_line_bytes:
                 pieces.append(bytes(buffer[:size]))
-    content = b"".join(pieces)
+            else:
+                pieces.clear()
     if max_line_bytes is not None and num_bytes > max_line_bytes:
-        yield LongLine(
-            offset=0, line=0, head=cut_large(content, max_line_bytes), num_bytes=num_bytes, limit=max_line_bytes
-        )
+        yield LongLine(offset=0, line=0, head=bytes(head), num_bytes=num_bytes, limit=max_line_bytes)
     else:
+        content = b"".join(pieces)
+        pieces.clear()
         yield _line_block([_object(content.removeprefix(_BOM))], np.zeros(1, np.int64), 0, text_bytes=num_bytes)
 
 

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 def published(folder: Path) -> dict[str, bytes]:
-    """Return every file of a folder; of manifests, the part that is under the one law."""
+    """Return every file of a folder that does not tell of the run; of manifests, the part under the one law."""
     files = {}
     for path in sorted(folder.iterdir()):
         if path.name.endswith("manifest.json"):
             files[path.name] = json.dumps(json.loads(path.read_bytes())["content"]).encode()
-        elif path.is_file():
+        elif path.is_file() and not path.name.endswith(".progress.json"):  # has times of the run
             files[path.name] = path.read_bytes()
     return files

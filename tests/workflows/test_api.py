@@ -90,7 +90,7 @@ def published(folder: str | Path) -> dict[str, bytes]:
             else path.read_bytes()
         )
         for path in sorted(Path(folder).rglob("*"))
-        if path.is_file()
+        if path.is_file() and not path.name.endswith(".progress.json")
     }
 
 

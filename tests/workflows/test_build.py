@@ -224,4 +224,4 @@ def test_input_that_changes_while_it_is_read_is_refused(
     monkeypatch.setattr(workflows.jobs.build, "examine_sample", grow)
     with pytest.raises(InputError, match=r"grows\.jsonl: changed while the build was running"):
         run_build(config, reporter=quiet)
-    assert not [name for name in os.listdir(tmp_path / "out") if name.endswith((".bin", ".idx", ".json"))]
+    assert not [name for name in os.listdir(tmp_path / "out") if name.endswith((".bin", ".idx", "manifest.json"))]

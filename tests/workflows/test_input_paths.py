@@ -92,13 +92,13 @@ def test_order_of_a_folder_is_that_of_the_bytes_of_its_names(
 def test_folder_leaves_out_what_is_no_data() -> None:
     write("in/.hidden.jsonl", "in/.cache/x.jsonl", "in/notes.txt", "in/README.md", "in/dataset_infos.json")
     write("in/x_text_document.manifest.json", "in/x_text_document.provenance.parquet", "in/x.quarantine.jsonl.zst")
-    write("in/c-GPTDataset-train-dsindex.json", "in/x.repair.json")
+    write("in/c-GPTDataset-train-dsindex.json", "in/x.repair.json", "in/x.progress.json")
     write(f"in/x.build/{MARKER_FILE}", "in/x.build/plan.json", "in/x.build/ledger.jsonl", "elsewhere/far.jsonl")
     Path("in/loop").symlink_to(".")
     Path("in/linked").symlink_to("../elsewhere")
     assert refusal("in") == (
         "in: expected files with records (.jsonl, .ndjson, .json, .csv, .tsv, .parquet, .arrow, also compressed) in "
-        "this folder, found .json (4), hidden (2), links to folders (2), .md (1), .txt (1), others (3); "
+        "this folder, found .json (5), hidden (2), links to folders (2), .md (1), .txt (1), others (3); "
         "name files of another kind by a pattern"
     )
     Path("in/near.jsonl").symlink_to("../elsewhere/far.jsonl")

@@ -37,7 +37,7 @@ def test_merge_equals_megatron(
         got = (tmp_path / f"m.{suffix}").read_bytes()
         assert got == golden.merged.with_name(f"merged.{suffix}").read_bytes()
     assert report.num_inputs == 3
-    assert sorted(os.listdir(tmp_path)) == ["m.bin", "m.idx", "m.manifest.json"]
+    assert sorted(os.listdir(tmp_path)) == ["m.bin", "m.idx", "m.manifest.json", "m.progress.json"]
 
 
 def test_merge_again_is_already_complete_and_other_inputs_are_refused(tmp_path: Path, quiet: Reporter) -> None:

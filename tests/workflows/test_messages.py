@@ -62,7 +62,7 @@ def assert_one_sentence(capsys: pytest.CaptureFixture[str], code: int, message: 
 
 def assert_nothing_published(folder: Path) -> None:
     names = os.listdir(folder) if folder.exists() else []
-    assert not [name for name in names if name.endswith((".bin", ".idx", ".json", ".parquet"))]
+    assert not [name for name in names if name.endswith((".bin", ".idx", "manifest.json", ".parquet"))]
 
 
 def case(message: str, *arguments: str, code: int = 1) -> Any:

@@ -102,3 +102,23 @@ def test_key_of_a_file_is_not_taken_for_flags(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "c.yaml").write_text("pretrain_flags: [bf16]\n")
     assert main(["index", "--config", str(tmp_path / "c.yaml")]) == 2
     assert "there is no option 'pretrain_flags'" in capsys.readouterr().err
+
+
+def test_submitted_command_may_have_them_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = [
+        "index",
+        "--data-path",
+        "/data/x",
+        "--seq-length",
+        "32",
+        "--epochs",
+        "1",
+        "--micro-batch-size",
+        "4",
+        "--bf16",
+    ]
+    cache = ["--data-cache-path", str(tmp_path)]
+    assert main(["submit", "--dry-run", "--address", "http://127.0.0.1:1", "--", *job, *cache]) == 0
+    assert "--micro-batch-size 4 --bf16" in capsys.readouterr().out
+    assert main(["submit", "--dry-run", "--", *job, *cache, "--sft"]) == 2
+    assert "--sft: such a job has an SFTDataset" in capsys.readouterr().err

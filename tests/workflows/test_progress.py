@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -30,7 +31,7 @@ from workflows.progress import progress_file
 from workflows.progress import reporter as progress
 from workflows.progress.choice import make_reporter
 from workflows.progress.displays import JsonDisplay, PlainDisplay, describe, describe_end, format_duration
-from workflows.progress.json_lines import is_asked_for
+from workflows.progress.json_lines import is_asked_for, json_lines_undone
 from workflows.progress.progress_file import FolderFile, LastingFile, ProgressFile, conclude
 from workflows.progress.reporter import Reporter
 from workflows.progress.snapshot import Snapshot
@@ -339,7 +340,8 @@ def test_json_log_is_one_object_per_line(clock: Clock, capsys: pytest.CaptureFix
 def test_standard_error_decides_what_people_see(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert isinstance(make_reporter()._displays[0], PlainDisplay)
-    assert isinstance(make_reporter(log_json=True)._displays[0], JsonDisplay)
+    with json_lines_undone():
+        assert isinstance(make_reporter(log_json=True)._displays[0], JsonDisplay)
 
 
 @pytest.mark.slow
@@ -515,6 +517,16 @@ def test_file_that_the_user_changes_meanwhile_is_theirs(beside: Folder, *, is_ed
         assert beside.read()["state"] == "done"
 
 
+def test_full_disk_does_not_leave_the_file_running(beside: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_paths: str) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with contextlib.suppress(InputError), Reporter().showing(beside.show()):
+        monkeypatch.setattr(progress_file.os, "replace", refuse)
+        raise InputError("the disk is full")
+    assert beside.read()["state"] == "failed"
+
+
 def test_file_of_a_driver_that_was_killed_after_it_published(beside: Folder) -> None:
     with Reporter().showing(beside.show()):
         pass
@@ -551,6 +563,29 @@ def test_build_tells_other_tools_how_it_goes(
     assert tokenize["documents"] > 0
     assert tokenize["tokens"] * 2 == merge["total"] == merge["done"]
     assert merge["tasks_done"] == merge["tasks_total"] == 1
+
+
+def test_build_that_is_stopped_says_so_before_its_threads_end(
+    make_config: Callable[..., BuildConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(shard_size="4KiB")
+    path = Path(f"{config.output_prefix}.progress.json")
+    seen: list[dict[str, Any]] = []
+    close = local.ThreadExecutor.close
+
+    def closing(executor: local.ThreadExecutor) -> None:
+        seen.append(json.loads(path.read_bytes()))
+        close(executor)
+
+    def interrupt(*_: object) -> None:
+        raise TerminatedError
+
+    monkeypatch.setattr(local.ThreadExecutor, "close", closing)
+    monkeypatch.setattr(Kept, "show", interrupt)
+    with pytest.raises(TerminatedError):
+        run_build(config, reporter=Reporter(Kept()))
+    assert seen[-1]["state"] == json.loads(path.read_bytes())["state"] == "stopped"
+    assert re.match(r"terminated; \d+ of \d+ shards are finished and kept", seen[-1]["error"])
 
 
 def test_build_that_is_refused_late_says_so_in_the_file(make_config: Callable[..., BuildConfig]) -> None:

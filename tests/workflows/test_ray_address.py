@@ -6,6 +6,7 @@ import contextlib
 import re
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from workflows.execution.ray_address import (
     ask_protocol,
     parse_address,
 )
-from workflows.execution.ray_head import check_head
+from workflows.execution.ray_head import check_head, check_node
 from workflows.execution.ray_token import VARIABLES, Token, TokenError
 from workflows.options.config import ExecutorConfig, MergeConfig
 
@@ -159,8 +160,10 @@ class Head(grpc.GenericRpcHandler):
         self.is_head = is_head
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        if not self.is_head or not handler_call_details.method.endswith("InternalKVGcsService/InternalKVGet"):
+        if not self.is_head:
             return None
+        if handler_call_details.method.endswith("NodeInfoGcsService/GetAllNodeInfo"):
+            return grpc.unary_unary_rpc_method_handler(self.known_nodes)
         sent = dict(handler_call_details.invocation_metadata).get("authorization")
 
         def answer(_request: bytes, context: grpc.ServicerContext) -> bytes:
@@ -169,6 +172,14 @@ class Head(grpc.GenericRpcHandler):
             return bytes(gcs_service_pb2.InternalKVGetReply(value=b"127.0.0.1:12345").SerializeToString())
 
         return grpc.unary_unary_rpc_method_handler(answer)
+
+    def known_nodes(self, request: bytes, _context: grpc.ServicerContext) -> bytes:
+        """Answer that node aa is alive, if it is asked for."""
+        asked = [
+            selector.node_id for selector in gcs_service_pb2.GetAllNodeInfoRequest.FromString(request).node_selectors
+        ]
+        nodes = [{"node_id": b"\xaa"}] if b"\xaa" in asked else []
+        return bytes(gcs_service_pb2.GetAllNodeInfoReply(node_info_list=nodes).SerializeToString())
 
 
 @contextlib.contextmanager
@@ -257,3 +268,15 @@ def test_job_server_is_named_where_a_head_was_given(monkeypatch: pytest.MonkeyPa
         pytest.raises(ClusterError, match="speaks another protocol; use the dash"),
     ):
         JobServer(str(address))
+
+
+def test_machine_that_is_no_node_of_the_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "right")
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    with head() as address:
+        check_node(address, GIVEN, ["bb", "aa"])
+        for node_ids in ([], ["bb"]):
+            with pytest.raises(
+                TaskError, match=r"not a node of that Ray .*: dsindex submit --address http://127.0.0.1:12345"
+            ):
+                check_node(address, GIVEN, node_ids)

@@ -141,8 +141,8 @@ def test_dry_run_says_what_would_happen_without_a_cluster(capsys: pytest.Capture
             "expected a dsindex command after --, got 'bogus'; the commands are build, plan,",
         ),
         (["--dry-run", "--", "dsindex", "build"], "got 'dsindex'; leave the program's name out"),
-        (["--dry-run", "--", "build", "--bogus"], "unrecognized arguments: --bogus"),
-        (["--dry-run", "--", "build", "--workers", "many"], "argument --workers: invalid int value: 'many'"),
+        (["--dry-run", "--", "build", "--bogus"], "dsindex build: error: there is no flag --bogus"),
+        (["--dry-run", "--", "build", "--workers", "many"], "argument --workers: expected an integer, got 'many'"),
         (["--dry-run", "--", "build", "--output-prefix", "a", "--output-prefix", "b"], "expected once, got 'a' and"),
         (["--dry-run", "--", "convert", "only-one"], "the following arguments are required: DST"),
         (["--no-wait", "--no-wait", "--", "build"], "argument --no-wait: expected once"),
@@ -162,7 +162,7 @@ TEXT = "--input /in/*.jsonl --tokenizer-model gpt2 --output-prefix /out/x"
     ("command", "says"),
     [
         ("build --output-prefix /out/x", "dsindex build: --input is required; --tokenizer-model is required"),
-        (f"build {TEXT} --epochs 1 --seq-length 1", "dsindex build: --seq-length: Input should be greater than"),
+        (f"build {TEXT} --epochs 1 --seq-length 1", "dsindex build: --seq-length: expected at least 2, got 1"),
         ("verify /out/x --sample 1%", "dsindex verify: --sample needs --against-source"),
         ("convert /out/x /out/y", "dsindex convert: expected SRC or DST to end in .pbin"),
         ("repair /out/x.pbin --output /out/y", "dsindex repair: expected a .pbin as --output"),
@@ -226,6 +226,11 @@ def test_job_may_name_shipped_files_and_tokenizers_of_the_hub(
 def test_file_of_options_that_is_nowhere_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "--", "build", "--config", "nowhere.yaml"]) == 1
     assert "dsindex build: nowhere.yaml: expected a file of options, found none in" in capsys.readouterr().err
+
+
+def test_job_server_is_named_before_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "--", "verify", "/out/x", "--address", "http://head:8265"]) == 1
+    assert "got the job server http://head:8265; " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

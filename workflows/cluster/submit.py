@@ -81,9 +81,7 @@ def plan_submission(
         LimitError: If they are larger than Ray accepts.
     """
     words = list(command)
-    if any(word.partition("=")[2] == "-" or word == "-" for word in words):
-        msg = "-: standard input does not reach the cluster; save it to shared storage, and name that file"
-        raise InputError(msg)
+    check_standard_input(words)
     sources = [Path(name) for name in ship]
     if not installed:
         sources += [Path(str(module.__file__)).parent for module in (dsindex, workflows)]
@@ -103,6 +101,17 @@ def plan_submission(
     files = tuple(file for source in sources for file in _list_files(source.absolute()))
     _check_package(files, sources)
     return Submission(entrypoint=shlex.join(["python", "-m", "workflows", *words]), files=files)
+
+
+def check_standard_input(command: Sequence[str]) -> None:
+    """Refuse a command that reads standard input.
+
+    Raises:
+        InputError: If it does.
+    """
+    if any(word.partition("=")[2] == "-" or word == "-" for word in command):
+        msg = "-: standard input does not reach the cluster; save it to shared storage, and name that file"
+        raise InputError(msg)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

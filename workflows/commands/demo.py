@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING
 
 from workflows.demo.run import run_demo
+from workflows.execution.ray_address import JOB_VARIABLE
 from workflows.options.parser import COMMANDS, make_parser
 
 if TYPE_CHECKING:
@@ -25,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the demo."""
+    """Run the demo, on this machine: as a job of a cluster it runs there."""
+    if JOB_VARIABLE not in os.environ:
+        os.environ.pop("RAY_ADDRESS", None)
     return run_demo(options.output, num_documents=options.documents, run_command=_run_command)
 
 

@@ -13,7 +13,7 @@ from workflows.commands.options import UsageError, add_input_arguments, add_reco
 from workflows.jobs.instruct import run_instruct
 from workflows.options.instruct import InstructConfig
 from workflows.progress.choice import make_reporter
-from workflows.progress.json_lines import use_json_lines, write_summary
+from workflows.progress.json_lines import write_summary
 
 if TYPE_CHECKING:
     import argparse
@@ -63,8 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Build, show progress, and print a summary."""
     config, instruction = read_job(options)
-    if config.log_json:
-        use_json_lines()
+    options.log_json = config.log_json  # decides how the command line reports an error
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_instruct(config, instruction, reporter=reporter)
     write_summary(

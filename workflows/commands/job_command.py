@@ -17,6 +17,7 @@ from dsindex.text.hub import can_be_name
 from dsindex.yaml_file import read_yaml
 from workflows.commands import build, convert, instruct, pack, repair, verify
 from workflows.commands.options import UsageError, read_config, read_options, validated, without_megatron_flags
+from workflows.execution.ray_address import parse_address
 from workflows.jobs.repair import RepairConfig
 from workflows.jobs.verify import VerifyConfig
 from workflows.options.config import ExecutorConfig, MergeConfig
@@ -61,6 +62,7 @@ def check_command(command: str, options: argparse.Namespace, *, shipped: Collect
     Raises:
         UsageError: If the command itself would refuse its options, or a path is relative and not shipped.
         InputError: If its file of options cannot be read.
+        TaskError: If the cluster that it names is none.
     """
     config = config_file(options)
     if config is None or os.path.exists(config):
@@ -71,6 +73,8 @@ def check_command(command: str, options: argparse.Namespace, *, shipped: Collect
     else:
         msg = f"{config}: expected a file of options, found none in {os.getcwd()}; name a file here, to ship it"
         raise InputError(msg)
+    if (address := given.get("address")) not in {None, "auto", "local"}:
+        parse_address(str(address), source="--address")
     for name in OUTPUTS:
         for path in _paths(given, name):
             if not os.path.isabs(path):

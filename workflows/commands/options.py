@@ -11,7 +11,6 @@ from dsindex.text.conversion.families import FAMILIES
 from dsindex.yaml_file import option_names, read_yaml
 from workflows.options.config import Options, validation_message
 from workflows.options.megatron_flags import take_megatron_flags
-from workflows.progress.json_lines import use_json_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -189,8 +188,8 @@ def read_options(options: argparse.Namespace) -> dict[str, Any]:
     merged = option_names(read_yaml(path), source=path) if path else {}
     given = {name: value for name, value in vars(options).items() if name not in NOT_OPTIONS and value is not None}
     merged.update(given)
-    if merged.get("log_json") is True:
-        use_json_lines()
+    if "log_json" in merged:
+        options.log_json = merged["log_json"]  # decides how the command line reports an error
     return name_lists(merged)
 
 

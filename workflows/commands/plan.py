@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dsindex.amounts import count
 from workflows.commands.build import (
     REQUIRED,
     TAKES_PRETRAIN_FLAGS,
@@ -47,7 +48,7 @@ def describe_plan(estimate: BuildEstimate) -> str:
     rows = {
         "inputs": f"{len(source.inputs):,}, {_size(source.total_bytes)}",
         "sample": f"{_size(sample.sampled_bytes)} {read}, "
-        f"{_size(sample.bytes_per_second)}/s with {sample.threads} threads",
+        f"{_size(sample.bytes_per_second)}/s with {count(sample.threads, 'thread')}",
         "shards": f"{estimate.num_shards:,} of at most {max(source.shard_sizes) / 2**20:,.3g} MiB of input",
         "documents": f"about {estimate.documents:,.0f}",
         "tokens": f"about {estimate.tokens:,.0f}, {estimate.token_dtype}",
@@ -55,8 +56,8 @@ def describe_plan(estimate: BuildEstimate) -> str:
         f".idx {_size(estimate.idx_bytes)}, provenance {_size(estimate.provenance_bytes)}",
         "work folder": f"about {_size(estimate.work_bytes)} until the end",
         "time": f"about {format_duration(estimate.encode_seconds + estimate.write_seconds)} with "
-        f"{estimate.workers} workers: encoding {format_duration(estimate.encode_seconds)}, writing shards and output "
-        f"{format_duration(estimate.write_seconds)} at {_size(WRITE_BYTES_PER_SECOND)}/s",
+        f"{count(estimate.workers, 'worker')}: encoding {format_duration(estimate.encode_seconds)}, "
+        f"writing shards and output {format_duration(estimate.write_seconds)} at {_size(WRITE_BYTES_PER_SECOND)}/s",
         "memory": f"about {_size(estimate.memory_bytes)} locally; on Ray {_size(WORKER_MEMORY_BYTES)} per worker",
     }
     lines = [f"{name:12} {text}" for name, text in rows.items()]

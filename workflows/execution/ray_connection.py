@@ -22,7 +22,7 @@ import workflows
 from dsindex.errors import TaskError
 from workflows.execution.cpus import available_cpus
 from workflows.execution.ray_address import CLUSTER_PORT, JOB_VARIABLE, Address, parse_address
-from workflows.execution.ray_head import check_head
+from workflows.execution.ray_head import check_head, check_node, uses_tls
 from workflows.execution.ray_token import VARIABLES, Token, find_token, hide_token
 
 if TYPE_CHECKING:
@@ -89,12 +89,14 @@ def _join(named: str, *, ship_code: bool) -> None:
     """Join a cluster."""
     source = "RAY_ADDRESS" if named == os.environ.get("RAY_ADDRESS") else "--address"
     token = find_token()
-    address = _locate(named, source)
+    address, source = _locate(named, source)
     check_head(address, token, source=source)
     # Ray replaces the name of this machine's own interface by the machine's address.
     reached = Address(host=services.resolve_ip_for_localhost(address.host), port=address.port)
     if reached != address:
         _check_forwarded(address, reached, token)
+    if not uses_tls():
+        check_node(reached, token, services.find_node_ids())
     if token is not None:
         _use_token({} if token.place == "RAY_AUTH_TOKEN" else {"RAY_AUTH_TOKEN_PATH": token.place})
     runtime_env: dict[str, Any] = {"env_vars": SINGLE_THREAD}
@@ -106,25 +108,27 @@ def _join(named: str, *, ship_code: bool) -> None:
         _init(address=str(address), runtime_env=runtime_env)
 
 
-def _locate(named: str, source: str) -> Address:
-    """Return where Ray would connect: the head of a cluster of this machine, or the address that was named.
+def _locate(named: str, source: str) -> tuple[Address, str]:
+    """Return the address of a cluster's head, and what named it.
 
     Raises:
         TaskError: If there is no cluster on this machine, or the address is none.
     """
     if named == "auto" and (elsewhere := os.environ.get("RAY_ADDRESS", "auto")) != "auto":
         named, source = elsewhere, "RAY_ADDRESS"
-    if named == "auto":
-        try:
-            services.find_gcs_addresses.cache_clear()
-            named = services.canonicalize_bootstrap_address("auto") or named
-        except ConnectionError as error:
-            msg = (
-                f"{source}: auto: expected a Ray cluster on this machine, found none; start one (ray start --head), "
-                f"name another as HOST:{CLUSTER_PORT}, or use --executor local"
-            )
-            raise TaskError(msg) from error
-    return parse_address(named, source=source)
+    if named != "auto":
+        return parse_address(named, source=source), source
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of several clusters
+    services.find_gcs_addresses.cache_clear()
+    try:
+        found = services.canonicalize_bootstrap_address("auto")
+    except ConnectionError as error:
+        msg = (
+            f"{source}: auto: expected a Ray cluster on this machine, found none; start one (ray start --head), "
+            f"name another as HOST:{CLUSTER_PORT}, or use --executor local"
+        )
+        raise TaskError(msg) from error
+    return parse_address(found, source="auto"), "auto"
 
 
 def _check_forwarded(named: Address, reached: Address, token: Token | None) -> None:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dsindex.amounts import count
 from dsindex.dtypes import dtype_for_vocabulary
 from workflows.execution.choice import make_executor
 from workflows.stages.nodes import NO_NODE, SAME_VERSIONS, check_nodes, nearest_folder
@@ -83,8 +84,9 @@ def describe_check(report: CheckReport) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines.append(
-        f"{len(source.inputs):,} inputs, {source.total_bytes / 1e9:,.2f} GB, about {report.estimate.documents:,.0f} "
-        f"documents and {report.estimate.tokens:,.0f} tokens; engine {source.engine.name}"
+        f"{count(len(source.inputs), 'input')}, {source.total_bytes / 1e9:,.2f} GB, about "
+        f"{report.estimate.documents:,.0f} documents and {report.estimate.tokens:,.0f} tokens; "
+        f"engine {source.engine.name}"
     )
     lines.append("nothing was built" if report.faults else "all is well; nothing was built")
     return "\n".join(lines) + "\n"

@@ -195,12 +195,13 @@ def _progress_file(job: Job) -> LastingFile:
 
 
 def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobOutcome:
-    progress = _progress_file(job)
+    file = _progress_file(job)
+    progress = ProgressFile(file.write, output=job.prefix)
     opened: list[Ledger] = []
     kept = partial(_describe_kept, job, folder, opened)
-    with reporter.showing(ProgressFile(progress.write, output=job.prefix)):
-        if progress.is_foreign:
-            reporter.say(f"{progress.path}: is not dsindex's, so progress is only in the work folder")
+    with reporter.showing(progress):
+        if file.is_foreign:
+            reporter.say(f"{file.path}: is not dsindex's, so progress is only in the work folder")
         try:
             with last_words(partial(_end_at_once, reporter, kept)):
                 return _carry_out(job, folder, reporter, began, progress=progress, opened=opened)
@@ -208,7 +209,7 @@ def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobO
             msg = f"{lost}; {kept()} on a new cluster"
             raise ClusterLostError(msg) from lost
         except BaseException as stop:
-            if not isinstance(stop, Exception):
+            if not isinstance(stop, Exception) and not hasattr(stop, "__notes__"):
                 stop.add_note(kept())
             raise
 
@@ -230,7 +231,7 @@ def _describe_kept(job: Job, folder: WorkFolder, opened: Sequence[Ledger]) -> st
 
 
 def _carry_out(
-    job: Job, folder: WorkFolder, reporter: Reporter, began: float, *, progress: LastingFile, opened: list[Ledger]
+    job: Job, folder: WorkFolder, reporter: Reporter, began: float, *, progress: ProgressFile, opened: list[Ledger]
 ) -> JobOutcome:
     """Run the job; `opened` gets the ledger once it is open."""
     config = job.config
@@ -240,7 +241,7 @@ def _carry_out(
         notes = [*job.notes, *_begin_again(job, folder)]
         with folder.open_ledger(job.plan, fresh=config.fresh) as ledger:
             opened.append(ledger)
-            ledger.record_partials([progress.temporary])
+            ledger.record_partials([_progress_file(job).temporary])
             work = Work(
                 executor=executor,
                 ledger=ledger,
@@ -248,18 +249,25 @@ def _carry_out(
                 policy=RetryPolicy(deadline_seconds=config.shard_deadline),
                 statistics=DispatchStatistics(),
             )
-            with reporter.showing(*displays_of_job(job.work_dir, executor, output=job.prefix)):
-                for note in notes:
-                    reporter.say(note)
-                reporter.follow(executor)
-                if job.count_missing is not None:
-                    wait_for_nodes(executor, reporter, partial(job.count_missing, ledger))
-                if executor.is_cluster and job.check_nodes is not None:
-                    markers = [os.path.join(job.work_dir, MARKER_FILE), *map(_lock_path, job.outputs[:1])]
-                    job.check_nodes(executor, markers)
-                contents, run = _make_and_publish(job, work, standings, began)
-                if job.conclude is not None:
-                    job.conclude(executor)
+            try:
+                with reporter.showing(*displays_of_job(job.work_dir, executor, output=job.prefix)):
+                    for note in notes:
+                        reporter.say(note)
+                    reporter.follow(executor)
+                    if job.count_missing is not None:
+                        wait_for_nodes(executor, reporter, partial(job.count_missing, ledger))
+                    if executor.is_cluster and job.check_nodes is not None:
+                        markers = [os.path.join(job.work_dir, MARKER_FILE), *map(_lock_path, job.outputs[:1])]
+                        job.check_nodes(executor, markers)
+                    contents, run = _make_and_publish(job, work, standings, began)
+                    if job.conclude is not None:
+                        job.conclude(executor)
+            except BaseException as stop:
+                if not isinstance(stop, Exception):
+                    stop.add_note(_describe_kept(job, folder, opened))
+                if not isinstance(stop, ClusterLostError):
+                    progress.close(stop)  # before running shards end, as a second signal may come first
+                raise
     return JobOutcome(contents=tuple(contents), run=run, already_complete=False, seconds=time.time() - began)
 
 

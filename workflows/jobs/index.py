@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dsindex.amounts import count
 from dsindex.errors import OutputError
 from dsindex.indices.cache import (
     read_description,
@@ -123,12 +124,12 @@ def _check_room(tasks: Sequence[IndexTask]) -> None:
         paths = task.array_paths if isinstance(task, GPTIndexTask) else tuple(map(task.files.array, task.files.arrays))
         if not all(map(os.path.isfile, paths)):
             needed[os.path.abspath(os.path.dirname(paths[0]))] += task.file_bytes
-    for folder, count in needed.items():
+    for folder, size_bytes in needed.items():
         free = free_bytes(folder)
-        if count > free:
+        if size_bytes > free:
             msg = (
-                f"{folder}: the caches need {show_bytes(count)}, but {show_bytes(free)} are free; make room, or choose "
-                "another --data-cache-path"
+                f"{folder}: the caches need {show_bytes(size_bytes)}, but {show_bytes(free)} are free; make room, "
+                "or choose another --data-cache-path"
             )
             raise OutputError(msg)
 
@@ -169,8 +170,9 @@ def describe_index(report: IndexReport) -> str:
         if isinstance(task, GPTIndexTask):
             samples = task.epochs.num_samples
             final = ", the last shuffled by itself" if task.epochs.separate_final_epoch else ""
-            plural = "" if task.epochs.num_epochs == 1 else "s"
-            epochs = f" of {task.epochs.num_epochs} epoch{plural} of {task.epochs.tokens_per_epoch:,} tokens{final}"
+            epochs = (
+                f" of {count(task.epochs.num_epochs, 'epoch')} of {count(task.epochs.tokens_per_epoch, 'token')}{final}"
+            )
             stem = task.array_paths[0].removesuffix("-document_index.npy")
         else:
             samples, stem = task.num_samples, task.files.stem
@@ -178,7 +180,7 @@ def describe_index(report: IndexReport) -> str:
         done = f"takes {show_bytes(task.file_bytes)} on disk and {show_bytes(task.memory_bytes)} of memory"
         if result is not None:
             done = "was there already" if result.reused else f"{show_bytes(result.file_bytes)}, {result.seconds:.1f} s"
-        lines += [f"{task.name}: {samples:,} samples{epochs}; {done}", f"  {stem}"]
+        lines += [f"{task.name}: {count(samples, 'sample')}{epochs}; {done}", f"  {stem}"]
     for finding in report.findings:
         lines.append(f"{finding.name}: {'found' if finding.found else 'NOT found'}")
         lines += [f"  {sentence}" for sentence in finding.sentences]

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from workflows.progress.displays import BarDisplay, JsonDisplay, PlainDisplay
+from workflows.progress.json_lines import use_json_lines
 from workflows.progress.reporter import Reporter
 
 if TYPE_CHECKING:
@@ -35,5 +36,6 @@ def displays_of_job(work_dir: str, executor: Executor, *, output: str | None = N
 def make_reporter(*, log_json: bool = False) -> Reporter:
     """Return a reporter on standard error: JSON lines on request, a bar in a terminal, otherwise plain lines."""
     if log_json:
+        use_json_lines()
         return Reporter(JsonDisplay())
     return Reporter(BarDisplay() if sys.stderr.isatty() else PlainDisplay())

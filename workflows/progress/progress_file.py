@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError
 from dsindex.json_text import decode_json, encode_json
+from dsindex.storage import FULL_DISK_ERRORS
 from workflows.execution.interrupts import TerminatedError
 from workflows.execution.ray_token import hide_token
 from workflows.progress.heartbeat import Heartbeat
@@ -150,16 +151,21 @@ class LastingFile:
         """
         found = None if self.is_foreign else _read(self.path)
         if found is not None:
-            self.is_foreign = found not in self._own if self._own else _parse(found) is None
+            is_own = found in self._own if self._own else _parse(found) is not None
+            self.is_foreign = not is_own
         if self.is_foreign:
             return
         try:
-            _write_temporary(self.temporary, content)
             self._own = (*self._own[-1:], content)
+            _write_temporary(self.temporary, content)
             if found is None:
                 self._create()
             else:
                 os.replace(self.temporary, self.path)
+        except OSError as error:
+            if found is None or error.errno not in FULL_DISK_ERRORS:
+                raise
+            _overwrite(self.path, content)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.temporary)
@@ -205,6 +211,14 @@ def _write_temporary(path: str, content: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
     with open(descriptor, "wb") as file:
         file.write(content)
+
+
+def _overwrite(path: str, content: bytes) -> None:
+    """Write a file where it is, in the room that it has on a full disk; not atomically, but better than old news."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    with open(descriptor, "r+b", buffering=0) as file:
+        file.write(content)
+        file.truncate()
 
 
 def _read(path: str) -> bytes | None:

@@ -10,6 +10,7 @@ pyarrow has limits, around which `read_csv_rows` works by reading the file again
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 _HEADER_BYTES = 1 << 20
 """Largest header row."""
+MOST_COLUMNS = 1 << 14
+"""As many as a spreadsheet has; pyarrow takes 10 KiB for each."""
 _BLOCK_BYTES = 4 << 20
 _UNSEEKABLE_BLOCK_BYTES = 64 << 20
 """Size of a block, and so of the largest row, of a source that cannot be read again."""
@@ -172,7 +175,7 @@ class _Reading:
         if not self.wrong or (self.wrong[0].row, self.wrong[0].num_cells) != (row, self.num_columns + 1):
             msg = (
                 f"{self.path}: expected a table that ends outside quotes, got a quote that is still open at its end, "
-                f"in one of the {row + 1} rows; it may be cut off, fetch it again"
+                f"after {row:,} rows or in one of them; it may be cut off, fetch it again"
             )
             raise InputError(msg)
 
@@ -241,6 +244,11 @@ class _Reading:
 def _read_schema(path: str, head: bytes, format: TableFormat) -> pa.Schema:
     import pyarrow.csv as pa_csv
 
+    if not _has_few_cells(head.removeprefix(BOM).lstrip(b"\r\n"), DELIMITERS[format]):
+        msg = (
+            f"{path}: expected at most {MOST_COLUMNS:,} columns, got more in the header row; check that it is {format}"
+        )
+        raise InputError(msg)
     with errors_named(path, "a header row with the names of the columns"):
         # Whatever is in the rows can be read as Latin-1. A row without a line end would not be complete for pyarrow.
         text = (head.removeprefix(BOM) + b"\n").decode("latin1").encode("utf-8")
@@ -251,6 +259,20 @@ def _read_schema(path: str, head: bytes, format: TableFormat) -> pa.Schema:
         )
         names = [name.encode("latin1").decode("utf-8") for name in opened.schema.names]
         return pa.schema([(name, pa.large_string()) for name in names])
+
+
+def _has_few_cells(row: bytes, delimiter: str) -> bool:
+    """Tell whether the row at the start of some bytes has MOST_COLUMNS cells or less."""
+    mark = delimiter.encode()
+    cell = re.compile(rb'(?:"[^"]*(?:""[^"]*)*"?)?[^\r\n%b]*' % mark)
+    position = 0
+    for _ in range(MOST_COLUMNS):
+        found = cell.match(row, position)
+        position = len(row) if found is None else found.end()
+        if row[position : position + 1] != mark:
+            return True
+        position += 1
+    return False
 
 
 def _parse_options(format: TableFormat, handler: Callable[[pa_csv.InvalidRow], str]) -> pa_csv.ParseOptions:

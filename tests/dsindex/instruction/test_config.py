@@ -29,8 +29,8 @@ if TYPE_CHECKING:
         pytest.param("b_include_to_loss_token: x", "two different tokens", id="one-marker"),
         pytest.param("b_include_to_loss_token: x\ne_include_to_loss_token: x", "two different", id="same-marker"),
         pytest.param("too_long: split", "needs max_length", id="no-length"),
-        pytest.param("too_long: chop\nmax_length: 5", "'refuse', 'truncate' or 'split'", id="policy"),
-        pytest.param("max_length: 1", "max_length: .*greater", id="length"),
+        pytest.param("too_long: chop\nmax_length: 5", "too_long: expected one of refuse, .* got 'chop'", id="policy"),
+        pytest.param("max_length: 1", "max_length: expected at least 2, got 1", id="length"),
         pytest.param('separator: "\\ud800"', r"expected Unicode text in every option, got .*\\ud800", id="no-unicode"),
     ],
 )

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dsindex.errors import InputError
 from dsindex.text import lines
-from dsindex.text.lines import count_lines
+from dsindex.text.forms import InputForm, TextPart
+from dsindex.text.lines import LongLine, count_lines, read_lines
+from dsindex.text.plain_text import read_text_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,3 +30,25 @@ def test_count_lines_refuses_a_file_that_ends_before(tmp_path: Path) -> None:
     path.write_bytes(b"a\n")
     with pytest.raises(InputError, match=r"some\.jsonl: expected 3 bytes"):
         count_lines(str(path), 3)
+
+
+def test_a_long_line_takes_little_more_memory_than_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 5_000_000)
+    part = TextPart(path=str(tmp_path / "a"), begin=0, end=5_000_000)
+    tracemalloc.start()
+    try:
+        [line] = read_lines(part, block_bytes=1 << 16, max_line_bytes=4 << 20)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert isinstance(line, LongLine)
+    assert (line.num_bytes, len(line.head)) == (5_000_000, 1 << 20)
+    assert peak < 2 * (4 << 20)
+
+
+def test_a_file_beyond_the_limit_keeps_its_first_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abcdefgh")
+    part = TextPart(path=str(tmp_path / "a"), begin=0, end=8, form=InputForm(format="document"))
+    [line] = read_text_file(part, max_line_bytes=4)
+    assert isinstance(line, LongLine)
+    assert (line.head, line.num_bytes) == (b"abcd", 8)

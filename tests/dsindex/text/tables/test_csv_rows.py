@@ -103,6 +103,16 @@ def test_a_header_alone_has_no_rows(content: bytes, tmp_path: Path) -> None:
     assert read(tmp_path / "a.csv").num_lines == 0
 
 
+def test_a_header_of_too_many_columns_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_rows, "MOST_COLUMNS", 3)
+    (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbf\ntext,"a,""b\n,c",d"e,\n'[:-2] + b"\n1,2,3\n,,,,\n")
+    assert texts(read(tmp_path / "a.csv")) == ["1"]
+    for header in (b"text,,,", b'text,"",b,"c'):
+        (tmp_path / "a.csv").write_bytes(header + b"\n1,2,3,4\n")
+        with pytest.raises(InputError, match=r"a.csv: expected at most 3 columns, got more in the header row; check"):
+            read(tmp_path / "a.csv")
+
+
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"a,\xff\n"])
 def test_a_file_without_a_readable_header_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(content)
