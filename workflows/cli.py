@@ -11,7 +11,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from dsindex.errors import DsindexError
-from workflows.execution.interrupts import EXIT_INTERRUPTED, EXIT_TERMINATED, TerminatedError, stop_on_signals
+from workflows.execution.interrupts import EXIT_INTERRUPTED, TerminatedError, raise_missed_stop, stop_on_signals
 from workflows.execution.ray_token import hide_token
 from workflows.options.parser import COMMANDS, make_parser
 from workflows.progress.json_lines import (
@@ -38,56 +38,60 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         0 on success; 1 if the job failed or verify found a fault; 2 for wrong usage; 130 if interrupted; 143 if
-        terminated.
+        terminated, 129 if its terminal was closed.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = next((name for name in given if name in COMMANDS), None)
-    parser = make_parser(command)
     with json_lines_undone():
-        if command == "submit" or not is_asked_for(given):  # what is submitted has flags of its own
-            options = parser.parse_args(given)
-        else:
-            use_json_lines()
-            try:
-                options = _parse_quietly(parser, given)
-            except _WrongUsageError as error:
-                return _say(None, str(error), EXIT_USAGE)
-        if command is None:
-            parser.print_help()
-            return _hand_over(None, None, EXIT_USAGE)
-        return _run(command, options)
+        return _run(command, given)
 
 
-def _run(command: str, options: argparse.Namespace) -> int:
-    from workflows.commands.options import UsageError
-
+def _run(command: str | None, given: list[str]) -> int:
+    name = f"dsindex {command}" if command else "dsindex"
+    options: argparse.Namespace | None = None
     try:
-        with stop_on_signals(f"dsindex {command}"):
+        with stop_on_signals(name):
+            parser = make_parser(command)
+            if command == "submit" or not is_asked_for(given):  # what is submitted has flags of its own
+                options = parser.parse_args(given)
+            else:
+                use_json_lines()
+                options = _parse_quietly(parser, given)
+            if command is None:
+                parser.print_help()
+                return _hand_over(None, None, EXIT_USAGE)
+            raise_missed_stop()
             code: int = importlib.import_module(COMMANDS[command][1]).run(options)
-    except UsageError as error:
-        return _say(options, f"dsindex {command}: {error}", EXIT_USAGE)
-    except DsindexError as error:
-        if options.debug:
-            sys.stderr.write(hide_token(traceback.format_exc()))
-        return _say(options, f"dsindex {command}: {error}", EXIT_FAILED)
     except KeyboardInterrupt as stop:
-        return _say(options, f"dsindex {command}: interrupted; {_what_is_kept(options, stop)}", EXIT_INTERRUPTED)
+        return _say(options, f"{name}: interrupted; {_what_is_kept(options, stop)}", EXIT_INTERRUPTED)
     except TerminatedError as stop:
-        return _say(options, f"dsindex {command}: terminated; {_what_is_kept(options, stop)}", EXIT_TERMINATED)
+        return _say(options, f"{name}: terminated; {_what_is_kept(options, stop)}", stop.exit_code)
+    except _WrongUsageError as error:
+        return _say(None, str(error), EXIT_USAGE)
     except StandardOutputError:
         code = EXIT_FAILED
-    except Exception as error:  # noqa: BLE001 - a bug: one sentence, and the traceback on request
-        if options.debug:
-            sys.stderr.write(hide_token(traceback.format_exc()))
-            return EXIT_FAILED
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}, line {place.lineno})"
-        return _say(
-            options,
-            f"dsindex {command}: internal error: {what}; run it again with --debug and report the traceback",
-            EXIT_FAILED,
-        )
+    except Exception as error:  # noqa: BLE001 - every other one becomes a sentence
+        return _fail(options, name, error)
     return _hand_over(options, command, code)
+
+
+def _fail(options: argparse.Namespace | None, name: str, error: Exception) -> int:
+    """Report an error in one sentence, with its traceback on request; return the exit code."""
+    from workflows.commands.options import UsageError
+
+    if isinstance(error, UsageError):
+        return _say(options, f"{name}: {error}", EXIT_USAGE)
+    is_debug = getattr(options, "debug", False)
+    if is_debug:
+        sys.stderr.write(hide_token("".join(traceback.format_exception(error))))
+    if isinstance(error, DsindexError):
+        return _say(options, f"{name}: {error}", EXIT_FAILED)
+    if is_debug:
+        return EXIT_FAILED
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    what = f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}, line {place.lineno})"
+    msg = f"{name}: internal error: {what}; run it again with --debug and report the traceback"
+    return _say(options, msg, EXIT_FAILED)
 
 
 class _WrongUsageError(Exception):
@@ -113,16 +117,14 @@ def _parse_quietly(parser: argparse.ArgumentParser, given: list[str]) -> argpars
 def program() -> None:
     """Console entry point, which ends the process as soon as the command is done.
 
-    `os._exit` saves the 0.3 s that Python needs to free the memory of a large build. An open Ray connection needs Ray's
-    own shutdown, so then the process exits normally.
+    `os._exit` saves the 0.3 s that Python needs to free the memory of a large build, and never waits for a Ray that
+    hangs; a cluster ends the work of a driver that is gone.
     """
     prepare_standard_streams()
     try:
         code = main()
     except SystemExit as end:  # argparse printed a help text, a version or wrong usage
         code = _hand_over(None, None, end.code if isinstance(end.code, int) else EXIT_FAILED)
-    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
-        sys.exit(code)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -151,10 +153,10 @@ def _say(options: argparse.Namespace | None, message: str, code: int) -> int:
     return code
 
 
-def _what_is_kept(options: argparse.Namespace, stop: BaseException) -> str:
+def _what_is_kept(options: argparse.Namespace | None, stop: BaseException) -> str:
     notes: list[str] = getattr(stop, "__notes__", [])
     if notes:  # the job said what it kept
         return notes[0]
     if hasattr(options, "work_dir"):
         return "finished shards are kept in the work folder; run the same command again to continue"
-    return "no incomplete file was left under a final name"
+    return "nothing had begun" if options is None else "no incomplete file was left under a final name"

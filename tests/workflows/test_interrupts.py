@@ -1,31 +1,109 @@
-"""Signals while compiled code runs: they come out as what they are."""
+"""Signals: a stop that compiled code swallows or changes is raised all the same, and a second one ends the process."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
 import pytest
 
-from workflows.execution.interrupts import TerminatedError, stops_unwrapped
+from workflows.execution.interrupts import (
+    TerminatedError,
+    is_process_ending,
+    last_words,
+    raise_missed_stop,
+    stop_on_signals,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
-def wait_for_ray(stop: BaseException, *, is_cause: bool) -> None:
+@pytest.fixture(autouse=True)
+def hang_up_by_default() -> Iterator[None]:
+    """Whatever started the tests may ignore SIGHUP, as nohup does."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected", "code"),
+    [
+        (signal.SIGINT, KeyboardInterrupt, None),
+        (signal.SIGTERM, TerminatedError, 143),
+        (signal.SIGHUP, TerminatedError, 129),
+    ],
+    ids=["Ctrl-C", "SIGTERM", "SIGHUP"],
+)
+def test_first_signal_is_raised(number: int, expected: type[BaseException], code: int | None) -> None:
+    with pytest.raises(expected) as raised, stop_on_signals("x"):
+        os.kill(os.getpid(), number)
+    assert getattr(raised.value, "exit_code", None) == code
+    assert not is_process_ending()
+
+
+def test_ignored_hangup_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with stop_on_signals("x"):
+        os.kill(os.getpid(), signal.SIGHUP)
+
+
+def wait_in_compiled_code() -> None:
     """End as Ray's compiled code does when a signal arrives in it."""
     try:
-        raise stop
-    except BaseException as error:
-        wrapped = SystemError("CoreWorker.wait returned a result with an exception set")
-        if is_cause:
-            raise wrapped from error
-        raise wrapped  # noqa: B904 - it may leave the context alone
+        os.kill(os.getpid(), signal.SIGTERM)
+    except TerminatedError as stop:
+        msg = "CoreWorker.wait returned a result with an exception set"
+        raise SystemError(msg) from stop
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt(), TerminatedError()], ids=["Ctrl-C", "SIGTERM"])
-@pytest.mark.parametrize("is_cause", [True, False], ids=["cause", "context"])
-def test_signal_that_compiled_code_wrapped_is_raised_itself(stop: BaseException, is_cause: bool) -> None:
-    with pytest.raises(type(stop)) as raised, stops_unwrapped():
-        wait_for_ray(stop, is_cause=is_cause)
-    assert raised.value is stop
+def test_stop_that_became_another_error_is_raised_itself() -> None:
+    with pytest.raises(TerminatedError), stop_on_signals("x"):
+        wait_in_compiled_code()
 
 
-def test_other_errors_of_compiled_code_stay() -> None:
-    with pytest.raises(SystemError, match="broken"), stops_unwrapped():
-        raise SystemError("broken") from ValueError("something else")
+def test_stop_that_was_swallowed_is_raised_later() -> None:
+    with stop_on_signals("x"):
+        raise_missed_stop()  # there is none yet
+        with pytest.raises(TerminatedError):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert is_process_ending()
+        with pytest.raises(TerminatedError):
+            raise_missed_stop()
+
+
+SECOND = """
+import os, signal
+from workflows.execution.interrupts import last_words, stop_on_signals
+
+with stop_on_signals("x"), last_words(lambda stop: f"{stop}; 3 of 7 kept"):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_second_signal_ends_the_process_with_its_last_words() -> None:
+    ended = subprocess.run([sys.executable, "-c", SECOND], capture_output=True, text=True, check=False)
+    assert ended.returncode == 143
+    assert ended.stderr.splitlines()[-1] == "x: stopped; terminated by SIGTERM; 3 of 7 kept"
+
+
+def test_other_threads_set_no_handlers() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    seen = []
+
+    def command() -> None:
+        with stop_on_signals("x"), last_words(str):
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=command)
+    thread.start()
+    thread.join()
+    assert seen == [before]

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from workflows.options.config import parse_size
 from workflows.state.identity import Plan, describe_changes, has_added_inputs
-from workflows.state.inputs import MAX_SHARDS, InputFile, choose_shard_size, find_inputs, plan_shards
+from workflows.state.inputs import (
+    MAX_SHARDS,
+    InputFile,
+    choose_shard_size,
+    choose_shard_sizes,
+    find_inputs,
+    plan_shards,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +40,40 @@ def test_choose_shard_size_keeps_builds_below_a_hundred_thousand_shards(total: i
     size = choose_shard_size(total, 64 << 20)
     assert size >= 64 << 20
     assert -(-total // size) <= MAX_SHARDS
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "sizes"),
+    [
+        ([1], [2]),
+        ([41], [2]),
+        ([65], [4]),
+        ([1024], [32]),
+        ([4096], [64]),
+        ([41] * 3, [2, 4, 4]),
+        ([1, 4096, 1], [2, 64, 64]),
+        ([1, 7_199_999], [2, 72]),
+    ],
+    ids=str,
+)
+def test_small_jobs_get_small_shards(megabytes: list[int], sizes: list[int]) -> None:
+    files = [file_of(str(n), size * MIB) for n, size in enumerate(megabytes)]
+    assert [-(-size // MIB) for size in choose_shard_sizes(files)] == sizes
+
+
+@given(sizes=st.lists(st.integers(1, 1 << 32), min_size=2, max_size=9), split=st.integers(1, 8))
+def test_inputs_added_at_the_end_change_no_shard(sizes: list[int], split: int) -> None:
+    files = [file_of(str(n), size) for n, size in enumerate(sizes)]
+    assert choose_shard_sizes(files)[:split] == choose_shard_sizes(files[:split])
+
+
+def test_input_that_occurs_again_is_cut_as_before() -> None:
+    """Its shards are known by path and range, and its parts by path."""
+    files = [file_of("a", MIB), file_of("b", 4096 * MIB), file_of("a", MIB)]
+    assert choose_shard_sizes(files) == [2 * MIB, 64 * MIB, 2 * MIB]
 
 
 def test_find_inputs_keeps_the_order_given_and_sorts_patterns(tmp_path: Path) -> None:

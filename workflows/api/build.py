@@ -55,7 +55,7 @@ def build(
     on_bad_input: Literal["fail", "skip-file"] = "fail",
     max_bad_records: int | str | None = None,
     max_record_size: int | str | None = None,
-    shard_size: int | str = "64MiB",
+    shard_size: int | str | None = None,
     no_provenance: bool = False,
     work_dir: str | os.PathLike[str] | None = None,
     keep_shards: bool = False,
@@ -126,7 +126,7 @@ def build(
         on_bad_input: Whether a damaged input ends the job or is left out as a whole.
         max_bad_records: Stop if more are quarantined: a number, or a share such as "0.1%".
         max_record_size: A longer line is a bad record; bytes, or a text such as "64MiB".
-        shard_size: Bytes of input per shard.
+        shard_size: Bytes of input per shard; by the size of the inputs if None.
         no_provenance: Do not record provenance.
         work_dir: Work folder; `PREFIX.build` if None.
         keep_shards: Keep the work folder after success.
@@ -204,7 +204,7 @@ def estimate(
     on_bad_input: Literal["fail", "skip-file"] = "fail",
     max_bad_records: int | str | None = None,
     max_record_size: int | str | None = None,
-    shard_size: int | str = "64MiB",
+    shard_size: int | str | None = None,
     no_provenance: bool = False,
     work_dir: str | os.PathLike[str] | None = None,
     keep_shards: bool = False,
@@ -251,7 +251,7 @@ def estimate(
         on_bad_input: Whether a damaged input ends the job or is left out as a whole.
         max_bad_records: How many may be quarantined.
         max_record_size: A longer line is a bad record.
-        shard_size: Bytes of input per shard.
+        shard_size: Bytes of input per shard; by the size of the inputs if None.
         no_provenance: Do not record provenance.
         work_dir: Work folder.
         keep_shards: Keep the work folder after success.

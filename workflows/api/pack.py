@@ -38,7 +38,7 @@ def pack(
     on_bad_input: Literal["fail", "skip-file"] = "fail",
     max_bad_records: int | str | None = None,
     max_record_size: int | str | None = None,
-    shard_size: int | str = "64MiB",
+    shard_size: int | str | None = None,
     no_provenance: bool = False,
     work_dir: str | os.PathLike[str] | None = None,
     keep_shards: bool = False,
@@ -70,7 +70,7 @@ def pack(
         on_bad_input: Whether a damaged input ends the job or is left out as a whole.
         max_bad_records: Stop if more are quarantined: a number, or a share such as "0.1%".
         max_record_size: A longer line is a bad record.
-        shard_size: Bytes of input per shard.
+        shard_size: Bytes of input per shard; by the size of the inputs if None.
         no_provenance: Do not record provenance.
         work_dir: Work folder; beside the output, as `.build`, if None.
         keep_shards: Keep the work folder after success.

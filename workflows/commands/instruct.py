@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--split", metavar="A,B,C", help="shares of train, valid and test, by a hash of each conversation's content"
     )
     data.add_argument("--split-seed", type=int, metavar="N", help="seed of the split (default: 1234)")
-    add_record_arguments(parser, shard_size="8MiB")
+    add_record_arguments(parser, largest_shard="8MiB")
 
 
 def run(options: argparse.Namespace) -> int:

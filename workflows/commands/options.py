@@ -143,7 +143,7 @@ def add_format_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_record_arguments(parser: argparse.ArgumentParser, *, shard_size: str = "64MiB") -> None:
+def add_record_arguments(parser: argparse.ArgumentParser, *, largest_shard: str = "64MiB") -> None:
     """Add the options of every job that reads records: bad records, the work folder, shards."""
     records = parser.add_argument_group("records")
     records.add_argument(
@@ -160,7 +160,11 @@ def add_record_arguments(parser: argparse.ArgumentParser, *, shard_size: str = "
     records.add_argument("--max-bad-records", metavar="N|N%", help="stop when more are set aside")
     records.add_argument("--max-record-size", metavar="SIZE", help="treat longer lines as bad records")
     add_work_arguments(parser)
-    parser.add_argument("--shard-size", metavar="SIZE", help=f"bytes of input per shard (default: {shard_size})")
+    parser.add_argument(
+        "--shard-size",
+        metavar="SIZE",
+        help=f"bytes of input per shard (default: by the size of the inputs, at most {largest_shard})",
+    )
     parser.add_argument(
         "--no-provenance", action="store_true", default=None, help="do not record where documents came from"
     )

@@ -49,7 +49,7 @@ def describe_plan(estimate: BuildEstimate) -> str:
         "inputs": f"{len(source.inputs):,}, {_size(source.total_bytes)}",
         "sample": f"{_size(sample.sampled_bytes)} {read}, "
         f"{_size(sample.bytes_per_second)}/s with {count(sample.threads, 'thread')}",
-        "shards": f"{estimate.num_shards:,} of at most {source.shard_size / 2**20:,.3g} MiB of input",
+        "shards": f"{estimate.num_shards:,} of at most {max(source.shard_sizes) / 2**20:,.3g} MiB of input",
         "documents": f"about {estimate.documents:,.0f}",
         "tokens": f"about {estimate.tokens:,.0f}, {estimate.token_dtype}",
         "output": f"about {_size(estimate.output_bytes)}: .bin {_size(estimate.bin_bytes)}, "

@@ -11,10 +11,16 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dsindex.errors import TaskError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 THIS_MACHINE = "this machine"
+
+
+class ClusterLostError(TaskError):
+    """The cluster is lost, so that no call can be made any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from workflows.execution.cpus import available_cpus
 from workflows.execution.local import ProcessExecutor, ThreadExecutor
 from workflows.execution.ray_address import JOB_VARIABLE
+from workflows.execution.ray_thread import RayInThread
 from workflows.options.config import WorkConfig
 
 if TYPE_CHECKING:
@@ -65,14 +67,19 @@ def make_executor(
         TokenError: If the cluster does not accept the token, or wants one and there is none.
     """
     if wants_ray(config):
-        from workflows.execution.ray_executor import RayExecutor  # Ray takes 0.7 s to import
-
-        return RayExecutor(
-            address=cluster_address(config),
-            workers=config.workers,
-            ship_code=not config.installed,
-            prepare=prepare,
-            expected_calls=expected_calls,
-        )
+        connect = partial(_connect_ray, config, prepare=prepare, expected_calls=expected_calls)
+        return RayInThread(connect, watches_head=cluster_address(config) is not None)
     workers = config.workers or available_cpus()
     return ThreadExecutor(workers) if wants_threads(config, holds_gil=holds_gil) else ProcessExecutor(workers)
+
+
+def _connect_ray(config: ExecutorConfig, *, prepare: Callable[[], None] | None, expected_calls: int) -> Executor:
+    from workflows.execution.ray_executor import RayExecutor  # Ray takes 0.7 s to import
+
+    return RayExecutor(
+        address=cluster_address(config),
+        workers=config.workers,
+        ship_code=not config.installed,
+        prepare=prepare,
+        expected_calls=expected_calls,
+    )

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dsindex.errors import DsindexError, TaskError
 from dsindex.storage import FULL_DISK_ERRORS
+from workflows.execution.interrupts import raise_missed_stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -185,6 +186,7 @@ class Dispatch(Generic[K]):
         """
         try:
             while True:
+                raise_missed_stop()
                 self._start_calls()
                 if not self._in_flight and not self._is_waiting:
                     break

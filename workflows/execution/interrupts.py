@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first stops a command cleanly, the second at once.
+"""Ctrl-C, SIGTERM and SIGHUP: the first stops a command cleanly, the second at once.
 
 A clean stop starts no new work, abandons running calls (threads finish their current shard), releases the lock and
 prints what is kept. A stop at once is equally safe: no result depends on how a driver ends.
@@ -6,100 +6,128 @@ prints what is kept. A stop at once is equally safe: no result depends on how a 
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import signal
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143
+LAST_SECONDS = 1.0
+"""How long last words may take."""
+EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
 class TerminatedError(BaseException):
-    """SIGTERM arrived."""
+    """SIGTERM or SIGHUP arrived.
+
+    Args:
+        number: The signal.
+    """
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__(f"terminated by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
 
 
 @contextlib.contextmanager
 def stop_on_signals(command: str) -> Iterator[None]:
-    """Raise KeyboardInterrupt or TerminatedError at the first signal, and end the process at the second."""
+    """Raise KeyboardInterrupt or TerminatedError at the first signal, and end the process at the second.
+
+    A SIGHUP that is ignored, as under `nohup`, stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers, and only it gets signals
         return
     handler = _Handler(command)
-    previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
+    except Exception as error:
+        if handler.stop is not None:  # compiled code made another exception of it
+            raise handler.stop from error
+        raise
     finally:
         for number, former in previous.items():
             signal.signal(number, former)
 
 
+def raise_missed_stop() -> None:
+    """Raise the exception of a signal again if code that cannot raise has swallowed it."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if isinstance(handler, _Handler) and handler.stop is not None:
+        raise handler.stop
+
+
+def is_process_ending() -> bool:
+    """Tell whether a signal has told this command to stop, so that the process is about to end."""
+    handler = signal.getsignal(signal.SIGTERM)
+    return isinstance(handler, _Handler) and handler.stop is not None
+
+
 @contextlib.contextmanager
-def interrupts_held_back() -> Iterator[None]:
-    """Delay a Ctrl-C until the block ends, since it would leave the block's processes running.
+def last_words(speak: Callable[[BaseException], str]) -> Iterator[None]:
+    """Call a function should a second signal end the process within the block.
 
-    Its message is printed immediately, and a second Ctrl-C still stops at once. For the main thread only.
-
-    Raises:
-        KeyboardInterrupt: At the end of the block, if Ctrl-C was pressed.
+    Args:
+        speak: Gets the exception of the signal; returns what is kept, for the user.
     """
-    handler = signal.getsignal(signal.SIGINT)
+    handler = signal.getsignal(signal.SIGTERM)
     if not isinstance(handler, _Handler):
-        yield  # the caller has handlers of its own
+        yield
         return
-    held: list[KeyboardInterrupt] = []
-
-    def hold(number: int, frame: FrameType | None) -> None:
-        try:
-            handler(number, frame)
-        except KeyboardInterrupt as interrupt:
-            held.append(interrupt)
-
-    signal.signal(signal.SIGINT, hold)
+    handler.last_words = speak
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
-        if held:
-            raise held[0]
-
-
-@contextlib.contextmanager
-def stops_unwrapped() -> Iterator[None]:
-    """Raise the signal's exception if compiled code, such as Ray's, turned it into a SystemError.
-
-    Raises:
-        KeyboardInterrupt, TerminatedError: If it caused the SystemError.
-    """
-    try:
-        yield
-    except SystemError as error:
-        cause = error.__cause__ or error.__context__
-        if isinstance(cause, KeyboardInterrupt | TerminatedError):
-            raise cause from None
-        raise
+        handler.last_words = None
 
 
 class _Handler:
     def __init__(self, command: str) -> None:
         self._command = command
-        self._is_stopping = False
+        self.stop: BaseException | None = None
+        self.last_words: Callable[[BaseException], str] | None = None
 
     def __call__(self, number: int, _frame: FrameType | None) -> NoReturn:
-        interrupted = number == signal.SIGINT
-        if self._is_stopping:
-            _say("stopped; run the same command again to continue")
-            os._exit(EXIT_INTERRUPTED if interrupted else EXIT_TERMINATED)
-        self._is_stopping = True
+        stop = KeyboardInterrupt("interrupted") if number == signal.SIGINT else TerminatedError(number)
+        if self.stop is not None:
+            self._end(number, stop)
+        self.stop = stop
         _say(f"{self._command}: stopping; a second signal stops it at once, which is safe too")
-        if interrupted:
-            raise KeyboardInterrupt
-        raise TerminatedError
+        raise stop
+
+    def _end(self, number: int, stop: BaseException) -> NoReturn:
+        kept = "run the same command again to continue"
+        speak, self.last_words = self.last_words, None
+        if speak is not None:
+            kept = _in_time(partial(speak, stop)) or kept
+        _say(f"{self._command}: stopped; {kept}")
+        os._exit(128 + number)
+
+
+def _in_time(function: Callable[[], str]) -> str | None:
+    """Return a function's value; None if it fails or waits for a lock that the interrupted code holds."""
+    values: list[str] = []
+    has_ended = _thread.allocate_lock()
+    has_ended.acquire()
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            values.append(function())
+        has_ended.release()
+
+    _thread.start_new_thread(run, ())
+    has_ended.acquire(timeout=LAST_SECONDS)
+    return values[0] if values else None
 
 
 def signals_shown_as(form: Callable[[str], bytes] | None) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import secrets
-import signal
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -22,7 +21,6 @@ import dsindex
 import workflows
 from dsindex.errors import TaskError
 from workflows.execution.cpus import available_cpus
-from workflows.execution.interrupts import TerminatedError, interrupts_held_back
 from workflows.execution.ray_address import CLUSTER_PORT, JOB_VARIABLE, Address, parse_address
 from workflows.execution.ray_head import check_head, check_node, uses_tls
 from workflows.execution.ray_token import VARIABLES, Token, find_token, hide_token
@@ -82,7 +80,7 @@ def _start(workers: int | None) -> None:
     os.environ.update(SINGLE_THREAD)
     if os.environ.get("RAY_AUTH_MODE", "").lower() in {"", "token"}:
         _use_token({"RAY_AUTH_TOKEN": secrets.token_hex(32)})
-    with _told("a local Ray instance"), interrupts_held_back():
+    with _told("a local Ray instance"):
         # The address is needed: a plain init() joins any cluster that still runs on this machine.
         _init(address="local", num_cpus=workers or available_cpus(), include_dashboard=False)
 
@@ -161,13 +159,6 @@ def _told(place: str) -> Iterator[None]:
     """Turn what `ray.init` raises into a TaskError of one sentence."""
     try:
         yield
-    except KeyboardInterrupt:
-        ray.shutdown()
-        raise
-    except SystemExit as stop:
-        if stop.code == signal.SIGTERM:  # raised by Ray's handler
-            raise TerminatedError from stop
-        raise
     except UnicodeEncodeError as error:
         msg = (
             "expected a command line and a working folder in UTF-8, which Ray requires, got another name; write "

@@ -5,8 +5,6 @@ A cluster is joined only if the user named one; otherwise a private one is start
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 import uuid
 from dataclasses import replace
@@ -21,7 +19,6 @@ from dsindex.errors import TaskError
 from dsindex.json_text import show_name
 from workflows.execution.calls import Call, NodeAnswer, Outcome, run_guarded
 from workflows.execution.cluster_size import ClusterSize, living_nodes
-from workflows.execution.interrupts import stops_unwrapped
 from workflows.execution.new_nodes import NodeCheck, name_node, run_after_check
 from workflows.execution.ray_connection import connect, restore_variables
 from workflows.execution.ray_workers import RayWorkers, first_line
@@ -36,7 +33,7 @@ START_SECONDS = 5.0
 
 
 class RayExecutor:
-    """Runs calls on workers of a Ray cluster."""
+    """Runs calls on workers of a Ray cluster; used in a thread without signals (workflows.execution.ray_thread)."""
 
     kind = "ray"
 
@@ -66,11 +63,9 @@ class RayExecutor:
         """
         self._is_guest = ray.is_initialized()
         if not self._is_guest:
-            on_sigterm = signal.getsignal(signal.SIGTERM)
             self._variables_before = connect(address, workers, ship_code=ship_code)
-            if threading.current_thread() is threading.main_thread():  # only the main thread may set handlers
-                signal.signal(signal.SIGTERM, on_sigterm)  # ray.init() replaces it with one that ends the process
         self.is_cluster = address is not None
+        self.head_address: str = ray.get_runtime_context().gcs_address
         self._workers = workers
         self._cluster = ClusterSize(address or "this machine")
         self._use_cluster_size()
@@ -89,24 +84,20 @@ class RayExecutor:
         """Why no task can run now; None if tasks can run."""
         return self._cluster.shortage
 
-    @stops_unwrapped()
     def request_cpus(self, number: int) -> int:
         """Ask the cluster's autoscaler for CPUs, at most as many as workers; return how many were asked for."""
         number = self._cluster.want(min(number, self._workers or number))
         self._pool.hire(number)
         return number
 
-    @stops_unwrapped()
     def check_new_nodes(self, check: Callable[[], None]) -> None:
         """Run a check before the first call on each node that `on_every_node` has not reached."""
         self._check = ray.put(NodeCheck(check=check, checked_nodes=self._checked_nodes, key=uuid.uuid4().hex))
 
-    @stops_unwrapped()
     def share(self, value: object) -> object:
         """Put a value into the object store once."""
         return ray.put(value)
 
-    @stops_unwrapped()
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:
         """Submit one attempt; beyond the slots it does not wait for a free CPU."""
         self._num_attempts += 1
@@ -122,7 +113,6 @@ class RayExecutor:
         """Return when an attempt began; None while it waits for a worker."""
         return self._pool.running_since(attempt_id)
 
-    @stops_unwrapped()
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended, including those whose worker or node was lost."""
         if self._cluster.look_if_due():
@@ -131,12 +121,10 @@ class RayExecutor:
         grows = self._cluster.grows and self._workers is None
         return self._pool.wait(timeout, slots=self.slots + self.backlog if grows else self.slots)
 
-    @stops_unwrapped()
     def abandon(self, attempt_id: int) -> None:
         """Kill the worker that runs an attempt; its outcome is not reported."""
         self._pool.drop(attempt_id)
 
-    @stops_unwrapped()
     def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:
         """Run the call on every living node that has CPUs, busy or not.
 

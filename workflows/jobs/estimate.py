@@ -125,7 +125,7 @@ def run_plan(config: BuildConfig) -> BuildEstimate:
     work_bytes = shard_bytes * shard_copies(config).at_most
     merged_provenance = 0.0 if config.no_provenance else documents * num_keys * MERGED_PROVENANCE_BYTES
     output_bytes = bin_bytes + idx_bytes + merged_provenance
-    num_shards = count_shards(source.inputs, source.shard_size)
+    num_shards = count_shards(source.inputs, source.shard_sizes)
     threads = min(workers, num_shards)
     work_dir = os.path.abspath(config.work_dir or f"{config.output_prefix}.build")
     output_folder = os.path.dirname(os.path.abspath(config.output_prefix))
@@ -153,8 +153,8 @@ def run_plan(config: BuildConfig) -> BuildEstimate:
                 longest_document=sample.longest_document,
                 vocabulary_size=source.tokenizer.vocabulary_size,
                 num_shards=num_shards,
-                wanted_shard_size=config.shard_size,
-                shard_size=source.shard_size,
+                wanted_shard_size=config.shard_size or config.largest_shard,
+                shard_size=max(source.shard_sizes),
             ),
             *find_place_limits({output_folder: output_bytes, work_dir: work_bytes}),
         ),

@@ -18,8 +18,10 @@ from dsindex.errors import PlanError
 from dsindex.json_text import decode_json, encode_json
 from dsindex.shards.ownership import MARKER_FILE
 from dsindex.storage import make_folder, output_error, remove_if_present
+from workflows.execution.calls import ClusterLostError
 from workflows.execution.choice import make_executor
 from workflows.execution.dispatch import DispatchStatistics, RetryPolicy
+from workflows.execution.interrupts import last_words, raise_missed_stop
 from workflows.options.config import work_folder_path
 from workflows.progress.choice import displays_of_job
 from workflows.progress.progress_file import PROGRESS_SUFFIX, LastingFile, ProgressFile, conclude
@@ -94,8 +96,8 @@ class Job:
     """Checks that every node of a cluster sees the driver's files, including those given; raises InputError."""
     count_missing: Callable[[Ledger], int] | None = None
     """Returns the number of shards that no earlier run has made, which is how many CPUs the job can use at once."""
-    describe_kept: Callable[[Ledger], str] | None = None
-    """Returns a message about what an interrupted run keeps."""
+    describe_kept: Callable[[Ledger | None], str] | None = None
+    """Returns a message about what an interrupted run keeps, given the ledger if there is one."""
     conclude: Callable[[Executor], None] | None = None
     """Called once everything is published, by this run or an earlier one."""
     obsolete: tuple[Output, ...] = ()
@@ -132,6 +134,7 @@ def run_job(job: Job, *, reporter: Reporter) -> JobOutcome:
         BaseException: Whatever interrupts the job, with a note about the finished work that is kept.
     """
     began = time.time()
+    raise_missed_stop()
     refuse_inputs(job.outputs, [file.path for file in job.plan.inputs])
     finished = _find_finished(job)
     if finished is None:
@@ -194,19 +197,50 @@ def _progress_file(job: Job) -> LastingFile:
 def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobOutcome:
     file = _progress_file(job)
     progress = ProgressFile(file.write, output=job.prefix)
+    opened: list[Ledger] = []
+    kept = partial(_describe_kept, job, folder, opened)
     with reporter.showing(progress):
         if file.is_foreign:
             reporter.say(f"{file.path}: is not dsindex's, so progress is only in the work folder")
-        return _carry_out(job, folder, reporter, began, progress=progress)
+        try:
+            with last_words(partial(_end_at_once, reporter, kept)):
+                return _carry_out(job, folder, reporter, began, progress=progress, opened=opened)
+        except ClusterLostError as lost:
+            msg = f"{lost}; {kept()} on a new cluster"
+            raise ClusterLostError(msg) from lost
+        except BaseException as stop:
+            if not isinstance(stop, Exception) and not hasattr(stop, "__notes__"):
+                stop.add_note(kept())
+            raise
 
 
-def _carry_out(job: Job, folder: WorkFolder, reporter: Reporter, began: float, *, progress: ProgressFile) -> JobOutcome:
+def _end_at_once(reporter: Reporter, kept: Callable[[], str], stop: BaseException) -> str:
+    """Let the displays say that the job was stopped; return what is kept."""
+    stop.add_note(kept())
+    reporter.close_displays(stop)
+    return stop.__notes__[0]
+
+
+def _describe_kept(job: Job, folder: WorkFolder, opened: Sequence[Ledger]) -> str:
+    if job.describe_kept is None:
+        return "run the same command again"
+    if opened:
+        return job.describe_kept(opened[0])
+    starts_over = job.config.fresh and not folder.history.fresh
+    return job.describe_kept(None if starts_over else folder.read_ledger())
+
+
+def _carry_out(
+    job: Job, folder: WorkFolder, reporter: Reporter, began: float, *, progress: ProgressFile, opened: list[Ledger]
+) -> JobOutcome:
+    """Run the job; `opened` gets the ledger once it is open."""
     config = job.config
     standings = [look_at_output(output) for output in job.outputs]
     executor = start_and_examine(config, job.examine, num_bytes=job.input_bytes, holds_gil=job.holds_gil)
     with contextlib.closing(executor):
         notes = [*job.notes, *_begin_again(job, folder)]
         with folder.open_ledger(job.plan, fresh=config.fresh) as ledger:
+            opened.append(ledger)
             ledger.record_partials([_progress_file(job).temporary])
             work = Work(
                 executor=executor,
@@ -229,9 +263,10 @@ def _carry_out(job: Job, folder: WorkFolder, reporter: Reporter, began: float, *
                     if job.conclude is not None:
                         job.conclude(executor)
             except BaseException as stop:
-                if not isinstance(stop, Exception) and job.describe_kept is not None:
-                    stop.add_note(job.describe_kept(ledger))
-                progress.close(stop)  # before running shards end, as a second signal may come first
+                if not isinstance(stop, Exception):
+                    stop.add_note(_describe_kept(job, folder, opened))
+                if not isinstance(stop, ClusterLostError):
+                    progress.close(stop)  # before running shards end, as a second signal may come first
                 raise
     return JobOutcome(contents=tuple(contents), run=run, already_complete=False, seconds=time.time() - began)
 

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 from dsindex.errors import FormatError
 from dsindex.merging import Part, open_part
 from workflows.stages.kept_shards import find_whole_shards
-from workflows.state.inputs import MAX_SHARDS, InputFile, InputParts, count_shards, plan_shards
+from workflows.state.inputs import (
+    FEW_SHARDS,
+    MAX_SHARDS,
+    InputFile,
+    InputParts,
+    by_input,
+    choose_shard_sizes,
+    count_shards,
+    plan_shards,
+)
 from workflows.state.ledger import read_committed_shards, task_key
 from workflows.state.work_folder import LEDGER_FILE, read_plan
 
@@ -70,12 +79,14 @@ def find_shards(work_dir: str, prefix: str, *, executor: Executor, reporter: Rep
         )
         for (path, size_bytes, version), share in zip(plan["inputs"], _read_shares(plan), strict=True)
     ]
-    num_shards = count_shards(inputs, shard_size)
-    if num_shards > MAX_SHARDS + len(inputs):  # the limit of choose_shard_size
-        msg = f"{work_dir}: expected a plan of at most {MAX_SHARDS + len(inputs)} shards, got {num_shards}"
+    sizes = choose_shard_sizes(inputs) if shard_size is None else by_input(inputs, shard_size)
+    num_shards = count_shards(inputs, sizes)
+    most = MAX_SHARDS + len(inputs)  # the limit of choose_shard_size
+    if num_shards > most + (8 * FEW_SHARDS if shard_size is None else 0):
+        msg = f"{work_dir}: expected a plan of at most {most} shards, got {num_shards}"
         raise FormatError(msg)
     committed = read_committed_shards(os.path.join(work_dir, LEDGER_FILE))
-    tasks = list(plan_shards(inputs, shard_size))
+    tasks = list(plan_shards(inputs, sizes))
     known = {number: committed[task_key(task)] for number, task in enumerate(tasks) if task_key(task) in committed}
     whole = find_whole_shards(known, work_dir, executor=executor, reporter=reporter)
     parts, lost = [], []
@@ -105,10 +116,11 @@ def _read_shares(plan: dict[str, Any]) -> list[float | None]:
     return shares
 
 
-def _read_settings(work_dir: str, settings: dict[str, Any], prefix: str) -> tuple[str, int]:
-    """Return the key that a dataset was built from, and the shard size in bytes."""
+def _read_settings(work_dir: str, settings: dict[str, Any], prefix: str) -> tuple[str, int | None]:
+    """Return the key that a dataset was built from, and the shard size in bytes, None if the inputs chose it."""
     keys, output, shard_size = settings.get("json-keys"), settings.get("output-prefix"), settings.get("shard-size")
-    if not isinstance(keys, list) or not isinstance(output, str) or not isinstance(shard_size, int) or shard_size < 1:
+    is_size = shard_size is None or (isinstance(shard_size, int) and shard_size >= 1)
+    if not isinstance(keys, list) or not isinstance(output, str) or not is_size:
         msg = f"{work_dir}: expected the plan of a build, with json-keys, output-prefix and shard-size"
         raise FormatError(msg)
     names = {f"{os.path.basename(output)}_{key}_document": key for key in keys if isinstance(key, str)}

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -128,7 +128,9 @@ class RecordsConfig(WorkConfig):
     input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = "auto"
     """What the inputs hold that are not Parquet or Arrow; `auto` goes by their names."""
     tokenizer_model: str
-    shard_size: Size = Field(default=64 << 20, ge=1)
+    shard_size: Size | None = Field(default=None, ge=1)
+    """Bytes of input per shard; None: chosen by the inputs, up to `largest_shard`."""
+    largest_shard: ClassVar[int] = 64 << 20
     no_provenance: bool = False
     on_bad_record: Literal["fail", "quarantine"] = "fail"
     on_bad_input: Literal["fail", "skip-file"] = "fail"

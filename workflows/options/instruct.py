@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from workflows.options.config import RecordsConfig, Size, TextConfig
+from workflows.options.config import RecordsConfig, TextConfig
 
 
 def parse_shares(value: object) -> object:
@@ -27,7 +27,7 @@ def parse_shares(value: object) -> object:
 class InstructConfig(RecordsConfig):
     """`dsindex instruct`: from conversations to tokens, masks and packed blocks."""
 
-    shard_size: Size = Field(default=8 << 20, ge=1)
+    largest_shard: ClassVar[int] = 8 << 20
     """Smaller than a build's: a worker encodes about 1 MB/s, so a shard of 64 MiB would take a minute."""
     seq_length: int | None = Field(default=None, ge=2, le=2**27)
     """Pack conversations into blocks of this many tokens; None: write no packing."""

@@ -68,6 +68,11 @@ class Reporter:
                 del self._due[display]
                 display.close(error)
 
+    def close_displays(self, error: BaseException) -> None:
+        """Let all displays say that the job has ended, where no block that shows them will."""
+        for display in self._displays:
+            display.close(error)
+
     def watch(self, statistics: DispatchStatistics) -> None:
         """Show the retries, lost workers and stragglers that these statistics count from now on, for each stage."""
         self._statistics, self._before = statistics, replace(statistics)

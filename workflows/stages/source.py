@@ -15,7 +15,7 @@ from workflows.state.damaged_inputs import describe_damaged, leave_out_damaged
 from workflows.state.input_forms import TEXT_PER_STORED_BYTE, cut_inputs, look_inside
 from workflows.state.input_paths import find_paths
 from workflows.state.input_shares import repeat_inputs
-from workflows.state.inputs import choose_shard_size, look_at_inputs, plan_shards
+from workflows.state.inputs import choose_shard_size, choose_shard_sizes, look_at_inputs, plan_shards
 from workflows.state.manifest import DamagedInputRecord, RecordedInput, RecordedOptions, RecordedTokenizer
 from workflows.state.repeated_inputs import describe_repeated, find_repeated
 from workflows.state.spool import spool_path
@@ -48,7 +48,8 @@ class TextSource:
     tokenizer: Tokenizer
     engine: Engine
     eod_id: int | None
-    shard_size: int
+    shard_sizes: tuple[int, ...]
+    """The shard size of each input."""
     damaged: tuple[DamagedInput, ...] = ()
     """Inputs that were left out."""
 
@@ -82,7 +83,7 @@ class TextSource:
 
     def tasks(self) -> list[ShardTask]:
         """Return all shards, in plan order."""
-        return list(plan_shards(self.inputs, self.shard_size))
+        return list(plan_shards(self.inputs, self.shard_sizes))
 
     def settings(self) -> dict[str, Any]:
         """Return the source's part of a plan's settings, named after the options."""
@@ -92,7 +93,7 @@ class TextSource:
             "engine": [self.engine.name, self.engine.version, self.engine.reference_version],
             "append-eod": self.eod_id,
             "tokenizer-hf-no-include-special-tokens": config.tokenizer_hf_no_include_special_tokens,
-            "shard-size": self.shard_size,
+            "shard-size": None if config.shard_size is None else self.shard_sizes[0],
             **({} if config.input_format == "auto" else {"input-format": config.input_format}),
             **({} if config.on_bad_input == "fail" else {"on-bad-input": config.on_bad_input}),
             "no-provenance": config.no_provenance,
@@ -217,14 +218,18 @@ def open_source(
         inputs, damaged = leave_out_damaged(inputs, wanted=config.input_format, columns=columns)
     inputs = look_inside(inputs, wanted=config.input_format)
     inputs = repeat_inputs(inputs, repeat, left_out=[file.path for file in damaged])
-    shard_size = choose_shard_size(sum(file.size_bytes for file in inputs), config.shard_size)
+    shard_sizes = (
+        choose_shard_sizes(inputs, largest=config.largest_shard)
+        if config.shard_size is None
+        else [choose_shard_size(sum(file.size_bytes for file in inputs), config.shard_size)] * len(inputs)
+    )
     return TextSource(
         config=config,
-        inputs=tuple(cut_inputs(inputs, shard_size, columns=columns)),
+        inputs=tuple(cut_inputs(inputs, shard_sizes, columns=columns)),
         tokenizer=tokenizer,
         engine=engine,
         eod_id=eod_id,
-        shard_size=shard_size,
+        shard_sizes=tuple(shard_sizes),
         damaged=damaged,
     )
 
@@ -273,10 +278,10 @@ def count_reference_texts(results: Sequence[tuple[ShardTask, ShardResult]]) -> i
     return sum(key.num_reference_texts for _, result in results for key in result.keys)
 
 
-def describe_kept(source: TextSource, work_dir: str, ledger: Ledger) -> str:
-    """Return a message about what an interrupted job keeps."""
+def describe_kept(source: TextSource, work_dir: str, ledger: Ledger | None) -> str:
+    """Return a message about what an interrupted job keeps; without a ledger, nothing."""
     tasks = source.tasks()
-    kept = sum(ledger.shard(task) is not None for task in tasks)
+    kept = 0 if ledger is None else sum(ledger.shard(task) is not None for task in tasks)
     return (
         f"{kept:,} of {len(tasks):,} shards are finished and kept in {work_dir}; run the same command again to continue"
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dsindex.errors import TaskError
 from dsindex.kernels.loader import count_bytes
 from workflows.execution.choice import make_executor, wants_ray, wants_threads
+from workflows.execution.interrupts import raise_missed_stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +31,8 @@ def start_and_examine(
 ) -> Executor:
     """Start the executor that the options ask for, and examine the job for problems meanwhile.
 
-    Ray takes seconds to start and needs the main thread for it, so the examination then runs in another thread, and
-    Ray's workers start. For a large input, the kernels are loaded in the background.
+    Ray takes seconds to start, so the examination then runs in another thread, and Ray's workers start. For a large
+    input, the kernels are loaded in the background.
 
     Raises:
         DsindexError: A problem that the examination found, even if the executor failed too; nothing is left running.
@@ -43,21 +44,24 @@ def start_and_examine(
         examine()
         return make_executor(config, holds_gil=holds_gil)
     executor: Executor | None = None
+    raise_missed_stop()
+    pool = ThreadPoolExecutor(1, thread_name_prefix="dsindex-examine")
+    examination = pool.submit(examine)
     try:
-        with ThreadPoolExecutor(1, thread_name_prefix="dsindex-examine") as pool:
-            examination = pool.submit(examine)
-            try:
-                expected = -(-num_bytes // LEAST_BYTES_PER_WORKER)
-                prepare = partial(prepare_worker, num_bytes) if num_bytes else None
-                executor = make_executor(config, prepare=prepare, expected_calls=expected)
-            except TaskError:
-                examination.result()  # its error takes precedence, however fast Ray fails
-                raise
-            examination.result()
-    except BaseException:
+        try:
+            expected = -(-num_bytes // LEAST_BYTES_PER_WORKER)
+            prepare = partial(prepare_worker, num_bytes) if num_bytes else None
+            executor = make_executor(config, prepare=prepare, expected_calls=expected)
+        except TaskError:
+            examination.result()  # its error takes precedence, however fast Ray fails
+            raise
+        examination.result()
+    except BaseException as error:
+        pool.shutdown(wait=isinstance(error, Exception))  # a stop does not wait for it: it only reads
         if executor is not None:
             executor.close()
         raise
+    pool.shutdown()
     return executor
 
 

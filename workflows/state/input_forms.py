@@ -6,7 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from dsindex.containers.cuts import find_cuts
@@ -14,10 +14,10 @@ from dsindex.containers.kinds import SUFFIXES, detect_file
 from dsindex.errors import InputError
 from dsindex.regular_files import open_unbuffered
 from dsindex.text.forms import InputForm
-from workflows.state.inputs import InputParts
+from workflows.state.inputs import LARGEST_SHARD_BYTES, InputParts, by_input
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from dsindex.containers.kinds import Container
     from dsindex.text.forms import Format
@@ -33,6 +33,8 @@ TEXT_PER_STORED_BYTE = 4
 """Bytes of text per byte of a compressed file, about."""
 FEWEST_STREAMS = 256
 """A stream that has less than this part of all input is one shard; larger ones are unpacked for all workers."""
+FEW_STREAMS = 8
+"""In a small job a stream that has less than this part of all input is one shard as well: others keep CPUs busy."""
 LARGEST_PART_UNITS = 4
 """A file whose members are larger than this many shards is unpacked for all workers as well."""
 _NAMED_FORMATS: dict[str, Format] = {".csv": "csv", ".tsv": "tsv"}
@@ -73,30 +75,47 @@ def detect_form(path: str, *, shown_as: str, wanted: InputFormat = "auto") -> In
     return InputForm(container=container, format=_named_format(shown_as, container))
 
 
-def cut_inputs(inputs: Iterable[InputFile], shard_size: int, *, columns: Columns | None = None) -> list[InputFile]:
+def cut_inputs(
+    inputs: Iterable[InputFile], shard_size: int | Sequence[int], *, columns: Columns | None = None
+) -> list[InputFile]:
     """Return the inputs with their parts, those that cannot be cut anywhere.
 
     The parts are a function of the inputs, the columns and the shard size alone.
 
     Args:
         inputs: The inputs with their forms.
-        shard_size: Bytes of text in a shard, about.
+        shard_size: Bytes of text in a shard, about; for all inputs, or for each.
         columns: The wanted columns of tables; None for all.
 
     Raises:
         InputError: If one cannot be read, or lacks a column.
     """
     inputs = list(inputs)
-    largest_whole = max(shard_size // TEXT_PER_STORED_BYTE, sum(file.size_bytes for file in inputs) // FEWEST_STREAMS)
+    sizes = by_input(inputs, shard_size)
+    before = accumulate(file.size_bytes for file in inputs)
+    whole = {
+        file.absolute_path: _largest_whole(size, total)
+        for file, size, total in reversed(list(zip(inputs, sizes, before, strict=True)))
+    }
 
-    def cut(file: InputFile) -> InputFile:
+    def cut(file: InputFile, shard_size: int) -> InputFile:
+        largest_whole = whole[file.absolute_path]
         parts = find_parts(
             file.absolute_path, file.form, shard_size=shard_size, largest_whole=largest_whole, columns=columns
         )
         return replace(file, parts=parts)
 
     with ThreadPoolExecutor(_LOOKED_AT_ONCE, thread_name_prefix="dsindex-cut") as pool:
-        return list(pool.map(cut, inputs))
+        return list(pool.map(cut, inputs, sizes))
+
+
+def _largest_whole(shard_size: int, so_far: int) -> int:
+    """Return the size of the largest stream that is one shard, given the size of all inputs up to it.
+
+    It depends on no later input, so that added ones leave the others' parts as they are.
+    """
+    of_many = min(so_far // FEW_STREAMS, LARGEST_SHARD_BYTES // TEXT_PER_STORED_BYTE)
+    return max(shard_size // TEXT_PER_STORED_BYTE, so_far // FEWEST_STREAMS, of_many)
 
 
 def find_parts(

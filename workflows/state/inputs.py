@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 MAX_SHARDS = 100_000
 """The approximate limit on the shards of a build; larger inputs get larger shards."""
+LARGEST_SHARD_BYTES = 64 << 20
+"""The largest shard size that is chosen, but for that limit."""
+FEW_SHARDS = 32
+"""About as many shards are planned until they reach the largest size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +122,31 @@ def choose_shard_size(total_bytes: int, wanted: int) -> int:
     return max(wanted, -(-total_bytes // MAX_SHARDS))
 
 
-def plan_shards(inputs: Sequence[InputFile], shard_size: int) -> Iterator[ShardTask]:
-    """Cut every input into ranges of `shard_size` bytes, or into its parts, in order."""
+def choose_shard_sizes(inputs: Sequence[InputFile], *, largest: int = LARGEST_SHARD_BYTES) -> list[int]:
+    """Return the shard size of each input, chosen so that a small job has shards for many CPUs.
+
+    It is a power-of-two part of `largest`, from 1/32 of it on, and about 1/32 of all inputs up to this one. So inputs
+    that are added at the end change no shard of the others, and a large job has only a few small shards. An input that
+    occurs again is cut as before.
+    """
+    sizes: dict[str, int] = {}
+    most = choose_shard_size(sum(file.size_bytes for file in inputs), largest)
+    so_far = 0
+    for file in inputs:
+        so_far += file.size_bytes
+        if file.absolute_path not in sizes:
+            size = max(1, largest // FEW_SHARDS)
+            while size < largest and size * FEW_SHARDS < so_far:
+                size *= 2
+            sizes[file.absolute_path] = size if size < largest else most
+    return [sizes[file.absolute_path] for file in inputs]
+
+
+def plan_shards(inputs: Sequence[InputFile], shard_size: int | Sequence[int]) -> Iterator[ShardTask]:
+    """Cut every input into ranges of `shard_size` bytes, which may differ by input, or into its parts, in order."""
     shard = 0
-    for number, file in enumerate(inputs):
-        bounds = cut_plain(file, shard_size) if file.parts is None else file.parts.bounds
+    for number, (file, size) in enumerate(zip(inputs, by_input(inputs, shard_size), strict=True)):
+        bounds = cut_plain(file, size) if file.parts is None else file.parts.bounds
         units = max(1, bounds[-1])
         for begin, end in pairwise(bounds):
             yield ShardTask(
@@ -141,10 +165,16 @@ def plan_shards(inputs: Sequence[InputFile], shard_size: int) -> Iterator[ShardT
             shard += 1
 
 
-def count_shards(inputs: Sequence[InputFile], shard_size: int) -> int:
+def by_input(inputs: Sequence[InputFile], shard_size: int | Sequence[int]) -> Sequence[int]:
+    """Return the shard size of each input."""
+    return [shard_size] * len(inputs) if isinstance(shard_size, int) else shard_size
+
+
+def count_shards(inputs: Sequence[InputFile], shard_size: int | Sequence[int]) -> int:
     """Return the number of shards that `plan_shards` would plan."""
     return sum(
-        -(-file.size_bytes // shard_size) if file.parts is None else len(file.parts.bounds) - 1 for file in inputs
+        -(-file.size_bytes // size) if file.parts is None else len(file.parts.bounds) - 1
+        for file, size in zip(inputs, by_input(inputs, shard_size), strict=True)
     )
 
 

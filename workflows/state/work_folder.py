@@ -95,6 +95,19 @@ class WorkFolder:
         finally:
             ledger.close()
 
+    def read_ledger(self) -> Ledger | None:
+        """Return the ledger as earlier runs left it, closed; None if there is none.
+
+        Raises:
+            FormatError: If it cannot be read.
+        """
+        path = os.path.join(self.path, LEDGER_FILE)
+        if not os.path.exists(path):
+            return None
+        ledger = Ledger(path)
+        ledger.close()
+        return ledger
+
 
 @contextlib.contextmanager
 def own_work_folder(path: str, plan: Plan, *, fresh: bool, keep: bool) -> Iterator[WorkFolder]:
