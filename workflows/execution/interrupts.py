@@ -68,7 +68,7 @@ def raise_missed_stop() -> None:
 
 
 def take_sigterm_back() -> None:
-    """Install the handler of SIGTERM again: Ray's compiled code puts one in its place that prints a stack, or aborts."""
+    """Install the handler of SIGTERM again: Ray puts one in its place that prints a stack, or aborts."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
