@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -166,7 +167,8 @@ def test_second_interrupt_stops_at_once(
     driver.send_signal(signal.SIGINT)
     errors = driver.communicate(timeout=PATIENCE_SECONDS)[1]
     assert driver.returncode == 130
-    assert "stopped; run the same command again to continue" in errors
+    assert "stopped; 3 of " in errors
+    assert json.loads((out / "x.build" / "progress.json").read_bytes())["state"] == "stopped"
     committed = committed_shards(out / "x.build")
     assert len(committed) == 3
     again = zygote.run(tmp_path / "run", command(corpus, out))

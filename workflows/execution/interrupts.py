@@ -67,6 +67,12 @@ def raise_missed_stop() -> None:
         raise handler.stop
 
 
+def take_sigterm_back() -> None:
+    """Install the handler of SIGTERM again: Ray puts one in its place that prints a stack, or aborts."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+
+
 def is_process_ending() -> bool:
     """Tell whether a signal has told this command to stop, so that the process is about to end."""
     handler = signal.getsignal(signal.SIGTERM)

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workflows.execution.calls import ClusterLostError
-from workflows.execution.interrupts import is_process_ending, raise_missed_stop
+from workflows.execution.interrupts import is_process_ending, raise_missed_stop, take_sigterm_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,8 @@ KNOCK_SECONDS = 2.0
 """Interval of the attempts to reach the head, and the time that each may take."""
 SLICE_SECONDS = 0.5
 """The longest time that the main thread waits at once."""
+CONNECT_SLICE_SECONDS = 0.02
+"""The same while Ray connects, when it may replace the handler of SIGTERM at any moment."""
 
 
 class RayInThread:
@@ -56,7 +58,12 @@ class RayInThread:
         self._has_ended = threading.Event()
         connecting = self._thread.submit(connect)
         try:
-            self._executor = wait_for(connecting)
+            while not connecting.done():
+                wait([connecting], CONNECT_SLICE_SECONDS)
+                raise_missed_stop()
+                take_sigterm_back()
+            self._executor = connecting.result()
+            take_sigterm_back()
         except BaseException as error:
             if not isinstance(error, Exception) and not is_process_ending():
                 self._thread.submit(lambda: connecting.result().close())  # a Ctrl-C that the process outlives
@@ -127,6 +134,7 @@ class RayInThread:
             return
         self._thread.run(self._executor.close)
         self._thread.end()
+        take_sigterm_back()
 
     def _watch(self, head: str) -> None:
         """Fail all calls when the head has not answered for LOST_SECONDS."""
