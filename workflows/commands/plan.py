@@ -15,7 +15,7 @@ from workflows.commands.options import read_options, without_megatron_flags
 from workflows.jobs.estimate import WRITE_BYTES_PER_SECOND, run_plan
 from workflows.progress.displays import format_duration
 from workflows.progress.standard_streams import write_lines
-from workflows.stages.tokenize import WORKER_MEMORY_BYTES
+from workflows.stages.start import WORKER_MEMORY_BYTES
 
 if TYPE_CHECKING:
     import argparse

@@ -42,6 +42,18 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyStart:
+    """Workers that start before the first call, while the plan is made."""
+
+    num_calls: int
+    """Number of calls that will be started soon: so many workers, if there are CPUs for them."""
+    memory_bytes: int
+    """Peak memory of those calls."""
+    prepare: Callable[[], None]
+    """Run once in each worker's process, before its first call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The end of one attempt at a call."""
 

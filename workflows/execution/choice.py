@@ -13,9 +13,7 @@ from workflows.execution.ray_thread import RayInThread
 from workflows.options.config import WorkConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from workflows.execution.calls import Executor
+    from workflows.execution.calls import EarlyStart, Executor
     from workflows.options.config import ExecutorConfig
 
 
@@ -49,8 +47,7 @@ def make_executor(
     config: ExecutorConfig,
     *,
     holds_gil: bool = False,
-    prepare: Callable[[], None] | None = None,
-    expected_calls: int = 0,
+    early: EarlyStart | None = None,
 ) -> Executor:
     """Start the executor that the options ask for.
 
@@ -59,27 +56,25 @@ def make_executor(
     Args:
         config: The options.
         holds_gil: Whether calls hold the GIL.
-        prepare: Run once in each of Ray's workers, before its first call.
-        expected_calls: Number of calls that will be started soon, for which Ray starts workers in advance.
+        early: The workers that Ray starts in advance.
 
     Raises:
         TaskError: If Ray cannot be started or reached.
         TokenError: If the cluster does not accept the token, or wants one and there is none.
     """
     if wants_ray(config):
-        connect = partial(_connect_ray, config, prepare=prepare, expected_calls=expected_calls)
+        connect = partial(_connect_ray, config, early)
         return RayInThread(connect, watches_head=cluster_address(config) is not None)
     workers = config.workers or available_cpus()
     return ThreadExecutor(workers) if wants_threads(config, holds_gil=holds_gil) else ProcessExecutor(workers)
 
 
-def _connect_ray(config: ExecutorConfig, *, prepare: Callable[[], None] | None, expected_calls: int) -> Executor:
+def _connect_ray(config: ExecutorConfig, early: EarlyStart | None) -> Executor:
     from workflows.execution.ray_executor import RayExecutor  # Ray takes 0.7 s to import
 
     return RayExecutor(
         address=cluster_address(config),
         workers=config.workers,
         ship_code=not config.installed,
-        prepare=prepare,
-        expected_calls=expected_calls,
+        early=early,
     )

@@ -26,7 +26,7 @@ from workflows.execution.ray_workers import RayWorkers, first_line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workflows.execution.calls import Shortage
+    from workflows.execution.calls import EarlyStart, Shortage
 
 START_SECONDS = 5.0
 """Longest wait for workers that start before a node's check is given to a process of its own."""
@@ -43,8 +43,7 @@ class RayExecutor:
         address: str | None,
         workers: int | None,
         ship_code: bool = True,
-        prepare: Callable[[], None] | None = None,
-        expected_calls: int = 0,
+        early: EarlyStart | None = None,
     ) -> None:
         """Connect.
 
@@ -53,9 +52,7 @@ class RayExecutor:
             workers: Number of calls that run at once; None: all CPUs of the cluster.
             ship_code: Whether to send this process's code to the nodes of a named cluster, unless Ray's job server
                 started this process and has sent the code already.
-            prepare: Run once in each worker's process, before its first call.
-            expected_calls: Number of calls that will be started soon: so many workers, if there are CPUs for them,
-                begin to start now.
+            early: The workers that begin to start now.
 
         Raises:
             TaskError: If the cluster cannot be started or reached.
@@ -72,9 +69,12 @@ class RayExecutor:
         self._checked_nodes: frozenset[str] = frozenset()
         self._check: object | None = None
         """A NodeCheck in the object store."""
-        self._pool = RayWorkers(max_reserved_bytes=lambda: self._cluster.largest_memory, prepare=prepare)
+        self._pool = RayWorkers(
+            max_reserved_bytes=lambda: self._cluster.largest_memory, prepare=None if early is None else early.prepare
+        )
         self._num_attempts = 0
-        self._pool.hire(min(self.slots, expected_calls))
+        if early is not None:
+            self._pool.hire(min(self.slots, early.num_calls), early.memory_bytes)
 
     def _use_cluster_size(self) -> None:
         self.slots = self.backlog = self._workers or max(1, self._cluster.num_cpus)

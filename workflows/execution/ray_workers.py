@@ -97,8 +97,9 @@ class RayWorkers:
 
         Args:
             number: The number of workers to have.
-            memory_bytes: Memory that each new one reserves.
+            memory_bytes: Memory that each new one reserves, if a node has so much.
         """
+        memory_bytes = self._reservable(memory_bytes)
         for _ in range(number - sum(not worker.is_extra for worker in self._workers)):
             self._hire(memory_bytes)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.errors import TaskError
 from dsindex.kernels.loader import count_bytes
+from workflows.execution.calls import EarlyStart
 from workflows.execution.choice import make_executor, wants_ray, wants_threads
 from workflows.execution.interrupts import raise_missed_stop
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.5
 """Interval at which a waiting job looks for nodes and shows that it waits."""
-
-
+WORKER_MEMORY_BYTES = 460 << 20
+"""A worker process's peak memory, measured on Ray after 600 MB of text. A very long document adds its own size."""
 LEAST_BYTES_PER_WORKER = 8 << 20
 """Input for which it pays to start a worker before the plan is made."""
 
@@ -49,9 +50,7 @@ def start_and_examine(
     examination = pool.submit(examine)
     try:
         try:
-            expected = -(-num_bytes // LEAST_BYTES_PER_WORKER)
-            prepare = partial(prepare_worker, num_bytes) if num_bytes else None
-            executor = make_executor(config, prepare=prepare, expected_calls=expected)
+            executor = make_executor(config, early=_start_early(num_bytes))
         except TaskError:
             examination.result()  # its error takes precedence, however fast Ray fails
             raise
@@ -85,6 +84,17 @@ def wait_for_nodes(executor: Executor, reporter: Reporter, count_calls: Callable
         executor.wait(LOOK_SECONDS)
     reporter.advance(min(executor.slots, wanted))
     reporter.end_stage()
+
+
+def _start_early(num_bytes: int) -> EarlyStart | None:
+    """Return the workers to start for a job that tokenizes so many bytes; None if it tokenizes nothing."""
+    if not num_bytes:
+        return None
+    return EarlyStart(
+        num_calls=-(-num_bytes // LEAST_BYTES_PER_WORKER),
+        memory_bytes=WORKER_MEMORY_BYTES,
+        prepare=partial(prepare_worker, num_bytes),
+    )
 
 
 def prepare_worker(num_bytes: int) -> None:

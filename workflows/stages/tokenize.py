@@ -19,6 +19,7 @@ from workflows.stages.bad_records import BadRecordBudget
 from workflows.stages.early_merge import EarlyRanges
 from workflows.stages.feeding import StreamFeeder
 from workflows.stages.kept_shards import find_kept_shards
+from workflows.stages.start import WORKER_MEMORY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -31,8 +32,6 @@ CPUS_PER_STREAM = 8
 """CPUs for each compressed stream that is unpacked at once: one thread decodes as much text as about eight encode."""
 PARTS_AHEAD = 16
 """Most parts of a stream that are unpacked and not tokenized yet; more could not be used at the speed of decoding."""
-WORKER_MEMORY_BYTES = 460 << 20
-"""A worker process's peak memory, measured on Ray after 600 MB of text. A very long document adds its own size."""
 
 
 class StageSettings(Protocol):
