@@ -25,7 +25,7 @@ from workflows.execution.ray_address import (
     ask_protocol,
     parse_address,
 )
-from workflows.execution.ray_head import check_head, check_node
+from workflows.execution.ray_head import check_head, check_node, wants_token
 from workflows.execution.ray_token import VARIABLES, Token, TokenError
 from workflows.options.config import ExecutorConfig, MergeConfig
 
@@ -154,10 +154,11 @@ def nobody() -> Iterator[Address]:
 
 
 class Head(grpc.GenericRpcHandler):
-    """Plays the head of a cluster whose token is `right`, or a server without its services."""
+    """Plays the head of a cluster whose token is `right`, one without tokens, or a server without its services."""
 
-    def __init__(self, *, is_head: bool) -> None:
+    def __init__(self, *, is_head: bool, wants_token: bool) -> None:
         self.is_head = is_head
+        self.wants_token = wants_token
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         if not self.is_head:
@@ -167,7 +168,7 @@ class Head(grpc.GenericRpcHandler):
         sent = dict(handler_call_details.invocation_metadata).get("authorization")
 
         def answer(_request: bytes, context: grpc.ServicerContext) -> bytes:
-            if sent != "Bearer right":
+            if self.wants_token and sent != "Bearer right":
                 context.abort(grpc.StatusCode.UNAUTHENTICATED, "InvalidAuthToken")
             return bytes(gcs_service_pb2.InternalKVGetReply(value=b"127.0.0.1:12345").SerializeToString())
 
@@ -183,8 +184,8 @@ class Head(grpc.GenericRpcHandler):
 
 
 @contextlib.contextmanager
-def head(*, is_head: bool = True) -> Iterator[Address]:
-    server = grpc.server(ThreadPoolExecutor(1), handlers=[Head(is_head=is_head)])
+def head(*, is_head: bool = True, wants_token: bool = True) -> Iterator[Address]:
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[Head(is_head=is_head, wants_token=wants_token)])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -262,6 +263,14 @@ def test_head_accepts_its_own_token_only(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
         with pytest.raises(TokenError, match=r"asks for its token; set RAY_AUTH_MODE=token \(it is disabled\) and"):
             check_head(address, None)
+
+
+def test_token_is_left_out_where_the_head_wants_none() -> None:
+    with head() as address:
+        assert wants_token(address)
+    with head(wants_token=False) as address:
+        check_head(address, WRONG)
+        assert not wants_token(address)
 
 
 def test_job_server_is_named_where_a_head_was_given(monkeypatch: pytest.MonkeyPatch) -> None:

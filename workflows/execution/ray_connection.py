@@ -22,7 +22,7 @@ import workflows
 from dsindex.errors import TaskError
 from workflows.execution.cpus import available_cpus
 from workflows.execution.ray_address import CLUSTER_PORT, JOB_VARIABLE, Address, parse_address
-from workflows.execution.ray_head import check_head, check_node, uses_tls
+from workflows.execution.ray_head import check_head, check_node, uses_tls, wants_token
 from workflows.execution.ray_token import VARIABLES, Token, find_token, hide_token
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _start(workers: int | None) -> None:
     # Inherited by workers; a runtime_env would waste those that Ray starts in advance (1.5 s).
     os.environ.update(SINGLE_THREAD)
     if os.environ.get("RAY_AUTH_MODE", "").lower() in {"", "token"}:
-        _use_token({"RAY_AUTH_TOKEN": secrets.token_hex(32)})
+        _set_authentication({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
     with _told("a local Ray instance"):
         # The address is needed: a plain init() joins any cluster that still runs on this machine.
         _init(address="local", num_cpus=workers or available_cpus(), include_dashboard=False)
@@ -97,8 +97,12 @@ def _join(named: str, *, ship_code: bool) -> None:
         _check_forwarded(address, reached, token)
     if not uses_tls():
         check_node(reached, token, services.find_node_ids())
-    if token is not None:
-        _use_token({} if token.place == "RAY_AUTH_TOKEN" else {"RAY_AUTH_TOKEN_PATH": token.place})
+    if token is None or not (uses_tls() or wants_token(reached)):
+        # With a token this process would refuse the cluster's nodes, which have none to send.
+        _set_authentication({"RAY_AUTH_MODE": "disabled"})
+    else:
+        path = {} if token.place == "RAY_AUTH_TOKEN" else {"RAY_AUTH_TOKEN_PATH": token.place}
+        _set_authentication({"RAY_AUTH_MODE": "token", **path})
     runtime_env: dict[str, Any] = {"env_vars": SINGLE_THREAD}
     if ship_code and JOB_VARIABLE not in os.environ:
         packages = (dsindex, workflows)
@@ -143,9 +147,9 @@ def _check_forwarded(named: Address, reached: Address, token: Token | None) -> N
         raise TaskError(msg) from error
 
 
-def _use_token(variables: Mapping[str, str]) -> None:
-    """Make Ray send the token that these variables, or those that are set, lead to; it may have read others before."""
-    os.environ.update(variables, RAY_AUTH_MODE="token")
+def _set_authentication(variables: Mapping[str, str]) -> None:
+    """Make Ray use these variables and those that are set; it may have read others before."""
+    os.environ.update(variables)
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
 

@@ -91,6 +91,15 @@ def uses_tls() -> bool:
     return os.environ.get("RAY_USE_TLS", "0").lower() in {"1", "true"}
 
 
+def wants_token(head: Address) -> bool:
+    """Tell whether a cluster's head refuses those who send no token; one that gives no answer may."""
+    try:
+        _ask_dashboard(head, None)
+    except grpc.RpcError:
+        return True
+    return False
+
+
 def find_job_server(head: Address) -> Address | None:
     """Ask a cluster's head where its dashboard is, which is also its job server.
 
