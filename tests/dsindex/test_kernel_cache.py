@@ -40,7 +40,7 @@ def test_code_in_another_folder_finds_the_compiled_kernels(tmp_path: Path) -> No
         package = Path(dsindex.__file__).parent
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(package, tmp_path / folder / "dsindex", ignore=ignored)
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path / folder), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path / folder), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
         command = [sys.executable, "-P", "-c", COMPILE]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=tmp_path)
         hits.append(int(ended.stdout))

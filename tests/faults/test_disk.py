@@ -66,7 +66,7 @@ def assert_continues(
     assert not committed & set(again.tokenized)
 
 
-PLACES = {"a shard": (".build/shards", 30), "the ledger": ("ledger.jsonl", 4), "the output": ("x_text_document.bin", 2)}
+PLACES = {"a shard": (".build/shards", 30), "the ledger": ("ledger.jsonl", 6), "the output": ("x_text_document.bin", 2)}
 
 
 @pytest.mark.parametrize("place", PLACES)

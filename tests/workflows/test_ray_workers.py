@@ -138,7 +138,8 @@ def test_worker_gives_up_its_cpu_if_another_job_waits(
 def test_worker_keeps_its_cpu_if_nobody_waits(executor: RayExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workflows.execution.ray_workers.LOOK_SECONDS", 0.0)
     monkeypatch.setattr("workflows.execution.ray_workers.HOLD_SECONDS", 0.0)
-    first = run(executor, *[call(process_id, number) for number in range(8)])
-    for _ in range(5):
+    processes: set[int] = set()
+    for _ in range(3):
+        processes |= set(run(executor, *[call(process_id, number) for number in range(8)]).values())
         executor.wait(0.05)
-    assert set(run(executor, *[call(process_id, number) for number in range(8)]).values()) <= set(first.values())
+    assert len(processes) <= 2

@@ -60,9 +60,10 @@ def test_code_points_agree(tmp_path: Path, shape: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", FAST_SHAPES)
-def test_every_code_point_agrees(tmp_path: Path, shape: str) -> None:
+def test_every_code_point_agrees_in_one_of_the_shapes(tmp_path: Path, shape: str) -> None:
+    """With `begin=0, every=1` all were compared in each shape, which takes minutes."""
     tokenizer = loaded(tmp_path, shape)
-    for texts in swept_texts(begin=0, every=1):
+    for texts in swept_texts(begin=FAST_SHAPES.index(shape), every=len(FAST_SHAPES)):
         assert_equal_to_the_library(tokenizer, texts)
 
 
