@@ -90,6 +90,10 @@ class Starved(ThreadExecutor):
         self.num_waits = num_waits
         self.requested = 0
 
+    @property
+    def waiting(self) -> str | None:
+        return None if self.shortage is None else self.shortage.describe()
+
     def request_cpus(self, number: int) -> int:
         self.requested = number
         return number

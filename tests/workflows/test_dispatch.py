@@ -29,6 +29,7 @@ class FakeExecutor:
     since: dict[int, float] = field(default_factory=dict)
     closed: bool = False
     shortage: Shortage | None = None
+    waiting: str | None = None
 
     def share(self, value: object) -> object:
         return value

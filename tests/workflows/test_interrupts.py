@@ -77,6 +77,21 @@ def test_stop_that_was_swallowed_is_raised_later() -> None:
             raise_missed_stop()
 
 
+class Struck:
+    """Gets a signal where Python can only report an exception, and go on."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_stop_that_nobody_could_raise_is_not_reported_twice(capfd: pytest.CaptureFixture[str]) -> None:
+    with stop_on_signals("x"):
+        Struck()
+        with pytest.raises(TerminatedError):
+            raise_missed_stop()
+    assert capfd.readouterr().err == "\nx: stopping; a second signal stops it at once, which is safe too\n"
+
+
 SECOND = """
 import os, signal
 from workflows.execution.interrupts import last_words, stop_on_signals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -143,3 +144,22 @@ def test_worker_keeps_its_cpu_if_nobody_waits(executor: RayExecutor, monkeypatch
         processes |= set(run(executor, *[call(process_id, number) for number in range(8)]).values())
         executor.wait(0.05)
     assert len(processes) <= 2
+
+
+def test_build_without_a_cpu_says_that_others_have_them(
+    executor: RayExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import ray
+
+    monkeypatch.setattr("workflows.execution.ray_executor.BUSY_SECONDS", 0.0)
+    gate = str(tmp_path / "gate")
+    others = [ray.remote(num_cpus=1)(wait_for).remote(gate) for _ in range(2)]
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+    assert executor.waiting is None
+    executor.start(call(process_id, 0))
+    assert executor.wait(0.1) == []
+    assert re.match(r"waiting for CPUs: other jobs use all 2, for \d s; builds take turns", executor.waiting or "")
+    Path(gate).touch()
+    assert len([outcome for outcomes in wait_for_all(executor, 1) for outcome in outcomes]) == 1
+    assert executor.waiting is None
+    ray.get(others)

@@ -46,6 +46,7 @@ class Simulated:
     slots = backlog = 256
     is_cluster = False
     shortage = None
+    waiting = None
 
     def __init__(self) -> None:
         self.running: list[tuple[int, Call]] = []
@@ -205,6 +206,7 @@ class Scripted:
     kind = "processes"
     is_cluster = False
     shortage = None
+    waiting = None
 
     def __init__(self, slots: int, clock: list[float]) -> None:
         self.slots = slots

@@ -110,6 +110,11 @@ class Executor(Protocol):
         """Why no task can run now; None if tasks can run."""
         ...
 
+    @property
+    def waiting(self) -> str | None:
+        """What calls wait for, since when and why, as text; None if some run."""
+        ...
+
     def request_cpus(self, number: int) -> int:
         """Ask a cluster's autoscaler for CPUs; return how many were asked for."""
         ...

@@ -10,6 +10,7 @@ import _thread
 import contextlib
 import os
 import signal
+import sys
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
@@ -49,6 +50,8 @@ def stop_on_signals(command: str) -> Iterator[None]:
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     previous = {number: signal.signal(number, handler) for number in numbers}
+    former_hook = sys.unraisablehook
+    sys.unraisablehook = lambda lost: None if lost.exc_value is handler.stop is not None else former_hook(lost)
     try:
         yield
     except Exception as error:
@@ -56,6 +59,7 @@ def stop_on_signals(command: str) -> Iterator[None]:
             raise handler.stop from error
         raise
     finally:
+        sys.unraisablehook = former_hook
         for number, former in previous.items():
             signal.signal(number, former)
 

@@ -37,6 +37,7 @@ class ThreadExecutor:
     kind = "local"
     is_cluster = False
     shortage = None
+    waiting = None
 
     def __init__(self, workers: int) -> None:
         self.slots = workers
@@ -108,6 +109,7 @@ class ProcessExecutor:
     kind = "processes"
     is_cluster = False
     shortage = None
+    waiting = None
 
     def __init__(self, workers: int) -> None:
         self.slots = workers

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from workflows.execution.calls import EarlyStart, Shortage
 
+BUSY_SECONDS = 10.0
+"""Time without any worker after which it is said that others use all CPUs."""
 START_SECONDS = 5.0
 """Longest wait for workers that start before a node's check is given to a process of its own."""
 
@@ -83,6 +85,20 @@ class RayExecutor:
     def shortage(self) -> Shortage | None:
         """Why no task can run now; None if tasks can run."""
         return self._cluster.shortage
+
+    @property
+    def waiting(self) -> str | None:
+        """What calls wait for, since when and why, as text; None if some run."""
+        if self._cluster.shortage is not None:
+            return self._cluster.shortage.describe()
+        since = self._pool.waits_since
+        if since is None or time.monotonic() - since < BUSY_SECONDS:
+            return None  # workers take that long to start
+        seconds = time.monotonic() - since
+        return (
+            f"waiting for CPUs: other jobs use all {self._cluster.num_cpus:,}, for {seconds:.0f} s; builds take turns, "
+            f"other jobs need not"
+        )
 
     def request_cpus(self, number: int) -> int:
         """Ask the cluster's autoscaler for CPUs, at most as many as workers; return how many were asked for."""

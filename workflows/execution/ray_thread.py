@@ -80,6 +80,11 @@ class RayInThread:
         """Why no task can run now; None if tasks can run."""
         return self._executor.shortage
 
+    @property
+    def waiting(self) -> str | None:
+        """What calls wait for, since when and why, as text; None if some run."""
+        return self._executor.waiting
+
     def request_cpus(self, number: int) -> int:
         """Ask the cluster's autoscaler for CPUs; return how many were asked for."""
         return self._thread.run(self._executor.request_cpus, number)

@@ -91,6 +91,8 @@ class RayWorkers:
         self._others_waited = False
         self._hires_from = 0.0
         """Time before which no worker is hired, so that a CPU that was given up goes to another job."""
+        self.waits_since: float | None = None
+        """Time since which attempts wait and no worker runs."""
 
     def hire(self, number: int, memory_bytes: int = 0) -> None:
         """Ask for workers until there are `number`; their processes start while the driver does something else.
@@ -175,6 +177,10 @@ class RayWorkers:
             else:
                 self._give(worker, *self._queue.popleft())
         own = [worker for worker in self._workers if not worker.is_extra]
+        if not self._queue or any(worker.node is not None for worker in own):
+            self.waits_since = None
+        elif self.waits_since is None:
+            self.waits_since = time.monotonic()
         num_busy = sum(worker.attempt is not None for worker in own)
         needed = min(slots, num_busy + len(self._queue))
         if needed > len(own) and time.monotonic() >= self._hires_from:

@@ -145,8 +145,8 @@ class Reporter:
             stragglers=self._statistics.stragglers - self._before.stragglers,
         )
         snapshot = stage.snapshot(of_stage, now, ended=ended)
-        shortage = None if ended or self._executor is None else self._executor.shortage
-        return snapshot if shortage is None else replace(snapshot, waiting=shortage.describe(), eta_seconds=None)
+        waiting = None if ended or self._executor is None else self._executor.waiting
+        return snapshot if waiting is None else replace(snapshot, waiting=waiting, eta_seconds=None)
 
     def end_stage(self) -> None:
         """End the running stage, if there is one."""
