@@ -15,7 +15,7 @@ from dsindex.containers.decoding import measure_compression
 from dsindex.errors import InputError, RecordLimitError
 from dsindex.text.forms import TextPart
 from workflows.stages.room import Estimate
-from workflows.state.input_forms import TEXT_PER_STORED_BYTE
+from workflows.state.inputs import TEXT_PER_STORED_BYTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

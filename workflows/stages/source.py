@@ -12,10 +12,16 @@ from dsindex.text.folder_notes import describe_folder
 from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod
 from workflows.options.config import work_folder_path
 from workflows.state.damaged_inputs import describe_damaged, leave_out_damaged
-from workflows.state.input_forms import TEXT_PER_STORED_BYTE, cut_inputs, look_inside
+from workflows.state.input_forms import cut_inputs, look_inside
 from workflows.state.input_paths import find_paths
 from workflows.state.input_shares import repeat_inputs
-from workflows.state.inputs import choose_shard_size, choose_shard_sizes, look_at_inputs, plan_shards
+from workflows.state.inputs import (
+    TEXT_PER_STORED_BYTE,
+    choose_shard_size,
+    choose_shard_sizes,
+    look_at_inputs,
+    plan_shards,
+)
 from workflows.state.manifest import DamagedInputRecord, RecordedInput, RecordedOptions, RecordedTokenizer
 from workflows.state.repeated_inputs import describe_repeated, find_repeated
 from workflows.state.spool import spool_path

@@ -14,7 +14,7 @@ from dsindex.containers.kinds import SUFFIXES, detect_file
 from dsindex.errors import InputError
 from dsindex.regular_files import open_unbuffered
 from dsindex.text.forms import InputForm
-from workflows.state.inputs import LARGEST_SHARD_BYTES, InputParts, by_input
+from workflows.state.inputs import LARGEST_SHARD_BYTES, TEXT_PER_STORED_BYTE, InputParts, by_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,8 +29,6 @@ InputFormat: TypeAlias = Literal["auto", "jsonl", "lines", "document", "csv", "t
 Columns: TypeAlias = "Mapping[str, tuple[str, ...]]"
 """Name of each wanted column → the names of the fields that lead to it."""
 
-TEXT_PER_STORED_BYTE = 4
-"""Bytes of text per byte of a compressed file, about."""
 FEWEST_STREAMS = 256
 """A stream that has less than this part of all input is one shard; larger ones are unpacked for all workers."""
 FEW_STREAMS = 8
@@ -114,7 +112,7 @@ def _largest_whole(shard_size: int, so_far: int) -> int:
 
     It depends on no later input, so that added ones leave the others' parts as they are.
     """
-    of_many = min(so_far // FEW_STREAMS, LARGEST_SHARD_BYTES // TEXT_PER_STORED_BYTE)
+    of_many = min(so_far // FEW_STREAMS, LARGEST_PART_UNITS * LARGEST_SHARD_BYTES // TEXT_PER_STORED_BYTE)
     return max(shard_size // TEXT_PER_STORED_BYTE, so_far // FEWEST_STREAMS, of_many)
 
 

@@ -23,6 +23,8 @@ MAX_SHARDS = 100_000
 """The approximate limit on the shards of a build; larger inputs get larger shards."""
 LARGEST_SHARD_BYTES = 64 << 20
 """The largest shard size that is chosen, but for that limit."""
+TEXT_PER_STORED_BYTE = 4
+"""About the bytes of text per byte of a compressed input or a table: the result depends on it only for speed."""
 FEW_SHARDS = 32
 """About as many shards are planned until they reach the largest size."""
 
@@ -125,21 +127,27 @@ def choose_shard_size(total_bytes: int, wanted: int) -> int:
 def choose_shard_sizes(inputs: Sequence[InputFile], *, largest: int = LARGEST_SHARD_BYTES) -> list[int]:
     """Return the shard size of each input, chosen so that a small job has shards for many CPUs.
 
-    It is a power-of-two part of `largest`, from 1/32 of it on, and about 1/32 of all inputs up to this one. So inputs
-    that are added at the end change no shard of the others, and a large job has only a few small shards. An input that
-    occurs again is cut as before.
+    It is a power-of-two part of `largest`, from 1/32 of it on, and about 1/32 of the text of all inputs up to this one.
+    So inputs that are added at the end change no shard of the others, and a large job has only a few small shards. An
+    input that occurs again is cut as before.
     """
     sizes: dict[str, int] = {}
     most = choose_shard_size(sum(file.size_bytes for file in inputs), largest)
     so_far = 0
     for file in inputs:
-        so_far += file.size_bytes
+        so_far += _estimate_text_bytes(file)
         if file.absolute_path not in sizes:
             size = max(1, largest // FEW_SHARDS)
             while size < largest and size * FEW_SHARDS < so_far:
                 size *= 2
             sizes[file.absolute_path] = size if size < largest else most
     return [sizes[file.absolute_path] for file in inputs]
+
+
+def _estimate_text_bytes(file: InputFile) -> int:
+    """Return about how much text a file holds; one that has parts is compressed or a table."""
+    is_text = file.parts is None and file.form.can_seek
+    return file.size_bytes if is_text else file.size_bytes * TEXT_PER_STORED_BYTE
 
 
 def plan_shards(inputs: Sequence[InputFile], shard_size: int | Sequence[int]) -> Iterator[ShardTask]:
