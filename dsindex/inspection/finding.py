@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 RANGE_TOKENS = 1 << 20
 """Tokens searched by one task."""
-LOOKED_UP = 1024
-"""Places whose documents are looked up at once."""
+LOOKED_UP = 64
+"""Places whose documents are looked up at once, at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +66,13 @@ def find_ids(
         msg = "expected token ids to look for, got none"
         raise ValueError(msg)
     matches: list[Match] = []
+    step = max(limit, LOOKED_UP)
     for tokens, numbers in _search(store.tokens, patterns, threads=threads, range_tokens=range_tokens):
-        for begin in range(0, len(tokens), LOOKED_UP):
-            some = tokens[begin : begin + LOOKED_UP].tolist()
+        for begin in range(0, len(tokens), step):
+            some = tokens[begin : begin + step].tolist()
             spans = store.documents_at(some)
             for token, number, (document, first, end) in zip(
-                some, numbers[begin : begin + LOOKED_UP].tolist(), spans, strict=True
+                some, numbers[begin : begin + step].tolist(), spans, strict=True
             ):
                 if token + len(patterns[number]) <= end:
                     matches.append(Match(document=document, position=token - first, token=token, pattern=number))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import os
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -104,10 +105,15 @@ class IndexedStore:
         found = []
         for position in positions:
             # Empty sequences begin where the next one does, so the last that begins at or before owns the token.
-            sequence = int(np.searchsorted(self._pointers, position << self._shift, side="right")) - 1
-            document = self.dataset.document_of(sequence)
+            sequence = bisect.bisect_right(self._pointers, position << self._shift) - 1
+            document = self.document_of(sequence)
             found.append((document, *self.document_span(document)))
         return found
+
+    def document_of(self, sequence: int) -> int:
+        """Return the document of a sequence that there is."""
+        # Not np.searchsorted, which would copy all of the boundaries: they are not aligned in the file.
+        return bisect.bisect_right(self._boundaries, sequence) - 1
 
     def _begins(self, sequences: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the first token of each sequence; the number of tokens for the one past the last."""

@@ -81,7 +81,7 @@ class Excerpts:
             msg = f"{store.paths[0]}: a .pbin has no sequences"
             raise IndexError(msg)
         begin, end = store.sequence_span(number)
-        document = store.dataset.document_of(number)
+        document = store.document_of(number)
         return self._excerpt(f"sequence {number:,} of document {document:,}", document, begin, end)
 
     def match(self, match: Match, length: int, *, around: int) -> Excerpt:
