@@ -33,6 +33,8 @@ class Match:
     document: int
     position: int
     """Number of its first token in the document."""
+    num_tokens: int
+    """Tokens of the document."""
     token: int
     """Number of its first token in the file."""
     pattern: int
@@ -75,7 +77,14 @@ def find_ids(
                 some, numbers[begin : begin + step].tolist(), spans, strict=True
             ):
                 if token + len(patterns[number]) <= end:
-                    matches.append(Match(document=document, position=token - first, token=token, pattern=number))
+                    match = Match(
+                        document=document,
+                        position=token - first,
+                        num_tokens=end - first,
+                        token=token,
+                        pattern=number,
+                    )
+                    matches.append(match)
                 if len(matches) == limit:
                     return matches
     return matches

@@ -86,7 +86,8 @@ class Excerpts:
 
     def match(self, match: Match, length: int, *, around: int) -> Excerpt:
         """Return a match with tokens before and after it from the same document."""
-        first, end = self._store.document_span(match.document)
+        first = match.token - match.position
+        end = first + match.num_tokens
         shown_begin = max(first, match.token - around)
         shown_end = min(end, match.token + length + around)
         # One piece each, so that a match is never part of a group with its neighbours.

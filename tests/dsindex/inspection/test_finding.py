@@ -24,7 +24,15 @@ def slow_search(documents: list[list[int]], patterns: list[list[int]]) -> list[M
         for place in range(len(tokens)):
             for owner, ids in enumerate(patterns):
                 if tokens[place : place + len(ids)] == ids:
-                    found.append(Match(document=number, position=place, token=first + place, pattern=owner))
+                    found.append(
+                        Match(
+                            document=number,
+                            position=place,
+                            num_tokens=len(tokens),
+                            token=first + place,
+                            pattern=owner,
+                        )
+                    )
         first += len(tokens)
     return found
 
