@@ -128,7 +128,7 @@ def test_packed_dataset_gives_every_conversation_once_with_its_mask(tmp_path: Pa
 def test_packed_dataset_decodes_blocks_without_padding_and_is_a_table(tmp_path: Path) -> None:
     prefix, texts, _ = write_dataset(tmp_path, [5, 3])
     dataset = PackedInstructionDataset(prefix, sequence_length=8, pad_id=3, packed=False)
-    tokenizer = SimpleNamespace(decode=lambda ids, skip_special_tokens: " ".join(map(str, ids)))
+    tokenizer = SimpleNamespace(decode=lambda ids, **_: " ".join(map(str, ids)))
     assert dataset.decode(-1, tokenizer=tokenizer) == " ".join(map(str, texts[1].tolist()))
     with pytest.raises(IndexError, match="a block in"):
         dataset.decode(2, tokenizer=tokenizer)
