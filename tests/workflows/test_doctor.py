@@ -15,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.support.golden import TOKENIZERS
+from tests.workflows.test_ray_address import GIVEN, WRONG, head
 from workflows.cli import main
 from workflows.commands.doctor import describe_diagnosis
 from workflows.diagnosis import folders, kernels, machine
@@ -145,13 +146,27 @@ def test_token_that_cannot_be_read_breaks_only_jobs_on_a_cluster(
         )
 
 
+def test_head_says_whether_it_accepts_the_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with head() as address:
+        for token, expected in ((GIVEN.value, 0), (WRONG.value, 1)):
+            monkeypatch.setenv("RAY_AUTH_TOKEN", token)
+            code, found = examine(capsys, "--path", str(tmp_path), "--address", str(address))
+            assert code == expected
+            assert ("accepts ours" in found["groups"]["ray"]["head"]) is (expected == 0)
+            assert token not in json.dumps(found)
+
+
 def test_address_that_no_job_can_join_is_told_without_asking(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
     code, found = examine(capsys, "--path", str(tmp_path))
     assert code == 1
-    assert [f["message"] for f in found["findings"] if f["breaks_builds"]][0].endswith("-- …")
+    (message,) = (finding["message"] for finding in found["findings"] if finding["breaks_builds"])
+    assert message.startswith("RAY_ADDRESS: expected a cluster's own address such as head:6379")
     assert "head" not in found["groups"]["ray"]
 
 
