@@ -185,3 +185,23 @@ def test_a_wrong_choice_is_one_sentence(
 ) -> None:
     assert exit_code(["inspect", built, *arguments]) == code
     assert message in capsys.readouterr().err
+
+
+def test_instruction_data_shows_its_trainable_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_dataset(tmp_path / "chat_text_document", [[[5, 6, 7]], [[8]]])
+    write_dataset(tmp_path / "chat_loss_mask", [[[0, 1, 1]], [[0]]], dtype="u1")
+    write_dataset(tmp_path / "chat_packing_8", [[[0, 1]]], dtype="i4")
+    facts = inspect(capsys, str(tmp_path / "chat"))["facts"]
+    assert (facts["trainable tokens"], facts["block layouts"]) == ("2 of 4", ["chat_packing_8"])
+    write_dataset(tmp_path / "chat_loss_mask", [[[0, 1]]], dtype="u1")
+    assert any("expected 4 masks" in found for found in inspect(capsys, str(tmp_path / "chat"), code=1)["findings"])
+
+
+def test_a_work_folder_shows_its_job(
+    make_config: Callable[..., BuildConfig], quiet: Reporter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = make_config(keep_shards=True)
+    run_build(config, reporter=quiet)
+    seen = inspect(capsys, f"{config.output_prefix}.build")
+    assert (seen["kind"], seen["facts"]["finished"], seen["facts"]["state"]) == ("work folder", "yes", "done")
+    assert seen["facts"]["inputs"] == [str(OWN.docs)]
