@@ -201,7 +201,7 @@ def _load_given(path: str) -> Tokenizer:
             files = sorted(entry.path for entry in os.scandir(path) if entry.is_file())
         found = [(file, os.stat(file)) for file in files]
     except (OSError, ValueError):  # a name in the hub, or what cannot be read
-        return load_tokenizer(path)
+        return _load_once(path, ())
     return _load_once(os.path.abspath(path), tuple((file, each.st_mtime_ns, each.st_size) for file, each in found))
 
 
