@@ -26,7 +26,7 @@ LAYERS = [
     {"dsindex.shards", "dsindex.merging"},
     {"dsindex.instruction"},
     {"dsindex.datasets"},
-    {"dsindex.checks", "dsindex.rescue", "dsindex.conversion", "dsindex.comparing"},
+    {"dsindex.checks", "dsindex.rescue", "dsindex.conversion", "dsindex.comparing", "dsindex.inspection"},
     {"workflows", "workflows.options"},
     {"workflows.execution"},
     {"workflows.progress"},

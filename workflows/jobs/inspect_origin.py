@@ -1,0 +1,232 @@
+"""Where a dataset comes from, as its manifest says: inputs, tokenizer and options, and the line of each document."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from dsindex.errors import DsindexError, FormatError, TokenizerError
+from dsindex.shards.provenance import read_source
+from dsindex.shards.tokenize import fingerprint_input
+from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer
+from workflows.state.manifest import read_manifest
+from workflows.state.publishing import PROVENANCE_SUFFIX
+
+if TYPE_CHECKING:
+    from dsindex.text.tokenizer import Tokenizer
+    from workflows.state.manifest import Content, Manifest, RecordedTokenizer
+
+SHOWN_INPUTS = 3
+LEVELS_ABOVE = 3
+"""Folders above the dataset and its inputs in which a tokenizer of the recorded name and hash is looked for."""
+GIVE_TOKENIZER = "to see text, give the tokenizer with --tokenizer-model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentSource:
+    """The record that a document was made from."""
+
+    input: str
+    """Path of the input, as it was given."""
+    line: int
+    """1-based."""
+    offset: int
+    """Byte offset of the line in the input's text; in a table, its row group."""
+    problem: str | None = None
+    """What became of the input since: missing or changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The origin of a dataset, as far as it is known."""
+
+    prefix: str
+    manifest: Manifest | None = None
+    tokenizer: Tokenizer | None = None
+    has_provenance: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+
+    @property
+    def content(self) -> Content | None:
+        """The part of the manifest that depends on inputs, tokenizer and options alone."""
+        return self.manifest.content if self.manifest is not None else None
+
+    def without_provenance(self) -> Origin:
+        """Return the same origin without the lines of documents."""
+        return replace(self, has_provenance=False)
+
+    def source_of(self, document: int) -> DocumentSource | None:
+        """Return the record that a document was made from; None if it is not recorded.
+
+        Raises:
+            FormatError: If the provenance is damaged or belongs to another dataset.
+        """
+        if not self.has_provenance or self.manifest is None:
+            return None
+        path = f"{self.prefix}.{PROVENANCE_SUFFIX}"
+        try:
+            source = read_source(path, document)
+        except IndexError as error:
+            msg = f"{path}: expected a row for document {document}, got none; it belongs to another dataset"
+            raise FormatError(msg) from error
+        inputs = self.manifest.content.inputs
+        if not 0 <= source.input < len(inputs):
+            msg = f"{path}: expected an input from 0 to {len(inputs) - 1}, got {source.input}; the file is damaged"
+            raise FormatError(msg)
+        return DocumentSource(
+            input=inputs[source.input].path,
+            line=source.line,
+            offset=source.offset,
+            problem=_problem_of(self.manifest, source.input),
+        )
+
+
+def find_origin(prefix: str, tokenizer_model: str | None) -> Origin:
+    """Read a dataset's manifest, and load its tokenizer.
+
+    Args:
+        prefix: Path without suffix.
+        tokenizer_model: The tokenizer to use; None for the recorded one.
+
+    Raises:
+        TokenizerError: If the tokenizer that was given cannot be read.
+    """
+    try:
+        manifest = read_manifest(prefix)
+    except FormatError as error:
+        given = load_tokenizer(tokenizer_model) if tokenizer_model is not None else None
+        return Origin(prefix=prefix, tokenizer=given, findings=[str(error)])
+    recorded = manifest.content.tokenizer if manifest is not None else None
+    folders = _folders_near(prefix, manifest)
+    tokenizer, notes = _choose_tokenizer(recorded, tokenizer_model, folders, has_manifest=manifest is not None)
+    has_provenance = os.path.isfile(f"{prefix}.{PROVENANCE_SUFFIX}")
+    if manifest is not None and not has_provenance:
+        notes.append("no provenance: it is not recorded from which line each document comes")
+    return Origin(
+        prefix=prefix,
+        manifest=manifest,
+        tokenizer=tokenizer,
+        has_provenance=has_provenance,
+        facts={} if manifest is None else _facts(manifest),
+        notes=notes,
+    )
+
+
+def _facts(manifest: Manifest) -> dict[str, Any]:
+    content, run = manifest.content, manifest.run
+    names = [file.path for file in content.inputs]
+    more = len(names) - SHOWN_INPUTS
+    facts: dict[str, Any] = {
+        "made": f"{run.started or 'at an unknown time'} by dsindex {run.dsindex or 'of an unknown version'}",
+        "inputs": names if more <= 0 else [*names[:SHOWN_INPUTS], f"and {more:,} more"],
+    }
+    if content.account is not None:
+        account = content.account
+        facts["records"] = f"{account.kept:,} kept, {account.quarantined:,} quarantined, {account.filtered:,} filtered"
+    if content.tokenizer is not None:
+        tokenizer = content.tokenizer
+        facts["tokenizer"] = (
+            f"{tokenizer.name}, {tokenizer.vocabulary_size:,} tokens, sha256 {tokenizer.sha256[:16]}…"
+            + (f", EOD {tokenizer.eod_id}" if content.eod_id is not None else ", no EOD appended")
+        )
+    options = content.options.model_dump(exclude_unset=True, exclude_none=True)
+    shown = {name: value for name, value in options.items() if name != "instruction" and value is not False}
+    if shown:
+        facts["options"] = ", ".join(f"{name} = {value}" for name, value in shown.items())
+    return facts
+
+
+def _folders_near(prefix: str, manifest: Manifest | None) -> list[str]:
+    """Return where a recorded tokenizer is looked for: here, and above the dataset and its first input."""
+    starts = [os.path.abspath(prefix)]
+    if manifest is not None and manifest.run.plan["inputs"]:
+        starts.append(str(manifest.run.plan["inputs"][0][0]))
+    folders = [""]
+    for start in starts:
+        folder = start
+        for _ in range(LEVELS_ABOVE):
+            folder = os.path.dirname(folder)
+            folders.append(folder)
+    return list(dict.fromkeys(folders))
+
+
+def _choose_tokenizer(
+    recorded: RecordedTokenizer | None, given: str | None, folders: list[str], *, has_manifest: bool
+) -> tuple[Tokenizer | None, list[str]]:
+    """Return the tokenizer to decode with, and sentences about it."""
+    if recorded is None:
+        if given is not None:
+            return load_tokenizer(given), ["no tokenizer is recorded, so it is unknown whether this is the right one"]
+        lacks = "the manifest names no tokenizer" if has_manifest else "no manifest: origin and tokenizer are unknown"
+        return None, [f"{lacks}; {GIVE_TOKENIZER}"]
+    if given is not None:
+        tokenizer = load_tokenizer(given, options=_options_of(recorded, given=True))
+        is_same = tokenizer.sha256 == recorded.sha256
+        return tokenizer, [] if is_same else [
+            (
+                f"{given} is another tokenizer (sha256 {tokenizer.sha256[:16]}…) than the dataset was made with "
+                f"({recorded.name}, sha256 {recorded.sha256[:16]}…), so the text can be wrong"
+            )
+        ]
+    return _find_recorded(recorded, folders)
+
+
+def _find_recorded(recorded: RecordedTokenizer, folders: list[str]) -> tuple[Tokenizer | None, list[str]]:
+    """Return the tokenizer with the recorded hash, and why there is none."""
+    if recorded.revision is not None:
+        places = [f"{recorded.name}@{recorded.revision}"]
+    elif "vocab_file" in (recorded.options or {}):
+        places = [recorded.name]
+    else:
+        named = [os.path.join(folder, recorded.name) for folder in folders]
+        places = [place for place in named if os.path.exists(place)]
+    problem = f"the tokenizer {recorded.name} is neither here nor above the dataset or its inputs"
+    for place in places:
+        try:
+            tokenizer = load_tokenizer(place, options=_options_of(recorded, given=False))
+        except (DsindexError, OSError) as error:
+            problem = f"the tokenizer cannot be read ({error})"
+            continue
+        if tokenizer.sha256 == recorded.sha256:
+            return tokenizer, []
+        problem = (
+            f"{place} is not the tokenizer of the dataset: expected sha256 {recorded.sha256[:16]}…, got "
+            f"{tokenizer.sha256[:16]}…"
+        )
+    return None, [f"{problem}; {GIVE_TOKENIZER}"]
+
+
+def _options_of(recorded: RecordedTokenizer, *, given: bool) -> TokenizerOptions:
+    """Return the recorded options of a tokenizer; a given path takes the place of GPT-2's two files."""
+    options = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in (recorded.options or {}).items()
+        if not (given and name == "vocab_file")
+    }
+    try:
+        return TypeAdapter(TokenizerOptions).validate_python(options)
+    except ValidationError as error:
+        msg = f"{recorded.name}: expected options of a tokenizer in the manifest, got {options}; it is damaged"
+        raise TokenizerError(msg) from error
+
+
+def _problem_of(manifest: Manifest, number: int) -> str | None:
+    """Return what became of an input since the build; None if it is as it was."""
+    recorded = manifest.content.inputs[number]
+    path = recorded.path
+    absolute = manifest.run.plan["inputs"]
+    if not os.path.isfile(path) and number < len(absolute):
+        path = absolute[number][0]
+    try:
+        if recorded.size_bytes is not None and os.path.getsize(path) != recorded.size_bytes:
+            return f"changed: it had {recorded.size_bytes:,} bytes and has {os.path.getsize(path):,}"
+        if recorded.fingerprint is not None and fingerprint_input(path) != recorded.fingerprint:
+            return "changed: it has the same size and other content"
+    except (OSError, DsindexError):
+        return "not there any more"
+    return None
