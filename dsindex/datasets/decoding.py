@@ -196,17 +196,17 @@ def _places(named: NamedTokenizer, folder: str) -> Iterator[str]:
 def _load_given(path: str) -> Tokenizer:
     """Load a tokenizer, or return the one that was loaded from the same files before."""
     try:
-        found = os.stat(path)
-    except OSError:  # a name in the hub
-        return _load_once(path, 0, 0)
-    if os.path.isdir(path):  # its time says nothing of its files
-        newest = max((entry.stat().st_mtime_ns for entry in os.scandir(path) if entry.is_file()), default=0)
-        return _load_once(os.path.abspath(path), newest, 0)
-    return _load_once(os.path.abspath(path), found.st_mtime_ns, found.st_size)
+        files = [path]
+        if os.path.isdir(path):  # its own time says nothing of its files
+            files = sorted(entry.path for entry in os.scandir(path) if entry.is_file())
+        found = [(file, os.stat(file)) for file in files]
+    except (OSError, ValueError):  # a name in the hub, or what cannot be read
+        return _load_once(path, ())
+    return _load_once(os.path.abspath(path), tuple((file, each.st_mtime_ns, each.st_size) for file, each in found))
 
 
 @functools.lru_cache(maxsize=8)
-def _load_once(path: str, changed_ns: int, size_bytes: int) -> Tokenizer:  # noqa: ARG001 - what the result depends on
+def _load_once(path: str, state: tuple[tuple[str, int, int], ...]) -> Tokenizer:  # noqa: ARG001 - part of the key
     return load_tokenizer(path)
 
 

@@ -78,6 +78,7 @@ def test_planted_secrets_are_not_shown(tmp_path: Path) -> None:
     [
         ("ray://u:p@h:1", "ray://<hidden>@h:1"),
         ("u:p@h:1", "<hidden>@h:1"),
+        ("https://planted@h/x", "https://<hidden>@h/x"),
         ("https://h/x?token=abc", "https://h/x?<hidden>"),
         ("gpt2@main and 10:30 and /a/b@c", "gpt2@main and 10:30 and /a/b@c"),
         ("key-of-the-test", "<SOME_API_KEY>"),
