@@ -23,6 +23,7 @@ COMMANDS = {
     "plan": ("estimate the size, time and memory of a build from a sample", "workflows.commands.plan"),
     "merge": ("merge datasets into one", "workflows.commands.merge"),
     "index": ("build the document, sample and shuffle indices of a training job", "workflows.commands.index"),
+    "mix": ("plan a blend from token counts, or see what its weights mean", "workflows.commands.mix"),
     "verify": ("prove that a dataset is intact", "workflows.commands.verify"),
     "repair": ("restore a damaged dataset, in new files", "workflows.commands.repair"),
     "raw-index": ("write Modalities' index of the lines of a JSONL file", "workflows.commands.raw_index"),
