@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _NUMBER = r"(\d+(?:_\d+)*(?:\.\d+)?|\.\d+)"
-_TOKENS = re.compile(rf"{_NUMBER}([kmbt]?)", flags=re.IGNORECASE)
+_TOKENS = re.compile(rf"{_NUMBER}([kmbt]?)", flags=re.ASCII | re.IGNORECASE)
 EXAMPLES = "40% of the tokens, 2.5epochs, 10B tokens, or rest"
 
 TOLERANCE = Fraction(1, 1000)
@@ -74,9 +74,9 @@ def parse_amount(text: str) -> Amount:
     word = text.strip()
     if word.lower() == "rest":
         return REST
-    found = re.fullmatch(rf"{_NUMBER}\s*(%|epochs?|tokens?|[kmbt])", word, flags=re.IGNORECASE)
+    found = re.fullmatch(rf"{_NUMBER}\s*(%|epochs?|tokens?|[kmbt])", word, flags=re.ASCII | re.IGNORECASE)
     if found is None:
-        bare = re.fullmatch(_NUMBER, word) is not None
+        bare = re.fullmatch(_NUMBER, word, flags=re.ASCII) is not None
         hint = f": write {word}%, {word}epochs or {word}tokens" if bare else ""
         msg = f"expected {EXAMPLES}, got {text!r}{hint}"
         raise ValueError(msg)

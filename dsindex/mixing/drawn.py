@@ -179,15 +179,13 @@ def _find_other_data(
     folder: str, parts: Sequence[Mapping[str, Any]], counts: Sequence[SourceCounts], matrix: SplitMatrix | None
 ) -> list[str]:
     """Return sentences about caches that were built from other data or another part of it."""
-    findings = []
     expected = None if matrix is None else [None if part is None else list(part) for part in matrix]
+    other = next((described for described in parts if described.get("split_matrix") != expected), None)
+    if other is not None:
+        built = other.get("split")
+        return [f"the caches were built with the split {built!r}, and so from another part; pass the job's --split"]
+    findings = []
     for source, described in zip(counts, parts, strict=True):
-        if described.get("split_matrix") != expected:
-            findings.append(
-                f"{source.prefix}: its cache was built with the split {described.get('split')!r}, not with that of "
-                "this mixture; pass the job's --split"
-            )
-            continue
         files = cache_files(folder, described)
         record = read_record(files.record)
         if record is not None and isinstance(record.get("source"), dict):

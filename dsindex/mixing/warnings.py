@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from dsindex.indices.splits import SPLIT_NAMES
 from dsindex.mixing.amounts import show_percent
 
 if TYPE_CHECKING:
@@ -37,14 +38,21 @@ def find_warnings(mixture: Mixture, counts: Sequence[SourceCounts]) -> list[str]
                 f"{source.prefix} gives no sample: {show_percent(source.share)} of {mixture.num_samples:,} samples is "
                 f"{source.share * mixture.num_samples:.2g}; raise its share or the budget, or leave it out"
             )
-        if counted.empty_splits:
-            sentences.append(
-                f"{source.prefix} has no tokens in {' and '.join(counted.empty_splits)}, where Megatron loops forever "
-                "when samples of it are requested; see --split and --per-split-data-args-path"
-            )
         if counted.has_mask:
             sentences.append(
                 f"{source.prefix} is instruction data; Megatron's blend ignores its loss mask and trains on all tokens"
+            )
+    return sentences + _find_empty_splits(counts)
+
+
+def _find_empty_splits(counts: Sequence[SourceCounts]) -> list[str]:
+    sentences = []
+    for split in SPLIT_NAMES:
+        prefixes = [counted.prefix for counted in counts if split in counted.empty_splits]
+        if prefixes:
+            sentences.append(
+                f"{split} has no tokens of {', '.join(prefixes)}; a job that requests samples of {split} loops "
+                "forever: give it a larger share with --split, or datasets of its own with --per-split-data-args-path"
             )
     return sentences
 
@@ -55,14 +63,18 @@ def find_weight_warnings(weights: Sequence[float], mixture: Mixture, counts: Seq
     largest = max(range(len(weights)), key=lambda number: weights[number])
     source = mixture.sources[largest]
     sentences = []
-    if not any(math.isclose(total, whole, rel_tol=1e-3) for whole in (1, 100)):
+    if len(weights) > 1 and not any(math.isclose(total, whole, rel_tol=1e-3) for whole in (1, 100)):
         sentences.append(
             f"the weights are not shares: their sum is {total:g}, by which Megatron divides them, so "
             f"{weights[largest]:g} for {source.prefix} is {show_percent(source.share)} of the tokens, or "
             f"{source.epochs:.4g} epochs"
         )
     documents = [counted.num_documents for counted in counts]
-    if _proportional(weights, documents) and not _proportional(weights, [source.tokens for source in mixture.sources]):
+    if (
+        len(weights) > 1
+        and _proportional(weights, documents)
+        and not _proportional(weights, [source.tokens for source in mixture.sources])
+    ):
         sentences.append(
             "the weights are in proportion to the datasets' numbers of documents; they are shares of tokens, and one "
             f"epoch of each would be {' '.join(show_percent(source.share_of_all) for source in mixture.sources)}"

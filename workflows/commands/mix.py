@@ -79,6 +79,7 @@ def as_json(report: MixReport) -> dict[str, Any]:
             for source in mixture.sources
         ],
         "first_to_run_out": mixture.first_to_run_out.prefix,
+        "per_split_data_args_path": report.per_split_data_args_path,
         "warnings": list(report.warnings),
         "caches": [
             {

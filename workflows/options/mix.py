@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from dsindex.mixing.amounts import REST, Amount, parse_amount, parse_tokens
 from workflows.options.config import Options
@@ -44,13 +44,6 @@ class MixConfig(Options):
     check: bool = False
     data_cache_path: str | None = None
 
-    @field_validator("source")
-    @classmethod
-    def _have_amounts(cls, words: tuple[str, ...]) -> tuple[str, ...]:
-        for word in words:
-            read_source(word)
-        return words
-
     @model_validator(mode="after")
     def _options_agree(self) -> MixConfig:
         lengths = [self.tokens, self.train_samples, self.train_iters]
@@ -73,6 +66,8 @@ class MixConfig(Options):
         for problem, there in problems.items():
             if there:
                 raise ValueError(problem)
+        for word in self.source:
+            read_source(word)
         return self
 
 
