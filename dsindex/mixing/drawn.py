@@ -189,7 +189,7 @@ def _find_other_data(
         files = cache_files(folder, described)
         record = read_record(files.record)
         if record is not None and isinstance(record.get("source"), dict):
-            findings += [f"{source.prefix}: {sentence}" for sentence in source_changes(source.prefix, record["source"])]
+            findings += _find_changes(source.prefix, record["source"], files.record)
         elif os.path.isfile(files.array("document_index")):
             documents = open_index_array(files.array("document_index"), what="a document index", shape=(None,))
             sequences = source.part.end - source.part.begin
@@ -199,3 +199,10 @@ def _find_other_data(
                     f"index are no multiple of {sequences:,} sequences; build it again"
                 )
     return findings
+
+
+def _find_changes(prefix: str, recorded: Mapping[str, Any], path: str) -> list[str]:
+    try:
+        return [f"{prefix}: {sentence}" for sentence in source_changes(prefix, recorded)]
+    except (KeyError, TypeError, ValueError):
+        return [f"{path}: expected the record of a cache's data, got something else; build the cache again"]

@@ -135,6 +135,9 @@ def test_check_finds_a_cache_of_other_data(cache: Path, tmp_path: Path, capsys: 
     code, shown = check(f"web=60% books=40% {JOB}", capsys)
     assert (code, "FOUND: books: books.idx changed since the cache was built" in shown) == (1, True)
     for record in cache.glob("*-dsindex.json"):
+        record.write_text(json.dumps({**json.loads(record.read_bytes()), "source": {}}))
+    assert "expected the record of a cache's data, got something else" in check(f"web=60% books=40% {JOB}", capsys)[1]
+    for record in cache.glob("*-dsindex.json"):
         record.unlink()
     code, shown = check(f"web=60% books=40% {JOB}", capsys)
     assert (code, "FOUND: books: its cache was built from other data" in shown) == (1, True)
@@ -167,6 +170,8 @@ def test_check_names_a_damaged_index(cache: Path, capsys: pytest.CaptureFixture[
         ("web web.idx", 1, "expected every dataset once"),
         ("--data-path 0.5 web books", 1, "expected a weight before each dataset or before none, got 0.5"),
         ("--data-path 0 web 1 books", 1, "expected a positive weight for web"),
+        ("web --tokens 79 --global-batch-size 8", 1, "a run of at least one iteration, 80 tokens, got 79"),
+        ("web --tokens 999999999T", 1, "more than the 2147483647 that Megatron can count"),
         ("web --split 0,1", 1, "expected a share for train"),
         ("web books --check --data-cache-path nowhere", 1, "nowhere: expected a folder with index caches"),
         ("web --per-split-data-args-path m.json --valid-data-path nope", 1, "nope.idx: no such file"),

@@ -167,10 +167,21 @@ def _count(prefixes: Sequence[str], matrix: SplitMatrix) -> list[SourceCounts]:
 
 
 def _tokens_asked(config: MixConfig) -> int | None:
+    """Return the tokens of the run, if the options say them.
+
+    Raises:
+        InputError: If they are fewer than those of one iteration.
+    """
     samples = config.train_samples
     if config.train_iters is not None and config.global_batch_size is not None:
         samples = config.train_iters * config.global_batch_size
-    return config.tokens if samples is None else samples * config.seq_length
+    tokens = config.tokens if samples is None else samples * config.seq_length
+    least = config.seq_length * (config.global_batch_size or 1)
+    if tokens is not None and tokens < least:
+        what = "one sample" if config.global_batch_size is None else "one iteration"
+        msg = f"expected a run of at least {what}, {least:,} tokens, got {tokens:,}; make it longer"
+        raise InputError(msg)
+    return tokens
 
 
 def _whole_batches(num_samples: int, config: MixConfig) -> int:
