@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
+    from dsindex.mixing.drawn import DrawnBlend
     from dsindex.mixing.mixture import MixedSource
 
 DESCRIPTION = """\
@@ -103,7 +104,7 @@ def describe_mix(report: MixReport) -> str:
     lines = [*_align(rows), "", *_describe_run(report), *_describe_first(report)]
     lines += [f"warning: {warning}" for warning in report.warnings]
     for blend in report.drawn:
-        lines += _describe_drawn(report, blend.num_samples, blend.description, blend.findings)
+        lines += _describe_drawn(report, blend)
     lines.append("")
     if report.per_split_data_args_path is not None:
         lines.append(f"--per-split-data-args-path {shlex.quote(report.per_split_data_args_path)}")
@@ -148,26 +149,28 @@ def _describe_first(report: MixReport) -> Iterator[str]:
     mixture = report.mixture
     source = mixture.first_to_run_out
     after = mixture.tokens_until_read_once(source)
-    if source.epochs > 1:
+    if source.tokens_drawn > source.tokens + mixture.sequence_length:
         at = f", at iteration {_iteration(report, after):,}" if report.global_batch_size else ""
         yield f"first to run out: {source.prefix}, after {after:,} of {mixture.tokens:,} tokens{at}"
         if source.epochs_shuffled_together > 1:
             together = f"{source.epochs_shuffled_together:,} epochs are shuffled together"
             yield f"  its {together}, so some of its tokens come again before all have come once"
     else:
-        yield f"nothing runs out; {source.prefix} would be the first, after {after:,} tokens"
+        yield f"nothing runs out before the end; {source.prefix} would be the first, after {after:,} tokens"
 
 
 def _iteration(report: MixReport, tokens: int) -> int:
     return tokens // (report.mixture.sequence_length * (report.global_batch_size or 1))
 
 
-def _describe_drawn(
-    report: MixReport, num_samples: Sequence[int], description: str, findings: Sequence[str]
-) -> Iterator[str]:
-    size = sum(num_samples)
-    yield f"{description}: {'draws something else' if findings else 'draws what is intended'}"
-    for source, num in zip(report.mixture.sources, num_samples, strict=True):
-        yield f"  {source.prefix}: {num:,} of {count(size, 'sample')}, {show_percent(num / size if size else 0)}"
-    for finding in findings:
+def _describe_drawn(report: MixReport, blend: DrawnBlend) -> Iterator[str]:
+    size = sum(blend.num_samples)
+    yield f"{blend.description}: draws {'something else' if blend.findings else 'what is intended'}"
+    for source, num, share in zip(report.mixture.sources, blend.num_samples, blend.shares, strict=True):
+        tokens = num * blend.sequence_length
+        yield (
+            f"  {source.prefix}: {num:,} of {count(size, 'sample')}, {show_percent(share)}; "
+            f"{tokens:,} tokens, {tokens / source.tokens:.4g} epochs"
+        )
+    for finding in blend.findings:
         yield f"  FOUND: {finding}"
