@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 COMMANDS = {
-    "build": ("tokenize JSONL and merge it into one dataset per key", "workflows.commands.build"),
+    "build": ("tokenize text and merge it into one dataset per key", "workflows.commands.build"),
     "plan": ("estimate the size, time and memory of a build from a sample", "workflows.commands.plan"),
     "merge": ("merge datasets into one", "workflows.commands.merge"),
     "index": ("build the document, sample and shuffle indices of a training job", "workflows.commands.index"),
@@ -28,7 +28,7 @@ COMMANDS = {
     "repair": ("restore a damaged dataset, in new files", "workflows.commands.repair"),
     "raw-index": ("write Modalities' index of the lines of a JSONL file", "workflows.commands.raw_index"),
     "convert": ("convert an MMIDIDX dataset to a .pbin of Modalities, or back", "workflows.commands.convert"),
-    "pack": ("tokenize JSONL into a .pbin of Modalities, or join .pbin files", "workflows.commands.pack"),
+    "pack": ("tokenize text into a .pbin of Modalities, or join .pbin files", "workflows.commands.pack"),
     "instruct": ("turn conversations into tokens, loss masks and packed blocks", "workflows.commands.instruct"),
     "submit": ("run a command on a cluster, through its job server", "workflows.commands.submit"),
     "status": ("show the state of a submitted job", "workflows.commands.status"),
@@ -117,7 +117,7 @@ def make_parser(command: str | None) -> Parser:
     """Return the parser of the command line, with the flags of one command only."""
     parser = Parser(
         prog="dsindex",
-        description="Training data for language models: from JSONL to a merged, indexed Megatron dataset.",
+        description="Training data for language models: from text to a merged, indexed Megatron dataset.",
         epilog=EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"dsindex {dsindex.__version__}")
