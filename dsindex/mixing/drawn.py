@@ -14,6 +14,7 @@ from dsindex.errors import FormatError, InputError
 from dsindex.indices.cache import BLENDED_CLASS, cache_files, read_description
 from dsindex.indices.slot import read_record
 from dsindex.indices.source import source_changes
+from dsindex.indices.splits import WHOLE
 from dsindex.mixing.amounts import show_percent
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _compare(
     drawn = _count_drawn(path, len(order), described.get("size"))
     drawn = [drawn[number] for number in order]
     length = parts[0]["sequence_length"]
-    if not isinstance(length, int) or length < 1:
+    if type(length) is not int or length < 1:
         msg = f"{path}: expected a sequence length, got {length!r}; build the cache again"
         raise FormatError(msg)
     findings = _find_other_data(os.path.dirname(path), parts, counts, matrix)
@@ -179,11 +180,15 @@ def _find_other_data(
     folder: str, parts: Sequence[Mapping[str, Any]], counts: Sequence[SourceCounts], matrix: SplitMatrix | None
 ) -> list[str]:
     """Return sentences about caches that were built from other data or another part of it."""
-    expected = None if matrix is None else [None if part is None else list(part) for part in matrix]
-    other = next((described for described in parts if described.get("split_matrix") != expected), None)
+    expected = [None if matrix is None else [None if part is None else list(part) for part in matrix]]
+    if matrix is None or matrix[0] == WHOLE:
+        expected += [None, [list(WHOLE), None, None]]  # all of a dataset, by a path for each split or by --split 1
+    other = next((described for described in parts if described.get("split_matrix") not in expected), None)
     if other is not None:
         built = other.get("split")
-        return [f"the caches were built with the split {built!r}, and so from another part; pass the job's --split"]
+        how = "datasets for each split" if built is None else f"the split {built!r}"
+        remedy = f"pass --split {'1' if built is None else repr(built)}"
+        return [f"the caches were built with {how}, and so from another part of the data; {remedy}"]
     findings = []
     for source, described in zip(counts, parts, strict=True):
         files = cache_files(folder, described)

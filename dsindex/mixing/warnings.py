@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from dsindex.amounts import count
 from dsindex.indices.splits import SPLIT_NAMES
 from dsindex.mixing.amounts import show_percent
 
@@ -35,8 +36,8 @@ def find_warnings(mixture: Mixture, counts: Sequence[SourceCounts]) -> list[str]
             )
         if source.num_samples < 1:
             sentences.append(
-                f"{source.prefix} gives no sample: {show_percent(source.share)} of {mixture.num_samples:,} samples is "
-                f"{source.share * mixture.num_samples:.2g}; raise its share or the budget, or leave it out"
+                f"{source.prefix} gives no sample: {show_percent(source.share)} of "
+                f"{count(mixture.num_samples, 'sample')} is {source.share * mixture.num_samples:.2g}; raise its share or the budget, or leave it out"
             )
         if counted.has_mask:
             sentences.append(

@@ -143,6 +143,16 @@ def test_check_finds_a_cache_of_other_data(cache: Path, tmp_path: Path, capsys: 
     assert (code, "FOUND: books: its cache was built from other data" in shown) == (1, True)
 
 
+def test_check_knows_caches_of_a_path_for_each_split(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--train-data-path 3 web 1 books --seq-length 10 --num-samples 40,0,0 --executor local --data-cache-path"
+    Path("identifiers.json").write_text('{"class": "T"}')
+    assert main(["index", *words.split(), "cache", "--tokenizer-identifiers", "identifiers.json"]) == 0
+    code, shown = check(f"web=75% books=25% {JOB}", capsys)
+    assert (code, "draws what is intended" in shown) == (0, True)
+    code, shown = check("web=75% books=25% --seq-length 10 --split 9,1", capsys)
+    assert (code, "built with datasets for each split, and so from another part" in shown) == (1, True)
+
+
 def test_check_names_a_damaged_index(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [path] = cache.glob("*-BlendedDataset-train-dataset_index.npy")
     np.save(path, np.full(100, 7, np.int16))
@@ -162,6 +172,9 @@ def test_check_names_a_damaged_index(cache: Path, capsys: pytest.CaptureFixture[
         ("web --tokens 1B --train-samples 3", 2, "give one of --tokens, --train-samples and --train-iters"),
         ("web --check", 2, "--check needs --data-cache-path"),
         ("web --valid-data-path code", 2, "need --per-split-data-args-path"),
+        ("=40%", 2, "expected a dataset as PREFIX or PREFIX=AMOUNT, got '=40%'"),
+        ("--data-path 1e308 web 1e308 books", 1, "expected weights with a finite sum"),
+        ("web linked", 1, "expected every dataset once"),
         ("nope=3epochs", 1, "nope.idx: no such file; use a path without .bin and .idx"),
         ("chat", 1, "chat.idx: no such file; did you mean chat_loss_mask, chat_text_document?"),
         ("chat_loss_mask", 1, "got the loss mask of instruction data; use chat_text_document"),
@@ -184,6 +197,7 @@ def test_wrong_use_is_one_sentence(
     write_dataset(tmp_path / "chat_loss_mask", [[[1, 1]]], dtype=np.uint8)
     write_dataset(tmp_path / "floats", [[[1, 2]]], dtype=np.float32)
     write_dataset(tmp_path / "empty", [[[]]])
+    (tmp_path / "linked.idx").symlink_to("web.idx")
     got, out, err = run(f"{words} --seq-length 10", capsys)
     assert (got, out) == (code, "")
     assert message in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -126,21 +127,29 @@ def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], tuple[Amount, ...
             weights = None if blend.weights is None else config.data_path[::2]
             if weights is None:
                 _check_no_weights(prefixes)
+            elif not math.isfinite(sum(blend.weights or ())):
+                msg = "--data-path: expected weights with a finite sum; make them smaller"
+                raise ValueError(msg)
         else:
             pairs = [read_source(word) for word in config.source]
             prefixes, amounts = tuple(prefix for prefix, _ in pairs), tuple(amount for _, amount in pairs)
     except ValueError as error:
         raise InputError(str(error)) from error
-    files: dict[str, str] = {}
+    files: set[str] = set()
     for prefix in prefixes:
-        if os.path.realpath(prefix) in files:
+        if _real(prefix) in files:
             msg = (
                 f"{prefix}: expected every dataset once, got it twice; Megatron would draw the same samples for both, "
                 "so add the amounts up"
             )
             raise InputError(msg)
-        files[os.path.realpath(prefix)] = prefix
+        files.add(_real(prefix))
     return prefixes, amounts, weights
+
+
+def _real(prefix: str) -> str:
+    """Return a dataset's file, whatever links lead to it."""
+    return os.path.realpath(f"{prefix}.idx")
 
 
 def _check_no_weights(prefixes: Sequence[str]) -> None:
@@ -198,7 +207,7 @@ def _write_per_split(path: str, mixture: Mixture, config: MixConfig) -> list[str
         OutputError: If the file exists with other content, or cannot be written.
     """
     words: dict[str, list[str] | None] = {"train": list(mixture.data_path), "valid": None, "test": None}
-    trained = {os.path.realpath(source.prefix) for source in mixture.sources}
+    trained = {_real(source.prefix) for source in mixture.sources}
     warnings = []
     for split, given in (("valid", config.valid_data_path), ("test", config.test_data_path)):
         if not given:
@@ -212,7 +221,7 @@ def _write_per_split(path: str, mixture: Mixture, config: MixConfig) -> list[str
         warnings += [
             f"{prefix} is in {split} and in train, so the job is evaluated on what it was trained on"
             for prefix in prefixes
-            if os.path.realpath(prefix) in trained
+            if _real(prefix) in trained
         ]
     text = json.dumps(words, indent=2, ensure_ascii=False) + "\n"
     if os.path.lexists(path) and not (os.path.isfile(path) and _read(path) == text.encode()):

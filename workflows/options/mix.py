@@ -75,9 +75,12 @@ def read_source(word: str) -> tuple[str, Amount]:
     """Return the dataset and the amount of `PREFIX=AMOUNT`; a path itself may have an equals sign.
 
     Raises:
-        ValueError: If what follows the equals sign is no amount.
+        ValueError: If there is no dataset, or what follows the equals sign is no amount.
     """
     prefix, equals, text = word.rpartition("=")
+    if not (prefix if equals else word):
+        msg = f"expected a dataset as PREFIX or PREFIX=AMOUNT, got {word!r}"
+        raise ValueError(msg)
     if not equals or os.path.isfile(f"{_as_prefix(word)}.idx"):
         return _as_prefix(word), REST
     try:
