@@ -200,3 +200,12 @@ def show_percent(share: Fraction | float) -> str:
     if percent >= 1 or percent == 0:
         return f"{percent:.2f}".rstrip("0").rstrip(".") + "%"
     return f"{percent:.3g}%"
+
+
+def show_epochs(epochs: float) -> str:
+    """Return a number of epochs with four digits, or as many as it has before the point.
+
+    >>> show_epochs(0.86556), show_epochs(2), show_epochs(41775.46)
+    ('0.8656', '2', '41,775')
+    """
+    return f"{epochs:,.0f}" if epochs >= 1000 else f"{epochs:.4g}"

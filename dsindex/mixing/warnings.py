@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
 from dsindex.indices.splits import SPLIT_NAMES
-from dsindex.mixing.amounts import show_percent
+from dsindex.mixing.amounts import show_epochs, show_percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,13 +31,14 @@ def find_warnings(mixture: Mixture, counts: Sequence[SourceCounts]) -> list[str]
             )
         elif source.epochs > MANY_EPOCHS:
             sentences.append(
-                f"{source.prefix} is read {source.epochs:.2f} times; repeating a dataset more than {MANY_EPOCHS} times "
-                "gains little"
+                f"{source.prefix} is read {show_epochs(source.epochs)} times; repeating a dataset more than "
+                f"{MANY_EPOCHS} times gains little"
             )
         if source.num_samples < 1:
             sentences.append(
                 f"{source.prefix} gives no sample: {show_percent(source.share)} of "
-                f"{count(mixture.num_samples, 'sample')} is {source.share * mixture.num_samples:.2g}; raise its share or the budget, or leave it out"
+                f"{count(mixture.num_samples, 'sample')} is {source.share * mixture.num_samples:.2g}; raise its share "
+                "or the budget, or leave it out"
             )
         if counted.has_mask:
             sentences.append(
@@ -68,7 +69,7 @@ def find_weight_warnings(weights: Sequence[float], mixture: Mixture, counts: Seq
         sentences.append(
             f"the weights are not shares: their sum is {total:g}, by which Megatron divides them, so "
             f"{weights[largest]:g} for {source.prefix} is {show_percent(source.share)} of the tokens, or "
-            f"{source.epochs:.4g} epochs"
+            f"{show_epochs(source.epochs)} epochs"
         )
     documents = [counted.num_documents for counted in counts]
     if (

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count
-from dsindex.mixing.amounts import show_percent
+from dsindex.mixing.amounts import show_epochs, show_percent
 from workflows.commands.options import read_config
 from workflows.jobs.mix import MixReport, run_mix
 from workflows.options.mix import MixConfig, add_mix_arguments
@@ -100,7 +100,7 @@ def describe_mix(report: MixReport) -> str:
     mixture = report.mixture
     rows = [_HEADINGS, *map(_row, mixture.sources)]
     total = sum(source.tokens for source in mixture.sources)
-    rows.append(("total", f"{total:,}", "100%", "", f"{mixture.tokens:,}", "100%", f"{mixture.tokens / total:.4g}"))
+    rows.append(("total", f"{total:,}", "100%", "", f"{mixture.tokens:,}", "100%", show_epochs(mixture.tokens / total)))
     lines = [*_align(rows), "", *_describe_run(report), *_describe_first(report)]
     lines += [f"warning: {warning}" for warning in report.warnings]
     for blend in report.drawn:
@@ -121,7 +121,7 @@ def _row(source: MixedSource) -> tuple[str, ...]:
         source.weight or "-",
         f"{source.tokens_drawn:,}",
         show_percent(source.share),
-        f"{source.epochs:.4g}",
+        show_epochs(source.epochs),
     )
 
 
@@ -170,7 +170,7 @@ def _describe_drawn(report: MixReport, blend: DrawnBlend) -> Iterator[str]:
         tokens = num * blend.sequence_length
         yield (
             f"  {source.prefix}: {num:,} of {count(size, 'sample')}, {show_percent(share)}; "
-            f"{tokens:,} tokens, {tokens / source.tokens:.4g} epochs"
+            f"{tokens:,} tokens, {show_epochs(tokens / source.tokens)} epochs"
         )
     for finding in blend.findings:
         yield f"  FOUND: {finding}"

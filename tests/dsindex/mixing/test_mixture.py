@@ -77,7 +77,7 @@ def warnings(counts: list[SourceCounts], weights: tuple[str, ...], num_samples: 
     [
         ([source("a", 1000), source("b", 1000)], ("0.5", "0.5"), 100, ""),
         ([source("a", 1000), source("b", 1000)], ("50", "50"), 800, ""),
-        ([source("a", 1000), source("b", 1000)], ("0.1", "0.9"), 500, "b is read 4.50 times"),
+        ([source("a", 1000), source("b", 1000)], ("0.1", "0.9"), 500, "b is read 4.5 times"),
         ([source("a", 1000), source("b", 10)], ("0.5", "0.5"), 4, "b has 10 tokens, less than one sample of 11"),
         ([source("a", 1000), source("b", 99)], ("0.99", "0.01"), 10, "b gives no sample: 1% of 10 samples is 0.1"),
         ([source("a", 1000), source("b", 1000)], ("3", "1"), 100, "so 3 for a is 75% of the tokens, or 0.75 epochs"),
