@@ -32,7 +32,7 @@ LAYERS = [
     {"workflows.progress"},
     {"workflows.state"},
     {"workflows.stages"},
-    {"workflows.verification"},
+    {"workflows.verification", "workflows.diagnosis"},
     {"workflows.jobs"},
     {"workflows.cluster", "workflows.demo"},
     {"workflows.commands"},

@@ -34,6 +34,7 @@ COMMANDS = {
     "status": ("show the state of a submitted job", "workflows.commands.status"),
     "logs": ("show or follow the log of a submitted job", "workflows.commands.logs"),
     "stop": ("stop a submitted job", "workflows.commands.stop"),
+    "doctor": ("examine this machine, for a job or a bug report", "workflows.commands.doctor"),
     "demo": ("run the main job on generated text", "workflows.commands.demo"),
 }
 """Name → (summary, module); a module has DESCRIPTION, add_arguments(parser) and run(options) -> exit code.
