@@ -11,6 +11,7 @@ import pytest
 
 from dsindex.indices.blend import parse_data_path
 from tests.support.datasets import write_dataset
+from tests.support.golden import GOLDEN
 from workflows.cli import main
 
 
@@ -151,6 +152,30 @@ def test_check_knows_caches_of_a_path_for_each_split(capsys: pytest.CaptureFixtu
     assert (code, "draws what is intended" in shown) == (0, True)
     code, shown = check("web=75% books=25% --seq-length 10 --split 9,1", capsys)
     assert (code, "built with datasets for each split, and so from another part" in shown) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in json.loads((GOLDEN / "gpt_index_cases.json").read_bytes()) if "blend" in case["name"]],
+    ids=lambda case: case["name"],
+)
+def test_plan_of_a_blend_is_what_megatron_draws(
+    case: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(GOLDEN)
+    weights = [str(weight) for weight in case.get("weights", [])]
+    words = [word for pair in zip(weights, case["prefixes"], strict=True) for word in pair] if weights else None
+    size = [] if case["num_samples"][0] is None else ["--train-samples", str(case["num_samples"][0])]
+    shown = plan(
+        f"--data-path {' '.join(words or case['prefixes'])} {' '.join(size)} --seq-length {case['sequence_length']} "
+        f"--split {case['split']} --check --data-cache-path cache/{case['name']}",
+        capsys,
+    )
+    assert shown["ok"]
+    [cache] = shown["caches"]
+    assert shown["num_samples"] == sum(cache["num_samples"]) == case["lengths"][0]
+    for source, drawn in zip(shown["datasets"], cache["num_samples"], strict=True):
+        assert abs(source["num_samples"] - drawn) <= 1
 
 
 def test_check_names_a_damaged_index(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
