@@ -26,7 +26,7 @@ LAYERS = [
     {"dsindex.shards", "dsindex.merging"},
     {"dsindex.instruction"},
     {"dsindex.datasets"},
-    {"dsindex.checks", "dsindex.rescue", "dsindex.conversion", "dsindex.mixing"},
+    {"dsindex.checks", "dsindex.rescue", "dsindex.conversion", "dsindex.comparing", "dsindex.mixing"},
     {"workflows", "workflows.options"},
     {"workflows.execution"},
     {"workflows.progress"},

@@ -1,7 +1,8 @@
 """Texts of token ids, by the tokenizer that a dataset's manifest names, or by one that is given.
 
-The manifest (docs/formats.md) names a tokenizer and its SHA-256. It is looked for under that name in the working
-folder, beside the data and in the folder above, or in the hub's cache, and used only if the hash is the same.
+The manifest (docs/formats.md) names a tokenizer and its SHA-256. It is looked for where it was, under
+that name in the working folder, beside the data and in the folder above, or in the hub's cache, and used only if the
+hash is the same.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class NamedTokenizer:
     """The commit in the hub; None for a path."""
     options: bytes
     """What was given beside the tokenizer's file, as JSON."""
+    path: str | None = None
+    """Where it was when the dataset was made."""
 
 
 def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | None = None) -> str:
@@ -119,7 +122,15 @@ def _parse(manifest: object) -> NamedTokenizer | None:
     if not isinstance(options, dict) or not options.keys() <= {field.name for field in fields(TokenizerOptions)}:
         msg = "its tokenizer has unknown options"
         raise ValueError(msg)
-    return NamedTokenizer(name=name, sha256=sha256, revision=revision, options=encode_json(options))
+    run = manifest.get("run") if isinstance(manifest, dict) else None
+    path = run.get("tokenizer_path") if isinstance(run, dict) else None
+    return NamedTokenizer(
+        name=name,
+        sha256=sha256,
+        revision=revision,
+        options=encode_json(options),
+        path=path if isinstance(path, str) else None,
+    )
 
 
 def _recorded_tokenizer(prefix: str) -> Tokenizer:
@@ -160,7 +171,7 @@ def _load_named(named: NamedTokenizer, folder: str, working_folder: str) -> Toke
         if tokenizer.sha256 == named.sha256:
             return tokenizer
         others.append(f"{path} has {tokenizer.sha256[:16]}…")
-    found = "; ".join(others) or f"found none by that name in {working_folder} or beside the data"
+    found = "; ".join(others) or f"found none where it was, nor by that name in {working_folder} or beside the data"
     msg = (
         f"expected the tokenizer {named.name!r} with sha256 {named.sha256[:16]}… that the dataset was made with, "
         f"{found}; pass tokenizer=, its path"
@@ -176,8 +187,9 @@ def _places(named: NamedTokenizer, folder: str) -> Iterator[str]:
     if "vocab_file" in decode_json(named.options):
         yield named.name
         return
-    for path in dict.fromkeys((named.name, os.path.join(folder, named.name), os.path.join(folder, "..", named.name))):
-        if os.path.exists(path):
+    beside = (os.path.join(folder, named.name), os.path.join(folder, "..", named.name))
+    for path in dict.fromkeys((named.path, named.name, *beside)):
+        if path is not None and os.path.exists(path):
             yield path
 
 

@@ -15,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.support.golden import TOKENIZERS
+from tests.workflows.test_ray_address import GIVEN, WRONG, head
 from workflows.cli import main
 from workflows.commands.doctor import describe_diagnosis
 from workflows.diagnosis import folders, kernels, machine
@@ -101,7 +102,7 @@ def test_works_without_home_and_where_nothing_can_be_written(tmp_path: Path) -> 
     ("flags", "message"),
     [
         (["--path", "{}/missing"], "{}/missing: expected a folder, got none; make it: mkdir -p {}/missing"),
-        (["--path", "{}/file"], "{}/file: expected a folder, got a file"),
+        (["--path", "{}/file"], "{}/file: expected a folder, got a file; name another"),
         (["--tokenizer-model", "{}/missing"], "tokenizer: {}/missing: expected"),
         (["--address", "127.0.0.1:1"], "127.0.0.1:1: expected the head of a Ray cluster, but nothing answers there"),
         (["--address", "http://head:8265"], "expected a cluster's own address"),
@@ -143,6 +144,30 @@ def test_token_that_cannot_be_read_breaks_only_jobs_on_a_cluster(
             f"RAY_AUTH_TOKEN_PATH: {tmp_path}/none: cannot be read (No such file or directory); set it to the file "
             f"with the cluster's token, or unset it"
         )
+
+
+def test_head_says_whether_it_accepts_the_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with head() as address:
+        for token, expected in ((GIVEN.value, 0), (WRONG.value, 1)):
+            monkeypatch.setenv("RAY_AUTH_TOKEN", token)
+            code, found = examine(capsys, "--path", str(tmp_path), "--address", str(address))
+            assert code == expected
+            assert ("accepts ours" in found["groups"]["ray"]["head"]) is (expected == 0)
+            assert token not in json.dumps(found)
+
+
+def test_address_that_no_job_can_join_is_told_without_asking(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    code, found = examine(capsys, "--path", str(tmp_path))
+    assert code == 1
+    (message,) = (finding["message"] for finding in found["findings"] if finding["breaks_builds"])
+    assert message.startswith("RAY_ADDRESS: expected a cluster's own address such as head:6379")
+    assert "head" not in found["groups"]["ray"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import resource
+import shlex
 import tempfile
 import threading
 import time
@@ -115,8 +116,9 @@ def _in_time(folder: str, *, is_given: bool) -> tuple[str, list[Finding]]:
 
 def _examine(folder: str, *, is_given: bool) -> tuple[str, list[Finding]]:
     if not os.path.isdir(folder):
-        what = "a file" if os.path.exists(folder) else "none"
-        message = f"{folder}: expected a folder, got {what}; make it: mkdir -p {folder}"
+        is_there = os.path.exists(folder)
+        what, remedy = ("a file", "name another") if is_there else ("none", f"make it: mkdir -p {shlex.quote(folder)}")
+        message = f"{folder}: expected a folder, got {what}; {remedy}"
         return "no folder", [Finding(message=message, breaks_builds=is_given)]
     mount = mount_of(os.path.realpath(folder), parse_mounts(_mount_table()))
     kind, findings = _describe_kind(folder, mount)

@@ -10,6 +10,7 @@ import os
 
 from dsindex.errors import DsindexError, TaskError
 from workflows.diagnosis.report import Finding, Group
+from workflows.execution.ray_address import parse_address
 from workflows.execution.ray_token import Token, TokenError, find_token
 
 
@@ -34,6 +35,11 @@ def examine_ray(address: str | None) -> Group:
     except TokenError as error:
         facts.append(("token", "cannot be used"))
         findings.append(Finding(message=str(error), breaks_builds=bool(address or named)))
+    if named not in {"", "auto"} and address is None:
+        try:
+            parse_address(named, source="RAY_ADDRESS")
+        except TaskError as error:
+            findings.append(Finding(message=str(error), breaks_builds=True))
     if address is not None:
         fact, finding = "not asked: the token cannot be used", None
         if not findings:
@@ -64,7 +70,6 @@ def _ask(named: str, token: Token | None) -> tuple[str, Finding | None]:
         wants = wants_token(address)
         server = find_job_server(address)
     except (DsindexError, ImportError, OSError) as error:
-        breaks = not isinstance(error, TaskError) or named != "auto"
-        return "does not answer as a head that accepts us", Finding(message=str(error), breaks_builds=breaks)
+        return "does not answer as a head that accepts us", Finding(message=str(error), breaks_builds=True)
     answers = "wants a token and accepts ours" if wants else "wants no token"
     return f"{address} answers and {answers}; job server {server or 'none'}", None

@@ -24,6 +24,7 @@ COMMANDS = {
     "merge": ("merge datasets into one", "workflows.commands.merge"),
     "index": ("build the document, sample and shuffle indices of a training job", "workflows.commands.index"),
     "mix": ("plan a blend from token counts, or see what its weights mean", "workflows.commands.mix"),
+    "compare": ("tell whether two datasets are the same, and by which rule they differ", "workflows.commands.compare"),
     "verify": ("prove that a dataset is intact", "workflows.commands.verify"),
     "repair": ("restore a damaged dataset, in new files", "workflows.commands.repair"),
     "raw-index": ("write Modalities' index of the lines of a JSONL file", "workflows.commands.raw_index"),

@@ -33,9 +33,10 @@ FIRST_TEXT = json.loads(Path(OWN.docs).read_text(encoding="utf-8").splitlines()[
 EOD = "<|endoftext|>"
 
 
-def write_manifest(prefix: Path, **tokenizer: Any) -> None:
+def write_manifest(prefix: Path, *, path: Path | None = None, **tokenizer: Any) -> None:
     named = {"name": "plain", "sha256": load_tokenizer(str(TOKENIZERS["plain"])).sha256, **tokenizer}
-    Path(f"{prefix}.manifest.json").write_text(json.dumps({"content": {"tokenizer": named}}))
+    run = {} if path is None else {"tokenizer_path": str(path)}
+    Path(f"{prefix}.manifest.json").write_text(json.dumps({"content": {"tokenizer": named}, "run": run}))
 
 
 def load_object(folder: Path) -> tokenizers.Tokenizer:
@@ -99,11 +100,20 @@ def test_given_tokenizer_that_changed_is_read_again(prefix: Path, tmp_path: Path
     assert before != dataset.decode(0, tokenizer=given) == FIRST_TEXT + EOD
 
 
+def test_tokenizer_is_found_where_it_was(prefix: Path, tmp_path: Path) -> None:
+    (tmp_path / "plain").rename(tmp_path / "elsewhere" / "moved")
+    write_manifest(prefix, path=tmp_path / "elsewhere" / "moved")
+    assert IndexedDataset(prefix).decode(0) == FIRST_TEXT + EOD
+
+
 @pytest.mark.parametrize(
     ("named", "message"),
     [
         ({"sha256": "0" * 64}, "expected the tokenizer 'plain' with sha256 0{16}… .*/plain has [0-9a-f]{16}…"),
-        ({"name": "gone"}, "expected the tokenizer 'gone' .* found none by that name in .*; pass tokenizer=, its path"),
+        (
+            {"name": "gone"},
+            "expected the tokenizer 'gone' .* found none where it was, nor .*; pass tokenizer=, its path",
+        ),
     ],
 )
 def test_other_tokenizer_is_refused(prefix: Path, named: dict[str, str], message: str) -> None:
