@@ -26,7 +26,10 @@ LAYERS = [
     {"dsindex.shards", "dsindex.merging"},
     {"dsindex.instruction"},
     {"dsindex.datasets"},
-    {"dsindex.checks", "dsindex.rescue", "dsindex.conversion", "dsindex.comparing", "dsindex.inspection"},
+    {
+        *("dsindex.checks", "dsindex.rescue", "dsindex.conversion"),
+        *("dsindex.comparing", "dsindex.inspection", "dsindex.mixing"),
+    },
     {"workflows", "workflows.options"},
     {"workflows.execution"},
     {"workflows.progress"},

@@ -23,6 +23,7 @@ COMMANDS = {
     "plan": ("estimate the size, time and memory of a build from a sample", "workflows.commands.plan"),
     "merge": ("merge datasets into one", "workflows.commands.merge"),
     "index": ("build the document, sample and shuffle indices of a training job", "workflows.commands.index"),
+    "mix": ("plan a blend from token counts, or see what its weights mean", "workflows.commands.mix"),
     "compare": ("tell whether two datasets are the same, and by which rule they differ", "workflows.commands.compare"),
     "verify": ("prove that a dataset is intact", "workflows.commands.verify"),
     "inspect": ("show what a dataset is and what it holds, down to its tokens", "workflows.commands.inspect"),
