@@ -24,6 +24,7 @@ COMMANDS = {
     "merge": ("merge datasets into one", "workflows.commands.merge"),
     "index": ("build the document, sample and shuffle indices of a training job", "workflows.commands.index"),
     "verify": ("prove that a dataset is intact", "workflows.commands.verify"),
+    "trace": ("show where samples come from, and which samples have a line", "workflows.commands.trace"),
     "repair": ("restore a damaged dataset, in new files", "workflows.commands.repair"),
     "raw-index": ("write Modalities' index of the lines of a JSONL file", "workflows.commands.raw_index"),
     "convert": ("convert an MMIDIDX dataset to a .pbin of Modalities, or back", "workflows.commands.convert"),

@@ -95,7 +95,7 @@ def open_recorded_source(
         )
         raise InputError(msg)
     options = content.options
-    tokenizer = _load_recorded(recorded, config.tokenizer_model)
+    tokenizer = load_recorded(recorded, config.tokenizer_model)
     provenance = f"{prefix}.{PROVENANCE_SUFFIX}"
     inputs, findings = _find_inputs(content.inputs, manifest.run.plan)
     settings = SourceSettings(
@@ -175,8 +175,12 @@ def _other_keys(key: str, plan: Mapping[str, Any]) -> list[str]:
     return [other for other in keys if isinstance(other, str) and other != key]
 
 
-def _load_recorded(recorded: RecordedTokenizer, given: str | None) -> Tokenizer:
-    """Load the tokenizer in the manifest, from the given path if there is one, else from where it was."""
+def load_recorded(recorded: RecordedTokenizer, given: str | None) -> Tokenizer:
+    """Load the tokenizer in a manifest, from the given path if there is one, else from where it was.
+
+    Raises:
+        TokenizerError: If it is missing or differs from the recorded one.
+    """
     name, sha256 = recorded.name, recorded.sha256
     if given is None and recorded.revision is not None:
         name = f"{name}@{recorded.revision}"
