@@ -105,6 +105,8 @@ def _look_up(table: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[np.bool_
 
 def _in_blocks(size: int, search: Callable[[int, int], NDArray[Any]]) -> NDArray[np.int64]:
     begins = range(0, size, BLOCK)
+    if len(begins) < 2:
+        return np.asarray(search(0, size), np.int64)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = pool.map(lambda begin: search(begin, begin + BLOCK) + begin, begins)
         return np.concatenate([np.empty(0, np.int64), *found])

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
+from dsindex.errors import InputError
 from dsindex.tracing.steps import Batches
 from workflows.commands.options import UsageError
 from workflows.jobs.trace import open_samples, trace_document, trace_forward, trace_line
@@ -75,7 +76,8 @@ def run(options: argparse.Namespace) -> int:
         try:
             numbers = batches.samples(options.step, len(samples), rank=options.data_parallel_rank)
         except ValueError as error:
-            raise UsageError(str(error)) from error
+            msg = f"{options.cache}: {error}"
+            raise InputError(msg) from error
     if numbers is not None:
         shown = DEFAULT_SHOWN_TOKENS if options.text_tokens is None else options.text_tokens
         forward = trace_forward(samples, numbers, texts=texts, batches=batches, shown_tokens=shown)
@@ -147,7 +149,10 @@ def _describe_part(part: ShownPart) -> list[str]:
     if not part.tokens:
         return [line]
     if part.text is None:
-        return [line, f"    tokens {' '.join(map(str, part.tokens))}{more}"]
+        shown = [line, f"    tokens {' '.join(map(str, part.tokens))}{more}"]
+        if part.document_text is not None:
+            shown.append(f"    of the document {json.dumps(part.document_text, ensure_ascii=False)}")
+        return shown
     return [line, f"    {json.dumps(part.text, ensure_ascii=False)}{more}"]
 
 

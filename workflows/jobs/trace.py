@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from workflows.verification.traced_text import TracedTexts
 
 Samples = GPTDataset | BlendedDataset
+CHARACTERS_PER_TOKEN = 4
+"""Roughly; how much of a document is shown where its tokens have no text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,8 @@ class ShownPart:
     """The text of the first tokens; None if there is no tokenizer."""
     tokens: tuple[int, ...]
     """The first tokens, of which `text` is the text."""
+    document_text: str | None
+    """The beginning of the document in its input; None if `text` is there, or the input moved or changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +154,12 @@ def _show_sample(
     for part in trace.parts:
         data = _datasets(samples)[part.dataset]
         tokens = data.get(part.sequence, part.sequence_offset, min(part.num_tokens, shown_tokens)).tolist()
+        text = texts.decode(part.prefix, tokens)
+        document_text = None
         if part.source is not None:
             texts.check_input(part.prefix, part.source.input)
+            if text is None and shown_tokens:
+                document_text = _cut(texts.read(part.prefix, part.source), shown_tokens * CHARACTERS_PER_TOKEN)
         parts.append(
             ShownPart(
                 prefix=part.prefix,
@@ -160,8 +168,9 @@ def _show_sample(
                 begin=part.offset,
                 end=part.offset + part.num_tokens,
                 source=part.source,
-                text=texts.decode(part.prefix, tokens),
+                text=text,
                 tokens=tuple(tokens),
+                document_text=document_text,
             )
         )
     return ShownSample(sample=trace.sample, **_step(trace.sample, batches), parts=tuple(parts))
@@ -295,6 +304,10 @@ def _step(sample: int, batches: Batches | None) -> dict[str, int | None]:
 def _datasets(samples: Samples) -> list[IndexedDataset]:
     own = samples.datasets if isinstance(samples, BlendedDataset) else [samples]
     return [each.dataset for each in own]
+
+
+def _cut(text: str | None, size: int) -> str | None:
+    return text if text is None or len(text) <= size else f"{text[:size]}…"
 
 
 def _few(names: Sequence[str]) -> str:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from dsindex.errors import InputError, TokenizerError
 from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.tokenizer import decode, load_tokenizer
 from workflows.state.input_paths import STANDARD_INPUT
 from workflows.state.manifest import read_manifest
-from workflows.verification.source import load_recorded
+from workflows.verification.source import load_recorded, read_document_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsindex.text.tokenizer import Tokenizer
+    from dsindex.tracing.origins import SourceLine
+    from workflows.state.input_forms import InputFormat
     from workflows.state.manifest import Manifest
 
 
@@ -31,7 +33,7 @@ class TracedTexts:
         self._manifests: dict[str, Manifest | None] = {}
         self._tokenizers: dict[str, Tokenizer | None] = {}
         self._by_sha256: dict[str, Tokenizer] = {}
-        self._checked: set[tuple[str, int]] = set()
+        self._inputs: dict[tuple[str, int], str | None] = {}
         self._notes: dict[str, None] = {}
 
     @property
@@ -59,28 +61,44 @@ class TracedTexts:
             raise TokenizerError(msg)
         return decode(tokenizer, tokens)
 
-    def check_input(self, prefix: str, number: int) -> None:
-        """Note an input that moved or changed since the dataset was made from it."""
-        manifest = self._manifest(prefix)
-        if (prefix, number) in self._checked or manifest is None:
-            return
-        self._checked.add((prefix, number))
-        recorded = manifest.content.inputs[number]
-        path, planned = recorded.path, manifest.run.plan["inputs"]
+    def check_input(self, prefix: str, number: int) -> str | None:
+        """Return the path of an input; None, and a note, if it moved or changed since the dataset was made from it."""
+        place = (prefix, number)
+        if place not in self._inputs:
+            manifest = self._manifest(prefix)
+            self._inputs[place] = None if manifest is None else self._find_input(manifest, number)
+        return self._inputs[place]
+
+    def read(self, prefix: str, source: SourceLine) -> str | None:
+        """Return the text of a document from its input; None if that moved or changed, or cannot be read there.
+
+        Raises:
+            InputError: If the input cannot be read.
+        """
+        path, manifest = self.check_input(prefix, source.input), self._manifest(prefix)
+        if path is None or manifest is None:
+            return None
+        wanted = cast("InputFormat", manifest.content.inputs[source.input].format or "jsonl")
+        return read_document_text(manifest, path, offset=source.offset, format=wanted)
+
+    def _find_input(self, manifest: Manifest, number: int) -> str | None:
+        recorded, planned = manifest.content.inputs[number], manifest.run.plan["inputs"]
+        path = recorded.path
         if (path == STANDARD_INPUT or not os.path.isfile(path)) and number < len(planned):
-            path = planned[number][0]
+            path = str(planned[number][0])
+        was = "lines are those that it had when the dataset was made from it"
         if not os.path.isfile(path):
             if recorded.path != STANDARD_INPUT:
-                self._notes[f"{path}: is not there any more; lines are those that it had when it was read"] = None
-            return
+                self._notes[f"{path}: this input is not there any more; {was}"] = None
+            return None
         try:
-            changed = os.path.getsize(path) != recorded.size_bytes or fingerprint_input(path) != recorded.fingerprint
+            same = os.path.getsize(path) == recorded.size_bytes and fingerprint_input(path) == recorded.fingerprint
         except (OSError, InputError) as error:
-            self._notes[f"{path}: cannot be read ({error}); lines are those that it had when it was read"] = None
-            return
-        if changed:
-            note = f"{path}: changed since the dataset was made from it; lines are those that it had then"
-            self._notes[note] = None
+            self._notes[f"{path}: this input cannot be read ({error}); {was}"] = None
+            return None
+        if not same:
+            self._notes[f"{path}: this input has changed; {was}"] = None
+        return path if same else None
 
     def _manifest(self, prefix: str) -> Manifest | None:
         if prefix not in self._manifests:
@@ -106,6 +124,6 @@ class TracedTexts:
             except TokenizerError as error:
                 if self._given is not None:
                     raise
-                self._notes[f"{error}; only tokens are shown"] = None
+                self._notes[f"{error}; without it, documents are shown instead of the text of the tokens"] = None
                 return None
         return self._by_sha256[recorded.sha256]
