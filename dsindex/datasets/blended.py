@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
+from dsindex.amounts import count
 from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset
 from dsindex.datasets.index_files import open_index_array, sample_numbers
+from dsindex.datasets.tables import html_table
 from dsindex.errors import FormatError
 from dsindex.indices.cache import BLENDED_CLASS, cache_files, read_description
 from dsindex.tracing.samples import LocatedSample, SampleTrace, trace_samples
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from dsindex.datasets.decoding import TokenizerLike
     from dsindex.datasets.gpt import SampleOptions, SamplePart
     from dsindex.datasets.index_files import IndexSource
 
@@ -188,6 +191,11 @@ class BlendedDataset:
             out[places] = self.datasets[dataset_id].batch(samples[places])
         return out
 
+    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
+        """Return the text of a sample, as `GPTDataset.decode` does, by default with its own dataset's tokenizer."""
+        dataset_id, sample = self._locate(index)
+        return self.datasets[dataset_id].decode(sample, tokenizer=tokenizer)
+
     def __getstate__(self) -> dict[str, Any]:
         sources = [
             os.path.abspath(source) if isinstance(source, str | os.PathLike) else source for source in self._sources
@@ -202,6 +210,13 @@ class BlendedDataset:
         return (
             f"BlendedDataset({prefixes}: {len(self):,} samples, sequence_length={self.datasets[0].sequence_length:,})"
         )
+
+    def _repr_html_(self) -> str:
+        shares = np.bincount(self.dataset_index, minlength=len(self.datasets)).tolist()
+        facts: dict[str, object] = {"samples": len(self), "sequence length": self.datasets[0].sequence_length}
+        for number, (dataset, num_samples) in enumerate(zip(self.datasets, shares, strict=False)):
+            facts[f"dataset {number}"] = f"{dataset.dataset.prefix}: {count(num_samples, 'sample')}"
+        return html_table("BlendedDataset", facts)
 
     def _locate(self, index: SupportsIndex) -> tuple[np.integer[Any], int]:
         """Return the dataset number, in the index's dtype as in Megatron, and the sample number."""

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
+from dsindex.datasets.decoding import decode_tokens
 from dsindex.datasets.index_files import open_index_array, sample_numbers
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.tables import describe_tokenizer, html_table
 from dsindex.datasets.tensors import convert_arrays, tensor_maker
 from dsindex.errors import FormatError
 from dsindex.indices.cache import GPT_CLASS, read_description
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from dsindex.datasets.decoding import TokenizerLike
     from dsindex.datasets.index_files import IndexSource
 
 _PADDING = -1
@@ -347,6 +350,23 @@ class GPTDataset:
         ]
         return sorted(occurrences, key=lambda each: (each.sample, each.sequence, each.offset))
 
+    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
+        """Return the text of a sample, with special tokens and without padding.
+
+        Args:
+            index: Number of the sample.
+            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
+                data names, which is checked by its hash.
+
+        Raises:
+            IndexError: If there is no such sample.
+            TokenizerError: If the tokenizer is not found, or is another one.
+        """
+        tokens = self.tokens(index)
+        if self.options.pad_token is not None:
+            tokens = tokens[: sum(part.num_tokens for part in self.parts(index))]
+        return decode_tokens(tokens, prefix=self.dataset.prefix, tokenizer=tokenizer)
+
     def __getstate__(self) -> dict[str, Any]:
         sources = [
             os.path.abspath(source) if isinstance(source, str | os.PathLike) else source for source in self._sources
@@ -369,6 +389,17 @@ class GPTDataset:
             f"GPTDataset({self.dataset.prefix!r}: {len(self):,} samples, sequence_length={self.sequence_length:,}, "
             f"add_extra_token={self.add_extra_token})"
         )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "prefix": self.dataset.prefix,
+            "samples": len(self),
+            "sequence length": self.sequence_length,
+            "extra token": self.add_extra_token,
+            "sequences of the order": len(self.document_index),
+            "tokenizer": describe_tokenizer(self.dataset.prefix),
+        }
+        return html_table("GPTDataset", facts)
 
     def _apply_eod(self, sample: dict[str, NDArray[Any]]) -> None:
         """Apply the options that concern document boundaries."""

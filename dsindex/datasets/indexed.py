@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 import numpy as np
 
 from dsindex.amounts import count
+from dsindex.datasets.decoding import decode_tokens
+from dsindex.datasets.tables import describe_files, describe_tokenizer, html_table
 from dsindex.datasets.tensors import tensor_maker
 from dsindex.errors import FormatError
 from dsindex.formats.mmididx import check_ends, check_index, read_index
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from dsindex.datasets.decoding import TokenizerLike
     from dsindex.formats.mmididx import SequenceIndex
 
 
@@ -239,6 +242,25 @@ class IndexedDataset:
         # Not by numpy, which would copy the boundaries, as they are not aligned in the file.
         return bisect_right(self.document_indices, number) - 1
 
+    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
+        """Return the text of a sequence, with special tokens.
+
+        Args:
+            index: Number of the sequence.
+            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
+                data names, which is checked by its hash.
+
+        Raises:
+            IndexError: If there is no such sequence.
+            TokenizerError: If the tokenizer is not found, or is another one.
+        """
+        tokens = self.get(index)
+        return decode_tokens(tokens, prefix=self.prefix, tokenizer=tokenizer)
+
+    def decode_document(self, document: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
+        """Return the text of a document: of all its sequences, as `decode` does of one."""
+        return decode_tokens(self.document(document), prefix=self.prefix, tokenizer=tokenizer)
+
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
@@ -266,6 +288,20 @@ class IndexedDataset:
             f"IndexedDataset({self.prefix!r}: {count(self.num_documents, 'document')}, "
             f"{count(len(self), 'sequence')}, {count(self.num_tokens, 'token')} of type {self.dtype})"
         )
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = {"prefix": self.prefix}
+        if self.closed:
+            return html_table("IndexedDataset", {**facts, "state": "closed"})
+        facts |= {
+            "documents": self.num_documents,
+            "sequences": len(self),
+            "tokens": self.num_tokens,
+            "token type": self.dtype,
+            "files": describe_files((f"{self.prefix}.bin", f"{self.prefix}.idx")),
+            "tokenizer": describe_tokenizer(self.prefix),
+        }
+        return html_table("IndexedDataset", facts)
 
     def _slice(self, indices: slice) -> list[NDArray[Any]]:
         begin, end, step = indices.indices(len(self))

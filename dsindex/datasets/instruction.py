@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
+from dsindex.datasets.decoding import decode_tokens
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.tables import describe_tokenizer, html_table
 from dsindex.datasets.tensors import convert_arrays, tensor_maker
 from dsindex.errors import FormatError, InputError, RecordLimitError, RecordProblem
 from dsindex.formats.raw_index import create_raw_index, raw_index_path, read_raw_index
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dsindex.datasets.decoding import TokenizerLike
     from dsindex.instruction.tokens import ChatTokenizer
 
 
@@ -116,6 +119,10 @@ class InstructionDataset:
     def __repr__(self) -> str:
         return f"InstructionDataset({self.path!r}: {len(self):,} records of {', '.join(self._names)})"
 
+    def _repr_html_(self) -> str:
+        facts = {"path": self.path, "records": len(self), "fields": ", ".join(self._names)}
+        return html_table("InstructionDataset", facts)
+
     def _line(self, index: SupportsIndex) -> bytes:
         number = index.__index__()
         if not -len(self) <= number < len(self):
@@ -180,10 +187,7 @@ class PackedInstructionDataset:
         Raises:
             IndexError: If there is no such block.
         """
-        number = index.__index__()
-        number += len(self) if number < 0 else 0
-        if not 0 <= number < len(self):
-            raise IndexError(f"{self.prefix}: expected a block in [0, {len(self)}), got {index}")
+        number = self._number(index)
         conversations = [(self._text[i], self._mask[i]) for i in self.plan.block(number).tolist()]
         block = assemble_block(conversations, sequence_length=self.sequence_length, pad_id=self._pad_id)
         if self._make_tensor is None:
@@ -193,6 +197,33 @@ class PackedInstructionDataset:
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Block | dict[str, Any]]:
         """Return many blocks, each as `ds[i]`; torch's DataLoader calls this."""
         return [self[index] for index in indices]
+
+    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
+        """Return the text of a block: of its conversations one after the other, with special tokens, without padding.
+
+        Args:
+            index: Number of the block.
+            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
+                data names, which is checked by its hash.
+
+        Raises:
+            IndexError: If there is no such block.
+            TokenizerError: If the tokenizer is not found, or is another one.
+        """
+        number = self._number(index)
+        tokens = np.concatenate([self._text[i] for i in self.plan.block(number).tolist()])
+        return decode_tokens(tokens, prefix=self._text.prefix, tokenizer=tokenizer)
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "prefix": self.prefix,
+            "blocks": len(self),
+            "sequence length": self.sequence_length,
+            "conversations": len(self._text),
+            "tokens": self._text.num_tokens,
+            "tokenizer": describe_tokenizer(self._text.prefix),
+        }
+        return html_table("PackedInstructionDataset", facts)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_make_tensor": self._make_tensor is not None}
@@ -205,6 +236,13 @@ class PackedInstructionDataset:
             f"PackedInstructionDataset({self.prefix!r}: {len(self):,} blocks of {self.sequence_length:,} tokens, "
             f"{len(self._text):,} conversations)"
         )
+
+    def _number(self, index: SupportsIndex) -> int:
+        number = index.__index__()
+        number += len(self) if number < 0 else 0
+        if not 0 <= number < len(self):
+            raise IndexError(f"{self.prefix}: expected a block in [0, {len(self)}), got {index}")
+        return number
 
     def _check_masks(self) -> None:
         mask_path = f"{self.prefix}_loss_mask"

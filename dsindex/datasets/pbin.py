@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 
 from dsindex.amounts import count
+from dsindex.datasets.decoding import decode_tokens
+from dsindex.datasets.tables import describe_files, describe_tokenizer, html_table
 from dsindex.datasets.tensors import tensor_maker
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dsindex.datasets.decoding import TokenizerLike
     from dsindex.formats.pbin import PbinHeader, PbinVersion
 
 MEMORY_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int32), 4: np.dtype(np.int64)}
@@ -111,6 +114,32 @@ class PackedMemMapDatasetContinuous(_Blocks):
         """Return many blocks, each as `ds[i]`; torch's DataLoader calls this."""
         return [self[index] for index in indices]
 
+    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
+        """Return the text of a block, with special tokens.
+
+        Args:
+            index: Number of the block.
+            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
+                data names, which is checked by its hash.
+
+        Raises:
+            IndexError: If there is no such block.
+            TokenizerError: If the tokenizer is not found, or is another one.
+        """
+        return _decode(self.path, self[operator.index(index)], tokenizer)
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "path": self.path,
+            "blocks": len(self),
+            "block size": self.block_size,
+            "tokens": self.header.num_tokens,
+            "file": describe_files((self.path,)),
+            "version": self.header.version.name,
+            "tokenizer": describe_tokenizer(_prefix(self.path)),
+        }
+        return html_table("PackedMemMapDatasetContinuous", facts)
+
     def __reduce__(self) -> tuple[Any, ...]:
         is_torch = self._make_tensor is not None
         return _open_continuous, (self.path, self.block_size, self.reuse_last_target, self.header.version, is_torch)
@@ -179,6 +208,32 @@ class PackedMemMapDatasetMegatron(_Blocks):
         """Return many blocks, each as `ds[i]`; torch's DataLoader calls this."""
         return [self[index] for index in indices]
 
+    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
+        """Return the text of a block, with special tokens.
+
+        Args:
+            index: Number of the block.
+            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
+                data names, which is checked by its hash.
+
+        Raises:
+            IndexError: If there is no such block.
+            TokenizerError: If the tokenizer is not found, or is another one.
+        """
+        return _decode(self.path, self[operator.index(index)], tokenizer)
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "path": self.path,
+            "blocks": len(self),
+            "block size": self.block_size,
+            "tokens": self.header.num_tokens,
+            "file": describe_files((self.path,)),
+            "version": self.header.version.name,
+            "tokenizer": describe_tokenizer(_prefix(self.path)),
+        }
+        return html_table("PackedMemMapDatasetMegatron", facts)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _open_megatron, (self.path, self.block_size, self.header.version, self._make_tensor is not None)
 
@@ -236,6 +291,32 @@ class PbinDocuments:
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
         """Return many documents, each as `ds[i]`; torch's DataLoader calls this."""
         return [self[index] for index in indices]
+
+    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
+        """Return the text of a document, with special tokens.
+
+        Args:
+            index: Number of the document.
+            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
+                data names, which is checked by its hash.
+
+        Raises:
+            IndexError: If there is no such document.
+            TokenizerError: If the tokenizer is not found, or is another one.
+        """
+        return _decode(self.path, self[operator.index(index)], tokenizer)
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "path": self.path,
+            "documents": len(self),
+            "tokens": self.num_tokens,
+            "bytes per token": self.header.token_bytes,
+            "file": describe_files((self.path,)),
+            "version": self.header.version.name,
+            "tokenizer": describe_tokenizer(_prefix(self.path)),
+        }
+        return html_table("PbinDocuments", facts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _open_documents, (self.path, self.header.version, self._make_tensor is not None)
@@ -298,6 +379,15 @@ def _checked(index: SupportsIndex, length: int, *, what: str = "block") -> int:
         msg = f"expected a {what} from 0 to {length - 1}, got {number}"
         raise IndexError(msg)
     return number % length
+
+
+def _prefix(path: str) -> str:
+    """Return the path of a `.pbin` without its suffix, which its manifest's path begins with."""
+    return path.removesuffix(".pbin")
+
+
+def _decode(path: str, tokens: Any, tokenizer: TokenizerLike | None) -> str:  # noqa: ANN401 - an array or a tensor
+    return decode_tokens(np.asarray(tokens), prefix=_prefix(path), tokenizer=tokenizer)
 
 
 def _open_continuous(

@@ -6,12 +6,13 @@ import operator
 import os
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
+from dsindex.datasets.tables import describe_files, html_table
 from dsindex.datasets.tensors import tensor_maker
 from dsindex.errors import BadRecordError, InputError
 from dsindex.formats.raw_index import create_raw_index, raw_index_path, read_raw_index
 from dsindex.regular_files import open_unbuffered
 from dsindex.storage import read_into
-from dsindex.text.tokenizer import Tokenizer, load_tokenizer
+from dsindex.text.tokenizer import Tokenizer, decode, load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,6 +80,14 @@ class RawLines:
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[bytes]:
         """Return many lines, each as `ds[i]`; torch's DataLoader calls this."""
         return [self[index] for index in indices]
+
+    def decode(self, index: SupportsIndex) -> str:
+        """Return a line as text, with U+FFFD for bytes that are not UTF-8."""
+        return self[index].decode(errors="replace")
+
+    def _repr_html_(self) -> str:
+        files = describe_files((self.path, self.index_path))
+        return html_table("RawLines", {"path": self.path, "index": self.index_path, "lines": len(self), "files": files})
 
     def __repr__(self) -> str:
         return f"RawLines({self.path!r}: {len(self):,} lines)"
@@ -182,6 +191,25 @@ class MemMapDataset:
             reason = f"expected a string from the jq pattern {self.jq_pattern!r}, got {kind}; change the pattern"
             raise BadRecordError(self.lines.path, self.lines.offset(index), reason)
         return found
+
+    def decode(self, index: SupportsIndex) -> str:
+        """Return the text of a line's tokens, with special tokens, by the dataset's own tokenizer.
+
+        Raises:
+            IndexError: If there is no such line.
+            BadRecordError: If the jq pattern does not return a string.
+        """
+        return decode(self.tokenizer, self[operator.index(index)].tolist())
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "path": self.lines.path,
+            "lines": len(self),
+            "jq pattern": self.jq_pattern,
+            "tokenizer": self.tokenizer.name,
+            "engine": self._engine.name,
+        }
+        return html_table("MemMapDataset", facts)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in self.__dict__.items() if name != "_program"}

@@ -78,6 +78,22 @@ def kernel_folder(source_path: str) -> str:
     return os.path.join(base, "dsindex", "kernels", f"{Path(source_path).stem}-{key.hexdigest()[:32]}")
 
 
+def why_unusable(folder: str) -> str | None:
+    """Return why a folder, or the nearest one above it that exists, cannot keep kernels; None if it can.
+
+    Nothing is made or changed.
+    """
+    place = folder
+    while not os.path.lexists(place) and os.path.dirname(place) != place:
+        place = os.path.dirname(place)
+    if not os.path.isdir(place):
+        return f"{place} is no folder"
+    found = os.stat(place)
+    if place == folder and (found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+        return f"{place} belongs to another user or can be written by others"
+    return None if os.access(place, os.W_OK | os.X_OK) else f"{place} cannot be written"
+
+
 def _make_private(folder: str) -> None:
     """Make the folder, for this user alone.
 

@@ -17,6 +17,8 @@ from dsindex.shards.provenance import ROWS_PER_GROUP, count_rows, groups_with_li
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
 LARGEST_MANIFEST_BYTES = 256 << 20
 
 
@@ -69,13 +71,17 @@ class Origins:
         """
         rows: dict[int, tuple[int, int, int]] = {}
         numbers = np.unique(np.asarray(documents, np.int64))
-        for own in np.split(numbers, np.flatnonzero(np.diff(numbers // ROWS_PER_GROUP)) + 1):
-            if not len(own):
-                continue
+
+        def read(own: NDArray[np.int64]) -> dict[int, tuple[int, int, int]]:
             begin = int(own[0])
             columns = read_rows(self._provenance, begin, int(own[-1]) + 1)
             picked = (column[own - begin].tolist() for column in columns)
-            rows.update(zip(own.tolist(), zip(*picked, strict=True), strict=True))
+            return dict(zip(own.tolist(), zip(*picked, strict=True), strict=True))
+
+        groups = np.split(numbers, np.flatnonzero(np.diff(numbers // ROWS_PER_GROUP)) + 1) if len(numbers) else []
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for found in pool.map(read, groups):
+                rows.update(found)
         return [self._line(*rows[int(document)]) for document in documents]
 
     def absolute_path(self, number: int) -> str:

@@ -158,7 +158,7 @@ def test_input_that_changes_under_way_stops_the_build(
     out.mkdir()
     copy = tmp_path / "copy.jsonl"
     shutil.copyfile(corpus, copy)
-    strike = Strike(at=40, what=what, target=str(copy))
+    strike = Strike(at=30, what=what, place=".build/shards", target=str(copy))
     assert_clean_stop(zygote.run(tmp_path / "run", command(copy, out), strike), "copy.jsonl", said)
     assert not list(out.glob("*.idx"))
     # What became of the input is another plan, and that is said by name.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import pytest
 
 from dsindex.errors import BadRecordError, TaskError
 from tests.support.processes import PATIENCE_SECONDS, wait_until
+from tests.workflows.test_executors import die, fail, process_id
 from workflows.execution.calls import Call
 from workflows.execution.dispatch import DispatchStatistics, RetryPolicy, run_calls
 
@@ -22,18 +22,6 @@ if TYPE_CHECKING:
     from workflows.execution.ray_executor import RayExecutor
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
-
-
-def process_id(_number: int) -> int:
-    return os.getpid()
-
-
-def fail(_number: int) -> None:
-    raise BadRecordError("f.jsonl", 7, "broken")
-
-
-def die(_number: int) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wait_for(path: str) -> int:

@@ -89,7 +89,7 @@ def _join(named: str, *, ship_code: bool) -> None:
     """Join a cluster."""
     source = "RAY_ADDRESS" if named == os.environ.get("RAY_ADDRESS") else "--address"
     token = find_token()
-    address, source = _locate(named, source)
+    address, source = locate(named, source)
     check_head(address, token, source=source)
     # Ray replaces the name of this machine's own interface by the machine's address.
     reached = Address(host=services.resolve_ip_for_localhost(address.host), port=address.port)
@@ -112,8 +112,12 @@ def _join(named: str, *, ship_code: bool) -> None:
         _init(address=str(address), runtime_env=runtime_env)
 
 
-def _locate(named: str, source: str) -> tuple[Address, str]:
+def locate(named: str, source: str) -> tuple[Address, str]:
     """Return the address of a cluster's head, and what named it.
+
+    Args:
+        named: HOST:PORT, HOST, or auto for the cluster in RAY_ADDRESS or else on this machine.
+        source: What named it, for messages: --address or RAY_ADDRESS.
 
     Raises:
         TaskError: If there is no cluster on this machine, or the address is none.

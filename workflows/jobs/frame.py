@@ -302,6 +302,7 @@ def _make_and_publish(job: Job, work: Work, standings: Sequence[Standing], began
         shards=made.num_shards,
         engine=job.engine,
         num_reference_texts=made.num_reference_texts,
+        tokenizer_path=_tokenizer_path(job),
     )
     for standing in standings:
         require_unchanged(standing)
@@ -312,6 +313,14 @@ def _make_and_publish(job: Job, work: Work, standings: Sequence[Standing], began
     _remove_obsolete(job, work.ledger)
     work.ledger.record_finished()
     return contents, run
+
+
+def _tokenizer_path(job: Job) -> str | None:
+    """Return the path of a job's tokenizer; None if it has none, a name in the hub, or a path that is not UTF-8."""
+    path = getattr(job.config, "tokenizer_model", None)
+    if not isinstance(path, str) or not os.path.exists(path):
+        return None
+    return None if any("\udc80" <= character <= "\udcff" for character in os.path.abspath(path)) else path
 
 
 def _record_publishing(job: Job, standings: Sequence[Standing], datasets: Sequence[Dataset], ledger: Ledger) -> None:

@@ -19,21 +19,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 COMMANDS = {
-    "build": ("tokenize JSONL and merge it into one dataset per key", "workflows.commands.build"),
+    "build": ("tokenize text and merge it into one dataset per key", "workflows.commands.build"),
     "plan": ("estimate the size, time and memory of a build from a sample", "workflows.commands.plan"),
     "merge": ("merge datasets into one", "workflows.commands.merge"),
     "index": ("build the document, sample and shuffle indices of a training job", "workflows.commands.index"),
+    "compare": ("tell whether two datasets are the same, and by which rule they differ", "workflows.commands.compare"),
     "verify": ("prove that a dataset is intact", "workflows.commands.verify"),
     "trace": ("show where samples come from, and which samples have a line", "workflows.commands.trace"),
     "repair": ("restore a damaged dataset, in new files", "workflows.commands.repair"),
     "raw-index": ("write Modalities' index of the lines of a JSONL file", "workflows.commands.raw_index"),
     "convert": ("convert an MMIDIDX dataset to a .pbin of Modalities, or back", "workflows.commands.convert"),
-    "pack": ("tokenize JSONL into a .pbin of Modalities, or join .pbin files", "workflows.commands.pack"),
+    "pack": ("tokenize text into a .pbin of Modalities, or join .pbin files", "workflows.commands.pack"),
     "instruct": ("turn conversations into tokens, loss masks and packed blocks", "workflows.commands.instruct"),
     "submit": ("run a command on a cluster, through its job server", "workflows.commands.submit"),
     "status": ("show the state of a submitted job", "workflows.commands.status"),
     "logs": ("show or follow the log of a submitted job", "workflows.commands.logs"),
     "stop": ("stop a submitted job", "workflows.commands.stop"),
+    "doctor": ("examine this machine, for a job or a bug report", "workflows.commands.doctor"),
     "demo": ("run the main job on generated text", "workflows.commands.demo"),
 }
 """Name → (summary, module); a module has DESCRIPTION, add_arguments(parser) and run(options) -> exit code.
@@ -117,7 +119,7 @@ def make_parser(command: str | None) -> Parser:
     """Return the parser of the command line, with the flags of one command only."""
     parser = Parser(
         prog="dsindex",
-        description="Training data for language models: from JSONL to a merged, indexed Megatron dataset.",
+        description="Training data for language models: from text to a merged, indexed Megatron dataset.",
         epilog=EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"dsindex {dsindex.__version__}")

@@ -250,6 +250,8 @@ class Run(_Part):
     """Version of dsindex."""
     python: str = ""
     engine: RecordedEngine | None = None
+    tokenizer_path: str | None = None
+    """Absolute path of the tokenizer, so that it is found again; `content` identifies it."""
 
 
 class Manifest(_Part):

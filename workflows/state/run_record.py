@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dsindex
 from workflows.state.manifest import RecordedEngine, Run
@@ -26,6 +27,7 @@ def describe_run(
     shards: int,
     engine: Engine | None = None,
     num_reference_texts: int = 0,
+    tokenizer_path: str | None = None,
 ) -> Run:
     """Return when, where and with what a plan was carried out.
 
@@ -37,8 +39,13 @@ def describe_run(
         shards: Number of shards.
         engine: The engine, if the job encodes.
         num_reference_texts: Texts that the reference encoded although the engine is a faster one.
+        tokenizer_path: Path of the tokenizer; None if it has none.
     """
-    encoded = {} if engine is None else {"engine": _describe_engine(engine, num_reference_texts)}
+    encoded: dict[str, Any] = {}
+    if engine is not None:
+        encoded["engine"] = _describe_engine(engine, num_reference_texts)
+    if tokenizer_path is not None:
+        encoded["tokenizer_path"] = os.path.abspath(tokenizer_path)
     return Run(
         plan=plan.to_json(),
         started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),

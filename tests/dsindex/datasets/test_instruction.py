@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,6 +123,21 @@ def test_packed_dataset_gives_every_conversation_once_with_its_mask(tmp_path: Pa
     assert stack_blocks([dataset[0], dataset[-1]]).tokens.shape == (2, 8)
     with pytest.raises(IndexError, match=r"a block in \[0, 4\)"):
         dataset[4]
+
+
+def test_packed_dataset_decodes_blocks_without_padding_and_is_a_table(tmp_path: Path) -> None:
+    prefix, texts, _ = write_dataset(tmp_path, [5, 3])
+    dataset = PackedInstructionDataset(prefix, sequence_length=8, pad_id=3, packed=False)
+    tokenizer = SimpleNamespace(decode=lambda ids, **_: " ".join(map(str, ids)))
+    assert dataset.decode(-1, tokenizer=tokenizer) == " ".join(map(str, texts[1].tolist()))
+    with pytest.raises(IndexError, match="a block in"):
+        dataset.decode(2, tokenizer=tokenizer)
+    assert "<th>conversations</th><td>2</td>" in dataset._repr_html_()
+
+
+def test_table_of_records_has_their_fields(jsonl: Path) -> None:
+    dataset = InstructionDataset(jsonl, tokenizer=train("bytes"), jq_patterns=PATTERNS, special_tokens=SPECIAL)
+    assert "<th>records</th><td>3</td>" in dataset._repr_html_()
 
 
 def test_packed_dataset_reads_the_plan_that_is_there(tmp_path: Path) -> None:

@@ -1,0 +1,227 @@
+"""Texts of token ids, by the tokenizer that a dataset's manifest names, or by one that is given.
+
+The manifest (docs/formats.md) names a tokenizer and its SHA-256. It is looked for where it was, under
+that name in the working folder, beside the data and in the folder above, or in the hub's cache, and used only if the
+hash is the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from dsindex.errors import FormatError, TokenizerError
+from dsindex.json_text import decode_json, encode_json
+from dsindex.regular_files import open_file
+from dsindex.text.tokenizer import Tokenizer, TokenizerOptions, decode, load_tokenizer, shared_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import ArrayLike, NDArray
+
+MANIFEST_SUFFIX = ".manifest.json"
+LARGEST_MANIFEST_BYTES = 256 << 20
+
+TokenizerLike: TypeAlias = "Tokenizer | str | os.PathLike[str] | Any"
+"""A tokenizer, the path of one or its name in the hub; or an object with `decode`, as of tokenizers or transformers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedTokenizer:
+    """The tokenizer that a manifest names."""
+
+    name: str
+    sha256: str
+    revision: str | None
+    """The commit in the hub; None for a path."""
+    options: bytes
+    """What was given beside the tokenizer's file, as JSON."""
+    path: str | None = None
+    """Where it was when the dataset was made."""
+
+
+def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | None = None) -> str:
+    """Return the text of token ids, with special tokens by their names.
+
+    Args:
+        tokens: Token ids; negative ones, which pad samples, are left out.
+        prefix: Path of the dataset without suffix; its manifest names the tokenizer.
+        tokenizer: The tokenizer to use, whatever the manifest names.
+
+    Raises:
+        TokenizerError: If no tokenizer is named or found, it is another one, or it does not have an id.
+        FormatError: If the manifest is damaged.
+        TypeError: If the ids are not integers, or the tokenizer is something else.
+    """
+    ids = np.asarray(tokens)
+    if ids.dtype.kind not in "iu" and ids.size:
+        msg = f"{prefix}: expected integer tokens to decode, got {ids.dtype}"
+        raise TypeError(msg)
+    kept = ids[ids >= 0] if ids.dtype.kind == "i" else ids
+    if tokenizer is None:
+        return _decode_known(_recorded_tokenizer(prefix), kept)
+    if isinstance(tokenizer, str | os.PathLike):
+        return _decode_known(_load_given(os.fspath(tokenizer)), kept)
+    if isinstance(tokenizer, Tokenizer):
+        return _decode_known(tokenizer, kept)
+    if not hasattr(tokenizer, "decode"):
+        msg = f"tokenizer: expected a path or a tokenizer with decode(), got {type(tokenizer).__name__}"
+        raise TypeError(msg)
+    return str(tokenizer.decode(kept.tolist(), skip_special_tokens=False))
+
+
+def read_named_tokenizer(prefix: str) -> NamedTokenizer | None:
+    """Return the tokenizer in the manifest of a dataset; None if there is no manifest, or it names none.
+
+    Raises:
+        FormatError: If the manifest is damaged.
+    """
+    path = f"{prefix}{MANIFEST_SUFFIX}"
+    try:
+        with open_file(path) as file:
+            content = file.read(LARGEST_MANIFEST_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        msg = f"{path}: cannot be read as a manifest ({error.strerror}); restore the file"
+        raise FormatError(msg) from error
+    try:
+        if len(content) > LARGEST_MANIFEST_BYTES:
+            msg = f"more than {LARGEST_MANIFEST_BYTES} bytes"
+            raise ValueError(msg)
+        return _parse(decode_json(content))
+    except (ValueError, RecursionError) as error:
+        msg = f"{path}: expected a manifest of dsindex ({error}); restore the file"
+        raise FormatError(msg) from error
+
+
+def _parse(manifest: object) -> NamedTokenizer | None:
+    """Return the tokenizer in a parsed manifest.
+
+    Raises:
+        ValueError: If a field that it needs is of another kind.
+    """
+    content = manifest.get("content") if isinstance(manifest, dict) else None
+    if not isinstance(content, dict):
+        msg = "there is no content"
+        raise ValueError(msg)
+    recorded = content.get("tokenizer")
+    if recorded is None:
+        return None
+    known = recorded if isinstance(recorded, dict) else {}
+    name, sha256, revision, options = (known.get(key) for key in ("name", "sha256", "revision", "options"))
+    if not isinstance(name, str) or not isinstance(sha256, str) or not isinstance(revision, str | None):
+        msg = "its tokenizer has no name and sha256"
+        raise ValueError(msg)
+    options = {} if options is None else options
+    if not isinstance(options, dict) or not options.keys() <= {field.name for field in fields(TokenizerOptions)}:
+        msg = "its tokenizer has unknown options"
+        raise ValueError(msg)
+    run = manifest.get("run") if isinstance(manifest, dict) else None
+    path = run.get("tokenizer_path") if isinstance(run, dict) else None
+    return NamedTokenizer(
+        name=name,
+        sha256=sha256,
+        revision=revision,
+        options=encode_json(options),
+        path=path if isinstance(path, str) else None,
+    )
+
+
+def _recorded_tokenizer(prefix: str) -> Tokenizer:
+    named = read_named_tokenizer(prefix)
+    if named is None:
+        msg = (
+            f"{prefix}{MANIFEST_SUFFIX}: expected a manifest that names the dataset's tokenizer, found none; pass "
+            f"tokenizer=, the path of the tokenizer"
+        )
+        raise TokenizerError(msg)
+    return _load_named(named, os.path.dirname(os.path.abspath(prefix)), os.getcwd())
+
+
+@functools.lru_cache(maxsize=8)
+def _load_named(named: NamedTokenizer, folder: str, working_folder: str) -> Tokenizer:
+    """Load the tokenizer that a manifest names.
+
+    Args:
+        named: The tokenizer.
+        folder: The folder of the dataset.
+        working_folder: The folder from which paths count, which is part of what the result depends on.
+
+    Raises:
+        TokenizerError: If there is none of that name, or it is another one.
+    """
+    given = decode_json(named.options).items()
+    options: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given}
+    others = []
+    for path in _places(named, folder):
+        try:
+            tokenizer = load_tokenizer(path, options=TokenizerOptions(**options))
+        except TokenizerError as error:  # another file of that name
+            others.append(str(error))
+            continue
+        except (TypeError, ValueError) as error:
+            msg = f"{named.name}: expected options of a tokenizer in the manifest, got {options}; it is damaged"
+            raise TokenizerError(msg) from error
+        if tokenizer.sha256 == named.sha256:
+            return tokenizer
+        others.append(f"{path} has {tokenizer.sha256[:16]}…")
+    found = "; ".join(others) or f"found none where it was, nor by that name in {working_folder} or beside the data"
+    msg = (
+        f"expected the tokenizer {named.name!r} with sha256 {named.sha256[:16]}… that the dataset was made with, "
+        f"{found}; pass tokenizer=, its path"
+    )
+    raise TokenizerError(msg)
+
+
+def _places(named: NamedTokenizer, folder: str) -> Iterator[str]:
+    """Yield where the tokenizer may be, in the order to look."""
+    if named.revision is not None:
+        yield f"{named.name}@{named.revision}"
+        return
+    if "vocab_file" in decode_json(named.options):
+        yield named.name
+        return
+    beside = (os.path.join(folder, named.name), os.path.join(folder, "..", named.name))
+    for path in dict.fromkeys((named.path, named.name, *beside)):
+        if path is not None and os.path.exists(path):
+            yield path
+
+
+def _load_given(path: str) -> Tokenizer:
+    """Load a tokenizer, or return the one that was loaded from the same files before."""
+    try:
+        found = os.stat(path)
+    except OSError:  # a name in the hub
+        return _load_once(path, 0, 0)
+    if os.path.isdir(path):  # its time says nothing of its files
+        newest = max((entry.stat().st_mtime_ns for entry in os.scandir(path) if entry.is_file()), default=0)
+        return _load_once(os.path.abspath(path), newest, 0)
+    return _load_once(os.path.abspath(path), found.st_mtime_ns, found.st_size)
+
+
+@functools.lru_cache(maxsize=8)
+def _load_once(path: str, changed_ns: int, size_bytes: int) -> Tokenizer:  # noqa: ARG001 - what the result depends on
+    return load_tokenizer(path)
+
+
+def _decode_known(tokenizer: Tokenizer, ids: NDArray[Any]) -> str:
+    """Return the text of ids, all of which the tokenizer must have."""
+    largest = int(ids.max()) if ids.size else 0
+    if largest >= tokenizer.vocabulary_size and not _has_id(tokenizer, largest):
+        msg = (
+            f"{tokenizer.name}: expected ids below its {tokenizer.vocabulary_size:,} tokens, got {largest}; the "
+            f"dataset was made with another tokenizer: pass that one as tokenizer="
+        )
+        raise TokenizerError(msg)
+    return decode(tokenizer, ids.tolist())
+
+
+def _has_id(tokenizer: Tokenizer, number: int) -> bool:
+    """Tell whether a tokenizer whose ids have holes has an id."""
+    return tokenizer.library == "tokenizers" and shared_tokenizer(tokenizer).id_to_token(number) is not None

@@ -1,0 +1,208 @@
+"""Texts of a dataset's items, and datasets as tables in notebooks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import tokenizers
+
+from dsindex.datasets import (
+    BlendedDataset,
+    GPTDataset,
+    IndexedDataset,
+    MemMapDataset,
+    PackedMemMapDatasetContinuous,
+    PbinDocuments,
+    RawLines,
+    SampleOptions,
+)
+from dsindex.datasets.gpt import DEFAULT_OPTIONS
+from dsindex.errors import FormatError, TokenizerError
+from dsindex.text.tokenizer import load_tokenizer
+from tests.support.golden import GOLDEN, MODALITIES, OWN, TOKENIZERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FIRST_TEXT = json.loads(Path(OWN.docs).read_text(encoding="utf-8").splitlines()[0])["text"]
+EOD = "<|endoftext|>"
+
+
+def write_manifest(prefix: Path, *, path: Path | None = None, **tokenizer: Any) -> None:
+    named = {"name": "plain", "sha256": load_tokenizer(str(TOKENIZERS["plain"])).sha256, **tokenizer}
+    run = {} if path is None else {"tokenizer_path": str(path)}
+    Path(f"{prefix}.manifest.json").write_text(json.dumps({"content": {"tokenizer": named}, "run": run}))
+
+
+def load_object(folder: Path) -> tokenizers.Tokenizer:
+    return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+@pytest.fixture
+def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A dataset with a manifest, in a folder with its tokenizer, which is not the working folder."""
+    (tmp_path / "out").mkdir()
+    for suffix in (".bin", ".idx"):
+        shutil.copy(GOLDEN / f"eod_text_document{suffix}", tmp_path / "out" / f"data{suffix}")
+    shutil.copytree(TOKENIZERS["plain"], tmp_path / "plain")
+    write_manifest(tmp_path / "out" / "data")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return tmp_path / "out" / "data"
+
+
+def samples_of(prefix: Path, *, options: SampleOptions = DEFAULT_OPTIONS) -> GPTDataset:
+    """Samples in the order of the documents; the last one has one token."""
+    dataset = IndexedDataset(prefix)
+    length = len(dataset[0])
+    rows = np.array([[0, 0], [1, 0], [1, 1]], np.int32)
+    order = np.arange(len(dataset), dtype=np.int32)
+    return GPTDataset(
+        dataset,
+        order,
+        rows,
+        np.arange(2, dtype=np.uint32),
+        sequence_length=length,
+        add_extra_token=False,
+        options=options,
+    )
+
+
+def test_sequences_and_documents_are_decoded_with_the_named_tokenizer(prefix: Path) -> None:
+    dataset = IndexedDataset(prefix)
+    assert dataset.decode(0) == dataset.decode_document(0) == dataset.decode(-len(dataset)) == FIRST_TEXT + EOD
+    with pytest.raises(IndexError, match="expected a sequence below"):
+        dataset.decode(len(dataset))
+
+
+@pytest.mark.parametrize(
+    "give",
+    [str, Path, lambda path: load_tokenizer(str(path)), lambda path: load_object(path)],
+    ids=["text", "path", "loaded", "object"],
+)
+def test_given_tokenizer_is_used(prefix: Path, give: Callable[[Path], Any]) -> None:
+    Path(f"{prefix}.manifest.json").unlink()
+    assert IndexedDataset(prefix).decode(0, tokenizer=give(TOKENIZERS["plain"])) == FIRST_TEXT + EOD
+
+
+def test_given_tokenizer_that_changed_is_read_again(prefix: Path, tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    shutil.copytree(TOKENIZERS["gpt2"], given)
+    dataset = IndexedDataset(prefix)
+    before = dataset.decode(0, tokenizer=given)
+    shutil.copy(TOKENIZERS["plain"] / "tokenizer.json", given)
+    (given / "tokenizer_config.json").unlink(missing_ok=True)
+    assert before != dataset.decode(0, tokenizer=given) == FIRST_TEXT + EOD
+
+
+def test_tokenizer_is_found_where_it_was(prefix: Path, tmp_path: Path) -> None:
+    (tmp_path / "plain").rename(tmp_path / "elsewhere" / "moved")
+    write_manifest(prefix, path=tmp_path / "elsewhere" / "moved")
+    assert IndexedDataset(prefix).decode(0) == FIRST_TEXT + EOD
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ({"sha256": "0" * 64}, "expected the tokenizer 'plain' with sha256 0{16}… .*/plain has [0-9a-f]{16}…"),
+        (
+            {"name": "gone"},
+            "expected the tokenizer 'gone' .* found none where it was, nor .*; pass tokenizer=, its path",
+        ),
+    ],
+)
+def test_other_tokenizer_is_refused(prefix: Path, named: dict[str, str], message: str) -> None:
+    write_manifest(prefix, **named)
+    with pytest.raises(TokenizerError, match=message):
+        IndexedDataset(prefix).decode(0)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"content": 3}', '{"content": {"tokenizer": {"name": 3}}}'])
+def test_damaged_manifest_is_an_error_and_no_obstacle_to_a_table(prefix: Path, text: str) -> None:
+    Path(f"{prefix}.manifest.json").write_text(text)
+    dataset = IndexedDataset(prefix)
+    with pytest.raises(FormatError, match="expected a manifest of dsindex"):
+        dataset.decode(0)
+    assert "<th>tokenizer</th>" not in dataset._repr_html_()
+
+
+def test_missing_manifest_says_what_to_pass(prefix: Path) -> None:
+    Path(f"{prefix}.manifest.json").unlink()
+    with pytest.raises(TokenizerError, match=r"data.manifest.json: expected .* found none; pass tokenizer="):
+        IndexedDataset(prefix).decode(0)
+
+
+def test_ids_that_the_tokenizer_lacks_are_refused() -> None:
+    small = load_tokenizer(str(TOKENIZERS["plain"]))
+    dataset = PbinDocuments(MODALITIES / "nonempty.pbin")
+    largest = max(int(document.max()) for document in dataset)
+    assert largest >= small.vocabulary_size
+    number = next(number for number, document in enumerate(dataset) if document.max() == largest)
+    with pytest.raises(TokenizerError, match=f"expected ids below its .* tokens, got {largest}"):
+        dataset.decode(number, tokenizer=small)
+
+
+@pytest.mark.parametrize("pad_token", [None, 0])
+def test_samples_are_decoded_without_padding(prefix: Path, pad_token: int | None) -> None:
+    dataset = samples_of(prefix, options=SampleOptions(pad_token=pad_token))
+    assert dataset.decode(0) == FIRST_TEXT + EOD
+    assert len(dataset.tokens(1)) == len(dataset.tokens(0))
+    only = IndexedDataset(prefix).get(1, 0, 1)
+    assert dataset.decode(1) == load_object(TOKENIZERS["plain"]).decode(only.tolist(), skip_special_tokens=False)
+    blend = BlendedDataset([dataset, dataset], np.array([1, 0], np.int16), np.array([0, 1], np.int64))
+    assert (blend.decode(0), blend.decode(1)) == (dataset.decode(0), dataset.decode(1))
+
+
+def test_documents_and_blocks_of_a_pbin_are_decoded() -> None:
+    text = json.loads((MODALITIES / "nonempty.jsonl").read_text(encoding="utf-8").splitlines()[0])["text"]
+    path, gpt2 = MODALITIES / "nonempty.pbin", TOKENIZERS["gpt2"]
+    assert PbinDocuments(path).decode(0, tokenizer=gpt2) == text + EOD
+    assert PackedMemMapDatasetContinuous(path, 2).decode(0, tokenizer=gpt2) in text
+
+
+def test_lines_are_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b'{"text": "one two"}\n')
+    lines = RawLines(path)
+    assert lines.decode(0) == '{"text": "one two"}'
+    assert MemMapDataset(path, tokenizer=TOKENIZERS["plain"], add_special_tokens=False).decode(0) == "one two"
+
+
+def test_tables_have_facts_and_escape_names(prefix: Path, tmp_path: Path) -> None:
+    named = tmp_path / "<b>&"
+    for suffix in (".bin", ".idx", ".manifest.json"):
+        shutil.copy(f"{prefix}{suffix}", f"{named}{suffix}")
+    write_manifest(named, name="<script>alert(1)</script>")
+    (lines := tmp_path / "<i>.jsonl").write_text('{"text": "x"}\n')
+    samples = samples_of(named)
+    pbin = shutil.copy(MODALITIES / "nonempty.pbin", tmp_path / "<u>.pbin")
+    tables = [
+        dataset._repr_html_()
+        for dataset in (
+            IndexedDataset(named),
+            samples,
+            BlendedDataset([samples], np.zeros(2, np.int16), np.arange(2, dtype=np.int64)),
+            PbinDocuments(pbin),
+            PackedMemMapDatasetContinuous(pbin, 4),
+            RawLines(lines),
+            MemMapDataset(lines, tokenizer=TOKENIZERS["plain"]),
+        )
+    ]
+    for table in tables:
+        assert table.startswith("<table><caption>")
+        assert not any(name in table for name in ("<b>", "<i>", "<u>", "<script>"))
+    assert f"<th>tokens</th><td>{IndexedDataset(named).num_tokens:,}</td>" in tables[0]
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;, sha256" in tables[0]
+    assert "<th>samples</th><td>2</td>" in tables[1]
+    assert "&lt;b&gt;&amp;: 2 samples" in tables[2]
+
+
+def test_table_of_a_closed_dataset(prefix: Path) -> None:
+    dataset = IndexedDataset(prefix)
+    dataset.close()
+    assert "<td>closed</td>" in dataset._repr_html_()

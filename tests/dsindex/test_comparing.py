@@ -1,0 +1,130 @@
+"""Two datasets are compared in blocks of any size; rules for the edges of documents are told from other differences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from dsindex import comparing
+from dsindex.comparing import Difference, Edges, compare_datasets
+from dsindex.datasets.indexed import IndexedDataset
+from tests.support.datasets import write_dataset
+from tests.support.golden import GOLDEN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from dsindex.comparing import Comparison
+
+BOS, EOD = 900, 901
+RNG = np.random.default_rng(5)
+TEXTS = [RNG.integers(1, 800, size=size).tolist() for size in (3, 0, 1, 7, 0, 40, 2, *RNG.integers(1, 30, size=60))]
+
+
+@pytest.fixture(autouse=True, params=[1, 50, 1 << 20])
+def _steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing, "BLOCK_TOKENS", request.param)
+    monkeypatch.setattr(comparing, "BLOCK_DOCUMENTS", max(1, request.param // 10))
+
+
+@pytest.fixture
+def compare(tmp_path: Path) -> Callable[..., Comparison]:
+    def compare_them(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]], dtype: str = "<u2") -> Comparison:
+        paths = []
+        for name, texts, own in (("a", one, "<u2"), ("b", other, dtype)):
+            documents = [[text] if len(text) else [] for text in texts]
+            paths.append(write_dataset(tmp_path / name, documents, dtype=np.dtype(own)))
+        return compare_datasets(*map(IndexedDataset, paths))
+
+    return compare_them
+
+
+def with_eod(text: list[int]) -> list[int]:
+    return [*text, EOD] if text else []
+
+
+def test_same_tokens_of_another_type_are_the_same(compare: Callable[..., Comparison]) -> None:
+    found = compare(TEXTS, TEXTS, "<i4")
+    assert found.is_same
+    assert found.difference is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "edges"),
+    [
+        (list(map(with_eod, TEXTS)), TEXTS, (Edges(last=EOD, num_empty=2), Edges(num_empty=2))),
+        (
+            [*map(with_eod, TEXTS)],
+            [[*text, EOD] for text in TEXTS],
+            (Edges(last=EOD, num_empty=2), Edges(last=EOD, num_edges_only=2)),
+        ),
+        (
+            [*map(with_eod, TEXTS)],
+            [with_eod(text) for text in TEXTS if text],
+            (Edges(last=EOD, num_empty=2), Edges(last=EOD)),
+        ),
+        (TEXTS, [[BOS, *text] for text in TEXTS], (Edges(num_empty=2), Edges(first=BOS, num_edges_only=2))),
+        (
+            [[BOS, *text, EOD] for text in TEXTS],
+            TEXTS,
+            (Edges(first=BOS, last=EOD, num_edges_only=2), Edges(num_empty=2)),
+        ),
+        (
+            [[BOS, *text] for text in TEXTS],
+            list(map(with_eod, TEXTS)),
+            (Edges(first=BOS, num_edges_only=2), Edges(last=EOD, num_empty=2)),
+        ),
+    ],
+    ids=["EOD", "empty texts as EOD", "empty texts left out", "BOS", "both", "one each"],
+)  # fmt: skip
+def test_rules_are_told(
+    one: list[list[int]], other: list[list[int]], edges: tuple[Edges, Edges], compare: Callable[..., Comparison]
+) -> None:
+    for first, second, expected in ((one, other, edges), (other, one, edges[::-1])):
+        found = compare(first, second)
+        assert not found.is_same
+        assert found.is_explained
+        assert found.edges == expected
+
+
+@pytest.mark.parametrize("number", [0, 5, len(TEXTS) - 1])
+def test_first_difference_is_found_with_and_without_a_rule(number: int, compare: Callable[..., Comparison]) -> None:
+    changed = [list(text) for text in TEXTS]
+    changed[number][-1] += 1
+    found = compare(TEXTS, changed)
+    assert found.difference == Difference(documents=(number, number), token=len(TEXTS[number]) - 1)
+    found = compare([with_eod(text) for text in changed if text], TEXTS)
+    before = sum(not text for text in TEXTS[:number])
+    assert found.difference == Difference(documents=(number - before, number), token=len(TEXTS[number]) - 1)
+    assert found.edges[0].last == EOD
+
+
+def test_a_document_more_is_a_difference(compare: Callable[..., Comparison]) -> None:
+    found = compare(TEXTS, TEXTS[:-1])
+    assert found.difference == Difference(documents=(len(TEXTS) - 1, None), token=0)
+    assert not found.same_tokens
+
+
+def test_boundaries_alone_differ(compare: Callable[..., Comparison], tmp_path: Path) -> None:
+    found = compare([[1, 2], [3]], [[1], [2, 3]])
+    assert found.same_tokens
+    assert not found.same_boundaries
+    assert found.difference == Difference(documents=(0, 0), token=1)
+    one = write_dataset(tmp_path / "one", [[[1, 2, 3]]])
+    other = write_dataset(tmp_path / "other", [[[1], [2, 3]]])
+    found = compare_datasets(IndexedDataset(one), IndexedDataset(other))
+    assert (found.same_tokens, found.same_boundaries, found.difference) == (True, False, None)
+
+
+def test_what_megatron_made_with_and_without_a_rule() -> None:
+    def compared(one: str, other: str) -> Comparison:
+        return compare_datasets(*(IndexedDataset(GOLDEN / f"{name}_text_document") for name in (one, other)))
+
+    assert compared("eod", "keys").is_same
+    assert compared("eod", "noeod").edges == (Edges(last=0, num_empty=2), Edges(num_empty=2))
+    found = compared("bos", "nobos")
+    assert found.is_explained
+    assert (found.edges[0].first, found.edges[0].num_edges_only, found.edges[1].num_empty) == (0, 2, 2)

@@ -1,0 +1,144 @@
+"""`dsindex compare`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from dsindex.amounts import count
+from workflows.jobs.compare import run_compare
+from workflows.progress.choice import make_reporter
+from workflows.progress.standard_streams import write_json, write_lines
+
+if TYPE_CHECKING:
+    import argparse
+
+    from dsindex.comparing import Edges
+    from workflows.jobs.compare import CompareReport, Excerpt
+
+DESCRIPTION = """\
+Tell whether two datasets have the same tokens, and if not, where they first differ and by which rule:
+what ends and begins documents (EOD, BOS), what became of empty texts, where documents end, or the
+tokens of a text themselves. Both may be of any tool: MMIDIDX pairs or .pbin files. Where there are
+manifests, differences of inputs, tokenizer, options and counts are listed, too.
+
+The exit code is 1 if they differ."""
+EXAMPLES = ("dsindex compare out/docs_text_document /old/docs_text_document",)
+REQUIRED = {"first": "", "second": ""}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `dsindex compare`."""
+    parser.add_argument("first", metavar="A", help="PREFIX or FILE.pbin")
+    parser.add_argument("second", metavar="B", help="PREFIX or FILE.pbin")
+    parser.add_argument(
+        "--tokenizer-model",
+        metavar="PATH",
+        help="the tokenizer that shows the text of what differs (default: the one in each manifest)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare two datasets and print what was found."""
+    with make_reporter() as reporter:
+        report = run_compare(options.first, options.second, tokenizer=options.tokenizer_model, reporter=reporter)
+    if options.json:
+        write_json(sys.stdout, {"is_same": report.is_same, **_plain(report)})
+    else:
+        write_lines(describe_comparison(report))
+    return 0 if report.is_same else 1
+
+
+def _plain(report: CompareReport) -> dict[str, object]:
+    sides = [
+        {"path": side.path, "documents": side.num_documents, "tokens": side.num_tokens, "dtype": side.dtype}
+        for side in report.sides
+    ]
+    return {
+        "sides": sides,
+        "comparison": asdict(report.comparison),
+        "first_difference": [None if excerpt is None else asdict(excerpt) for excerpt in report.excerpts],
+        "same_text": report.same_text,
+        "settings": [{"name": name, "a": a, "b": b} for name, a, b in report.settings],
+    }
+
+
+def describe_comparison(report: CompareReport) -> str:
+    """Return the result as text."""
+    lines = [
+        f"{name}  {side.path}: {count(side.num_documents, 'document')}, {count(side.num_tokens, 'token')} "
+        f"of type {side.dtype}"
+        for name, side in zip("AB", report.sides, strict=True)
+    ]
+    lines += ["the same" if report.is_same else "DIFFERENT", *_describe_rules(report)]
+    lines += _describe_difference(report)
+    if report.settings:
+        width = max(len(name) for name, _, _ in report.settings)
+        lines += ["settings and counts:"]
+        lines += [f"  {name:{width}}  A {a} · B {b}" for name, a, b in report.settings]
+    return "\n".join(lines) + "\n"
+
+
+def _describe_rules(report: CompareReport) -> list[str]:
+    comparison = report.comparison
+    if comparison.is_same:
+        return []
+    lines = []
+    if comparison.same_tokens:
+        what = "documents" if comparison.difference is not None else "sequences within documents"
+        lines.append(f"  the tokens are the same one after the other; the boundaries of {what} differ")
+    a, b = comparison.edges
+    lines += [f"  rule: {sentence}" for sentence in _describe_edges(a, b)]
+    if not lines and comparison.difference is not None:
+        lines.append("  no rule for the edges of documents explains it")
+    elif comparison.difference is None and not comparison.same_tokens:
+        lines.append("  that is all: apart from it every document has the same tokens")
+    return lines
+
+
+def _describe_edges(a: Edges, b: Edges) -> list[str]:
+    sentences = []
+    for place, mine, other in (("end", a.last, b.last), ("begin", a.first, b.first)):
+        name = {"end": "EOD", "begin": "BOS"}[place]
+        if mine != other:
+            sentences += [
+                f"{side} {place}s documents with token {token} ({name}?), {elsewhere} does not"
+                for side, token, elsewhere in (("A", mine, "B"), ("B", other, "A"))
+                if token is not None
+            ]
+    if (a.num_empty, a.num_edges_only) != (b.num_empty, b.num_edges_only):
+        sentences.append(f"empty texts: A has {_describe_empty(a)}, B has {_describe_empty(b)}")
+    return sentences
+
+
+def _describe_empty(edges: Edges) -> str:
+    parts = []
+    if edges.num_empty:
+        parts.append(count(edges.num_empty, "empty document"))
+    if edges.num_edges_only:
+        parts.append(f"{count(edges.num_edges_only, 'document')} of such tokens only")
+    return " and ".join(parts) or "none"
+
+
+def _describe_difference(report: CompareReport) -> list[str]:
+    if report.comparison.difference is None:
+        return []
+    lines = ["  first difference:" if not report.comparison.is_explained else "  difference:"]
+    for name, excerpt in zip("AB", report.excerpts, strict=True):
+        lines += _describe_excerpt(name, excerpt)
+    if report.same_text:
+        lines.append("    both tokenize the same text: another tokenizer, or special tokens read in another way")
+    elif report.same_text is False:
+        lines.append("    the texts differ, too")
+    return lines
+
+
+def _describe_excerpt(name: str, excerpt: Excerpt | None) -> list[str]:
+    if excerpt is None:
+        return [f"    {name}  has no further document"]
+    place = f"document {excerpt.document:,}" + ("" if excerpt.source is None else f" ({excerpt.source})")
+    ids = f"… {' '.join(map(str, excerpt.before))} | {' '.join(map(str, excerpt.ids)) or 'end'}"
+    text = [] if excerpt.text is None else [f"       {excerpt.text!r}"]
+    return [f"    {name}  {place}: {ids}", *text]

@@ -1,0 +1,1 @@
+"""What `dsindex doctor` looks at: software, machine, folders, tokenizer, Ray and compiled kernels."""
