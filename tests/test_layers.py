@@ -24,7 +24,7 @@ LAYERS = [
     {"dsindex.formats", "dsindex.text"},
     {"dsindex.indices"},
     {"dsindex.shards", "dsindex.merging"},
-    {"dsindex.instruction"},
+    {"dsindex.instruction", "dsindex.tracing"},
     {"dsindex.datasets"},
     {
         *("dsindex.checks", "dsindex.rescue", "dsindex.conversion"),

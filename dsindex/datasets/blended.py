@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
@@ -13,6 +14,8 @@ from dsindex.datasets.index_files import open_index_array, sample_numbers
 from dsindex.datasets.tables import html_table
 from dsindex.errors import FormatError
 from dsindex.indices.cache import BLENDED_CLASS, cache_files, read_description
+from dsindex.tracing.samples import LocatedSample, SampleTrace, trace_samples
+from dsindex.tracing.search import Occurrence, find_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,6 +136,45 @@ class BlendedDataset:
         """Return the datasets and sequences that a sample's tokens come from, as `GPTDataset.parts` does."""
         dataset_id, sample = self._locate(index)
         return self.datasets[dataset_id].parts(sample)
+
+    def trace(self, index: SupportsIndex) -> SampleTrace:
+        """Return the documents and lines that a sample's tokens come from, as `GPTDataset.trace` does."""
+        return trace_samples([self.locate(index)])[0]
+
+    def locate(self, index: SupportsIndex) -> LocatedSample:
+        """Return a sample's number, dataset and parts, for `trace_samples`, which traces many at once."""
+        dataset_id, sample = self._locate(index)
+        number = index.__index__()
+        own = self.datasets[dataset_id].locate(sample)
+        return replace(own, sample=number + len(self) if number < 0 else number, dataset=int(dataset_id))
+
+    def find_document(self, dataset_id: int, document: SupportsIndex) -> list[Occurrence]:
+        """Return where the tokens of a document occur in the blend's samples, by sample number.
+
+        Args:
+            dataset_id: Number of the document's dataset in the blend.
+            document: Number of the document in that dataset.
+
+        Raises:
+            IndexError: If there is no such dataset or document.
+            FormatError: If the indices point outside the data.
+        """
+        if not 0 <= dataset_id < len(self.datasets):
+            msg = f"expected a dataset below {len(self.datasets)}, got {dataset_id}"
+            raise IndexError(msg)
+        dataset = self.datasets[dataset_id]
+        own = dataset.find_document(document)
+        if not own:
+            return []
+        samples = np.array([each.sample for each in own], np.int64)
+        numbers = find_pairs(self.dataset_index, self.dataset_sample_index, dataset_id, samples, len(dataset))
+        in_blend: dict[int, list[int]] = {}
+        for number, sample in zip(numbers.tolist(), self.dataset_sample_index[numbers].tolist(), strict=True):
+            in_blend.setdefault(sample, []).append(number)
+        found = [
+            replace(each, sample=number, dataset=dataset_id) for each in own for number in in_blend.get(each.sample, ())
+        ]
+        return sorted(found, key=lambda each: (each.sample, each.sequence, each.offset))
 
     def batch(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Return the tokens of many samples at once, each as `tokens` does, shape [n, sequence_length (+ 1)]."""

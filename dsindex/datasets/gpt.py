@@ -7,6 +7,7 @@ sample begins, and the shuffle index sets the order of training. All three are m
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -19,6 +20,8 @@ from dsindex.datasets.tables import describe_tokenizer, html_table
 from dsindex.datasets.tensors import convert_arrays, tensor_maker
 from dsindex.errors import FormatError
 from dsindex.indices.cache import GPT_CLASS, read_description
+from dsindex.tracing.samples import LocatedSample, SampleTrace, trace_samples
+from dsindex.tracing.search import Occurrence, find_range, find_values, rows_with_position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -300,6 +303,52 @@ class GPTDataset:
                 part = SamplePart(prefix=self.dataset.prefix, sequence=sequence, offset=begin, num_tokens=end - begin)
                 parts.append(part)
         return parts
+
+    def trace(self, index: SupportsIndex) -> SampleTrace:
+        """Return the documents and the lines of the inputs that a sample's tokens come from.
+
+        Raises:
+            IndexError: If there is no such sample.
+            FormatError: If the indices point outside the data, or manifest or provenance are damaged.
+        """
+        return trace_samples([self.locate(index)])[0]
+
+    def locate(self, index: SupportsIndex) -> LocatedSample:
+        """Return a sample's number and parts, for `trace_samples`, which traces many at once."""
+        return LocatedSample(sample=self._number(index), dataset=0, data=self.dataset, parts=self.parts(index))
+
+    def find_document(self, document: SupportsIndex) -> list[Occurrence]:
+        """Return where the tokens of a document occur in the samples, by sample number.
+
+        Raises:
+            IndexError: If there is no such document.
+            FormatError: If the indices point outside the data.
+        """
+        sequences = self.dataset.document_sequences(document)
+        if not sequences:
+            return []
+        positions = find_range(self.document_index, sequences.start, sequences.stop)
+        seen: Counter[int] = Counter()
+        found = []
+        for position in positions.tolist():
+            sequence = int(self.document_index[position])
+            seen[sequence] += 1
+            length = int(self.dataset.sequence_lengths[sequence])
+            for row, begin, end in zip(
+                *rows_with_position(self.sample_index, position, length, self._extra), strict=True
+            ):
+                found.append((int(row), seen[sequence], sequence, int(begin), int(end)))
+        rows = np.array([row for row, *_ in found], np.int64)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            raise self._damaged(int(rows.max()))
+        numbers = find_values(self.shuffle_index, rows, len(self))
+        sample_of = dict(zip(self.shuffle_index[numbers].tolist(), numbers.tolist(), strict=True))
+        occurrences = [
+            Occurrence(sample=sample_of[row], epoch=epoch, sequence=sequence, offset=begin, num_tokens=end - begin)
+            for row, epoch, sequence, begin, end in found
+            if row in sample_of
+        ]
+        return sorted(occurrences, key=lambda each: (each.sample, each.sequence, each.offset))
 
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
         """Return the text of a sample, with special tokens and without padding.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 import numpy as np
@@ -238,7 +239,8 @@ class IndexedDataset:
         if not 0 <= number < len(self):
             raise self._no_such_sequence(index)
         # An empty document begins where the next one does, so the last one that begins at or before owns the sequence.
-        return int(np.searchsorted(self.document_indices, number, side="right")) - 1
+        # Not by numpy, which would copy the boundaries, as they are not aligned in the file.
+        return bisect_right(self.document_indices, number) - 1
 
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
         """Return the text of a sequence, with special tokens.

@@ -124,6 +124,26 @@ def read_rows(path: str, begin: int, end: int) -> Rows:
     return inputs, offsets, lines
 
 
+def groups_with_line(path: str, inputs: Iterable[int], line: int) -> list[int]:
+    """Return the numbers of the row groups that may have a line of any of the inputs, by their statistics.
+
+    Raises:
+        FormatError: If it is not a provenance file.
+    """
+    wanted = list(inputs)
+    with _opened(path) as file:
+        groups = range(file.metadata.num_row_groups)
+        return [number for number in groups if _may_have(file.metadata.row_group(number), wanted, line)]
+
+
+def _may_have(group: pq.RowGroupMetaData, inputs: Iterable[int], line: int) -> bool:
+    statistics = [group.column(number).statistics for number in (0, 2)]
+    first, second = (
+        (each.min, each.max) if each is not None and each.has_min_max else (-(2**63), 2**63) for each in statistics
+    )
+    return second[0] <= line <= second[1] and any(first[0] <= number <= first[1] for number in inputs)
+
+
 def read_source(path: str, document: int) -> Source:
     """Look up one document in a provenance file, reading the one row group that holds it.
 

@@ -12,7 +12,10 @@ from pydantic import TypeAdapter, ValidationError
 from dsindex.checks.source import SourceInput, SourceRange, SourceSettings, lay_out_range
 from dsindex.errors import InputError, TokenizerError
 from dsindex.shards.tokenize import fingerprint_input
+from dsindex.text.forms import TextPart
+from dsindex.text.parts import read_part
 from dsindex.text.patterns import parse_text_pattern
+from dsindex.text.records import TextColumn
 from dsindex.text.selection import Selection, open_selection
 from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer
 from workflows.execution.calls import Call
@@ -95,7 +98,7 @@ def open_recorded_source(
         )
         raise InputError(msg)
     options = content.options
-    tokenizer = _load_recorded(recorded, config.tokenizer_model)
+    tokenizer = load_recorded(recorded, config.tokenizer_model)
     provenance = f"{prefix}.{PROVENANCE_SUFFIX}"
     inputs, findings = _find_inputs(content.inputs, manifest.run.plan)
     settings = SourceSettings(
@@ -118,6 +121,34 @@ def open_recorded_source(
         shuffle_seed=options.shuffle_documents,
     )
     return RecordedSource(settings=settings, findings=tuple(findings))
+
+
+def read_document_text(manifest: Manifest, path: str, *, offset: int, format: InputFormat) -> str | None:
+    """Return the text of the record at an offset of an input, as the build read it; None if the values are no texts.
+
+    Args:
+        manifest: Of a dataset that was built from the input.
+        path: The input, unchanged since then.
+        offset: Byte offset of the record's line.
+        format: The format of the input, in the manifest.
+
+    Returns:
+        The text, in which several texts of one document are lines; None as well for an input that cannot be read from
+        the middle, such as a table or a compressed one.
+
+    Raises:
+        InputError: If the input cannot be read.
+    """
+    form = detect_form(path, shown_as=path, wanted=format)
+    selection = _recorded_selection(manifest.content, manifest.run.plan)
+    if selection is None or selection.vocabulary_size is not None or not form.can_seek:
+        return None
+    part = TextPart(path=path, begin=offset, end=offset + 1, form=form)
+    for block in read_part(part, keys=selection.names, selection=selection):
+        column = block.columns[selection.outputs[0]]
+        if isinstance(column, TextColumn) and len(block.offsets) == 1 and block.offsets[0] == offset:
+            return "\n".join(column.texts.to_pylist())
+    return None
 
 
 def _recorded_text(
@@ -175,8 +206,12 @@ def _other_keys(key: str, plan: Mapping[str, Any]) -> list[str]:
     return [other for other in keys if isinstance(other, str) and other != key]
 
 
-def _load_recorded(recorded: RecordedTokenizer, given: str | None) -> Tokenizer:
-    """Load the tokenizer in the manifest, from the given path if there is one, else from where it was."""
+def load_recorded(recorded: RecordedTokenizer, given: str | None) -> Tokenizer:
+    """Load the tokenizer in a manifest, from the given path if there is one, else from where it was.
+
+    Raises:
+        TokenizerError: If it is missing or differs from the recorded one.
+    """
     name, sha256 = recorded.name, recorded.sha256
     if given is None and recorded.revision is not None:
         name = f"{name}@{recorded.revision}"
