@@ -16,6 +16,7 @@ from dsindex.datasets import IndexedDataset
 from dsindex.text.tokenizer import decode, load_tokenizer
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN, golden_caches
+from tests.support.published import move_tokenizer_away
 from workflows.cli import main
 
 if TYPE_CHECKING:
@@ -138,8 +139,13 @@ def test_a_rank_reads_its_samples_of_a_step(built: Path, capsys: pytest.CaptureF
     assert [shown["rank"] for shown in whole["samples"]] == [0, 0, 1, 1, 0, 0, 1, 1]
 
 
-def test_without_a_tokenizer_documents_are_shown(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report = trace(capsys, built / "cache", "--sample", 0, "--text-tokens", 5)
+def test_without_a_tokenizer_documents_are_shown(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [copied / "cache", "--prefix", copied / "a_text_document", "--sample", 0, "--text-tokens", 5]
+    [sample] = trace(capsys, *words)["samples"]
+    assert all(part["text"] is not None for part in sample["parts"])
+    move_tokenizer_away(str(copied / "a_text_document"))
+    shutil.rmtree("tokenizer")
+    report = trace(capsys, *words)
     [note] = report["notes"]
     assert "give its path with --tokenizer-model" in note
     for part in report["samples"][0]["parts"]:
@@ -168,6 +174,7 @@ def test_changed_and_missing_inputs_are_named(copied: Path, capsys: pytest.Captu
         for number, entry in enumerate(content["content"]["inputs"]):
             entry["path"] = os.path.basename(entry["path"])
             content["run"]["plan"]["inputs"][number][0] = str(copied / entry["path"])
+        del content["run"]["tokenizer_path"]
         manifest.write_text(json.dumps(content))
     with open("one.jsonl", "ab") as file:
         file.write(b"\n")

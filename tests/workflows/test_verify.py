@@ -19,6 +19,7 @@ from dsindex.instruction.config import check_config
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
+from tests.support.published import move_tokenizer_away
 from tests.workflows.test_dispatch import FakeExecutor
 from workflows.cli import main
 from workflows.commands.verify import describe_verification
@@ -219,6 +220,8 @@ def test_source_that_changed_is_named(make_config: MakeConfig, quiet: Reporter, 
 
 def test_source_needs_the_same_tokenizer(make_config: MakeConfig, quiet: Reporter) -> None:
     prefix = build(make_config, quiet)
+    assert verify(prefix, quiet, against_source=True, tokenizer_model=None).is_whole
+    move_tokenizer_away(prefix)
     with pytest.raises(TokenizerError, match="give its path with --tokenizer-model"):
         verify(prefix, quiet, against_source=True, tokenizer_model=None)
     with pytest.raises(TokenizerError, match="expected the tokenizer with sha256 112cf"):

@@ -20,6 +20,7 @@ from dsindex.formats.pbin import read_document_lengths, read_pbin_header
 from tests.support.damage import damage_bytes, damage_json
 from tests.support.golden import MODALITIES, OWN
 from tests.support.pbin_files import VERSION_NAMES, joined_by_modalities, write_pbin
+from tests.support.published import move_tokenizer_away
 from workflows.cli import main
 from workflows.jobs import verify_pbin
 from workflows.jobs.build import run_build
@@ -360,6 +361,8 @@ def test_source_needs_the_same_tokenizer_and_inputs(pack: Pack, quiet: Reporter,
     source = tmp_path / "in.jsonl"
     source.write_bytes(OWN.docs.read_bytes())
     path = pack(input=(str(source),))
+    assert verify(path, quiet, against_source=True, tokenizer_model=None).is_whole
+    move_tokenizer_away(path.removesuffix(".pbin"))
     with pytest.raises(TokenizerError, match="give its path with --tokenizer-model"):
         verify(path, quiet, against_source=True, tokenizer_model=None)
     with pytest.raises(TokenizerError, match="expected the tokenizer with sha256"):

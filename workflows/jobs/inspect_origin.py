@@ -103,7 +103,7 @@ def find_origin(prefix: str, tokenizer_model: str | None) -> Origin:
         return Origin(prefix=prefix, tokenizer=given, findings=[str(error)])
     recorded = manifest.content.tokenizer if manifest is not None else None
     folders = _folders_near(prefix, manifest)
-    tokenizer, notes = _choose_tokenizer(recorded, tokenizer_model, folders, has_manifest=manifest is not None)
+    tokenizer, notes = _choose_tokenizer(recorded, tokenizer_model, folders, manifest)
     has_provenance = os.path.isfile(f"{prefix}.{PROVENANCE_SUFFIX}")
     if manifest is not None and not has_provenance:
         notes.append("no provenance: it is not recorded from which line each document comes")
@@ -156,13 +156,17 @@ def _folders_near(prefix: str, manifest: Manifest | None) -> list[str]:
 
 
 def _choose_tokenizer(
-    recorded: RecordedTokenizer | None, given: str | None, folders: list[str], *, has_manifest: bool
+    recorded: RecordedTokenizer | None, given: str | None, folders: list[str], manifest: Manifest | None
 ) -> tuple[Tokenizer | None, list[str]]:
     """Return the tokenizer to decode with, and sentences about it."""
     if recorded is None:
         if given is not None:
             return load_tokenizer(given), ["no tokenizer is recorded, so it is unknown whether this is the right one"]
-        lacks = "the manifest names no tokenizer" if has_manifest else "no manifest: origin and tokenizer are unknown"
+        lacks = (
+            "the manifest names no tokenizer"
+            if manifest is not None
+            else "no manifest: origin and tokenizer are unknown"
+        )
         return None, [f"{lacks}; {GIVE_TOKENIZER}"]
     if given is not None:
         tokenizer = load_tokenizer(given, options=_options_of(recorded, given=True))
@@ -173,19 +177,21 @@ def _choose_tokenizer(
                 f"({recorded.name}, sha256 {recorded.sha256[:16]}…), so the text can be wrong"
             )
         ]
-    return _find_recorded(recorded, folders)
+    return _find_recorded(recorded, folders, was_at=None if manifest is None else manifest.run.tokenizer_path)
 
 
-def _find_recorded(recorded: RecordedTokenizer, folders: list[str]) -> tuple[Tokenizer | None, list[str]]:
+def _find_recorded(
+    recorded: RecordedTokenizer, folders: list[str], *, was_at: str | None
+) -> tuple[Tokenizer | None, list[str]]:
     """Return the tokenizer with the recorded hash, and why there is none."""
     if recorded.revision is not None:
         places = [f"{recorded.name}@{recorded.revision}"]
     elif "vocab_file" in (recorded.options or {}):
         places = [recorded.name]
     else:
-        named = [os.path.join(folder, recorded.name) for folder in folders]
+        named = [*([] if was_at is None else [was_at]), *(os.path.join(folder, recorded.name) for folder in folders)]
         places = [place for place in named if os.path.exists(place)]
-    problem = f"the tokenizer {recorded.name} is neither here nor above the dataset or its inputs"
+    problem = f"the tokenizer {recorded.name} is neither where it was, nor here, nor above the dataset or its inputs"
     for place in places:
         try:
             tokenizer = load_tokenizer(place, options=_options_of(recorded, given=False))

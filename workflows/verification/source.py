@@ -98,7 +98,7 @@ def open_recorded_source(
         )
         raise InputError(msg)
     options = content.options
-    tokenizer = load_recorded(recorded, config.tokenizer_model)
+    tokenizer = load_recorded(recorded, config.tokenizer_model, was_at=manifest.run.tokenizer_path)
     provenance = f"{prefix}.{PROVENANCE_SUFFIX}"
     inputs, findings = _find_inputs(content.inputs, manifest.run.plan)
     settings = SourceSettings(
@@ -206,13 +206,20 @@ def _other_keys(key: str, plan: Mapping[str, Any]) -> list[str]:
     return [other for other in keys if isinstance(other, str) and other != key]
 
 
-def load_recorded(recorded: RecordedTokenizer, given: str | None) -> Tokenizer:
-    """Load the tokenizer in a manifest, from the given path if there is one, else from where it was.
+def load_recorded(recorded: RecordedTokenizer, given: str | None, *, was_at: str | None = None) -> Tokenizer:
+    """Load the tokenizer in a manifest.
+
+    Args:
+        recorded: The tokenizer.
+        given: The path to load it from; None for where it was.
+        was_at: Its path when the dataset was made, if that is known; otherwise its name is taken as one.
 
     Raises:
         TokenizerError: If it is missing or differs from the recorded one.
     """
     name, sha256 = recorded.name, recorded.sha256
+    if was_at is not None and os.path.exists(was_at):
+        name = was_at
     if given is None and recorded.revision is not None:
         name = f"{name}@{recorded.revision}"
     elif given is None and "vocab_file" not in (recorded.options or {}) and not os.path.exists(name):

@@ -120,7 +120,9 @@ class TracedTexts:
             return self._by_sha256.setdefault("given", load_tokenizer(self._given))
         if recorded.sha256 not in self._by_sha256:
             try:
-                self._by_sha256[recorded.sha256] = load_recorded(recorded, self._given)
+                self._by_sha256[recorded.sha256] = load_recorded(
+                    recorded, self._given, was_at=None if manifest is None else manifest.run.tokenizer_path
+                )
             except TokenizerError as error:
                 if self._given is not None:
                     raise
