@@ -11,6 +11,7 @@ import pytest
 
 from dsindex.errors import FormatError, OutputError
 from tests.support.golden import OWN
+from tests.support.published import move_tokenizer_away
 from workflows.cli import main
 from workflows.jobs.build import run_build
 from workflows.jobs.repair import RepairConfig, run_repair
@@ -129,6 +130,7 @@ def test_source_restores_what_tokens_cannot(executor: str, built: str, quiet: Re
     whole = files_of(built)
     Path(f"{built}.idx").unlink()
     shutil.rmtree(Path(built).parent / "docs.build")
+    move_tokenizer_away(built)
     with pytest.raises(FormatError, match="5 EOD from text, 2 empty documents"):
         repair(built, quiet)
     report = repair(built, quiet, tokenizer_model=str(OWN.plain_tokenizer), executor=executor)
