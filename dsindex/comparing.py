@@ -204,13 +204,14 @@ def _find_difference(
     streams = [
         _bare_blocks(dataset, own, drops_empty=drops_empty) for dataset, own in zip(datasets, edges, strict=True)
     ]
-    left: list[_Block | None] = [None, None]
+    nothing = np.empty(0, np.int64)
+    left: list[_Block | None] = [_Block(numbers=nothing, tokens=nothing, ends=nothing)] * 2
     while True:
         for side, stream in enumerate(streams):
-            while left[side] is None or not len(left[side]):  # type: ignore[arg-type]
-                left[side] = next(stream, None)
-                if left[side] is None:
-                    break
+            block = left[side]
+            while block is not None and not len(block):
+                block = next(stream, None)
+            left[side] = block
         one, other = left
         if one is None or other is None:
             if one is None and other is None:

@@ -47,9 +47,7 @@ def test_configurations_scale_from_zero(name: str) -> None:
 
 @pytest.mark.ray
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("name", "second_version"), [("aws.yaml", False), ("kuberay_rayjob.yaml", True)], ids=["ray up", "KubeRay"]
-)
+@pytest.mark.parametrize(("name", "second_version"), [(name, name.startswith("kuberay")) for name in SHAPES])
 def test_build_starts_the_first_nodes(
     name: str, second_version: bool, tmp_path: Path, make_config: Callable[..., BuildConfig], quiet: Reporter
 ) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, MODALITIES, OWN
 from workflows.cli import main
 from workflows.jobs.build import run_build
@@ -85,6 +86,17 @@ def test_packed_data_is_compared_too(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["compare", GOLDEN_EOD, packed]) == 0
     assert main(["compare", packed, str(GOLDEN / "noeod_text_document")]) == 1
     assert "  rule: A ends documents with token 0 (EOD?), B does not\n" in capsys.readouterr().out
+
+
+def test_empty_documents_alone_are_boundaries_of_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = write_dataset(tmp_path / "one", [[[1, 2]], [], [[3]]])
+    other = write_dataset(tmp_path / "other", [[[1, 2]], [[3]]])
+    assert main(["compare", one, other]) == 1
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "DIFFERENT",
+        "  the tokens are the same one after the other; the boundaries of documents differ",
+        "  rule: empty texts: A has 1 empty document, B has none",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,8 @@ def _describe_rules(report: CompareReport) -> list[str]:
         return []
     lines = []
     if comparison.same_tokens:
-        what = "documents" if comparison.difference is not None else "sequences within documents"
+        is_of_documents = comparison.difference is not None or comparison.edges[0] != comparison.edges[1]
+        what = "documents" if is_of_documents else "sequences within documents"
         lines.append(f"  the tokens are the same one after the other; the boundaries of {what} differ")
     a, b = comparison.edges
     lines += [f"  rule: {sentence}" for sentence in _describe_edges(a, b)]
