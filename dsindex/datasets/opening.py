@@ -14,11 +14,12 @@ import os
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsindex.datasets.blended import BlendedDataset
-from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset
+from dsindex.datasets.gpt import GPTDataset
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset, packing_prefix
 from dsindex.datasets.pbin import PackedMemMapDatasetContinuous, PbinDocuments
 from dsindex.datasets.raw import MemMapDataset, RawLines
+from dsindex.datasets.sample_masks import DEFAULT_OPTIONS
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import MAGIC
 from dsindex.formats.pbin import PICKLE_START
@@ -30,7 +31,7 @@ from dsindex.regular_files import open_file, what_is_no_file
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dsindex.datasets.gpt import SampleOptions
+    from dsindex.datasets.sample_masks import SampleOptions
     from dsindex.text.tokenizer import Tokenizer
 
 Dataset: TypeAlias = (
