@@ -14,7 +14,7 @@ from workflows.progress.standard_streams import write_json, write_lines
 if TYPE_CHECKING:
     import argparse
 
-    from dsindex.comparing import Edges
+    from dsindex.comparing.rules import Edges
     from workflows.jobs.compare import CompareReport, Excerpt
 
 DESCRIPTION = """\
@@ -90,6 +90,9 @@ def _describe_rules(report: CompareReport) -> list[str]:
         is_of_documents = comparison.difference is not None or comparison.edges[0] != comparison.edges[1]
         what = "documents" if is_of_documents else "sequences within documents"
         lines.append(f"  the tokens are the same one after the other; the boundaries of {what} differ")
+    if comparison.empty_sequences is not None:
+        found = [count(number, "sequence") for number in comparison.empty_sequences]
+        lines.append(f"  rule: empty texts: A has {found[0]} without tokens, B has {found[1]}; that is all")
     a, b = comparison.edges
     lines += [f"  rule: {sentence}" for sentence in _describe_edges(a, b)]
     if not lines and comparison.difference is not None:

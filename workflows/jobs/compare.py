@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from dsindex.comparing import compare_datasets, num_documents, read_document
+from dsindex.comparing.datasets import compare_datasets
+from dsindex.comparing.documents import num_documents, read_document
 from dsindex.datasets.decoding import decode_tokens
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.pbin import PbinDocuments
@@ -18,7 +19,8 @@ from dsindex.text.tokenizer import load_tokenizer
 from workflows.state.manifest import read_manifest
 
 if TYPE_CHECKING:
-    from dsindex.comparing import Comparison, Dataset
+    from dsindex.comparing.datasets import Comparison
+    from dsindex.comparing.documents import Dataset
     from workflows.progress.reporter import Reporter
     from workflows.state.manifest import Content
 
