@@ -127,16 +127,7 @@ def open_cache(
         FormatError: If a file is missing or damaged.
     """
     known = {path: read_description(path) for path in descriptions}
-    parts = {
-        os.path.abspath(cache_files(os.path.dirname(path), part).description)
-        for path, description in known.items()
-        for part in description.get("datasets", ())
-    }
-    found = [
-        path
-        for path, description in known.items()
-        if os.path.abspath(path) not in parts and description.get("index_split", description.get("split")) == split
-    ]
+    found = caches_by_split(known).get(split, [])
     if not found:
         splits = sorted({str(each.get("index_split", each.get("split"))) for each in known.values()})
         msg = f"{place}: expected the index cache of the split {split}, got {_list(splits) or 'no description'}"
@@ -150,6 +141,24 @@ def open_cache(
     if known[path]["class"] == BLENDED_CLASS:
         return BlendedDataset.open_cache(path, prefixes=prefixes, **shared)
     return GPTDataset.open_cache(path, prefix=None if prefixes is None else prefixes[0], **shared)
+
+
+def caches_by_split(known: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the paths of descriptions by split, without those of a blend's datasets.
+
+    Args:
+        known: Path of each description -> its content.
+    """
+    parts = {
+        os.path.abspath(cache_files(os.path.dirname(path), part).description)
+        for path, description in known.items()
+        for part in description.get("datasets", ())
+    }
+    found: dict[str, list[str]] = {}
+    for path, description in known.items():
+        if os.path.abspath(path) not in parts:
+            found.setdefault(str(description.get("index_split", description.get("split"))), []).append(path)
+    return found
 
 
 def _has_extra_token(description_path: str) -> bool:
