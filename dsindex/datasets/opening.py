@@ -204,7 +204,7 @@ class _Opening:
         stem, suffix = os.path.splitext(path)
         if suffix == PBIN_SUFFIX:  # begins with a number, so its first byte can be any
             return self._open_packed(path)
-        head = _read_head(path)
+        head = read_head(path)
         if head.startswith((MAGIC, PICKLE_START)):
             return self._open_idx(path)
         if suffix == ".bin" and os.path.isfile(f"{stem}.idx"):
@@ -219,7 +219,7 @@ class _Opening:
         return self._open_packed(path)
 
     def _open_idx(self, idx_path: str) -> Dataset:
-        head = _read_head(idx_path)
+        head = read_head(idx_path)
         if head.startswith(PICKLE_START):
             return self._open_lines(_find_lines(idx_path), idx_path)
         self._allow("a dataset of .bin and .idx")
@@ -245,7 +245,7 @@ class _Opening:
                 raise
             msg = (
                 f"{path}: expected an .idx of MMIDIDX, a .pbin, a raw index, a JSONL file or the description of an "
-                f"index cache, got a file that begins with {_read_head(path)[:8]!r}"
+                f"index cache, got a file that begins with {read_head(path)[:8]!r}"
             )
             raise FormatError(msg) from error
 
@@ -312,7 +312,12 @@ class _Opening:
         return InputError(f"{path}: there is no dataset: expected a file, or a {path}.idx; {hint}")
 
 
-def _read_head(path: str) -> bytes:
+def read_head(path: str) -> bytes:
+    """Return the first bytes of a file, by which its format is told.
+
+    Raises:
+        FormatError: If it cannot be read.
+    """
     try:
         with open_file(path) as file:
             return file.read(64)
