@@ -20,7 +20,8 @@ from dsindex.regular_files import open_file
 from workflows.jobs.inspect_excerpts import Excerpt
 from workflows.progress.progress_file import LARGEST_BYTES, PROGRESS_FILE
 from workflows.state.history import read_history
-from workflows.state.work_folder import LEDGER_FILE
+from workflows.state.lock import owner_is_gone
+from workflows.state.work_folder import LEDGER_FILE, LOCK_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,6 +102,8 @@ def look_at_work_folder(path: str) -> dict[str, Any]:
     for name in ("output", "state", "started", "updated", "host", "error", "message"):
         if isinstance(progress.get(name), str):
             facts[name] = progress[name]
+    if facts.get("state") == "running" and owner_is_gone(os.path.join(path, LOCK_FILE)):
+        facts["state"] = "running when it ended: its driver is gone"
     stage = progress.get("stage")
     if isinstance(stage, dict):
         facts["stage"] = (
