@@ -11,10 +11,10 @@ from workflows.commands.options import (
     validated,
     without_megatron_flags,
 )
-from workflows.execution.choice import make_executor
 from workflows.jobs.index import describe_index, run_index
 from workflows.options.index import IndexConfig, add_index_arguments
 from workflows.progress.standard_streams import write_lines
+from workflows.stages.start import start_with_nodes
 
 if TYPE_CHECKING:
     import argparse
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Build or explain index caches, and print a summary."""
     config = validated(without_megatron_flags(read_options(options)), IndexConfig)
-    executor = make_executor(config)
+    executor = start_with_nodes(config)
     try:
         report = run_index(config, executor=executor)
     finally:
