@@ -2,32 +2,27 @@
 
 Imports numba, so import it where it is used. Every function ignores the bytes from `end` on, and returns -1 if it
 does not find what it looks for.
-
-64 bytes are compared at once, in LLVM vector code that compiles to the widest instructions of the machine. LLVM does
-not vectorise equivalent loops, which take twice the time. Everything is in this file, because numba's cache does not
-notice changes in other files.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
-from numba.extending import intrinsic
 
 from dsindex.kernels.jit import compiled, inlined
+from dsindex.kernels.vectors import (
+    LANES,
+    NOTHING,
+    ONE,
+    copy_and_mark_special,
+    count_before,
+    mark_newlines,
+    mark_special,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-LANES = 64
-"""Bytes compared in one step, all within the array. A mark is bit k of a uint64, for byte k."""
-
-_BYTE, _MARKS = ir.IntType(8), ir.IntType(LANES)
-_VECTOR = ir.VectorType(_BYTE, LANES)
-_QUOTE, _BACKSLASH, _BLANK, _NEWLINE = (ir.Constant(_VECTOR, [ord(byte)] * LANES) for byte in '"\\ \n')
 
 MAX_DEPTH = 64
 """Deepest nesting that the scanner follows; deeper lines are left to json.loads, whose limit is Python's."""
@@ -61,67 +56,6 @@ _ESCAPED[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
 _VALUE, _KEY, _AFTER = 0, 1, 2
 """States of `_skip_value`, by what comes next: a value; a key; a comma, a closing bracket or the end."""
 
-_NOTHING, _ONE = np.uint64(0), np.uint64(1)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _mark_newlines(_context: Any, data: Any, position: Any) -> Any:  # noqa: ANN401 - numba's own types
-    """Return marks of the newlines in data[position : position + 64]."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401 - as above
-        address = _address(context, builder, signature.args[0], arguments[0], arguments[1])
-        found = builder.icmp_unsigned("==", builder.load(address, align=1), _NEWLINE)
-        return builder.bitcast(found, _MARKS)
-
-    return types.uint64(data, position), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _mark_special(_context: Any, data: Any, position: Any) -> Any:  # noqa: ANN401 - numba's own types
-    """Return marks of the quotes, backslashes and bytes below 0x20 in data[position : position + 64]."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401 - as above
-        address = _address(context, builder, signature.args[0], arguments[0], arguments[1])
-        return _is_special(builder, builder.load(address, align=1))
-
-    return types.uint64(data, position), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _copy_and_mark_special(_context: Any, data: Any, position: Any, texts: Any, written: Any) -> Any:  # noqa: ANN401
-    """Copy data[position : position + 64] to texts[written : written + 64], and return marks like `_mark_special`."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401 - as above
-        source = _address(context, builder, signature.args[0], arguments[0], arguments[1])
-        target = _address(context, builder, signature.args[2], arguments[2], arguments[3])
-        octets = builder.load(source, align=1)
-        builder.store(octets, target, align=1)
-        return _is_special(builder, octets)
-
-    return types.uint64(data, position, texts, written), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _count_before(_context: Any, marks: Any) -> Any:  # noqa: ANN401 - numba's own types
-    """Return the number of bytes before the first mark; at least one mark must be set."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:  # noqa: ANN401 - as above
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(marks), generate
-
-
-def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:  # noqa: ANN401 - as above
-    items = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(items, [index]), _VECTOR.as_pointer())
-
-
-def _is_special(builder: Any, octets: Any) -> Any:  # noqa: ANN401 - as above
-    is_quote = builder.icmp_unsigned("==", octets, _QUOTE)
-    is_backslash = builder.icmp_unsigned("==", octets, _BACKSLASH)
-    is_control = builder.icmp_unsigned("<", octets, _BLANK)
-    return builder.bitcast(builder.or_(builder.or_(is_quote, is_backslash), is_control), _MARKS)
-
 
 @inlined
 def _skip_class(data: NDArray[np.uint8], position: int, end: int, members: int) -> int:
@@ -152,11 +86,11 @@ def _skip_string(data: NDArray[np.uint8], position: int, end: int) -> int:
     position += 1
     while 0 <= position < end:
         if position + LANES <= len(data):
-            marks = _mark_special(data, position)
-            if marks == _NOTHING:
+            marks = mark_special(data, position)
+            if marks == NOTHING:
                 position += LANES
                 continue
-            position += _count_before(marks)
+            position += count_before(marks)
             if position >= end:
                 break
         byte = data[position]
@@ -267,20 +201,20 @@ def find_newlines(data: NDArray[np.uint8], size: int, newlines: NDArray[np.int64
     position, count = 0, 0
     while position < size:
         if position + LANES <= len(data):
-            marks = _mark_newlines(data, position)
+            marks = mark_newlines(data, position)
             step = LANES
         else:
-            marks = _ONE if data[position] == ord("\n") else _NOTHING
+            marks = ONE if data[position] == ord("\n") else NOTHING
             step = 1
-        while marks != _NOTHING:
-            index = position + _count_before(marks)
+        while marks != NOTHING:
+            index = position + count_before(marks)
             if index >= size:
                 break
             if count == len(newlines):
                 return -1
             newlines[count] = index
             count += 1
-            marks &= marks - _ONE
+            marks &= marks - ONE
         position += step
     return count
 
@@ -401,11 +335,11 @@ def _read_string(
     position += 1
     while 0 <= position < end:
         if position + LANES <= len(data):
-            marks = _copy_and_mark_special(data, position, texts, written)  # excess bytes are overwritten later
-            if marks == _NOTHING:
+            marks = copy_and_mark_special(data, position, texts, written)  # excess bytes are overwritten later
+            if marks == NOTHING:
                 position, written = position + LANES, written + LANES
                 continue
-            plain = _count_before(marks)
+            plain = count_before(marks)
             position, written = position + plain, written + plain
             if position >= end:
                 break
