@@ -12,6 +12,7 @@ import os
 import re
 import time
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError, FormatError
@@ -34,11 +35,13 @@ from workflows.state.publishing import PROVENANCE_SUFFIX
 from workflows.state.run_record import describe_run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from dsindex.exports.source import WrittenFile
     from dsindex.instruction.config import InstructionConfig
+    from dsindex.shards.tokenize import ShardTask
     from dsindex.storage import StoredFile
+    from dsindex.text.forms import TextPart
     from workflows.execution.calls import Executor
     from workflows.jobs.instruct_outputs import SplitOutputs
     from workflows.options.instruct import ExportKind, InstructConfig
@@ -212,10 +215,8 @@ class InstructExports:
         )
 
     def _messages(self, folder: str) -> MessagesTask:
-        # What was unpacked for the shards is gone once the job is finished.
-        tasks = [replace(task, unpacked=None) for task in self._source.tasks()]
         return MessagesTask(
-            parts=tuple((task.input, task.part) for task in tasks),
+            parts=tuple(_parts_of_inputs(self._source.tasks())),
             splits=tuple(
                 SplitLines(
                     provenance=f"{split.prefixes[0]}.{PROVENANCE_SUFFIX}", name=f"{SPLIT_NAMES[split.split]}.{SUFFIX}"
@@ -246,6 +247,19 @@ class InstructExports:
                 for file in sorted(files, key=lambda file: file.name)
             },
         )
+
+
+def _parts_of_inputs(tasks: Iterable[ShardTask]) -> Iterator[tuple[int, TextPart]]:
+    """Yield the parts of all inputs to be read one after the other, each with the number of its input.
+
+    What was unpacked for the shards of a stream is gone once the job is finished, so it is read as a whole.
+    """
+    for number, group in groupby(tasks, key=lambda task: task.input):
+        own = list(group)
+        if own[0].is_of_stream:
+            own = [replace(own[0], end=own[-1].end)]
+        for task in own:
+            yield number, replace(task, unpacked=None).part
 
 
 def _published(prefix: str) -> Content:
