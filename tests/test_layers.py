@@ -28,7 +28,7 @@ LAYERS = [
     {"dsindex.datasets"},
     {
         *("dsindex.checks", "dsindex.rescue", "dsindex.conversion"),
-        *("dsindex.comparing", "dsindex.inspection", "dsindex.mixing"),
+        *("dsindex.comparing", "dsindex.exports", "dsindex.inspection", "dsindex.mixing"),
     },
     {"workflows", "workflows.options"},
     {"workflows.execution"},
