@@ -103,7 +103,7 @@ def measure(
         found = store.tokens[block.first_token : end]
         ends = np.cumsum(block.lengths)
         counter.add(found, ends[block.lengths > 0])
-        return group_documents(memoryview(found), ends, block.first_document)
+        return group_documents(found, ends, block.first_document)
 
     with RepeatFinder(store.num_documents, folder=folder) as finder:
         for block, groups in _in_order(read, _blocks(store), threads):
@@ -222,6 +222,4 @@ class _IdCounter:
             last_by_id += own_last
         used = np.flatnonzero(by_id)
         size = int(used[-1]) + 1 if len(used) else 0
-        return TokenCounts(
-            by_id=by_id[:size], others=self._others, other_ids=self._range, last_by_id=last_by_id[:size]
-        )
+        return TokenCounts(by_id=by_id[:size], others=self._others, other_ids=self._range, last_by_id=last_by_id[:size])

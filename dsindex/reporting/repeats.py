@@ -1,7 +1,7 @@
 """Documents that occur more than once, found by 128-bit digests of their tokens in bounded memory.
 
-Digests are sorted in parts of about PART_DOCUMENTS. If there are several parts, they wait in files without a name, which
-the system removes however the process ends.
+Digests are sorted in parts of about PART_DOCUMENTS. If there are several parts, they wait in files without a name,
+which the system removes however the process ends.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 import xxhash
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-DOCUMENTS = np.dtype(
-    [("high", "<u8"), ("low", "<u8"), ("first", "<i8"), ("num_tokens", "<i8"), ("copies", "<i8")]
-)
+DOCUMENTS = np.dtype([("high", "<u8"), ("low", "<u8"), ("first", "<i8"), ("num_tokens", "<i8"), ("copies", "<i8")])
 """Equal documents: their digest, the number of the first, its length, and how many there are."""
 
 PART_DOCUMENTS = 1 << 20
@@ -57,7 +55,7 @@ class Repeats:
     """Those with the most copies, then the longest, then the first."""
 
 
-def group_documents(tokens: memoryview, ends: NDArray[np.int64], first: int) -> NDArray[np.void]:
+def group_documents(tokens: NDArray[Any], ends: NDArray[np.int64], first: int) -> NDArray[np.void]:
     """Return the different documents of a block, by ascending digest, without empty ones.
 
     Args:
@@ -69,7 +67,7 @@ def group_documents(tokens: memoryview, ends: NDArray[np.int64], first: int) -> 
         Array of type DOCUMENTS.
     """
     size = tokens.itemsize
-    data = tokens.cast("B")
+    data = memoryview(tokens.view(np.uint8))  # type: ignore[arg-type]  # numpy's stubs lack the buffer of slices
     digest = xxhash.xxh3_128_digest
     digests, begin = [], 0
     for end in (ends * size).tolist():

@@ -12,14 +12,14 @@ from xml.etree import ElementTree as ET
 
 from markupsafe import Markup
 
-from dsindex.errors import MissingPackageError
+from dsindex.datasets.tensors import MissingPackageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 VEGA_LITE = "https://vega.github.io/schema/vega-lite/v5.json"
 """The name of the language's version, which is not fetched."""
-WIDE, NARROW = 680, 300
+WIDE, NARROW = 740, 290
 """Widths of the plotted area in CSS pixels."""
 COLOURS = tuple(f"var(--c{number})" for number in range(1, 7))
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [4, 1], [1, 3])
@@ -76,7 +76,7 @@ def _draw(specification: dict[str, Any]) -> Figure:
         vl_version="5.21",
         allowed_base_urls=[],
     )
-    root = ET.fromstring(svg)  # noqa: S314 - written by vl-convert just now
+    root = ET.fromstring(svg)
     _clean(root)
     inner = "".join(ET.tostring(child, encoding="unicode") for child in root)
     return Figure(width=float(root.get("width", "0")), height=float(root.get("height", "0")), content=Markup(inner))
@@ -85,11 +85,13 @@ def _draw(specification: dict[str, Any]) -> Figure:
 def _clean(element: ET.Element) -> None:
     """Keep only shapes, texts and how they look; names of elements lose their namespace, as in HTML."""
     element.tag = element.tag.rpartition("}")[2]
-    for name in element.keys() - _ATTRIBUTES:
+    for name in set(element.keys()) - _ATTRIBUTES:
         del element.attrib[name]
     for child in list(element):
         _clean(child)
-        is_nothing = child.get("display") == "none" or (child.tag in {"path", "g"} and not child.get("d") and not len(child))
+        is_nothing = child.get("display") == "none" or (
+            child.tag in {"path", "g"} and not child.get("d") and not len(child)
+        )
         if child.tag not in _TAGS or is_nothing:
             element.remove(child)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from workflows.reporting.drawing import Drawing
 
 
@@ -30,6 +33,21 @@ class Picture:
     description: str
     drawing: Drawing
     table: Table
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Return names of which those that occur several times are numbered.
+
+    >>> distinct(["a", "b", "a"])
+    ['a (1)', 'b', 'a (2)']
+    """
+    total = Counter(names)
+    seen: Counter[str] = Counter()
+    found = []
+    for name in names:
+        seen[name] += 1
+        found.append(name if total[name] == 1 else f"{name} ({seen[name]})")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +105,6 @@ class Page:
     """Version of dsindex that wrote it."""
     overview: tuple[Block, ...] = ()
     """What compares the datasets with each other."""
-    sections: tuple[Section, ...] = field(default=())
+    sections: tuple[Section, ...] = ()
     closing: tuple[Block, ...] = ()
     """What is about all of them: splits, epochs and blends."""

@@ -1,4 +1,4 @@
-"""The charts of a report as Vega-Lite specifications, each with a description and its data as a table."""
+"""Histograms and lines of a report as Vega-Lite specifications, each with a description and its data as a table."""
 
 from __future__ import annotations
 
@@ -15,20 +15,25 @@ if TYPE_CHECKING:
     from dsindex.reporting.lengths import LengthBin
     from workflows.reporting.run import StageRecord
 
-ROW_HEIGHT = 24
-"""Height of a horizontal bar with its gap, in CSS pixels."""
-LABEL = 30
-"""Characters of a name beside a bar on a narrow screen; twice as many on a wide one."""
+
+_LABELS = {
+    "labelExpr": "datum.value < 1024 ? datum.value : datum.value < 1048576 ? datum.value / 1024 + ' Ki' : "
+    "datum.value / 1048576 + ' Mi'",
+    "labelOverlap": True,
+}
+"""How an axis of powers of two is labelled."""
 
 
 def draw_lengths(bins: Sequence[LengthBin]) -> Picture:
     """Return the histogram of documents and of their tokens, by length on a logarithmic scale."""
     documents, tokens = sum(each.documents for each in bins), sum(each.tokens for each in bins)
-    values = [{"begin": each.begin, "end": each.end, "documents": each.documents, "tokens": each.tokens} for each in bins]
+    values = [
+        {"begin": each.begin, "end": each.end, "documents": each.documents, "tokens": each.tokens} for each in bins
+    ]
     scale = {"type": "log", "base": 2, "domain": [bins[0].begin, max(bins[-1].end, bins[0].begin + 1)], "nice": False}
 
     def panel(width: int, field: str, colour: str, *, axis: str | None) -> dict[str, Any]:
-        labels = {"format": "~s", "values": _powers(bins[0].begin, bins[-1].end, 7 if width == NARROW else 14)}
+        labels = {**_LABELS, "values": _powers(bins[0].begin, bins[-1].end, 7 if width == NARROW else 14)}
         return {
             "width": width,
             "height": 130,
@@ -93,12 +98,14 @@ def draw_lengths_of_many(bins: Mapping[str, Sequence[LengthBin]]) -> Picture:
     values = [
         {"dataset": name, "begin": edge, "share": own.get(edge, 0.0)} for name, own in shares.items() for edge in edges
     ]
+    end = max(own[-1].end for own in bins.values())
+    values += [{"dataset": name, "begin": end, "share": own.get(edges[-1], 0.0)} for name, own in shares.items()]
     names = list(bins)
     colours = [COLOURS[place % len(COLOURS)] for place in range(len(names))]
     dashes = [DASHES[place % len(DASHES)] for place in range(len(names))]
 
     def chart(width: int) -> dict[str, Any]:
-        labels = {"format": "~s", "values": _powers(edges[0], edges[-1] + 1, 7 if width == NARROW else 14)}
+        labels = {**_LABELS, "values": _powers(edges[0], end, 7 if width == NARROW else 14)}
         legend = {"orient": "top", "title": None, "columns": 1, "labelLimit": width, "symbolStrokeWidth": 2}
         return {
             "width": width,
@@ -109,7 +116,7 @@ def draw_lengths_of_many(bins: Mapping[str, Sequence[LengthBin]]) -> Picture:
                 "x": {
                     "field": "begin",
                     "type": "quantitative",
-                    "scale": {"type": "log", "base": 2, "domain": [edges[0], edges[-1] + 1], "nice": False},
+                    "scale": {"type": "log", "base": 2, "domain": [edges[0], end], "nice": False},
                     "axis": {"title": "tokens of a document (logarithmic)", "grid": False, **labels},
                 },
                 "y": {
@@ -129,66 +136,7 @@ def draw_lengths_of_many(bins: Mapping[str, Sequence[LengthBin]]) -> Picture:
         table=Table(
             caption="Share of tokens by length of the document",
             head=("from … tokens", *names),
-            rows=tuple(
-                (number(edge), *(percent(shares[name].get(edge, 0.0), 1) for name in names)) for edge in edges
-            ),
-        ),
-    )
-
-
-def draw_shares(
-    title: str, name: str, amounts: Mapping[str, int], *, unit: str, rest: tuple[str, int] | None = None
-) -> Picture:
-    """Return horizontal bars of amounts, with their shares.
-
-    Args:
-        title: Title of the picture.
-        name: What has amounts, such as `source`.
-        amounts: Name -> amount, in the order of the bars.
-        unit: What is counted.
-        rest: The name and amount of what is not shown by itself.
-    """
-    shown = {**amounts, **({} if rest is None else {rest[0]: rest[1]})}
-    total = sum(shown.values())
-    rows = [
-        {"place": place, "amount": amount, "label": f"{number(amount)} · {percent(amount, total)}"}
-        for place, amount in enumerate(shown.values())
-    ]
-
-    def chart(width: int) -> dict[str, Any]:
-        length = LABEL if width == NARROW else 2 * LABEL
-        named = [{**row, "name": shorten(each, length)} for row, each in zip(rows, shown, strict=True)]
-        y = {"field": "place", "type": "ordinal", "axis": None}
-        # The name stands above its bar, so that bars have room beside long names on a phone.
-        return {
-            "width": width,
-            "height": {"step": 2 * ROW_HEIGHT},
-            "data": {"values": named},
-            "layer": [
-                {
-                    "mark": {"type": "bar", "height": 12, "yOffset": 10, "cornerRadius": 2},
-                    "encoding": {"y": y, "x": {"field": "amount", "type": "quantitative", "axis": None}},
-                },
-                {
-                    "mark": {"type": "text", "align": "left", "baseline": "middle", "yOffset": -8},
-                    "encoding": {"y": y, "x": {"value": 0}, "text": {"field": "name"}},
-                },
-                {
-                    "mark": {"type": "text", "align": "right", "baseline": "middle", "yOffset": -8},
-                    "encoding": {"y": y, "x": {"value": width}, "text": {"field": "label"}},
-                },
-            ],
-        }
-
-    largest = max(shown, key=lambda each: shown[each])
-    return Picture(
-        title=title,
-        description=f"The most {unit}, {percent(shown[largest], total)}, are of {largest}.",
-        drawing=draw(chart),
-        table=Table(
-            caption=title,
-            head=(name, unit, "share"),
-            rows=tuple((each, number(amount), percent(amount, total)) for each, amount in shown.items()),
+            rows=tuple((number(edge), *(percent(shares[name].get(edge, 0.0), 1) for name in names)) for edge in edges),
         ),
     )
 
@@ -204,7 +152,11 @@ def draw_ranks(counts: Sequence[int]) -> Picture:
     last = math.log(len(counts)) if len(counts) > 1 else 0.0
     ranks = sorted({round(math.exp(last * step / max(steps - 1, 1))) for step in range(steps)})
     values = [{"rank": rank, "count": counts[rank - 1]} for rank in ranks]
-    shown = [rank for rank in (1, 2, 5, 10, 20, 50, *(10**power for power in range(2, 7)), len(counts)) if rank <= len(counts)]
+    shown = [
+        rank
+        for rank in (1, 2, 5, 10, 20, 50, *(10**power for power in range(2, 7)), len(counts))
+        if rank <= len(counts)
+    ]
     below = _running(counts)
 
     def axis(title: str) -> dict[str, Any]:
@@ -221,7 +173,7 @@ def draw_ranks(counts: Sequence[int]) -> Picture:
                     "field": "rank",
                     "type": "quantitative",
                     "scale": {"type": "log", "nice": False},
-                    "axis": axis("rank of the id (logarithmic)"),
+                    "axis": {**axis("rank of the id (logarithmic)"), "grid": False},
                 },
                 "y": {
                     "field": "count",
@@ -234,14 +186,15 @@ def draw_ranks(counts: Sequence[int]) -> Picture:
 
     return Picture(
         title="How often ids occur",
-        description=f"The most frequent id makes up {percent(counts[0], total)} of all tokens; the least frequent of "
-        f"the {len(counts):,} that occur does so {counts[-1]:,} times.",
+        description=f"The most frequent id makes up {percent(counts[0], total)} of all tokens; of the {len(counts):,} "
+        f"ids that occur, {counts.count(1):,} do so only once.",
         drawing=draw(chart),
         table=Table(
             caption="Occurrences by rank",
             head=("rank", "occurrences", "share of tokens up to this rank"),
             rows=tuple(
-                (number(rank), number(counts[rank - 1]), percent(below[rank - 1], total)) for rank in dict.fromkeys(shown)
+                (number(rank), number(counts[rank - 1]), percent(below[rank - 1], total))
+                for rank in dict.fromkeys(shown)
             ),
         ),
     )
@@ -251,11 +204,7 @@ def draw_throughput(stage: StageRecord) -> Picture:
     """Return the speed of a stage over its time, with marks where tasks were retried or workers lost."""
     speeds, events = stage.speeds(), stage.events()
     scale, unit = _unit_of(max((speed for _, _, speed in speeds), default=0.0), stage.unit)
-    values = [
-        {"t": time, "speed": speed / scale}
-        for begin, end, speed in speeds
-        for time in (begin, end)
-    ]
+    values = [{"t": time, "speed": speed / scale} for begin, end, speed in speeds for time in (begin, end)]
     marks = [{"t": time, "what": what} for time, what in events]
 
     def chart(width: int) -> dict[str, Any]:
@@ -270,7 +219,11 @@ def draw_throughput(stage: StageRecord) -> Picture:
             "mark": {"type": "area", "fill": COLOURS[0], "fillOpacity": 0.25, "line": {"stroke": COLOURS[0]}},
             "encoding": {
                 "x": x,
-                "y": {"field": "speed", "type": "quantitative", "axis": {"title": unit, "tickCount": 4, "format": "~s"}},
+                "y": {
+                    "field": "speed",
+                    "type": "quantitative",
+                    "axis": {"title": unit, "tickCount": 4, "format": "~s"},
+                },
             },
         }
         rules = {
@@ -291,68 +244,6 @@ def draw_throughput(stage: StageRecord) -> Picture:
             rows=tuple((f"{begin:,.1f}-{end:,.1f}", f"{speed / scale:,.1f}") for begin, end, speed in speeds),
         ),
     )
-
-
-def draw_drawn(title: str, intended: Mapping[str, float], drawn: Mapping[str, float]) -> Picture:
-    """Return the drawn share of each dataset of a blend as a bar, and a mark where it was intended to be."""
-    rows = [
-        {"place": place, "drawn": drawn[name], "intended": share, "label": f"{drawn[name]:.2%} of {share:.2%}"}
-        for place, (name, share) in enumerate(intended.items())
-    ]
-
-    def chart(width: int) -> dict[str, Any]:
-        length = LABEL if width == NARROW else 2 * LABEL
-        named = [{**row, "name": shorten(name, length)} for row, name in zip(rows, intended, strict=True)]
-        y = {"field": "place", "type": "ordinal", "axis": None}
-        scale = {"domain": [0, max(*drawn.values(), *intended.values())], "nice": False}
-        return {
-            "width": width,
-            "height": {"step": 2 * ROW_HEIGHT},
-            "data": {"values": named},
-            "layer": [
-                {
-                    "mark": {"type": "bar", "height": 12, "yOffset": 10, "cornerRadius": 2},
-                    "encoding": {"y": y, "x": {"field": "drawn", "type": "quantitative", "axis": None, "scale": scale}},
-                },
-                {
-                    "mark": {"type": "tick", "fill": COLOURS[1], "thickness": 3, "height": 20, "yOffset": 10},
-                    "encoding": {"y": y, "x": {"field": "intended", "type": "quantitative", "axis": None}},
-                },
-                {
-                    "mark": {"type": "text", "align": "left", "baseline": "middle", "yOffset": -8},
-                    "encoding": {"y": y, "x": {"value": 0}, "text": {"field": "name"}},
-                },
-                {
-                    "mark": {"type": "text", "align": "right", "baseline": "middle", "yOffset": -8},
-                    "encoding": {"y": y, "x": {"value": width}, "text": {"field": "label"}},
-                },
-            ],
-        }
-
-    farthest = max(intended, key=lambda name: abs(intended[name] - drawn[name]))
-    return Picture(
-        title=title,
-        description=f"Bars are drawn shares, marks intended ones. They differ most for {farthest}: "
-        f"{drawn[farthest]:.3%} instead of {intended[farthest]:.3%}.",
-        drawing=draw(chart),
-        table=Table(
-            caption=title,
-            head=("dataset", "drawn", "intended"),
-            rows=tuple((name, f"{drawn[name]:.3%}", f"{share:.3%}") for name, share in intended.items()),
-        ),
-    )
-
-
-def shorten(name: str, length: int) -> str:
-    """Return a name with its middle left out if it is long.
-
-    >>> shorten("data/corpus/part-0001.jsonl", 15)
-    'data/co…1.jsonl'
-    """
-    if len(name) <= length:
-        return name
-    end = length // 2
-    return f"{name[: length - end - 1]}…{name[-end:]}"
 
 
 def _range(each: LengthBin) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import itertools
 import os
 import time
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class StageRecord:
         points = [(0.0, self.series[0][1] if self.series else 0.0), *((point[0], point[1]) for point in self.series)]
         return [
             (time, later, max(0.0, amount - before) / (later - time))
-            for (time, before), (later, amount) in zip(points[:-1], points[1:], strict=True)
+            for (time, before), (later, amount) in itertools.pairwise(points)
             if later > time
         ]
 
@@ -144,11 +145,14 @@ def show_run(prefix: str, manifest: Manifest) -> Block:
     """Return when, where and how fast a dataset was made."""
     run = manifest.run
     where = f" on {run.host}" if run.host else ""
+    when = (
+        f"Made {run.started or 'at an unknown time'}{where} in {seconds(run.seconds)} by dsindex {run.dsindex or '?'}"
+    )
+    amounts = f"{count(run.workers, 'worker')}, {count(run.shards, 'shard')}"
+    troubles = f"{count(run.lost_workers, 'lost worker')}, {count(run.stragglers, 'straggler')}"
     sentences = [
-        f"Made {run.started or 'at an unknown time'}{where} in {seconds(run.seconds)} by dsindex {run.dsindex or '?'}, "
-        f"{run.executor or 'unknown'} executor, {count(run.workers, 'worker')}, {count(run.shards, 'shard')}.",
-        f"{count(run.retries, 'task')} {'was' if run.retries == 1 else 'were'} repeated, "
-        f"{count(run.lost_workers, 'worker')} lost, {count(run.stragglers, 'straggler')}.",
+        f"{when}; {run.executor or 'unknown'} executor, {amounts}.",
+        f"Tasks that were repeated: {number(run.retries)}; {troubles}.",
     ]
     if run.engine is not None:
         texts = count(run.engine.reference_texts, "text")
@@ -194,9 +198,7 @@ def show_records(content: Content) -> Block:
         if amount or name in {"kept", "quarantined"}
     )
     sentences = [f"{number(account.lines)} lines, {number(account.blank)} of them blank: {shown}."]
-    sentences += [
-        f"{file.path} was left out: {file.reason}." for file in (content.damaged_inputs or [])[:SHOWN_INPUTS]
-    ]
+    sentences += [f"{file.path} was left out: {file.reason}." for file in (content.damaged_inputs or [])[:SHOWN_INPUTS]]
     if content.options.split_name is not None:
         sentences.append(_describe_split(content, account.kept, account.elsewhere))
     tables = [_records_table(content.inputs)] if len(content.inputs) > 1 else []
@@ -216,11 +218,11 @@ def _describe_split(content: Content, kept: int, elsewhere: int) -> str:
 
 def _records_table(inputs: Sequence[RecordedInput]) -> Table:
     names = ("lines", "blank", "kept", "filtered", "quarantined", "elsewhere")
-    ordered = sorted(inputs, key=lambda file: -(file.quarantined or 0))[:SHOWN_INPUTS]
-    shown = [file for file in inputs if any(file is each for each in ordered)]
+    ordered = sorted(range(len(inputs)), key=lambda place: -(inputs[place].quarantined or 0))
+    shown = [inputs[place] for place in sorted(ordered[:SHOWN_INPUTS])]
+    others = [inputs[place] for place in ordered[SHOWN_INPUTS:]]
     used = [name for name in names if any(getattr(file, name) for file in inputs)]
     rows = [(file.path, *(number(getattr(file, name) or 0) for name in used)) for file in shown]
-    others = [file for file in inputs if not any(file is each for each in ordered)] if len(inputs) > len(shown) else []
     if others:
         sums = (number(sum(getattr(file, name) or 0 for file in others)) for name in used)
         rows.append((f"{count(len(others), 'other input')} with fewer quarantined records", *sums))
@@ -229,9 +231,7 @@ def _records_table(inputs: Sequence[RecordedInput]) -> Table:
 
 def show_digests(content: Content) -> Block:
     """Return the digests of a dataset's files."""
-    rows = tuple(
-        (f".{suffix}", size(file.size_bytes), file.digest) for suffix, file in sorted(content.digests.items())
-    )
+    rows = tuple((f".{suffix}", size(file.size_bytes), file.digest) for suffix, file in sorted(content.digests.items()))
     table = Table(
         caption="XXH3-128 over blocks of 64 MiB, as the manifest has them; dsindex verify compares them with the files",
         head=("file", "size", "digest"),

@@ -33,9 +33,7 @@ def some_documents(seed: int, num: int) -> list[list[int]]:
 
 def measured(folder: Path, documents: list[list[int]], sources: Sources | None = None, threads: int = 2) -> Measurement:
     prefix = write_dataset(folder / "d", [[document] for document in documents])
-    return measure(
-        IndexedStore(prefix), sources or OneSource(), threads=threads, folder=str(folder), most=MOST
-    )
+    return measure(IndexedStore(prefix), sources or OneSource(), threads=threads, folder=str(folder), most=MOST)
 
 
 @pytest.mark.parametrize(("block_documents", "block_tokens"), [(1 << 16, 1 << 24), (3, 1 << 24), (50, 7)])
@@ -95,7 +93,7 @@ def test_repeats_are_the_same_in_files(tmp_path: Path) -> None:
     for part_documents in (1 << 20, 60):
         with RepeatFinder(500, folder=str(tmp_path), part_documents=part_documents) as finder:
             for begin in range(0, 500, 100):
-                block = memoryview(tokens[2 * begin : 2 * begin + 200])
+                block = tokens[2 * begin : 2 * begin + 200]
                 finder.add(group_documents(block, ends[:100], begin))
             found.append(finder.find(3))
     assert found[0] == found[1]
