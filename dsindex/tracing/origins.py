@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+PROVENANCE_SUFFIX = ".provenance.parquet"
 LARGEST_MANIFEST_BYTES = 256 << 20
 
 Item = TypeVar("Item")
@@ -53,7 +54,7 @@ class Origins:
 
     def __init__(self, prefix: str, num_documents: int) -> None:
         self.prefix = prefix
-        self._provenance = f"{prefix}.provenance.parquet"
+        self._provenance = f"{prefix}{PROVENANCE_SUFFIX}"
         manifest = f"{prefix}.manifest.json"
         for path, what in ((manifest, "manifest"), (self._provenance, "provenance")):
             if not os.path.isfile(path):
@@ -135,25 +136,40 @@ def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item]) ->
         return list(pool.map(function, items))
 
 
-def _read_inputs(path: str) -> tuple[list[str], list[str]]:
-    """Return the inputs in a manifest as they were given, and where they were.
+def read_manifest(path: str) -> Any:  # noqa: ANN401 - whatever JSON has
+    """Return a manifest as JSON, unchecked.
 
     Raises:
-        FormatError: If the manifest is damaged.
+        FormatError: If it cannot be read.
     """
     try:
         with open_file(path) as file:
             if os.fstat(file.fileno()).st_size > LARGEST_MANIFEST_BYTES:
                 msg = f"expected at most {LARGEST_MANIFEST_BYTES} bytes"
                 raise ValueError(msg)
-            manifest: Any = decode_json(file.read())
+            return decode_json(file.read())
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
+def _read_inputs(path: str) -> tuple[list[str], list[str]]:
+    """Return the inputs in a manifest as they were given, and where they were.
+
+    Raises:
+        FormatError: If the manifest is damaged.
+    """
+    manifest = read_manifest(path)
+    try:
         given = [entry["path"] for entry in manifest["content"]["inputs"]]
         planned = [entry[0] for entry in manifest["run"].get("plan", {}).get("inputs", [])]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        msg = f"{path}: cannot be read as a manifest ({error}); restore the file"
-        raise FormatError(msg) from error
+    except (LookupError, TypeError, AttributeError) as error:
+        raise _damaged(path, error) from error
     if not all(isinstance(name, str) for name in [*given, *planned]):
         msg = f"{path}: expected the paths of inputs, got other values; restore the file"
         raise FormatError(msg)
     absolute = planned if len(planned) == len(given) else [os.path.abspath(name) for name in given]
     return given, absolute
+
+
+def _damaged(path: str, error: Exception) -> FormatError:
+    return FormatError(f"{path}: cannot be read as a manifest ({error}); restore the file")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from workflows.api.subjects import Subject
 
     Blend = Subject | Iterable[Subject | float]
+    """A dataset, or datasets with weights before each or none."""
 
 PATHS = ("data_path", "train_data_path", "valid_data_path", "test_data_path")
 
@@ -107,7 +108,7 @@ def build_index(
         DsindexError: If the job cannot be done as asked.
     """
     options = join_connected_cluster(given_options(build_index, locals()))
-    options |= {name: _words(name, options[name]) for name in PATHS if name in options}
+    options |= {name: blend_words(name, options[name]) for name in PATHS if name in options}
     config = validated(options, IndexConfig)
     with open_reporter(progress) as reporter:
         reporter.stage("index", total=1, unit="jobs")
@@ -117,7 +118,7 @@ def build_index(
     return IndexResult(**fields_of(report))
 
 
-def _words(option: str, blend: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
+def blend_words(option: str, blend: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
     """Return prefixes and weights as on the command line.
 
     Raises:
