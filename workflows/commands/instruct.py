@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -166,7 +165,7 @@ def describe_instruct(report: InstructReport) -> str:
 
 def _describe_export(export: MadeExport) -> list[str]:
     was_there = ", already complete" if export.already_complete else ""
-    lines = [f"{os.path.relpath(export.path)}/: export {export.kind}{was_there}"]
+    lines = [f"{export.path}/: export {export.kind}{was_there}"]
     for name, split in export.content.splits.items():
         learnt = "" if split.targets is None else f", {split.tokens:,} tokens, {split.targets:,} targets"
         lines.append(f"  {name}: {count(split.rows, 'row')}{learnt}")

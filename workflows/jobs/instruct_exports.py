@@ -62,7 +62,7 @@ class MadeExport:
 
     kind: ExportKind
     path: str
-    """Its folder."""
+    """Its folder, below the prefix as it was given."""
     content: ExportContent
     already_complete: bool
 
@@ -125,14 +125,14 @@ class InstructExports:
 
     def _path(self, kind: ExportKind) -> str:
         length = f"_{self._config.seq_length}" if kind == "bridge" else ""
-        return f"{self._prefix}_{FOLDERS[kind]}{length}"
+        return f"{self._config.output_prefix}_{FOLDERS[kind]}{length}"
 
     def _others(self) -> list[str]:
         """Return the folders of exports that this job does not make."""
         names = re.compile(rf"({'|'.join(FOLDERS.values())})(_[0-9]+)?")
         found = glob.glob(f"{glob.escape(self._prefix)}_*/")
         paths = [path.rstrip("/") for path in sorted(found)]
-        known = set(self._paths.values())
+        known = set(map(os.path.abspath, self._paths.values()))
         return [path for path in paths if path not in known and names.fullmatch(path.removeprefix(f"{self._prefix}_"))]
 
     def _remove_if_old(self, path: str, contents: Mapping[str, Content]) -> None:
@@ -160,8 +160,8 @@ class InstructExports:
 
     def _make(self, kind: ExportKind, path: str, contents: Mapping[str, Content], executor: Executor) -> MadeExport:
         began = time.time()
-        folder = ExportFolder(path=path, plan=self._plan(kind, contents))
-        with hold_lock(f"{path}.dsindex-lock", what=f"the export {path}"):
+        folder = ExportFolder(path=os.path.abspath(path), plan=self._plan(kind, contents))
+        with hold_lock(f"{folder.path}.dsindex-lock", what=f"the export {path}"):
             finished = None if self._config.fresh else folder.find_finished()
             if finished is not None:
                 return MadeExport(kind=kind, path=path, content=finished.content, already_complete=True)
