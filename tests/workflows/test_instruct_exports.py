@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.errors import BadRecordError, InputError, OutputError
+from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 from dsindex.exports import bridge, hugging_face
+from dsindex.exports.reading import EXPORT_MANIFEST
 from dsindex.instruction.config import check_config
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
@@ -22,7 +25,6 @@ from workflows.cli import main
 from workflows.jobs import instruct
 from workflows.jobs.instruct import run_instruct
 from workflows.options.instruct import InstructConfig
-from workflows.state.export_manifest import EXPORT_MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -313,3 +315,38 @@ def test_manifest_counts_what_is_learnt(made: Path) -> None:
             assert counts["trainable"] == sum(int(own.sum()) for own in mask)
             assert counts["targets"] == sum(int(own[1:].sum()) for own in mask)
             assert counts["sequences"] == len(mask)
+
+
+def test_inspect_and_verify_know_exports(tmp_path: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = shutil.copytree(made / "chat_bridge_768", tmp_path / "chat_bridge_768")
+    targets = sum(int(mask[1:].sum()) for mask in IndexedDataset(made / "chat_train_loss_mask"))
+    assert main(["inspect", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "export: bridge, packed sequences: Megatron-Bridge, NeMo" in said
+    assert re.search(rf"train: \d+ rows, [\d,]+ tokens, [\d,]+ trainable, {targets:,} targets", said)
+    files = sorted(folder.glob("train-*.parquet"))
+    shutil.copy(files[0], tmp_path / "moved.parquet")
+    assert main(["inspect", str(tmp_path / "moved.parquet")]) == 0
+    assert "export: bridge" in capsys.readouterr().out
+    assert main(["verify", str(folder)]) == 0
+    assert "intact" in capsys.readouterr().out
+
+    data = bytearray(files[0].read_bytes())
+    data[100] ^= 1
+    files[0].write_bytes(data)
+    assert main(["verify", str(folder)]) == 1
+    assert f"{files[0]}: expected the content that the manifest describes" in capsys.readouterr().out
+    files[0].write_bytes(data[:100])
+    assert main(["inspect", str(folder)]) == 1
+    assert "as in the manifest, got 100 bytes" in capsys.readouterr().out
+    assert main(["verify", str(folder), "--against-source"]) == 2
+    assert main(["inspect", str(files[0])]) == 1
+
+
+def test_a_damaged_manifest_is_named(tmp_path: Path, chats: Path, quiet: Reporter) -> None:
+    config = job(tmp_path, chats, export=("sft",))
+    run_instruct(config, CONFIG, reporter=quiet)
+    (tmp_path / "chat_sft" / EXPORT_MANIFEST).write_text('{"format": "dsindex export 1", "content": {"digests": 3}}')
+    with pytest.raises(FormatError, match=r"export\.manifest\.json: cannot be read as the manifest of an export"):
+        run_instruct(config, CONFIG, reporter=quiet)
+    assert main(["verify", str(tmp_path / "chat_sft")]) == 1

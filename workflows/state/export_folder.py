@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from dsindex.errors import FormatError, OutputError
+from dsindex.exports.reading import EXPORT_MANIFEST
 from dsindex.exports.source import WrittenFile
 from dsindex.json_text import decode_json, encode_json
 from dsindex.storage import digest_file, make_folder, output_error, sync_folder, write_whole
-from workflows.state.export_manifest import EXPORT_MANIFEST, read_export_manifest
+from workflows.state.export_manifest import read_export_manifest
 from workflows.state.identity import Plan
 from workflows.state.partial_files import partial_path
 
