@@ -263,11 +263,17 @@ def test_what_megatron_would_misread_is_refused(tmp_path: Path, case: str, quiet
     path = tmp_path / "in.jsonl"
     path.write_text(f"{json.dumps(good)}\n\n{json.dumps(record)}\n")
     template = "{% for message in messages %}{% generation %}{{ message.content }}{% endgeneration %}{% endfor %}"
-    config = job(tmp_path, path, export=("sft",), seq_length=None, split=None)
-    with pytest.raises(BadRecordError, match=rf"in\.jsonl, line 3: .*{expected}.*leave out --export sft"):
-        run_instruct(config, check_config({"chat_template": template}, source="test"), reporter=quiet)
+    instruction = check_config({"chat_template": template}, source="test")
+    options = {"export": ("sft",), "seq_length": None, "split": None}
+    config = job(tmp_path, path, on_bad_record="fail", **options)
+    with pytest.raises(BadRecordError, match=rf"in\.jsonl, line 3: .*{expected}.*give up --export sft"):
+        run_instruct(config, instruction, reporter=quiet)
     assert (tmp_path / "chat_text_document.idx").exists()
     assert not (tmp_path / "chat_sft").exists()
+    report = run_instruct(job(tmp_path, path, **options), instruction, reporter=quiet)
+    split = report.exports[0].content.splits["train"]
+    assert (split.rows, split.left_out) == (1, 1)
+    assert (tmp_path / "chat_sft" / "train.jsonl").read_text() == json.dumps(good, separators=(",", ":")) + "\n"
 
 
 @pytest.mark.parametrize("fresh", [False, True])

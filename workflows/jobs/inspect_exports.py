@@ -58,7 +58,7 @@ def describe_kind(kind: str) -> str:
 def describe_split(split: ExportedSplit) -> str:
     """Return the rows of a split and what is learnt of them."""
     if split.targets is None:
-        return f"{split.rows:,} rows"
+        return f"{split.rows:,} rows" + (f", {split.left_out:,} left out" if split.left_out else "")
     return (
         f"{split.rows:,} rows, {split.tokens or 0:,} tokens, {split.trainable or 0:,} trainable, "
         f"{split.targets:,} targets"

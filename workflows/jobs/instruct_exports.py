@@ -201,6 +201,7 @@ class InstructExports:
             settings["seq-length"] = self._config.seq_length
         if kind == "sft":
             first = contents[self._splits[0].prefixes[0]]
+            settings["on-bad-record"] = self._config.on_bad_record
             settings["record_format"] = self._instruction.record_format
             settings["role_mapping"] = dict(self._instruction.role_mapping)
             settings["inputs"] = [[file.size_bytes, file.fingerprint] for file in first.inputs]
@@ -225,6 +226,7 @@ class InstructExports:
             ),
             record_format=self._instruction.record_format,
             roles=tuple(self._instruction.role_mapping.items()),
+            leave_out=self._config.on_bad_record == "quarantine",
             folder=folder,
         )
 
@@ -281,9 +283,11 @@ def _count_splits(kind: ExportKind, names: Sequence[str], written: Sequence[Writ
     splits = {}
     for name in names:
         total = Counts()
-        for file in written:
-            if len(names) == 1 or file.file.name.startswith(name):
-                total += file.counts
-        counts = {"rows": total.rows} if kind == "sft" else asdict(total)
-        splits[name] = ExportedSplit(**counts)
+        own = [file for file in written if len(names) == 1 or file.file.name.startswith(name)]
+        for file in own:
+            total += file.counts
+        if kind == "sft":
+            splits[name] = ExportedSplit(rows=total.rows, left_out=sum(file.left_out for file in own))
+        else:
+            splits[name] = ExportedSplit(**asdict(total))
     return splits

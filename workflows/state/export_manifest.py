@@ -33,9 +33,11 @@ class ExportedFile(_Part):
 
 
 class ExportedSplit(_Part):
-    """The rows of a split and what they hold; JSON lines have rows alone."""
+    """The rows of a split and what they hold; JSON lines have only the first two counts."""
 
     rows: Count
+    left_out: Count | None = None
+    """Conversations of the split that the reader would misread."""
     sequences: Count | None = None
     tokens: Count | None = None
     trainable: Count | None = None
