@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsindex.amounts import count
+from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.errors import OutputError
 from dsindex.indices.cache import (
     read_description,
@@ -36,7 +37,7 @@ from workflows.execution.ordered import run_in_order
 from workflows.jobs.index_caches import NO_IDENTIFIERS, Counts, cache_settings, find_index_caches, sources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.indices.needed_caches import CacheSettings
     from workflows.execution.calls import Executor
@@ -91,10 +92,21 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
     return IndexReport(
         tasks=tuple(tasks),
         results=tuple(results),
-        notes=tuple(notes),
+        notes=(*notes, *_masked(counts)),
         findings=findings,
         seconds=time.monotonic() - began,
     )
+
+
+def _masked(prefixes: Iterable[str]) -> Iterator[str]:
+    """Yield a note for each dataset whose loss mask a pre-training job would not read."""
+    for prefix in prefixes:
+        stem = prefix.removesuffix(TEXT_SUFFIX)
+        if stem != prefix and os.path.isfile(f"{stem}{MASK_SUFFIX}.idx"):
+            yield (
+                f"{prefix} is instruction data: a job that reads it as --data-path learns all its tokens, as it does "
+                f"not read {os.path.basename(stem)}{MASK_SUFFIX}; for the mask, see the exports of `dsindex instruct`"
+            )
 
 
 def count_all(config: IndexConfig, settings: CacheSettings, executor: Executor) -> Counts:
