@@ -204,7 +204,8 @@ def draw_throughput(stage: StageRecord) -> Picture:
     """Return the speed of a stage over its time, with marks where tasks were retried or workers lost."""
     speeds, events = stage.speeds(), stage.events()
     scale, unit = _unit_of(max((speed for _, _, speed in speeds), default=0.0), stage.unit)
-    values = [{"t": time, "speed": speed / scale} for begin, end, speed in speeds for time in (begin, end)]
+    values = [{"t": begin, "speed": speed / scale} for begin, _, speed in speeds]
+    values.append({"t": speeds[-1][1], "speed": speeds[-1][2] / scale})
     marks = [{"t": time, "what": what} for time, what in events]
 
     def chart(width: int) -> dict[str, Any]:
@@ -216,7 +217,13 @@ def draw_throughput(stage: StageRecord) -> Picture:
         }
         line = {
             "data": {"values": values},
-            "mark": {"type": "area", "fill": COLOURS[0], "fillOpacity": 0.25, "line": {"stroke": COLOURS[0]}},
+            "mark": {
+                "type": "area",
+                "interpolate": "step-after",
+                "fill": COLOURS[0],
+                "fillOpacity": 0.25,
+                "line": {"stroke": COLOURS[0]},
+            },
             "encoding": {
                 "x": x,
                 "y": {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import calendar
-import itertools
 import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from dsindex.amounts import count, format_speed, format_token_speed
 from workflows.progress.progress_file import PROGRESS_SUFFIX, read_progress
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 SHOWN_INPUTS = 30
 MOST_STAGES = 8
+MOST_INTERVALS = 60
+"""Intervals over which a speed is averaged."""
 STARTED_APART_SECONDS = 120
 """How far the start of a job and that of its progress file may be apart."""
 _FIELDS = len(SERIES_FIELDS)
@@ -54,24 +57,24 @@ class StageRecord:
         return ", ".join(words)
 
     def speeds(self) -> list[tuple[float, float, float]]:
-        """Return begin, end, and units per second of the intervals between its points."""
-        points = [(0.0, self.series[0][1] if self.series else 0.0), *((point[0], point[1]) for point in self.series)]
-        return [
-            (time, later, max(0.0, amount - before) / (later - time))
-            for (time, before), (later, amount) in itertools.pairwise(points)
-            if later > time
-        ]
+        """Return begin, end, and units per second of up to MOST_INTERVALS equal intervals."""
+        if len(self.series) < 2 or self.series[-1][0] <= 0:
+            return []
+        times, amounts = [point[0] for point in self.series], [point[1] for point in self.series]
+        edges = np.linspace(0.0, times[-1], min(MOST_INTERVALS, len(times) - 1) + 1)
+        speeds = np.maximum(np.diff(np.interp(edges, times, amounts)), 0.0) / np.diff(edges)
+        return list(zip(edges[:-1].tolist(), edges[1:].tolist(), speeds.tolist(), strict=True))
 
     def events(self) -> list[tuple[float, str]]:
         """Return when tasks were retried and workers lost."""
         found = []
         retries = lost = 0.0
         for point in self.series:
-            if point[3] > retries:
-                found.append((point[0], count(round(point[3] - retries), "retry").replace("retrys", "retries")))
-            if point[4] > lost:
-                found.append((point[0], count(round(point[4] - lost), "lost worker")))
-            retries, lost = point[3], point[4]
+            if point[2] > retries:
+                found.append((point[0], count(round(point[2] - retries), "repeated task")))
+            if point[3] > lost:
+                found.append((point[0], count(round(point[3] - lost), "lost worker")))
+            retries, lost = point[2], point[3]
         return found
 
 
@@ -180,7 +183,7 @@ def show_run(prefix: str, manifest: Manifest) -> Block:
     return Block(
         title="Run",
         sentences=tuple(sentences),
-        pictures=tuple(draw_throughput(stage) for stage in stages if len(stage.speeds()) > 1),
+        pictures=tuple(draw_throughput(stage) for stage in stages if stage.speeds()),
         tables=tuple(tables),
     )
 
