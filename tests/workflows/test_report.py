@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+import dsindex
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, MODALITIES, OWN
 from tests.support.pages import ReadPage
@@ -331,3 +332,14 @@ def test_datasets_are_compared_and_blends_shown(built: str, tmp_path: Path) -> N
     damaged.write_bytes(damaged.read_bytes()[:-10])
     page = report(tmp_path, built, GOLDEN_EOD, "--cache", cache, code=1)
     assert "Caches that cannot be read" in page.texts["h3"]
+
+
+def test_function_does_what_the_command_does(built: str, tmp_path: Path) -> None:
+    report(tmp_path, built)
+    output = tmp_path / "function.html"
+    written = dsindex.report(built, output=output)
+    assert output.read_bytes() == (tmp_path / "report.html").read_bytes()
+    assert (written.ok, written.prefixes, written.size_bytes) == (True, (built,), output.stat().st_size)
+    assert str(written).startswith(f"{output}: 1 dataset, ")
+    with pytest.raises(dsindex.DsindexError, match="choose another output"):
+        dsindex.report(built, output=__file__)

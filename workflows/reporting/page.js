@@ -46,8 +46,8 @@
       const last = Math.min(first + PAGE, found.length);
       status.textContent = found.length ? `${number(first + 1)} to ${number(last)} of ${number(found.length)}` : "none found";
       // Not `disabled`, which would take the focus from the keyboard.
-      back.ariaDisabled = String(first === 0);
-      next.ariaDisabled = String(last >= found.length);
+      back.setAttribute("aria-disabled", String(first === 0));
+      next.setAttribute("aria-disabled", String(last >= found.length));
     };
     const leaf = (pages) => {
       first += pages * PAGE;
