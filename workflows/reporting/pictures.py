@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from workflows.reporting.amounts import number, percent
+from workflows.reporting.bars import LONG_LABEL, shorten
 from workflows.reporting.drawing import COLOURS, DASHES, NARROW, draw
-from workflows.reporting.model import Picture, Table
+from workflows.reporting.model import Picture, Table, distinct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,6 +93,7 @@ def draw_lengths(bins: Sequence[LengthBin]) -> Picture:
 
 def draw_lengths_of_many(bins: Mapping[str, Sequence[LengthBin]]) -> Picture:
     """Return lines of the share of tokens by length, one for each dataset."""
+    bins = dict(zip(distinct([shorten(name, LONG_LABEL) for name in bins]), bins.values(), strict=True))
     totals = {name: sum(each.tokens for each in own) for name, own in bins.items()}
     edges = sorted({each.begin for own in bins.values() for each in own})
     shares = {name: {each.begin: each.tokens / totals[name] for each in own} for name, own in bins.items()}
@@ -167,7 +169,7 @@ def draw_ranks(counts: Sequence[int]) -> Picture:
             "width": width,
             "height": 200,
             "data": {"values": values},
-            "mark": {"type": "line", "point": {"fill": COLOURS[0], "size": 8}},
+            "mark": "line",
             "encoding": {
                 "x": {
                     "field": "rank",
