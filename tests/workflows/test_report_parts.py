@@ -14,6 +14,7 @@ from workflows.reporting.shown import show_lines
 
 HOSTILE = "</script></title><b onclick=x>&amp;]]>\u2028\u202e\x00\x1b"
 SHOWN = r"</script></title><b onclick=x>&amp;]]>\u2028\u202e\x00\x1b"
+PLAIN = "a text that is as long as the other"
 
 
 def page_of(text: str) -> bytes:
@@ -34,13 +35,13 @@ def page_of(text: str) -> bytes:
 
 
 def test_every_text_of_a_page_is_escaped() -> None:
-    plain, hostile = ReadPage(page_of("QQQ")), ReadPage(page_of(HOSTILE))
+    plain, hostile = ReadPage(page_of(PLAIN)), ReadPage(page_of(HOSTILE))
     assert plain.unbalanced == hostile.unbalanced == []
     assert [tag for tag, _ in hostile.elements] == [tag for tag, _ in plain.elements]
     for tag, texts in plain.texts.items():
-        assert hostile.texts[tag] == [text.replace("QQQ", SHOWN) for text in texts], tag
+        assert hostile.texts[tag] == [text.replace(PLAIN, SHOWN) for text in texts], tag
     for (_, before), (_, after) in zip(plain.elements, hostile.elements, strict=True):
-        assert after == {name: value and value.replace("QQQ", SHOWN) for name, value in before.items()}
+        assert after == {name: value and value.replace(PLAIN, SHOWN) for name, value in before.items()}
 
 
 def test_page_is_recognised_unless_it_was_changed() -> None:

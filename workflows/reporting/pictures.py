@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dsindex.reporting.lengths import LengthBin
-    from workflows.reporting.run import StageRecord
+    from workflows.reporting.stages import StageRecord
 
 
 _LABELS = {
