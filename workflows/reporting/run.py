@@ -58,7 +58,7 @@ def show_run(prefix: str, manifest: Manifest) -> Block:
     return Block(
         title="Run",
         sentences=tuple(sentences),
-        pictures=tuple(draw_throughput(stage) for stage in stages if stage.speeds()),
+        pictures=tuple(draw_throughput(stage) for stage in stages if len(stage.speeds()) > 2),
         tables=tuple(tables),
     )
 
