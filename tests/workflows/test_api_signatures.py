@@ -96,7 +96,7 @@ def test_open_takes_what_the_library_takes() -> None:
         assert parameter.default == library[name].default, name
 
 
-@pytest.mark.parametrize("name", [*MODELS, "open"])
+@pytest.mark.parametrize("name", [*MODELS, "open", "report"])
 def test_only_the_subject_is_positional(name: str) -> None:
     kinds = [parameter.kind for parameter in parameters(name).values()]
     positional = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -104,7 +104,7 @@ def test_only_the_subject_is_positional(name: str) -> None:
     assert inspect.Parameter.POSITIONAL_ONLY not in kinds
 
 
-@pytest.mark.parametrize("name", [*MODELS, "open"])
+@pytest.mark.parametrize("name", [*MODELS, "open", "report"])
 def test_docstring_names_every_parameter(name: str) -> None:
     documented = inspect.getdoc(getattr(dsindex, name)) or ""
     for option in parameters(name):
@@ -200,6 +200,8 @@ def call(name: str, *arguments: Any, **options: Any) -> None:
         ("convert", ["a", "b.pbin"], {"pbin_era": "1999"}, "convert: pbin_era: expected one of spec, "),
         ("instruct", ["a"], {"config": 3}, "config: expected the path of a YAML file or a dict, got an int"),
         ("instruct", ["a"], {"config": {}, "tokenizer": "t"}, "instruct: output_prefix is required"),
+        ("report", [[]], {"output": "o"}, "prefix: expected at least one dataset, got none"),
+        ("report", ["a"], {"output": "o", "cache": 3}, "cache: expected a path, or several, got an int"),
         ("open", [3], {}, "path: expected a path, or the result of a function that made a dataset, got 3"),
     ],
 )
