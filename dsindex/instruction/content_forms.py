@@ -49,7 +49,7 @@ class ContentForms:
         return fitting
 
     def form_of(self, role: str) -> Form:
-        """Return what the template reads for a role; `any` also if neither form is seen in its result."""
+        """Return what the template reads for a role; `text` also if neither form is seen in its result."""
         if role not in self._forms:
             self._forms[role] = self._find(role)
         return self._forms[role]
@@ -59,7 +59,7 @@ class ContentForms:
         parts = self._read(role, [{"type": "text", "text": word} for word in _WORDS])
         if _has_words(parts) and parts.count("type") <= max(text.count("type"), 0 if _has_words(text) else 1):
             return "any" if _has_words(text) else "parts"
-        return "text" if _has_words(text) else "any"
+        return "text"
 
     def _read(self, role: str, content: object) -> str:
         """Return a rendered conversation with this content, if possible one in which it occurs."""
@@ -77,12 +77,13 @@ def _conversations(message: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """Return conversations in which a message of its role may stand, the other messages with texts or with parts."""
     found: list[list[dict[str, Any]]] = []
     for other in (_OTHER, [{"type": "text", "text": _OTHER}]):
+        system = {"role": "system", "content": other}
         user, reply = {"role": "user", "content": other}, {"role": "assistant", "content": other}
         role = message["role"]
         if role == "user":
-            found += [message, reply], [message]
+            found += [message, reply], [message], [system, message, reply]
         elif role == "assistant":
-            found += [[user, message]]
+            found += [user, message], [system, user, message]
         elif role in ("system", "developer"):
             found += [[message, user, reply]]
         else:

@@ -36,6 +36,7 @@ _ADVICE = (
     "use a template with {% generation %}, such as the one that dsindex has under the name of the model's family "
     "(`chat_template: chatml`, …)"
 )
+_LAST_TURN = "set `learn: last_turn`, or "
 
 
 class NotFoundError(Exception):
@@ -67,8 +68,11 @@ class GenerationFinder:
 
     def __init__(self, render: Render, assistant: str) -> None:
         self._assistant = assistant
-        self._ending = _find_ending(render, assistant)
-        self._prove(render)
+        system = [{"role": "system", "content": "Brovik"}]
+        # Some templates need a system message.
+        first = [] if not isinstance(render(_turn(assistant), False), str) else system
+        self._leading, self._has_prompt, self._ending = _find_ending(render, assistant, first)
+        self._prove(render, first)
 
     def find(
         self, render: Render, messages: Sequence[dict[str, Any]], text: str, learnt: Sequence[int] | None
@@ -92,35 +96,44 @@ class GenerationFinder:
         is_last = number == len(messages) - 1
         prompt = _render(render, messages[:number], number, is_prompt=True)
         alone = text if is_last else _render(render, messages[: number + 1], number, is_prompt=False)
-        ending, closing = self._ending, ""
-        if is_last or ending.inner_end == ending.end:
-            closing = ending.closing[len(ending.end) :]
-            reply = alone.removesuffix(closing)
-        else:
-            closing = ending.closing
-            reply = alone.removesuffix(closing) + ending.inner_end
-        if not alone.endswith(closing):
-            raise NotFoundError(
-                f"message {number + 1}: expected the rendered reply to end with {closing!r}, as others do, got "
-                f"{alone[-_SHOWN:]!r}; {_ADVICE}"
-            )
+        reply = self._without_closing(alone, text, is_last=is_last)
         if not (text.startswith(prompt) and reply.startswith(prompt)):
             raise NotFoundError(
-                f"message {number + 1}: the template writes the generation prompt otherwise than the beginning of the "
-                f"reply ({_difference(prompt, text)}), so the generated text cannot be found; {_ADVICE}"
+                f"message {number + 1}: the template writes the prompt otherwise than the beginning of the text "
+                f"({_difference(prompt, text)}), so the generated text cannot be found; "
+                f"{'' if is_last else _LAST_TURN}{_ADVICE}"
             )
         if not text.startswith(reply):
             raise NotFoundError(
                 f"message {number + 1}: the template writes this reply otherwise when messages follow it "
-                f"({_difference(reply, text)}), so the generated text cannot be found; set `learn: last_turn`, or "
-                f"{_ADVICE}"
+                f"({_difference(reply, text)}), so the generated text cannot be found; {_LAST_TURN}{_ADVICE}"
             )
+        if self._has_prompt and number and messages[number - 1]["role"] != "user":
+            self._require_prompt(render, messages[:number], prompt)
         return len(prompt), len(reply)
 
-    def _prove(self, render: Render) -> None:
+    def _require_prompt(self, render: Render, messages: list[dict[str, Any]], prompt: str) -> None:
+        """Check that a generation prompt is written here too: a reply would begin with it otherwise."""
+        if prompt == _render(render, messages, len(messages), is_prompt=False):
+            raise NotFoundError(
+                f"message {len(messages) + 1}: the template writes no generation prompt after a message of the role "
+                f"{messages[-1]['role']!r}, so the generated text cannot be found; {_ADVICE}"
+            )
+
+    def _without_closing(self, alone: str, text: str, *, is_last: bool) -> str:
+        """Return a conversation that ends with a reply, without what does not belong to the reply."""
+        ending = self._ending
+        if is_last:
+            return alone.removesuffix(ending.closing[len(ending.end) :])
+        if text.startswith(alone) or not alone.endswith(ending.closing):
+            return alone
+        return alone.removesuffix(ending.closing) + ending.inner_end
+
+    def _prove(self, render: Render, first: list[dict[str, Any]]) -> None:
         """Check on conversations of known texts that the spans have every reply, and no other text."""
         num_proven = 0
-        for messages in _probes(self._assistant):
+        for probe in _probes(self._assistant):
+            messages = [*first, *probe]
             rendered = render(messages, False)
             if isinstance(rendered, str):
                 continue
@@ -131,6 +144,13 @@ class GenerationFinder:
                 if num_proven == 0:
                     raise
                 continue
+            # Only thoughts, the beginning of which the model generates, may stand in front of a reply.
+            if messages[-1].keys() == {"role", "content"}:
+                leading = found.rpartition("\0")[2].partition(messages[-1]["content"].strip())[0]
+                if leading.strip() and leading.strip() != self._leading:
+                    raise NotFoundError(
+                        f"it writes {leading[:_SHOWN]!r} before a reply in some conversations; {_ADVICE}"
+                    )
             # Texts that the template leaves out cannot be found.
             if any(word in found for word in _ASKED) or any(word in text and word not in found for word in _REPLIED):
                 raise NotFoundError(f"the text found in a probe is not that of its replies: {found[:_SHOWN]!r}")
@@ -174,11 +194,12 @@ def keep_learnt(
     return kept
 
 
-def _find_ending(render: Render, assistant: str) -> _Ending:
-    (asked, asked_next), (replied, _) = _ASKED, _REPLIED
-    user, reply = {"role": "user", "content": asked}, {"role": assistant, "content": replied}
-    prompt, unprompted = (_render_probe(render, [user], is_prompt=is_prompt) for is_prompt in (True, False))
-    whole = _render_probe(render, [user, reply], is_prompt=False)
+def _find_ending(render: Render, assistant: str, first: list[dict[str, Any]]) -> tuple[str, bool, _Ending]:
+    """Return what the model writes before a reply, whether there is a generation prompt, and what follows a reply."""
+    asked_next, replied = _ASKED[1], _REPLIED[0]
+    user, reply = _turn(assistant)
+    prompt, unprompted = (_render_probe(render, [*first, user], is_prompt=is_prompt) for is_prompt in (True, False))
+    whole = _render_probe(render, [*first, user, reply], is_prompt=False)
     if not whole.startswith(prompt):
         raise NotFoundError(
             f"its generation prompt is not the beginning of its replies ({_difference(prompt, whole)}); {_ADVICE}"
@@ -191,16 +212,16 @@ def _find_ending(render: Render, assistant: str) -> _Ending:
             f"it writes {leading[:_SHOWN]!r} before a reply but not as a generation prompt, so that it is unknown "
             f"whether the model generates this; {_ADVICE}"
         )
-    following = render([user, reply, {"role": "user", "content": asked_next}], False)
+    following = render([*first, user, reply, {"role": "user", "content": asked_next}], False)
     between = closing
     if not isinstance(following, str):
         between = following[0].partition(replied)[2].partition(asked_next)[0]
     common = _common_beginning(closing, between)
     if all(unit["control"] or unit[0].isspace() for unit in _UNITS.finditer(closing[len(common) :])):
-        return _Ending(closing=closing, end=closing, inner_end=common)
+        return leading.strip(), prompt != unprompted, _Ending(closing=closing, end=closing, inner_end=common)
     # Words that close a text, such as a prompt that the template always writes, are none of the model's.
     end = _turn_end(common)
-    return _Ending(closing=closing, end=end, inner_end=end)
+    return leading.strip(), prompt != unprompted, _Ending(closing=closing, end=end, inner_end=end)
 
 
 def _turn_end(closing: str) -> str:
@@ -229,9 +250,13 @@ def _common_beginning(one: str, other: str) -> str:
     return common
 
 
+def _turn(assistant: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": _ASKED[0]}, {"role": assistant, "content": _REPLIED[0]}]
+
+
 def _probes(assistant: str) -> list[list[dict[str, Any]]]:
-    (asked, asked_next), (replied, replied_next) = _ASKED, _REPLIED
-    turn = [{"role": "user", "content": asked}, {"role": assistant, "content": replied}]
+    (_, asked_next), (replied, replied_next) = _ASKED, _REPLIED
+    turn = _turn(assistant)
     next_turn = [{"role": "user", "content": asked_next}, {"role": assistant, "content": replied_next}]
     call = {"type": "function", "id": "abcdef123", "function": {"name": "f", "arguments": {"x": replied}}}
     result = {"role": "tool", "content": asked_next, "tool_call_id": "abcdef123", "name": "f"}
