@@ -10,17 +10,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from dsindex.errors import InputError, RecordProblem
+from dsindex.guarded.process import LimitReachedError
 from dsindex.instruction.chat import ChatTemplate, write_conversation
 from dsindex.instruction.construction import MessageConstruction, Segment, group_exchanges
 from dsindex.instruction.records import Message, check_text, parse_record, read_messages, strings_in
 from dsindex.instruction.splits import fingerprint_content
-from dsindex.instruction.tokens import ChatTokenizer, mask_between_markers, mask_from_spans
+from dsindex.instruction.token_batches import MaskedTokens, encode_with_reference
+from dsindex.instruction.tokens import ChatTokenizer, Span, mask_between_markers
 from dsindex.text.jq import write_record
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from dsindex.guarded.limits import Limits
     from dsindex.instruction.chat import Rendered
     from dsindex.instruction.config import InstructionConfig
+    from dsindex.instruction.token_batches import FastTexts
     from dsindex.text.jq import PatternAnswers
 
 _T = TypeVar("_T")
@@ -49,18 +52,17 @@ class EncodedConversation:
     """1 for trainable, 0 for masked; same shape as tokens."""
     lengths: NDArray[np.int64]
     """Tokens of each sequence; more than one only if a long conversation was split."""
-    fingerprint: bytes
-    """Hash of the content for `split_by_hash`, 16 bytes."""
+    content: object
+    """The messages or fields in use, as JSON data."""
     cut: int
     """Tokens left out: the end of a truncated conversation, and parts of a split one without a reply."""
     special_in_text: bool
     """Whether the record's own text contains a special token's string."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sequence:
-    tokens: NDArray[np.uint32]
-    mask: NDArray[np.uint8]
+    @property
+    def fingerprint(self) -> bytes:
+        """Hash of the content for `split_by_hash`, 16 bytes."""
+        return fingerprint_content(self.content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +70,22 @@ class _Begun:
     """A record that waits for the result of the template or the patterns."""
 
     request: bytes
-    finish: Callable[[Any], EncodedConversation]
-    """Turns the result into tokens."""
+    lay_out: Callable[[Any], _LaidOut]
+    """Turns the result into what is to be tokenized."""
 
 
-_Encode = Callable[[Iterator[list[int]]], Iterator[_Sequence]]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LaidOut:
+    """A record that waits for its tokens."""
+
+    source: _Source
+    finish: Callable[[MaskedTokens], EncodedConversation]
+    """Takes the tokens of the source."""
+
+
+_Source = tuple[str, list[Span]] | list[Segment]
+"""What one sequence is made of: a text with its trainable spans, or segments."""
+_Encode = Callable[[Iterator[list[int]]], Iterator[MaskedTokens]]
 """Encode the same record with other choices of its messages, given by their positions."""
 
 
@@ -82,6 +95,7 @@ class InstructionEncoder:
     Args:
         config: The form of the records, and what is trainable.
         tokenizer: The tokenizer, with its names of special tokens and its chat templates.
+        fast: The same tokenizer's fast engine, unless `why_not_fast` says otherwise; None for the reference.
         limits: Time and memory limits of the template or the patterns for one record; None for the defaults.
 
     Raises:
@@ -89,8 +103,16 @@ class InstructionEncoder:
         InputError: If a pattern or the template cannot be used.
     """
 
-    def __init__(self, config: InstructionConfig, tokenizer: ChatTokenizer, *, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        config: InstructionConfig,
+        tokenizer: ChatTokenizer,
+        *,
+        fast: FastTexts | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         self._config = config
+        self._fast = fast
         self._tokenizer = tokenizer
         self._limits = limits
         self.special_ids = {name: tokenizer.special_id(name, text) for name, text in config.special_tokens.items()}
@@ -107,7 +129,13 @@ class InstructionEncoder:
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self._config, self._tokenizer, self._limits)
+        return _restore, (self._config, self._tokenizer, self._fast, self._limits)
+
+    def why_not_fast(self) -> str | None:
+        """Return why the fast engine cannot make the masks of this configuration; None if it can, or is not used."""
+        if self._fast is None or self._construction is not None or self._markers:
+            return None  # only spans of characters need more than ids
+        return self._fast.why_unplaced()
 
     def encode(self, record: Mapping[str, Any]) -> EncodedConversation:
         """Encode one record.
@@ -147,11 +175,29 @@ class InstructionEncoder:
         begin = self._begin_construction if self._construction else self._begin_chat
         begun = [_attempt(_then(reader, begin)) for reader in readers]
         answers = self._ask([conversation.request for conversation in begun if isinstance(conversation, _Begun)])
+        laid_out: list[_LaidOut | RecordProblem] = []
+        limit: LimitReachedError | None = None
         for conversation in begun:
             if isinstance(conversation, RecordProblem):
-                yield conversation
+                laid_out.append(conversation)
+                continue
+            try:
+                answer = next(answers)
+            except LimitReachedError as error:
+                limit = error
+                break
+            laid_out.append(_attempt(functools.partial(conversation.lay_out, answer)))
+        sequences = iter(self._tokenize([record.source for record in laid_out if isinstance(record, _LaidOut)]))
+        for record in laid_out:
+            if isinstance(record, RecordProblem):
+                yield record
             else:
-                yield _attempt(functools.partial(conversation.finish, next(answers)))
+                tokens = next(sequences)
+                yield (
+                    tokens if isinstance(tokens, RecordProblem) else _attempt(functools.partial(record.finish, tokens))
+                )
+        if limit is not None:
+            raise limit
 
     def _ask(self, requests: Sequence[bytes]) -> Iterator[Any]:
         if self._construction is not None:
@@ -166,20 +212,22 @@ class InstructionEncoder:
         for text in strings_in(record):
             check_text(text)  # jq's error would be about JSON escapes
 
-        def finish(answers: PatternAnswers) -> EncodedConversation:
+        def lay_out(answers: PatternAnswers) -> _LaidOut:
             fields = construction.read_fields(answers)
             parts = construction.build_parts(fields, answers)
             has_special = self._check_texts([part.text for part in parts])
 
-            def encode(choices: Iterator[list[int]]) -> Iterator[_Sequence]:
+            def encode(choices: Iterator[list[int]]) -> Iterator[MaskedTokens]:
                 for wanted in map(set, choices):
                     kept = [part for number, part in enumerate(parts) if not part.is_message or number in wanted]
-                    yield self._encode_segments(construction.lay_out(kept))
+                    yield from map(_tokens_of, self._tokenize([construction.lay_out(kept)]))
 
-            whole = self._encode_segments(construction.lay_out(parts))
-            return self._finish(whole, group_exchanges(parts), encode, content=fields, special_in_text=has_special)
+            def finish(whole: MaskedTokens) -> EncodedConversation:
+                return self._finish(whole, group_exchanges(parts), encode, content=fields, special_in_text=has_special)
 
-        return _Begun(request=write_record(record), finish=finish)
+            return _LaidOut(source=construction.lay_out(parts), finish=finish)
+
+        return _Begun(request=write_record(record), lay_out=lay_out)
 
     def _begin_chat(self, record: Mapping[str, Any]) -> _Begun:
         config = self._config
@@ -197,19 +245,22 @@ class InstructionEncoder:
         def write(chosen: Sequence[int]) -> bytes:
             return write_conversation([messages[number] for number in (*range(num_system), *chosen)], variables)
 
-        def encode(choices: Iterator[list[int]]) -> Iterator[_Sequence]:
+        def encode(choices: Iterator[list[int]]) -> Iterator[MaskedTokens]:
             while ahead := [write(chosen) for chosen in islice(choices, _RENDERED_AHEAD)]:
-                yield from map(self._tokenize, self._chat_template.render_all(ahead))
+                for rendered in self._chat_template.render_all(ahead):
+                    yield from map(_tokens_of, self._tokenize([_text_of(rendered)]))
 
-        def finish(rendered: Rendered | RecordProblem) -> EncodedConversation:
-            whole = self._tokenize(rendered)
+        def lay_out(rendered: Rendered | RecordProblem) -> _LaidOut:
+            return _LaidOut(source=_text_of(rendered), finish=finish)
+
+        def finish(whole: MaskedTokens) -> EncodedConversation:
             return self._finish(whole, exchanges, encode, content=content, special_in_text=has_special)
 
-        return _Begun(request=write_conversation(messages, variables), finish=finish)
+        return _Begun(request=write_conversation(messages, variables), lay_out=lay_out)
 
     def _finish(
         self,
-        whole: _Sequence,
+        whole: MaskedTokens,
         exchanges: Sequence[Sequence[int]],
         encode: _Encode,
         *,
@@ -222,26 +273,26 @@ class InstructionEncoder:
         if limit is not None and len(whole.tokens) > limit:
             sequences, cut = self._shorten(whole, limit, exchanges, encode)
         return EncodedConversation(
-            tokens=np.concatenate([sequence.tokens for sequence in sequences]),
-            mask=np.concatenate([sequence.mask for sequence in sequences]),
+            tokens=_join([sequence.tokens for sequence in sequences]),
+            mask=_join([sequence.mask for sequence in sequences]),
             lengths=np.array([len(sequence.tokens) for sequence in sequences], dtype=np.int64),
-            fingerprint=fingerprint_content(content),
+            content=content,
             cut=cut,
             special_in_text=special_in_text,
         )
 
     def _shorten(
         self,
-        whole: _Sequence,
+        whole: MaskedTokens,
         limit: int,
         exchanges: Sequence[Sequence[int]],
         encode: _Encode,
-    ) -> tuple[list[_Sequence], int]:
+    ) -> tuple[list[MaskedTokens], int]:
         """Return sequences of at most `limit` tokens, and the number of tokens left out."""
         if self._config.too_long == "refuse":
             raise RecordProblem("too-long", f"expected at most {limit} tokens, got {len(whole.tokens)}; see `too_long`")
         if self._config.too_long == "truncate":
-            first = _Sequence(tokens=whole.tokens[:limit], mask=whole.mask[:limit])
+            first = MaskedTokens(tokens=whole.tokens[:limit], mask=whole.mask[:limit])
             if not first.mask.any():
                 raise RecordProblem("nothing-learnt", f"nothing is trained on in the first {limit} tokens")
             return [first], len(whole.tokens) - limit
@@ -251,35 +302,57 @@ class InstructionEncoder:
             raise RecordProblem("nothing-learnt", "nothing is trained on in any of the parts")
         return kept, sum(len(sequence.tokens) for sequence in sequences) - sum(len(kept_.tokens) for kept_ in kept)
 
-    def _encode_segments(self, segments: Sequence[Segment]) -> _Sequence:
-        tokens: list[NDArray[np.uint32]] = []
-        for segment in segments:
-            if segment.special is not None:
-                tokens.append(np.array([self.special_ids[segment.special]], dtype=np.uint32))
-            else:
-                tokens.append(self._tokenizer.encode(segment.text).ids)
-        masks = [
-            np.full(len(ids), segment.trainable, dtype=np.uint8) for ids, segment in zip(tokens, segments, strict=True)
-        ]
-        return _Sequence(tokens=np.concatenate(tokens), mask=np.concatenate(masks))
-
     @property
     def _chat_template(self) -> ChatTemplate:
         if self._template is None:
             raise TypeError("expected a chat template in the configuration")
         return self._template
 
-    def _tokenize(self, rendered: Rendered | RecordProblem) -> _Sequence:
-        if isinstance(rendered, RecordProblem):
-            raise rendered
-        text, spans = rendered
-        encoded = self._tokenizer.encode(text)
+    def _tokenize(self, sources: Sequence[_Source]) -> Sequence[MaskedTokens | RecordProblem]:
+        """Tokenize the sequences of many records at once."""
+        if not sources:
+            return []
+        if self._construction is not None:
+            return self._tokenize_segments([source for source in sources if isinstance(source, list)])
+        rendered = [source for source in sources if isinstance(source, tuple)]
+        texts, spans = [text for text, _ in rendered], [spans for _, spans in rendered]
         if self._markers:
-            begin_id, end_id = self._markers.values()
-            mask = mask_between_markers(encoded.ids, begin_id=begin_id, end_id=end_id)
-        else:
-            mask = mask_from_spans(encoded.offsets, spans, num_characters=len(text))
-        return _Sequence(tokens=encoded.ids, mask=mask)
+            return [self._mask_between(ids) for ids in _cut(*self._encode(texts))]
+        if self._fast is not None:
+            return self._fast.encode_spans(texts, spans)
+        return [encode_with_reference(self._tokenizer, *source) for source in rendered]
+
+    def _tokenize_segments(self, sequences: Sequence[Sequence[Segment]]) -> list[MaskedTokens]:
+        segments = list(chain.from_iterable(sequences))
+        is_text = np.array([segment.special is None for segment in segments], dtype=bool)
+        tokens, counts = self._encode([segment.text for segment in segments if segment.special is None])
+        lengths = np.ones(len(segments), np.int64)
+        lengths[is_text] = counts
+        from_text = np.repeat(is_text, lengths)
+        joined = np.empty(len(from_text), np.uint32)
+        joined[from_text] = tokens
+        joined[~from_text] = [self.special_ids[segment.special] for segment in segments if segment.special is not None]
+        mask = np.repeat(np.array([segment.trainable for segment in segments], np.uint8), lengths)
+        ends = np.cumsum(lengths)[np.cumsum([len(sequence) for sequence in sequences]) - 1]
+        in_sequences = np.diff(ends, prepend=0)
+        return [
+            MaskedTokens(tokens=own, mask=own_mask)
+            for own, own_mask in zip(_cut(joined, in_sequences), _cut(mask, in_sequences), strict=True)
+        ]
+
+    def _encode(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Return the tokens of texts, one after the other, and the number of tokens of each."""
+        if self._fast is not None:
+            batch = self._fast.encode(texts)
+            return batch.tokens, batch.lengths
+        return self._tokenizer.encode_ids(texts)
+
+    def _mask_between(self, ids: NDArray[np.uint32]) -> MaskedTokens | RecordProblem:
+        begin_id, end_id = self._markers.values()
+        try:
+            return MaskedTokens(tokens=ids, mask=mask_between_markers(ids, begin_id=begin_id, end_id=end_id))
+        except RecordProblem as problem:
+            return problem
 
     def _check_texts(self, texts: Sequence[str]) -> bool:
         """Tell whether one of the texts contains a special token's string; refuse a marker's string."""
@@ -294,8 +367,37 @@ class InstructionEncoder:
         return bool(found)
 
 
-def _restore(config: InstructionConfig, tokenizer: ChatTokenizer, limits: Limits | None) -> InstructionEncoder:
-    return InstructionEncoder(config, tokenizer, limits=limits)
+def _restore(
+    config: InstructionConfig, tokenizer: ChatTokenizer, fast: FastTexts | None, limits: Limits | None
+) -> InstructionEncoder:
+    return InstructionEncoder(config, tokenizer, fast=fast, limits=limits)
+
+
+def _text_of(rendered: Rendered | RecordProblem) -> tuple[str, list[Span]]:
+    """Return a rendered text and its spans.
+
+    Raises:
+        RecordProblem: If it was not rendered, or has a lone surrogate.
+    """
+    if isinstance(rendered, RecordProblem):
+        raise rendered
+    check_text(rendered[0])
+    return rendered
+
+
+def _tokens_of(tokens: MaskedTokens | RecordProblem) -> MaskedTokens:
+    if isinstance(tokens, RecordProblem):
+        raise tokens
+    return tokens
+
+
+def _cut(values: NDArray[np.generic], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
+    ends = [0, *np.cumsum(lengths).tolist()]
+    return [values[begin:end] for begin, end in pairwise(ends)]
+
+
+def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _attempt(step: Callable[[], _T]) -> _T | RecordProblem:
@@ -357,12 +459,12 @@ def _group_messages(messages: Sequence[Message], num_system: int, assistant: str
     return groups
 
 
-def _split_exchanges(limit: int, exchanges: Sequence[Sequence[int]], encode: _Encode) -> list[_Sequence]:
+def _split_exchanges(limit: int, exchanges: Sequence[Sequence[int]], encode: _Encode) -> list[MaskedTokens]:
     """Divide the exchanges, in order, into sequences with as many as fit in each."""
-    sequences: list[_Sequence] = []
+    sequences: list[MaskedTokens] = []
     first = 0
     while first < len(exchanges):
-        best: _Sequence | None = None
+        best: MaskedTokens | None = None
         last = first
         # One more exchange each time, encoded lazily.
         for tried in encode(list(chain(*exchanges[first:end])) for end in range(first + 1, len(exchanges) + 1)):

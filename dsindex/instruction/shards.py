@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from dsindex.guarded.limits import Limits, default_limits
 from dsindex.guarded.process import LimitReachedError
 from dsindex.instruction.splits import SPLITS, split_by_hash
 from dsindex.instruction.statistics import InstructionStatistics
+from dsindex.instruction.token_batches import as_reference, make_fast_texts
 from dsindex.shards.quarantine import quarantine_line
 from dsindex.shards.reporting import report
 from dsindex.shards.tokenize import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from dsindex.instruction.encoder import EncodedConversation, InstructionEncoder
     from dsindex.shards.attempt import Attempt, AttemptFile
     from dsindex.shards.tokenize import ShardTask
+    from dsindex.text.engines import Engine
     from dsindex.text.lines import LineBlock
     from dsindex.text.tokenizer import Tokenizer
 
@@ -59,8 +61,9 @@ class EncoderRecipe:
 
     config: str
     """An InstructionConfig as JSON."""
-    tokenizer: str
-    """The text of tokenizer.json."""
+    tokenizer: Tokenizer
+    engine: Engine
+    """What tokenizes; the fast engine only where masks need nothing that it cannot tell."""
     special_tokens: tuple[tuple[str, str], ...]
     """Names such as `bos_token` and texts from the tokenizer's folder, sorted."""
     chat_templates: tuple[tuple[str, str], ...]
@@ -88,27 +91,35 @@ class InstructionSettings:
     """Time and memory limits of templates and patterns for one record."""
 
 
-def make_recipe(config: InstructionConfig, tokenizer: Tokenizer, tokenizer_model: str) -> EncoderRecipe:
-    """Return the recipe of an encoder.
+def make_recipe(
+    config: InstructionConfig, tokenizer: Tokenizer, tokenizer_model: str, *, engine: Engine
+) -> EncoderRecipe:
+    """Return the recipe of an encoder, in which the reference takes the place of an engine that cannot make masks.
 
     Args:
         config: The form of the records, and what is trainable.
         tokenizer: The tokenizer.
         tokenizer_model: The path that it was loaded from, where a folder may have chat templates.
+        engine: The engine that was chosen for the tokenizer, without its post-processor.
 
     Raises:
-        TokenizerError: If a file of the folder is invalid, or the tokenizer is no tokenizer.json.
+        TokenizerError: If a file of the folder is invalid, the tokenizer is no tokenizer.json, or a special token is
+            not exactly one id.
+        InputError: If a pattern or the template cannot be used.
     """
     from dsindex.instruction.tokenizer_files import read_tokenizer_folder
 
     shared_tokenizer(tokenizer)  # refuses other formats
     files = read_tokenizer_folder(Path(find_tokenizer(tokenizer_model).path))
-    return EncoderRecipe(
+    recipe = EncoderRecipe(
         config=config.model_dump_json(),
-        tokenizer=tokenizer.json.decode(),
+        tokenizer=tokenizer,
+        engine=engine,
         special_tokens=tuple(sorted(files.special_tokens.items())),
         chat_templates=tuple(sorted(files.chat_templates.items())),
     )
+    reason = make_instruction_encoder(recipe).why_not_fast()
+    return recipe if reason is None else replace(recipe, engine=as_reference(engine, reason))
 
 
 def make_instruction_encoder(recipe: EncoderRecipe, limits: Limits | None = None) -> InstructionEncoder:
@@ -132,9 +143,12 @@ def _make_instruction_encoder(recipe: EncoderRecipe, limits: Limits) -> Instruct
     from dsindex.instruction.tokens import ChatTokenizer
 
     tokenizer = ChatTokenizer(
-        recipe.tokenizer, special_tokens=dict(recipe.special_tokens), chat_templates=dict(recipe.chat_templates)
+        recipe.tokenizer.json.decode(),
+        special_tokens=dict(recipe.special_tokens),
+        chat_templates=dict(recipe.chat_templates),
     )
-    return InstructionEncoder(InstructionConfig.model_validate_json(recipe.config), tokenizer, limits=limits)
+    fast = make_fast_texts(recipe.tokenizer, recipe.engine, tokenizer)
+    return InstructionEncoder(InstructionConfig.model_validate_json(recipe.config), tokenizer, fast=fast, limits=limits)
 
 
 def split_names(fractions: Sequence[float] | None) -> tuple[str | None, ...]:
@@ -278,8 +292,6 @@ class _Shard:
         except LimitReachedError as error:
             place = (self._task.begin, line)
             raise RecordLimitError(self._task.path, offset, error.reason, part=place) from error
-        if not isinstance(outcome, RecordProblem):
-            check_ids(outcome.tokens, self._settings.vocabulary_size)
         return outcome
 
     def _split_of(self, encoded: EncodedConversation) -> str | None:
@@ -332,6 +344,7 @@ class _SplitWriter:
     def __init__(self, split: str | None, attempt: Attempt, settings: InstructionSettings) -> None:
         self._split = split
         self._dtype = np.dtype(settings.dtype)
+        self._vocabulary_size = settings.vocabulary_size
         self._tokens = attempt.open_part(text_key(split), self._dtype)
         self._masks = attempt.open_part(mask_key(split), MASK_DTYPE)
         self._provenance = attempt.open(f"{text_key(split)}.prov") if settings.provenance else None
@@ -348,7 +361,6 @@ class _SplitWriter:
         """Buffer a conversation until the next `write`."""
         self._pending.append(encoded)
         self._places.append((offset, line))
-        self.statistics += InstructionStatistics.of(encoded)
 
     def write(self) -> None:
         """Write the buffered conversations."""
@@ -356,9 +368,12 @@ class _SplitWriter:
             return
         lengths = np.concatenate([encoded.lengths for encoded in self._pending])
         per_document = np.array([len(encoded.lengths) for encoded in self._pending], np.int64)
-        tokens = cast_tokens(np.concatenate([encoded.tokens for encoded in self._pending]), self._dtype)
-        self._tokens.add(tokens, lengths, per_document)
-        self._masks.add(np.concatenate([encoded.mask for encoded in self._pending]), lengths, per_document)
+        tokens = np.concatenate([encoded.tokens for encoded in self._pending])
+        check_ids(tokens, self._vocabulary_size)
+        mask = np.concatenate([encoded.mask for encoded in self._pending])
+        self.statistics += InstructionStatistics.of(self._pending, learnt=int(np.count_nonzero(mask)))
+        self._tokens.add(cast_tokens(tokens, self._dtype), lengths, per_document)
+        self._masks.add(mask, lengths, per_document)
         if self._provenance is not None:
             offsets, lines = np.array(self._places, np.int64).T
             self._provenance.write(provenance_rows(offsets, lines).data)

@@ -12,6 +12,7 @@ import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,6 +101,17 @@ class ChatTokenizer:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         return EncodedText(ids=np.array(encoding.ids, dtype=np.uint32), offsets=offsets)
+
+    def encode_ids(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Tokenize texts without lone surrogates, each on its own.
+
+        Returns:
+            The tokens, one after the other, and the number of tokens of each text.
+        """
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        counts = np.fromiter(map(len, encodings), np.int64, count=len(encodings))
+        ids = chain.from_iterable(encoding.ids for encoding in encodings)
+        return np.fromiter(ids, np.uint32, count=int(counts.sum())), counts
 
     def special_id(self, name: str, text: str) -> int:
         """Return the id of a special token.

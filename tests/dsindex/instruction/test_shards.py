@@ -31,6 +31,7 @@ from dsindex.instruction.shards import (
 from dsindex.instruction.splits import split_by_hash
 from dsindex.shards.ownership import MARKER_FILE, mark_folder
 from dsindex.shards.tokenize import PROVENANCE, ShardResult, ShardTask
+from dsindex.text.engines import choose_engine
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC
 from tests.support.golden import OWN
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
 
 def recipe_of(**options: Any) -> EncoderRecipe:
     folder = str(OWN.plain_tokenizer)
-    return make_recipe(check_config({**SPEC, **options}, source="test"), load_tokenizer(folder), folder)
+    tokenizer = load_tokenizer(folder)
+    engine = choose_engine(tokenizer, "auto", add_special_tokens=False)
+    return make_recipe(check_config({**SPEC, **options}, source="test"), tokenizer, folder, engine=engine)
 
 
 def settings_of(work_dir: Path, recipe: EncoderRecipe | None = None, **options: Any) -> InstructionSettings:
