@@ -8,7 +8,6 @@ characters, which some tokenizers produce, is trainable if the character at its 
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 
 from dsindex.errors import RecordProblem, TokenizerError
 from dsindex.instruction.records import check_text
@@ -227,7 +227,9 @@ def show_masks(ids: NDArray[np.uint32], mask: NDArray[np.uint8], tokenizer: Chat
 
 def _with_exact_offsets(tokenizer_json: str) -> str:
     """Return the tokenizer without `trim_offsets`, which removes blanks from offsets and never affects ids."""
-    described = json.loads(tokenizer_json)
+    if "trim_offsets" not in tokenizer_json:
+        return tokenizer_json
+    described = orjson.loads(tokenizer_json)
     stack = [described.get("post_processor")]
     while stack:
         processor = stack.pop()
@@ -235,7 +237,7 @@ def _with_exact_offsets(tokenizer_json: str) -> str:
             if "trim_offsets" in processor:
                 processor["trim_offsets"] = False
             stack.extend(processor.get("processors") or [])
-    return json.dumps(described)
+    return orjson.dumps(described).decode()
 
 
 def _restore(tokenizer_json: str, special_tokens: dict[str, str], chat_templates: dict[str, str]) -> ChatTokenizer:

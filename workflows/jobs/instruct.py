@@ -55,6 +55,10 @@ if TYPE_CHECKING:
     Results = Sequence[tuple[ShardTask, ShardResult]]
 
 
+THREADS_UP_TO_BYTES = 8 << 20
+"""Text that is encoded in this process: one CPU encodes it in the time that worker processes take to start."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltSplit:
     """The published datasets of one split."""
@@ -152,7 +156,8 @@ class _Instruct:
                 for prefix in split.former_packings()
             ),
             input_bytes=source.total_bytes,
-            holds_gil=True,
+            # What starts and loads a process, threads have done before.
+            holds_gil=source.text_bytes > THREADS_UP_TO_BYTES,
             engine=source.engine,
             notes=source.first_notes(),
             require_same_inputs=partial(require_recorded_inputs, source.inputs),
