@@ -7,12 +7,19 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from dsindex.datasets.opening import DESCRIPTION_SUFFIX, LINES_SUFFIX, MASK_SUFFIX, PBIN_SUFFIX, TEXT_SUFFIX
+from dsindex.datasets.opening import (
+    DESCRIPTION_SUFFIX,
+    LINES_SUFFIX,
+    MASK_SUFFIX,
+    PBIN_SUFFIX,
+    TEXT_SUFFIX,
+    read_head,
+)
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import MAGIC
 from dsindex.formats.pbin import PICKLE_START, read_pbin_header
 from dsindex.formats.raw_index import raw_index_path
-from dsindex.regular_files import open_file, what_is_no_file
+from dsindex.regular_files import what_is_no_file
 from dsindex.shards.ownership import MARKER_FILE
 
 KindName = Literal["MMIDIDX", "pbin", "raw index", "index cache", "instruction data", "work folder"]
@@ -67,7 +74,7 @@ def _folder(path: str) -> Subject | None:
 def _prefix(path: str) -> Subject | None:
     if os.path.isfile(f"{path}{TEXT_SUFFIX}.idx") and os.path.isfile(f"{path}{MASK_SUFFIX}.idx"):
         return Subject(kind="instruction data", path=path)
-    if os.path.isfile(f"{path}.idx") and _head(f"{path}.idx").startswith(PICKLE_START):
+    if os.path.isfile(f"{path}.idx") and read_head(f"{path}.idx").startswith(PICKLE_START):
         return Subject(kind="raw index", path=f"{path}.idx")
     if os.path.isfile(f"{path}.idx") or os.path.isfile(f"{path}.bin"):
         return Subject(kind="MMIDIDX", path=path)
@@ -86,7 +93,7 @@ def _file(path: str) -> Subject:
         return Subject(kind="index cache", path=f"{path.removesuffix(ending)}{DESCRIPTION_SUFFIX}")
     if suffix == PBIN_SUFFIX:  # begins with a number, so its first byte can be any
         return Subject(kind="pbin", path=path)
-    head = _head(path)
+    head = read_head(path)
     if head.startswith(MAGIC) or suffix == ".bin":
         return Subject(kind="MMIDIDX", path=stem if suffix in {".bin", ".idx"} else path)
     if head.startswith(PICKLE_START):
@@ -132,15 +139,6 @@ def _lines(path: str) -> Subject:
         )
         raise InputError(msg)
     return Subject(kind="raw index", path=index)
-
-
-def _head(path: str) -> bytes:
-    try:
-        with open_file(path) as file:
-            return file.read(64)
-    except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise FormatError(msg) from error
 
 
 def _nothing(path: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -15,11 +15,14 @@ from dsindex.regular_files import open_file
 from dsindex.shards.provenance import ROWS_PER_GROUP, count_rows, groups_with_line, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
 LARGEST_MANIFEST_BYTES = 256 << 20
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +82,8 @@ class Origins:
             return dict(zip(own.tolist(), zip(*picked, strict=True), strict=True))
 
         groups = np.split(numbers, np.flatnonzero(np.diff(numbers // ROWS_PER_GROUP)) + 1) if len(numbers) else []
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for found in pool.map(read, groups):
-                rows.update(found)
+        for found in map_in_threads(read, groups):
+            rows.update(found)
         return [self._line(*rows[int(document)]) for document in documents]
 
     def absolute_path(self, number: int) -> str:
@@ -108,8 +110,7 @@ class Origins:
 
         num_rows = count_rows(self._provenance)
         groups = groups_with_line(self._provenance, wanted.tolist(), line)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return [document for found in pool.map(search, groups) for document in found]
+        return [document for found in map_in_threads(search, groups) for document in found]
 
     def _numbers_of(self, path: str) -> list[int]:
         absolute = os.path.abspath(path)
@@ -124,6 +125,14 @@ class Origins:
             msg = f"{self._provenance}: expected one of {len(self.inputs)} inputs, got input {number}; it belongs to "
             raise FormatError(f"{msg}another dataset")
         return SourceLine(path=self.inputs[number], line=line, offset=offset, input=number)
+
+
+def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Return the results for all items, in order; one item alone is worth no thread."""
+    if len(items) < 2:
+        return list(map(function, items))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(function, items))
 
 
 def _read_inputs(path: str) -> tuple[list[str], list[str]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dsindex.errors import InputError
-from dsindex.tracing.origins import Origins
+from dsindex.tracing.origins import Origins, map_in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -110,15 +110,17 @@ def trace_samples(located: Iterable[LocatedSample]) -> list[SampleTrace]:
     documents: dict[str, list[int]] = {prefix: [] for prefix in datasets}
     for each in samples:
         documents[each.data.prefix] += [each.data.document_of(part.sequence) for part in each.parts]
-    sources: dict[str, Iterator[SourceLine | None]] = {}
-    notes: dict[str, tuple[str, ...]] = {}
-    for prefix, own in documents.items():
+
+    def find_sources(prefix: str) -> tuple[Iterator[SourceLine | None], tuple[str, ...]]:
+        own = documents[prefix]
         try:
-            lines: list[SourceLine] | list[None] = Origins(prefix, datasets[prefix].num_documents).of(own)
-            notes[prefix] = ()
+            return iter(Origins(prefix, datasets[prefix].num_documents).of(own)), ()
         except InputError as error:
-            lines, notes[prefix] = [None] * len(own), (str(error),)
-        sources[prefix] = iter(lines)
+            return iter([None] * len(own)), (str(error),)
+
+    found = dict(zip(documents, map_in_threads(find_sources, list(documents)), strict=True))
+    sources = {prefix: lines for prefix, (lines, _) in found.items()}
+    notes = {prefix: own for prefix, (_, own) in found.items()}
     numbers = {prefix: iter(own) for prefix, own in documents.items()}
     return [
         SampleTrace(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from workflows.api.progress import Progress
     from workflows.api.tokenizers import TokenizerLike
+    from workflows.options.instruct import ExportKind
 
 
 @api_function
@@ -43,6 +44,7 @@ def instruct(
     seq_length: int | None = None,
     split: str | Sequence[float] | None = None,
     split_seed: int | None = None,
+    export: ExportKind | Sequence[ExportKind] | None = None,
     on_bad_record: Literal["fail", "quarantine"] | None = None,
     on_bad_input: Literal["fail", "skip-file"] | None = None,
     max_bad_records: int | str | None = None,
@@ -77,6 +79,7 @@ def instruct(
         seq_length: Pack conversations into blocks of this many tokens; also `max_length` if `config` has none.
         split: Shares of train, valid and test, decided by a hash of each conversation's content.
         split_seed: Seed of that hash.
+        export: Formats of other trainers to write as well: `hf`, `hf-disk`, `bridge`, `sft`.
         on_bad_record: Stop at the first bad record, or quarantine bad records.
         on_bad_input: Whether a damaged input ends the job or is left out as a whole.
         max_bad_records: Stop if more are quarantined: a number, or a share such as "0.1%".

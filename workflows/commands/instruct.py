@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from dsindex.amounts import count, format_size, format_speed
 from dsindex.errors import InputError
@@ -11,7 +12,7 @@ from dsindex.instruction.config import InstructionConfig, check_config
 from dsindex.yaml_file import option_names, read_yaml
 from workflows.commands.options import UsageError, add_input_arguments, add_record_arguments, name_lists, validated
 from workflows.jobs.instruct import run_instruct
-from workflows.options.instruct import InstructConfig
+from workflows.options.instruct import ExportKind, InstructConfig
 from workflows.progress.choice import make_reporter
 from workflows.progress.json_lines import write_summary
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from workflows.jobs.instruct import BuiltSplit, InstructReport
+    from workflows.jobs.instruct_exports import MadeExport
 
 DESCRIPTION = """\
 Turn conversations into instruction-tuning data: P_text_document (tokens) and P_loss_mask (uint8, 1 = trainable),
@@ -57,6 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--split", metavar="A,B,C", help="shares of train, valid and test, by a hash of each conversation's content"
     )
     data.add_argument("--split-seed", type=int, metavar="N", help="seed of the split (default: 1234)")
+    data.add_argument(
+        "--export",
+        action="extend",
+        nargs="+",
+        choices=get_args(ExportKind),
+        metavar="KIND",
+        help="also write a folder for other trainers: hf (Parquet with labels), hf-disk (the same, saved by "
+        "datasets), bridge (packed Parquet of Megatron-Bridge and NeMo), sft (JSON lines for Megatron's --sft)",
+    )
     add_record_arguments(parser, largest_shard="8MiB")
 
 
@@ -129,7 +140,9 @@ def describe_instruct(report: InstructReport) -> str:
     counts = report.counts
     lines = []
     if report.already_complete:
-        lines.append("already complete: the same plan was carried out before, nothing was done")
+        is_idle = all(export.already_complete for export in report.exports)
+        done = "nothing was done" if is_idle else "only exports were made"
+        lines.append(f"already complete: the same plan was carried out before, {done}")
     else:
         lines.append(
             f"done in {report.seconds:.1f} s: {format_size(report.input_bytes)} of input, "
@@ -146,7 +159,18 @@ def describe_instruct(report: InstructReport) -> str:
     lines += report.input_notes
     for split in report.splits:
         lines += _describe_split(split)
+    for export in report.exports:
+        lines += _describe_export(export)
     return "\n".join(lines) + "\n"
+
+
+def _describe_export(export: MadeExport) -> list[str]:
+    was_there = ", already complete" if export.already_complete else ""
+    lines = [f"{os.path.relpath(export.path)}/: export {export.kind}{was_there}"]
+    for name, split in export.content.splits.items():
+        learnt = "" if split.targets is None else f", {split.tokens:,} tokens, {split.targets:,} targets"
+        lines.append(f"  {name}: {count(split.rows, 'row')}{learnt}")
+    return lines
 
 
 def _describe_split(split: BuiltSplit) -> list[str]:

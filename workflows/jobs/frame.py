@@ -148,11 +148,12 @@ def run_job(job: Job, *, reporter: Reporter) -> JobOutcome:
             finished = _find_finished(job)  # another driver may have finished meanwhile
             if finished is None:
                 return _run(job, folder, reporter, began)
-    else:
-        _tidy_up(job)
-    if job.conclude is not None:
-        with contextlib.closing(make_executor(job.config)) as executor:
-            job.conclude(executor)
+    try:
+        if job.conclude is not None:
+            with contextlib.closing(make_executor(job.config)) as executor:
+                job.conclude(executor)
+    finally:
+        _tidy_up(job)  # at the end, as the work folder has standard input
     return JobOutcome(
         contents=tuple(manifest.content for manifest in finished),
         run=finished[0].run,

@@ -6,22 +6,20 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from dsindex.errors import DsindexError, FormatError, TokenizerError
+from dsindex.errors import DsindexError, FormatError
 from dsindex.shards.provenance import read_source
 from dsindex.shards.tokenize import fingerprint_input
-from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer
+from dsindex.text.recorded_tokenizer import find_tokenizer
+from dsindex.text.tokenizer import load_tokenizer
 from workflows.state.manifest import read_manifest
 from workflows.state.publishing import PROVENANCE_SUFFIX
+from workflows.verification.recorded_tokenizer import name_tokenizer
 
 if TYPE_CHECKING:
     from dsindex.text.tokenizer import Tokenizer
-    from workflows.state.manifest import Content, Manifest, RecordedTokenizer
+    from workflows.state.manifest import Content, Manifest
 
 SHOWN_INPUTS = 3
-LEVELS_ABOVE = 3
-"""Folders above the dataset and its inputs in which a tokenizer of the recorded name and hash is looked for."""
 GIVE_TOKENIZER = "to see text, give the tokenizer with --tokenizer-model"
 
 
@@ -101,9 +99,7 @@ def find_origin(prefix: str, tokenizer_model: str | None) -> Origin:
     except FormatError as error:
         given = load_tokenizer(tokenizer_model) if tokenizer_model is not None else None
         return Origin(prefix=prefix, tokenizer=given, findings=[str(error)])
-    recorded = manifest.content.tokenizer if manifest is not None else None
-    folders = _folders_near(prefix, manifest)
-    tokenizer, notes = _choose_tokenizer(recorded, tokenizer_model, folders, manifest)
+    tokenizer, notes = _choose_tokenizer(prefix, manifest, tokenizer_model)
     has_provenance = os.path.isfile(f"{prefix}.{PROVENANCE_SUFFIX}")
     if manifest is not None and not has_provenance:
         notes.append("no provenance: it is not recorded from which line each document comes")
@@ -141,25 +137,10 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
     return facts
 
 
-def _folders_near(prefix: str, manifest: Manifest | None) -> list[str]:
-    """Return where a recorded tokenizer is looked for: here, and above the dataset and its first input."""
-    starts = [os.path.abspath(prefix)]
-    if manifest is not None and manifest.run.plan["inputs"]:
-        starts.append(str(manifest.run.plan["inputs"][0][0]))
-    folders = [""]
-    for start in starts:
-        folder = start
-        for _ in range(LEVELS_ABOVE):
-            folder = os.path.dirname(folder)
-            folders.append(folder)
-    return list(dict.fromkeys(folders))
-
-
-def _choose_tokenizer(
-    recorded: RecordedTokenizer | None, given: str | None, folders: list[str], manifest: Manifest | None
-) -> tuple[Tokenizer | None, list[str]]:
+def _choose_tokenizer(prefix: str, manifest: Manifest | None, given: str | None) -> tuple[Tokenizer | None, list[str]]:
     """Return the tokenizer to decode with, and sentences about it."""
-    if recorded is None:
+    recorded = manifest.content.tokenizer if manifest is not None else None
+    if manifest is None or recorded is None:
         if given is not None:
             return load_tokenizer(given), ["no tokenizer is recorded, so it is unknown whether this is the right one"]
         lacks = (
@@ -168,57 +149,28 @@ def _choose_tokenizer(
             else "no manifest: origin and tokenizer are unknown"
         )
         return None, [f"{lacks}; {GIVE_TOKENIZER}"]
+    named = name_tokenizer(recorded, manifest)
     if given is not None:
-        tokenizer = load_tokenizer(given, options=_options_of(recorded, given=True))
-        is_same = tokenizer.sha256 == recorded.sha256
+        tokenizer = named.load(given, is_given=True)
+        is_same = tokenizer.sha256 == named.sha256
         return tokenizer, [] if is_same else [
             (
                 f"{given} is another tokenizer (sha256 {tokenizer.sha256[:16]}…) than the dataset was made with "
-                f"({recorded.name}, sha256 {recorded.sha256[:16]}…), so the text can be wrong"
+                f"({named.name}, sha256 {named.sha256[:16]}…), so the text can be wrong"
             )
         ]
-    return _find_recorded(recorded, folders, was_at=None if manifest is None else manifest.run.tokenizer_path)
-
-
-def _find_recorded(
-    recorded: RecordedTokenizer, folders: list[str], *, was_at: str | None
-) -> tuple[Tokenizer | None, list[str]]:
-    """Return the tokenizer with the recorded hash, and why there is none."""
-    if recorded.revision is not None:
-        places = [f"{recorded.name}@{recorded.revision}"]
-    elif "vocab_file" in (recorded.options or {}):
-        places = [recorded.name]
-    else:
-        named = [*([] if was_at is None else [was_at]), *(os.path.join(folder, recorded.name) for folder in folders)]
-        places = [place for place in named if os.path.exists(place)]
-    problem = f"the tokenizer {recorded.name} is neither where it was, nor here, nor above the dataset or its inputs"
-    for place in places:
-        try:
-            tokenizer = load_tokenizer(place, options=_options_of(recorded, given=False))
-        except (DsindexError, OSError) as error:
-            problem = f"the tokenizer cannot be read ({error})"
-            continue
-        if tokenizer.sha256 == recorded.sha256:
-            return tokenizer, []
+    found, others = find_tokenizer(named, prefix)
+    if found is not None:
+        return found, []
+    problem = f"the tokenizer {named.name} is neither where it was, nor here, nor above the dataset or its inputs"
+    for other in others[-1:]:
         problem = (
-            f"{place} is not the tokenizer of the dataset: expected sha256 {recorded.sha256[:16]}…, got "
-            f"{tokenizer.sha256[:16]}…"
+            f"the tokenizer cannot be read ({other.error})"
+            if other.sha256 is None
+            else f"{other.place} is not the tokenizer of the dataset: expected sha256 {named.sha256[:16]}…, got "
+            f"{other.sha256[:16]}…"
         )
     return None, [f"{problem}; {GIVE_TOKENIZER}"]
-
-
-def _options_of(recorded: RecordedTokenizer, *, given: bool) -> TokenizerOptions:
-    """Return the recorded options of a tokenizer; a given path takes the place of GPT-2's two files."""
-    options = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in (recorded.options or {}).items()
-        if not (given and name == "vocab_file")
-    }
-    try:
-        return TypeAdapter(TokenizerOptions).validate_python(options)
-    except ValidationError as error:
-        msg = f"{recorded.name}: expected options of a tokenizer in the manifest, got {options}; it is damaged"
-        raise TokenizerError(msg) from error
 
 
 def _problem_of(manifest: Manifest, number: int) -> str | None:

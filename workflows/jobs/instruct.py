@@ -30,6 +30,7 @@ from dsindex.instruction.statistics import InstructionStatistics
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
 from workflows.jobs.frame import Job, JobOutcome, Made, run_job
+from workflows.jobs.instruct_exports import InstructExports, MadeExport
 from workflows.jobs.instruct_outputs import SplitOutputs
 from workflows.options.config import work_folder_path
 from workflows.options.instruct import as_text_config
@@ -86,6 +87,8 @@ class InstructReport:
     run: Run
     input_notes: tuple[str, ...]
     """Sentences about inputs that are repeated or were left out."""
+    exports: tuple[MadeExport, ...] = ()
+    """The folders in formats of other trainers."""
 
 
 def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, reporter: Reporter) -> InstructReport:
@@ -141,6 +144,9 @@ class _Instruct:
             split.token_sources(self._plan.plan_id, self._source.text_bytes) for split in self._splits
         ]
 
+        self._exports = InstructExports(
+            config, instruction, splits=self._splits, source=self._source, reporter=reporter
+        )
         self._results: Results = ()
         self._packings: list[PackingResult | None] = []
 
@@ -167,11 +173,13 @@ class _Instruct:
             make=self._make,
             describe=self._describe,
             describe_kept=partial(describe_kept, source, self._work_dir),
+            conclude=self._exports.make if self._exports.are_due else None,
         )
         return self._report(run_job(job, reporter=self._reporter))
 
     def _examine(self) -> None:
-        """Check the disk space."""
+        """Check the exports' folders and the disk space."""
+        self._exports.examine()
         total = self._source.text_bytes
         check_room(
             # No sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed.
@@ -277,4 +285,5 @@ class _Instruct:
             seconds=outcome.seconds,
             run=outcome.run,
             input_notes=self._source.notes,
+            exports=tuple(self._exports.made),
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.datasets.blended import BlendedDataset
 from dsindex.datasets.gpt import GPTDataset
+from dsindex.datasets.index_files import expect_scattered_reads
 from dsindex.datasets.opening import open_dataset
 from dsindex.errors import InputError
 from dsindex.tracing.origins import Origins
@@ -141,6 +142,9 @@ def trace_forward(
         if not 0 <= number < len(samples):
             msg = f"expected a sample from 0 to {len(samples) - 1}, got {number}"
             raise InputError(msg)
+    for own in samples.datasets if isinstance(samples, BlendedDataset) else [samples]:
+        tokens, lengths, *_ = own.dataset.token_columns()
+        expect_scattered_reads(tokens, lengths, own.document_index, own.sample_index)
     traces = trace_samples(samples.locate(number) for number in wanted)
     notes = {note: None for trace in traces for note in trace.notes}
     shown = tuple(_show_sample(samples, trace, texts, batches, shown_tokens) for trace in traces)

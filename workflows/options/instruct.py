@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from workflows.options.config import RecordsConfig, TextConfig
+
+ExportKind = Literal["hf", "hf-disk", "bridge", "sft"]
 
 
 def parse_shares(value: object) -> object:
@@ -36,6 +38,8 @@ class InstructConfig(RecordsConfig):
     split: Annotated[tuple[float, float, float] | None, BeforeValidator(parse_shares)] = None
     """Shares of train, valid and test; None: one dataset."""
     split_seed: int = Field(default=1234, ge=0, lt=2**64)
+    export: tuple[ExportKind, ...] = ()
+    """Formats of other trainers to write as well."""
 
     @field_validator("split")
     @classmethod
@@ -44,6 +48,21 @@ class InstructConfig(RecordsConfig):
             msg = f"expected three shares of at least 0 with a sum above 0, got {list(split)}"
             raise ValueError(msg)
         return split
+
+    @field_validator("export")
+    @classmethod
+    def _names_each_once(cls, export: tuple[ExportKind, ...]) -> tuple[ExportKind, ...]:
+        return tuple(dict.fromkeys(export))
+
+    @model_validator(mode="after")
+    def _can_be_exported(self) -> Self:
+        if "bridge" in self.export and self.seq_length is None:
+            msg = "--export bridge needs --seq-length, the places of a pack"
+            raise ValueError(msg)
+        if "sft" in self.export and self.no_provenance:
+            msg = "--export sft needs the provenance, which tells what became of each line; leave out --no-provenance"
+            raise ValueError(msg)
+        return self
 
 
 def as_text_config(config: InstructConfig) -> TextConfig:
