@@ -24,7 +24,8 @@ from dsindex.guarded.process import LimitReachedError
 from dsindex.instruction.block_layout import BlockLayout, lay_out_blocks
 from dsindex.instruction.blocks import Block, assemble_block
 from dsindex.instruction.collator import SPECIAL_TOKENS_KEY, TOKENS_KEY
-from dsindex.instruction.records import check_text, message_text, parse_record, strings_in
+from dsindex.instruction.messages import message_text
+from dsindex.instruction.records import check_text, parse_record, strings_in
 from dsindex.regular_files import open_unbuffered
 from dsindex.text.jq import Patterns, parse_field_patterns
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from dsindex.guarded.limits import Limits
-    from dsindex.instruction.records import Message
+    from dsindex.instruction.messages import Message
     from dsindex.instruction.tokens import Span
 
     Rendered: TypeAlias = tuple[str, list[Span]]
@@ -27,29 +27,39 @@ class ChatTemplate:
 
     Args:
         source: jinja2 text.
-        constants: Variables for all conversations: names of special tokens, `chat_template_data`.
+        tool_source: The template for conversations with `tools`, which some tokenizers have; None for the same.
+        constants: Variables for all conversations: names of special tokens, `template_variables`.
         date: The date for `strftime_now`; without it, a template that calls it fails on every record.
         join_lines: Remove newlines between `}` and `{` first, as Modalities does.
+        assistant_role: Role of the messages that the model generates.
+        finds_generation: Find the text of replies by rendering beginnings of a conversation, if the template has no
+            marks. Otherwise no text of such a template is trainable.
         limits: Time and memory limits for one rendering; None for the defaults.
 
     Raises:
-        InputError: If the source is not an allowed template.
+        InputError: If the source is not an allowed template, or replies are to be found and cannot.
     """
 
     def __init__(
         self,
         source: str,
         *,
+        tool_source: str | None = None,
         constants: Mapping[str, Any] | None = None,
         date: datetime.date | None = None,
         join_lines: bool = False,
+        assistant_role: str = "assistant",
+        finds_generation: bool = False,
         limits: Limits | None = None,
     ) -> None:
         definition = {
             "source": source.replace("}\n{", "}{") if join_lines else source,
+            "tool_source": tool_source,
             # None rather than missing, as in transformers: templates test `tools is not none`.
             "constants": {"tools": None, "documents": None, **(constants or {})},
             "date": date.isoformat() if date is not None else None,
+            "assistant": assistant_role,
+            "finds_generation": finds_generation,
         }
         try:
             self._work = GuardedWork(
@@ -59,24 +69,33 @@ class ChatTemplate:
             raise InputError(f"{error.reason}; change it") from error
         if "refused" in self._work.facts:
             raise InputError(f"chat template: {self._work.facts['refused']}")
+        if self._work.facts["not_found"] is not None:
+            raise InputError(
+                "chat template: it does not mark the generated text with {% generation %}, and that text cannot be "
+                f"found: {self._work.facts['not_found']}"
+            )
         self.marks_generation: bool = self._work.facts["marks_generation"]
         """Whether the template has `{% generation %}` blocks."""
 
-    def render(self, messages: Sequence[Message], **variables: object) -> Rendered:
+    def render(
+        self, messages: Sequence[Message], *, learnt: Sequence[int] | None = None, **variables: object
+    ) -> Rendered:
         """Render one conversation.
 
         Args:
             messages: Messages with `role` and `content`.
-            variables: Further JSON data, such as `tools`.
+            learnt: Positions of the replies that are trainable; None for all.
+            **variables: Further JSON data, such as `tools`.
 
         Returns:
-            The text, and the spans of characters inside `{% generation %}` blocks.
+            The text, and the spans of its characters that are trainable: those inside `{% generation %}` blocks, or of
+            the replies that were found.
 
         Raises:
-            RecordProblem: If the template does not render this conversation.
+            RecordProblem: If the template does not render this conversation, or the replies cannot be found.
             LimitReachedError: If rendering it takes too much time or memory.
         """
-        [rendered] = self.render_all([write_conversation(messages, variables)])
+        [rendered] = self.render_all([write_conversation(messages, variables, learnt=learnt)])
         if isinstance(rendered, RecordProblem):
             raise rendered
         return rendered
@@ -95,19 +114,26 @@ class ChatTemplate:
         """
         for answer in self._work.run(conversations):
             if "problem" in answer:
-                yield RecordProblem("template-failed", answer["problem"])
+                yield RecordProblem(answer["kind"], answer["problem"])
             else:
                 yield answer["text"], [(begin, end) for begin, end in answer["spans"]]
 
 
-def write_conversation(messages: Sequence[Message], variables: Mapping[str, Any]) -> bytes:
-    """Return a template's variables for one conversation as JSON.
+def write_conversation(
+    messages: Sequence[Message], variables: Mapping[str, Any], *, learnt: Sequence[int] | None = None
+) -> bytes:
+    """Return the request to render one conversation, as JSON.
+
+    Args:
+        messages: Messages with `role` and `content`.
+        variables: The conversation's own variables of the template.
+        learnt: Positions of the replies that are trainable; None for all.
 
     Raises:
         RecordProblem: If a text contains a lone surrogate.
     """
-    known = {**variables, "messages": list(messages), "add_generation_prompt": False}
+    request = {"variables": dict(variables), "messages": list(messages), "learnt": learnt}
     try:
-        return json.dumps(known, ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(request, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:
         raise RecordProblem("bad-text", "expected Unicode text, got a lone surrogate") from None

@@ -19,7 +19,7 @@ from dsindex.errors import InputError, RecordProblem
 from dsindex.guarded.process import LimitReachedError
 from dsindex.instruction.chat import ChatTemplate, write_conversation
 from dsindex.instruction.construction import MessageConstruction, Segment, group_exchanges
-from dsindex.instruction.records import Message, check_text, parse_record, read_messages, strings_in
+from dsindex.instruction.records import check_text, parse_record, read_conversation, strings_in
 from dsindex.instruction.splits import fingerprint_content
 from dsindex.instruction.token_batches import MaskedTokens, encode_with_reference
 from dsindex.instruction.tokens import ChatTokenizer, Span, mask_between_markers
@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     from dsindex.guarded.limits import Limits
     from dsindex.instruction.chat import Rendered
     from dsindex.instruction.config import InstructionConfig
+    from dsindex.instruction.messages import Message
     from dsindex.instruction.token_batches import FastTexts
     from dsindex.text.jq import PatternAnswers
 
 _T = TypeVar("_T")
 
+_TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 
 _RENDERED_AHEAD = 4
 """Choices of messages rendered at once, since a request alone takes as long as rendering one."""
@@ -232,8 +234,19 @@ class InstructionEncoder:
     def _begin_chat(self, record: Mapping[str, Any]) -> _Begun:
         config = self._config
         _check_object(record)
-        messages = read_messages(record, record_format=config.record_format, roles=config.role_mapping)
-        variables = {key: record[key] for key in ("tools", "documents") if record.get(key) is not None}
+        conversation = read_conversation(
+            record,
+            record_format=config.record_format,
+            roles=config.role_mapping,
+            learn=config.learn,
+            assistant_role=config.assistant_role,
+        )
+        messages, variables = conversation.messages, conversation.variables
+        if self._markers and conversation.learnt is not None:
+            raise RecordProblem(
+                "bad-field",
+                "expected every reply to be learnt: markers leave none out, but {% generation %} can",
+            )
         content = {"messages": messages, **variables}
         texts = list(strings_in(content))
         for text in texts:
@@ -243,7 +256,10 @@ class InstructionEncoder:
         exchanges = _group_messages(messages, num_system, config.assistant_role)
 
         def write(chosen: Sequence[int]) -> bytes:
-            return write_conversation([messages[number] for number in (*range(num_system), *chosen)], variables)
+            kept = (*range(num_system), *chosen)
+            learnt = conversation.learnt
+            places = None if learnt is None else [place for place, number in enumerate(kept) if number in learnt]
+            return write_conversation([messages[number] for number in kept], variables, learnt=places)
 
         def encode(choices: Iterator[list[int]]) -> Iterator[MaskedTokens]:
             while ahead := [write(chosen) for chosen in islice(choices, _RENDERED_AHEAD)]:
@@ -256,7 +272,8 @@ class InstructionEncoder:
         def finish(whole: MaskedTokens) -> EncodedConversation:
             return self._finish(whole, exchanges, encode, content=content, special_in_text=has_special)
 
-        return _Begun(request=write_conversation(messages, variables), lay_out=lay_out)
+        request = write_conversation(messages, variables, learnt=conversation.learnt)
+        return _Begun(request=request, lay_out=lay_out)
 
     def _finish(
         self,
@@ -420,32 +437,32 @@ def _check_object(record: object) -> None:
 
 
 def _open_template(config: InstructionConfig, tokenizer: ChatTokenizer, limits: Limits | None) -> ChatTemplate:
-    source = config.chat_template
+    source, tool_source = config.chat_template, None
     if source is None:
         source = tokenizer.chat_templates.get(config.chat_template_name)
+        if config.chat_template_name == "default":
+            tool_source = tokenizer.chat_templates.get("tool_use")  # as in transformers
     if source is None:
         known = ", ".join(sorted(tokenizer.chat_templates)) or "none"
         raise InputError(
             f"expected message_construction, a chat_template, or a tokenizer with a chat template "
             f"{config.chat_template_name!r}; the tokenizer has {known}"
         )
-    template = ChatTemplate(
+    return ChatTemplate(
         source,
+        tool_source=tool_source,
         constants={
             **tokenizer.special_tokens,
             **config.special_tokens,
             "chat_template_data": config.chat_template_data,
+            **config.template_variables,
         },
         date=config.template_date,
         join_lines=config.join_template_lines,
+        assistant_role=config.assistant_role,
+        finds_generation=config.b_include_to_loss_token is None,
         limits=limits,
     )
-    if not template.marks_generation and config.b_include_to_loss_token is None:
-        raise InputError(
-            "chat template: expected marks for the trainable text, got none; put it between "
-            "{% generation %} and {% endgeneration %}, or name b_include_to_loss_token and e_include_to_loss_token"
-        )
-    return template
 
 
 def _group_messages(messages: Sequence[Message], num_system: int, assistant: str) -> list[list[int]]:
@@ -453,7 +470,7 @@ def _group_messages(messages: Sequence[Message], num_system: int, assistant: str
     groups: list[list[int]] = []
     for number in range(num_system, len(messages)):
         follows_reply = number > num_system and messages[number - 1]["role"] == assistant
-        if not groups or (follows_reply and messages[number]["role"] not in {assistant, "tool"}):
+        if not groups or (follows_reply and messages[number]["role"] not in {assistant, *_TOOL_ROLES}):
             groups.append([])
         groups[-1].append(number)
     return groups

@@ -43,7 +43,7 @@ USER, REPLY = {"role": "user", "content": "Hi"}, {"role": "assistant", "content"
         ),
         pytest.param(
             {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}]},
-            [USER, {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}],
+            [USER, {"role": "assistant", "tool_calls": [{"name": "f"}]}],
             id="tool-calls",
         ),
     ],
