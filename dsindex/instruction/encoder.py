@@ -248,10 +248,9 @@ class InstructionEncoder:
                 "expected every reply to be learnt: markers leave none out, but {% generation %} can",
             )
         content = {"messages": messages, **variables}
-        texts = list(strings_in(content))
-        for text in texts:
-            check_text(text)
-        has_special = self._check_texts(texts)
+        request = write_conversation(messages, variables, learnt=conversation.learnt)
+        is_usual = not self._markers and not self._tokenizer.may_have_special(request)
+        has_special = not is_usual and self._check_texts(list(strings_in(content)))
         num_system = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
         exchanges = _group_messages(messages, num_system, config.assistant_role)
 
@@ -272,7 +271,6 @@ class InstructionEncoder:
         def finish(whole: MaskedTokens) -> EncodedConversation:
             return self._finish(whole, exchanges, encode, content=content, special_in_text=has_special)
 
-        request = write_conversation(messages, variables, learnt=conversation.learnt)
         return _Begun(request=request, lay_out=lay_out)
 
     def _finish(
