@@ -8,9 +8,8 @@ messages).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -18,28 +17,27 @@ import numpy as np
 from dsindex.errors import InputError, RecordProblem
 from dsindex.guarded.process import LimitReachedError
 from dsindex.instruction.chat import ChatTemplate, write_conversation
-from dsindex.instruction.construction import MessageConstruction, Segment, group_exchanges
+from dsindex.instruction.construction import MessageConstruction, group_exchanges
+from dsindex.instruction.exchanges import Encode, group_messages, split_exchanges
 from dsindex.instruction.records import check_text, parse_record, read_conversation, strings_in
+from dsindex.instruction.sequences import SequenceTokenizer, Source, text_of, tokens_of
 from dsindex.instruction.splits import fingerprint_content
-from dsindex.instruction.token_batches import MaskedTokens, encode_with_reference
-from dsindex.instruction.tokens import ChatTokenizer, Span, mask_between_markers
+from dsindex.instruction.token_batches import MaskedTokens
 from dsindex.text.jq import write_record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from dsindex.guarded.limits import Limits
     from dsindex.instruction.chat import Rendered
     from dsindex.instruction.config import InstructionConfig
-    from dsindex.instruction.messages import Message
     from dsindex.instruction.token_batches import FastTexts
+    from dsindex.instruction.tokens import ChatTokenizer
     from dsindex.text.jq import PatternAnswers
 
 _T = TypeVar("_T")
-
-_TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 
 _RENDERED_AHEAD = 4
 """Choices of messages rendered at once, since a request alone takes as long as rendering one."""
@@ -80,15 +78,9 @@ class _Begun:
 class _LaidOut:
     """A record that waits for its tokens."""
 
-    source: _Source
+    source: Source
     finish: Callable[[MaskedTokens], EncodedConversation]
     """Takes the tokens of the source."""
-
-
-_Source = tuple[str, list[Span]] | list[Segment]
-"""What one sequence is made of: a text with its trainable spans, or segments."""
-_Encode = Callable[[Iterator[list[int]]], Iterator[MaskedTokens]]
-"""Encode the same record with other choices of its messages, given by their positions."""
 
 
 class InstructionEncoder:
@@ -129,6 +121,10 @@ class InstructionEncoder:
             )
             if text is not None
         }
+
+        self._sequences = SequenceTokenizer(
+            tokenizer, fast=fast, special_ids=self.special_ids, markers=tuple(self._markers.values())
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self._config, self._tokenizer, self._fast, self._limits)
@@ -189,7 +185,9 @@ class InstructionEncoder:
                 limit = error
                 break
             laid_out.append(_attempt(functools.partial(conversation.lay_out, answer)))
-        sequences = iter(self._tokenize([record.source for record in laid_out if isinstance(record, _LaidOut)]))
+        sequences = iter(
+            self._sequences.tokenize([record.source for record in laid_out if isinstance(record, _LaidOut)])
+        )
         for record in laid_out:
             if isinstance(record, RecordProblem):
                 yield record
@@ -222,7 +220,7 @@ class InstructionEncoder:
             def encode(choices: Iterator[list[int]]) -> Iterator[MaskedTokens]:
                 for wanted in map(set, choices):
                     kept = [part for number, part in enumerate(parts) if not part.is_message or number in wanted]
-                    yield from map(_tokens_of, self._tokenize([construction.lay_out(kept)]))
+                    yield from map(tokens_of, self._sequences.tokenize([construction.lay_out(kept)]))
 
             def finish(whole: MaskedTokens) -> EncodedConversation:
                 return self._finish(whole, group_exchanges(parts), encode, content=fields, special_in_text=has_special)
@@ -252,7 +250,7 @@ class InstructionEncoder:
         is_usual = not self._markers and not self._tokenizer.may_have_special(request)
         has_special = not is_usual and self._check_texts(list(strings_in(content)))
         num_system = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
-        exchanges = _group_messages(messages, num_system, config.assistant_role)
+        exchanges = group_messages(messages, num_system, config.assistant_role)
 
         def write(chosen: Sequence[int]) -> bytes:
             kept = (*range(num_system), *chosen)
@@ -263,10 +261,10 @@ class InstructionEncoder:
         def encode(choices: Iterator[list[int]]) -> Iterator[MaskedTokens]:
             while ahead := [write(chosen) for chosen in islice(choices, _RENDERED_AHEAD)]:
                 for rendered in self._chat_template.render_all(ahead):
-                    yield from map(_tokens_of, self._tokenize([_text_of(rendered)]))
+                    yield from map(tokens_of, self._sequences.tokenize([text_of(rendered)]))
 
         def lay_out(rendered: Rendered | RecordProblem) -> _LaidOut:
-            return _LaidOut(source=_text_of(rendered), finish=finish)
+            return _LaidOut(source=text_of(rendered), finish=finish)
 
         def finish(whole: MaskedTokens) -> EncodedConversation:
             return self._finish(whole, exchanges, encode, content=content, special_in_text=has_special)
@@ -277,7 +275,7 @@ class InstructionEncoder:
         self,
         whole: MaskedTokens,
         exchanges: Sequence[Sequence[int]],
-        encode: _Encode,
+        encode: Encode,
         *,
         content: object,
         special_in_text: bool,
@@ -301,7 +299,7 @@ class InstructionEncoder:
         whole: MaskedTokens,
         limit: int,
         exchanges: Sequence[Sequence[int]],
-        encode: _Encode,
+        encode: Encode,
     ) -> tuple[list[MaskedTokens], int]:
         """Return sequences of at most `limit` tokens, and the number of tokens left out."""
         if self._config.too_long == "refuse":
@@ -311,7 +309,7 @@ class InstructionEncoder:
             if not first.mask.any():
                 raise RecordProblem("nothing-learnt", f"nothing is trained on in the first {limit} tokens")
             return [first], len(whole.tokens) - limit
-        sequences = _split_exchanges(limit, exchanges, encode)
+        sequences = split_exchanges(limit, exchanges, encode)
         kept = [sequence for sequence in sequences if sequence.mask.any()]
         if not kept:
             raise RecordProblem("nothing-learnt", "nothing is trained on in any of the parts")
@@ -322,52 +320,6 @@ class InstructionEncoder:
         if self._template is None:
             raise TypeError("expected a chat template in the configuration")
         return self._template
-
-    def _tokenize(self, sources: Sequence[_Source]) -> Sequence[MaskedTokens | RecordProblem]:
-        """Tokenize the sequences of many records at once."""
-        if not sources:
-            return []
-        if self._construction is not None:
-            return self._tokenize_segments([source for source in sources if isinstance(source, list)])
-        rendered = [source for source in sources if isinstance(source, tuple)]
-        texts, spans = [text for text, _ in rendered], [spans for _, spans in rendered]
-        if self._markers:
-            return [self._mask_between(ids) for ids in _cut(*self._encode(texts))]
-        if self._fast is not None:
-            return self._fast.encode_spans(texts, spans)
-        return [encode_with_reference(self._tokenizer, *source) for source in rendered]
-
-    def _tokenize_segments(self, sequences: Sequence[Sequence[Segment]]) -> list[MaskedTokens]:
-        segments = list(chain.from_iterable(sequences))
-        is_text = np.array([segment.special is None for segment in segments], dtype=bool)
-        tokens, counts = self._encode([segment.text for segment in segments if segment.special is None])
-        lengths = np.ones(len(segments), np.int64)
-        lengths[is_text] = counts
-        from_text = np.repeat(is_text, lengths)
-        joined = np.empty(len(from_text), np.uint32)
-        joined[from_text] = tokens
-        joined[~from_text] = [self.special_ids[segment.special] for segment in segments if segment.special is not None]
-        mask = np.repeat(np.array([segment.trainable for segment in segments], np.uint8), lengths)
-        ends = np.cumsum(lengths)[np.cumsum([len(sequence) for sequence in sequences]) - 1]
-        in_sequences = np.diff(ends, prepend=0)
-        return [
-            MaskedTokens(tokens=own, mask=own_mask)
-            for own, own_mask in zip(_cut(joined, in_sequences), _cut(mask, in_sequences), strict=True)
-        ]
-
-    def _encode(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Return the tokens of texts, one after the other, and the number of tokens of each."""
-        if self._fast is not None:
-            batch = self._fast.encode(texts)
-            return batch.tokens, batch.lengths
-        return self._tokenizer.encode_ids(texts)
-
-    def _mask_between(self, ids: NDArray[np.uint32]) -> MaskedTokens | RecordProblem:
-        begin_id, end_id = self._markers.values()
-        try:
-            return MaskedTokens(tokens=ids, mask=mask_between_markers(ids, begin_id=begin_id, end_id=end_id))
-        except RecordProblem as problem:
-            return problem
 
     def _check_texts(self, texts: Sequence[str]) -> bool:
         """Tell whether one of the texts contains a special token's string; refuse a marker's string."""
@@ -386,29 +338,6 @@ def _restore(
     config: InstructionConfig, tokenizer: ChatTokenizer, fast: FastTexts | None, limits: Limits | None
 ) -> InstructionEncoder:
     return InstructionEncoder(config, tokenizer, fast=fast, limits=limits)
-
-
-def _text_of(rendered: Rendered | RecordProblem) -> tuple[str, list[Span]]:
-    """Return a rendered text and its spans.
-
-    Raises:
-        RecordProblem: If it was not rendered, or has a lone surrogate.
-    """
-    if isinstance(rendered, RecordProblem):
-        raise rendered
-    check_text(rendered[0])
-    return rendered
-
-
-def _tokens_of(tokens: MaskedTokens | RecordProblem) -> MaskedTokens:
-    if isinstance(tokens, RecordProblem):
-        raise tokens
-    return tokens
-
-
-def _cut(values: NDArray[np.generic], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
-    ends = [0, *np.cumsum(lengths).tolist()]
-    return [values[begin:end] for begin, end in pairwise(ends)]
 
 
 def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -461,39 +390,3 @@ def _open_template(config: InstructionConfig, tokenizer: ChatTokenizer, limits: 
         finds_generation=config.b_include_to_loss_token is None,
         limits=limits,
     )
-
-
-def _group_messages(messages: Sequence[Message], num_system: int, assistant: str) -> list[list[int]]:
-    """Cut a conversation before each message that follows an assistant's and is neither an assistant's nor a tool's."""
-    groups: list[list[int]] = []
-    for number in range(num_system, len(messages)):
-        follows_reply = number > num_system and messages[number - 1]["role"] == assistant
-        if not groups or (follows_reply and messages[number]["role"] not in {assistant, *_TOOL_ROLES}):
-            groups.append([])
-        groups[-1].append(number)
-    return groups
-
-
-def _split_exchanges(limit: int, exchanges: Sequence[Sequence[int]], encode: _Encode) -> list[MaskedTokens]:
-    """Divide the exchanges, in order, into sequences with as many as fit in each."""
-    sequences: list[MaskedTokens] = []
-    first = 0
-    while first < len(exchanges):
-        best: MaskedTokens | None = None
-        last = first
-        # One more exchange each time, encoded lazily.
-        for tried in encode(list(chain(*exchanges[first:end])) for end in range(first + 1, len(exchanges) + 1)):
-            if len(tried.tokens) > limit:
-                break
-            best, last = tried, last + 1
-        if best is None and tried.mask.any():
-            raise RecordProblem(
-                "too-long",
-                f"exchange {first + 1} and its prompt: expected at most {limit} tokens, got {len(tried.tokens)}",
-            )
-        # A single exchange without trainable tokens may be too long: it is left out in any case.
-        sequences.append(tried if best is None else best)
-        first = max(last, first + 1)
-    if not sequences:
-        raise RecordProblem("too-long", f"expected at most {limit} tokens, and there is no exchange to split at")
-    return sequences

@@ -223,18 +223,27 @@ def encode_with_reference(tokenizer: ChatTokenizer, text: str, spans: Sequence[S
 def _spans_in_bytes(
     texts: Sequence[str], spans: Sequence[Sequence[Span]], bases: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return (first byte, one past the last) of all spans that are not empty, shape [spans, 2]."""
+    """Return (first byte, one past the last) of all spans that are not empty, shape [spans, 2].
+
+    If a text's tokens have fewer bytes than it, its spans end with its tokens, so that they touch no other text.
+    """
     found: list[int] = []
-    for text, own, base in zip(texts, spans, bases.tolist(), strict=False):
-        if text.isascii():
-            found.extend(base + place for begin, end in own if begin < end for place in (begin, end))
-            continue
-        places = sorted({0, *chain.from_iterable(own)})
-        in_bytes = {0: base}
-        for before, place in pairwise(places):
-            in_bytes[place] = in_bytes[before] + len(text[before:place].encode())
-        found.extend(in_bytes[place] for begin, end in own if begin < end for place in (begin, end))
+    for text, own, (base, after) in zip(texts, spans, pairwise(bases.tolist()), strict=True):
+        in_bytes = None if text.isascii() else _places_in_bytes(text, own)
+        for begin, end in own:
+            if begin < end:
+                first, last = (begin, end) if in_bytes is None else (in_bytes[begin], in_bytes[end])
+                if base + first < after:
+                    found += (base + first, min(base + last, after))
     return np.array(found, np.int64).reshape(-1, 2)
+
+
+def _places_in_bytes(text: str, spans: Sequence[Span]) -> dict[int, int]:
+    """Return the byte at which the character at each end of a span begins."""
+    found = {0: 0}
+    for before, place in pairwise(sorted({0, *chain.from_iterable(spans)})):
+        found[place] = found[before] + len(text[before:place].encode())
+    return found
 
 
 def _mask_tokens(ends: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.uint8]:

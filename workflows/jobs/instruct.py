@@ -17,11 +17,11 @@ import xxhash
 
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.instruction.block_files import PackingResult, PackingTask, write_packing
+from dsindex.instruction.recipe import make_recipe
 from dsindex.instruction.shards import (
     MASK_DTYPE,
     InstructionSettings,
     encode_shard,
-    make_recipe,
     split_names,
     split_prefix,
     text_key,

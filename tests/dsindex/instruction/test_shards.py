@@ -16,14 +16,12 @@ from dsindex.formats.mmididx import check_index, read_index
 from dsindex.instruction.block_files import PackingTask, write_packing
 from dsindex.instruction.block_layout import lay_out_blocks
 from dsindex.instruction.config import check_config
+from dsindex.instruction.recipe import EncoderRecipe, make_instruction_encoder, make_recipe
 from dsindex.instruction.records import parse_record
 from dsindex.instruction.shards import (
-    EncoderRecipe,
     InstructionSettings,
     bad_records_of,
     encode_shard,
-    make_instruction_encoder,
-    make_recipe,
     split_names,
     statistics_of,
     text_key,
