@@ -170,13 +170,14 @@ class InstructionEncoder:
     def _encode_all(
         self, readers: Sequence[Callable[[], Mapping[str, Any]]]
     ) -> Iterator[EncodedConversation | RecordProblem]:
+        begin: Callable[[Mapping[str, Any]], _Begun | _LaidOut]
         begin = self._begin_construction if self._construction else self._begin_chat
-        begun = [_attempt(_then(reader, begin)) for reader in readers]
+        begun: list[_Begun | _LaidOut | RecordProblem] = [_attempt(_then(reader, begin)) for reader in readers]
         answers = self._ask([conversation.request for conversation in begun if isinstance(conversation, _Begun)])
         laid_out: list[_LaidOut | RecordProblem] = []
         limit: LimitReachedError | None = None
         for conversation in begun:
-            if isinstance(conversation, RecordProblem):
+            if not isinstance(conversation, _Begun):
                 laid_out.append(conversation)
                 continue
             try:
@@ -204,7 +205,7 @@ class InstructionEncoder:
             return self._construction.read_all(requests)
         return self._chat_template.render_all(requests)
 
-    def _begin_construction(self, record: Mapping[str, Any]) -> _Begun:
+    def _begin_construction(self, record: Mapping[str, Any]) -> _Begun | _LaidOut:
         construction = self._construction
         if construction is None:
             raise TypeError("expected message_construction in the configuration")
@@ -227,7 +228,8 @@ class InstructionEncoder:
 
             return _LaidOut(source=construction.lay_out(parts), finish=finish)
 
-        return _Begun(request=write_record(record), lay_out=lay_out)
+        answers = construction.read_plain(record)
+        return _Begun(request=write_record(record), lay_out=lay_out) if answers is None else lay_out(answers)
 
     def _begin_chat(self, record: Mapping[str, Any]) -> _Begun:
         config = self._config
@@ -354,7 +356,7 @@ def _attempt(step: Callable[[], _T]) -> _T | RecordProblem:
         return RecordProblem("bad-field", "expected a record of usual depth, got one nested too deep")
 
 
-def _then(read: Callable[[], Mapping[str, Any]], begin: Callable[[Mapping[str, Any]], _Begun]) -> Callable[[], _Begun]:
+def _then(read: Callable[[], Mapping[str, Any]], begin: Callable[[Mapping[str, Any]], _T]) -> Callable[[], _T]:
     return lambda: begin(read())
 
 
