@@ -560,3 +560,51 @@ def test_bigscience_blend_asks_each_dataset_with_one_rounding(folder: Path) -> N
         "web_train_indexmap_34ns_30sl_1234s_doc_idx.npy",
         "books_train_indexmap_67ns_30sl_1234s_doc_idx.npy",
     }
+
+
+RELEASED = {
+    "tokenizer_identifiers": None,
+    "job_tokenizer": {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "gpt2"},
+}
+
+
+def test_flags_of_the_jobs_tokenizer_name_the_caches_of_its_release(folder: Path) -> None:
+    index(**options(split="1", megatron_release="0.17", **RELEASED))
+    (old,) = described(folder / "cache")
+    assert list(old["tokenizer"])[2] == "vocab_file"
+    wanted = options(split="1", **RELEASED)
+    report = index(**wanted, megatron_release="0.19", explain=True)
+    [finding] = report.findings
+    assert "tokenizer: written by 0.16 or 0.17; the job is 0.19: chat_template" in finding.sentences
+    index(**wanted, megatron_release="0.19")
+    assert index(**wanted, megatron_release="0.18", explain=True).ok, "0.18 and 0.19 have the same names"
+
+
+def test_description_of_another_release_is_said_so(folder: Path) -> None:
+    index(**options(split="1", megatron_release="0.17", **RELEASED))
+    [like] = map(str, (folder / "cache").glob("*description.txt"))
+    alone = options(split="1", tokenizer_identifiers=None, like=like)
+    with pytest.raises(
+        InputError, match=r"expected a description that Megatron main wrote .* got one of 0\.16 or 0\.17"
+    ):
+        index(**alone, megatron_release="main")
+    assert index(**alone, megatron_release="0.16", explain=True).ok
+    index(**options(split="1", like=like, megatron_release="main", **RELEASED))
+    assert {"use_gigatoken" in each["tokenizer"] for each in described(folder / "cache")} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[]", "expected a JSON object, got another"),
+        (b"{", "is not JSON"),
+        (b'{"model_type": 3}', "got 3"),
+        (None, "cannot be"),
+    ],
+)
+def test_bad_metadata_of_a_tokenizer_is_refused(folder: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (folder / "metadata.json").write_bytes(content)
+    job = {**RELEASED["job_tokenizer"], "tokenizer_metadata": "metadata.json"}  # type: ignore[dict-item]
+    with pytest.raises(InputError, match=message):
+        index(**options(tokenizer_identifiers=None, job_tokenizer=job, megatron_release="0.19"))

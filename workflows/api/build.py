@@ -77,6 +77,8 @@ def build(
     split: str | None = None,
     seed: int | None = None,
     data_cache_path: str | os.PathLike[str] | None = None,
+    megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main"] | None = None,
+    job_tokenizer: Mapping[str, Any] | None = None,
     tokenizer_identifiers: str | os.PathLike[str] | None = None,
     like: str | os.PathLike[str] | None = None,
     dataset_path_as: Sequence[str] | None = None,
@@ -148,6 +150,8 @@ def build(
         split: Shares of train, valid and test.
         seed: The job's seed.
         data_cache_path: The job's cache folder.
+        megatron_release: The job's release of megatron-core, for `job_tokenizer`.
+        job_tokenizer: The job's flags about its tokenizer, as for `build_index`.
         tokenizer_identifiers: A file with the tokenizer's identifiers in the job's Megatron.
         like: A description to take settings from.
         dataset_path_as: Paths of the datasets as the job types them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from workflows.api.boundary import OptionsError, api_function, given_options, join_connected_cluster
@@ -47,6 +47,8 @@ def build_index(
     split: str | None = None,
     seed: int | None = None,
     data_cache_path: str | os.PathLike[str] | None = None,
+    megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main"] | None = None,
+    job_tokenizer: Mapping[str, Any] | None = None,
     tokenizer_identifiers: str | os.PathLike[str] | None = None,
     like: str | os.PathLike[str] | None = None,
     dataset_path_as: Sequence[str] | None = None,
@@ -85,6 +87,9 @@ def build_index(
             None.
         seed: The job's seed; 1234 if None.
         data_cache_path: The job's cache folder; Megatron's default, beside the dataset, if None.
+        megatron_release: The job's release of megatron-core, for `job_tokenizer`.
+        job_tokenizer: The job's flags about its tokenizer, such as `{"tokenizer_type": "HuggingFaceTokenizer",
+            "tokenizer_model": "gpt2"}`; nothing is loaded.
         tokenizer_identifiers: A JSON file with the tokenizer's `unique_identifiers` in the job's Megatron.
         like: A description from such a job, to take tokenizer, seed, sequence length and split from.
         dataset_path_as: Path of each dataset as the job types it, in order, or `HERE=THERE`.

@@ -14,6 +14,7 @@ from workflows.commands.options import (
 from workflows.execution.choice import make_executor
 from workflows.jobs.index import describe_index, run_index
 from workflows.options.index import IndexConfig, add_index_arguments
+from workflows.options.index_tokenizer import take_job_tokenizer
 from workflows.progress.standard_streams import write_lines
 
 if TYPE_CHECKING:
@@ -45,9 +46,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_executor_arguments(parser)
 
 
+def read_index_config(options: argparse.Namespace) -> IndexConfig:
+    """Read the options of an index job from a file and flags.
+
+    Raises:
+        UsageError: If they are invalid.
+    """
+    merged = read_options(options)
+    take_job_tokenizer(merged)
+    return validated(without_megatron_flags(merged), IndexConfig)
+
+
 def run(options: argparse.Namespace) -> int:
     """Build or explain index caches, and print a summary."""
-    config = validated(without_megatron_flags(read_options(options)), IndexConfig)
+    config = read_index_config(options)
     executor = make_executor(config)
     try:
         report = run_index(config, executor=executor)

@@ -81,7 +81,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
     results: list[IndexResult] = []
     findings: tuple[Finding, ...] = ()
     if config.explain:
-        findings = tuple(_explain(task) for task in tasks)
+        findings = tuple(_explain(task, config.megatron_release) for task in tasks)
     elif not config.check:
         if executor.kind != "ray":  # Ray's nodes check their own memory
             for task in tasks:
@@ -134,7 +134,7 @@ def _check_room(tasks: Sequence[IndexTask]) -> None:
             raise OutputError(msg)
 
 
-def _explain(task: IndexTask) -> Finding:
+def _explain(task: IndexTask, release: str | None) -> Finding:
     if task.files is None or task.description is None:
         return Finding(name=task.name, found=False, sound=False, sentences=("this layout has no descriptions",))
     wanted = json.loads(task.description)
@@ -142,8 +142,8 @@ def _explain(task: IndexTask) -> Finding:
         return Finding(name=task.name, found=False, sound=False, sentences=(f"{NO_IDENTIFIERS}, so no hash is known",))
     folder = os.path.dirname(task.files.stem)
     if isinstance(task, GPTIndexTask):
-        return explain_cache(wanted, folder, prefix=task.prefix, settings=task.settings)
-    return explain_cache(wanted, folder)
+        return explain_cache(wanted, folder, prefix=task.prefix, settings=task.settings, release=release)
+    return explain_cache(wanted, folder, release=release)
 
 
 def _run(executor: Executor, function: Callable[[Task], Any], tasks: Sequence[Task]) -> list[Any]:

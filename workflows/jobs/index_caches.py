@@ -22,7 +22,9 @@ from dsindex.indices.cache import (
     read_description,
 )
 from dsindex.indices.epochs import TrainingLength, count_epochs, samples_for_epochs, samples_for_training
+from dsindex.indices.job_tokenizer import tokenizer_identifiers
 from dsindex.indices.needed_caches import CacheSettings, GPTCache, NeededCaches, PartCounts, find_needed_caches
+from dsindex.indices.releases import name_releases, possible_releases
 from dsindex.indices.splits import SPLIT_NAMES, SplitMatrix, parse_split, split_matrix
 from dsindex.indices.task import BlendIndexTask, GPTIndexTask, IndexTask
 from dsindex.regular_files import open_file
@@ -66,9 +68,7 @@ def cache_settings(config: IndexConfig) -> CacheSettings:
     if config.like is not None:
         like = read_description(config.like)
         like = like if like["class"] == GPT_CLASS else like["datasets"][0]
-    tokenizer = like.get("tokenizer")
-    if config.tokenizer_identifiers is not None:
-        tokenizer = _read_identifiers(config.tokenizer_identifiers)
+    tokenizer = job_identifiers(config, like.get("tokenizer"))
     split: str | None = None
     matrix: SplitMatrix | None = None
     if not any(config.paths_per_split):
@@ -91,17 +91,64 @@ def cache_settings(config: IndexConfig) -> CacheSettings:
     )
 
 
-def _read_identifiers(path: str) -> dict[str, Any]:
+def job_identifiers(config: IndexConfig, described: Any) -> Any:  # noqa: ANN401 - whatever a description says
+    """Return the identifiers of the job's tokenizer; None if they are not known.
+
+    Args:
+        config: The options.
+        described: The identifiers in the description that `--like` names.
+
+    Raises:
+        InputError: If they cannot be read, or are not those of the job's release.
+    """
+    release = config.megatron_release
+    if config.tokenizer_identifiers is not None:
+        return _read_identifiers(config.tokenizer_identifiers)
+    if release is None:
+        return described
+    if config.job_tokenizer is not None:
+        metadata = config.job_tokenizer.tokenizer_metadata
+        try:
+            return tokenizer_identifiers(
+                config.job_tokenizer, release, metadata=None if metadata is None else _read_object(metadata)
+            )
+        except ValueError as error:
+            raise InputError(str(error)) from error
+    written_by = possible_releases(described)
+    if written_by and release not in written_by:
+        msg = (
+            f"{config.like}: expected a description that Megatron {release} wrote (--megatron-release), got one of "
+            f"{name_releases(written_by)}, whose tokenizer has other identifiers; give the job's --tokenizer-type and "
+            "its other flags of the tokenizer as well"
+        )
+        raise InputError(msg)
+    return described
+
+
+def _read_object(path: str) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        InputError: If the file cannot be read, or has something else.
+    """
     try:
         with open_file(path) as file:
-            identifiers = json.load(file)
+            content = json.load(file)
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror})"
         raise InputError(msg) from error
     except (ValueError, RecursionError) as error:
         msg = f"{path}: expected a JSON object, got a file that is not JSON ({error})"
         raise InputError(msg) from error
-    if not isinstance(identifiers, dict) or identifiers.get("class") == GPT_CLASS:
+    if not isinstance(content, dict):
+        msg = f"{path}: expected a JSON object, got another JSON value"
+        raise InputError(msg)
+    return content
+
+
+def _read_identifiers(path: str) -> dict[str, Any]:
+    identifiers = _read_object(path)
+    if identifiers.get("class") == GPT_CLASS:
         msg = f"{path}: expected the tokenizer's identifiers as a JSON object; for a whole description use --like"
         raise InputError(msg)
     return identifiers

@@ -10,7 +10,10 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from dsindex.indices.blend import MID_LEVEL_SURPLUS
 from dsindex.indices.epochs import FINAL_EPOCH_THRESHOLD
+from dsindex.indices.job_tokenizer import JobTokenizer
 from workflows.options.config import ExecutorConfig
+from workflows.options.index_tokenizer import NAMES as TOKENIZER_NAMES
+from workflows.options.index_tokenizer import add_job_tokenizer_arguments, add_release_argument
 
 if TYPE_CHECKING:
     import argparse
@@ -48,9 +51,17 @@ def _fraction(value: object) -> object:
     return Fraction(str(value).strip())
 
 
+def _known_flags(value: object) -> object:
+    if isinstance(value, dict) and (unknown := sorted(value.keys() - set(TOKENIZER_NAMES), key=str)):
+        msg = f"expected the flags of the job's tokenizer, such as tokenizer_type, got {unknown[0]!r}"
+        raise ValueError(msg)
+    return value
+
+
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 Counts = Annotated[tuple[int | None, int | None, int | None], BeforeValidator(_counts)]
 Epochs = Annotated[Fraction, BeforeValidator(_fraction)]
+TokenizerFlags = Annotated[JobTokenizer, BeforeValidator(_known_flags)]
 
 
 class IndexConfig(ExecutorConfig):
@@ -73,6 +84,9 @@ class IndexConfig(ExecutorConfig):
     full_validation: bool = False
     split: str | None = None
     seed: int | None = Field(default=None, ge=0, lt=2**32)
+    megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main"] | None = None
+    job_tokenizer: TokenizerFlags | None = None
+    """The job's flags about its tokenizer, for `megatron_release`."""
     tokenizer_identifiers: str | None = None
     like: str | None = None
     dataset_path_as: Words | None = None
@@ -112,6 +126,14 @@ class IndexConfig(ExecutorConfig):
             and not self.full_validation,
             "give --tokenizer-identifiers or --like, not both": self.tokenizer_identifiers is not None
             and self.like is not None,
+            "give --tokenizer-identifiers or the job's --tokenizer-type, not both": self.tokenizer_identifiers
+            is not None
+            and self.job_tokenizer is not None,
+            "the flags of the job's tokenizer need --megatron-release": self.job_tokenizer is not None
+            and self.megatron_release is None,
+            "--megatron-release needs the job's --tokenizer-type and its other flags, or --like": self.megatron_release
+            is not None
+            and (self.job_tokenizer, self.like, self.tokenizer_identifiers) == (None, None, None),
             "give --seq-length, or --like with a description that has it": self.seq_length is None
             and self.like is None,
             "--layout bigscience has one --data-path for all splits": self.layout == "bigscience" and per_split,
@@ -136,6 +158,7 @@ def add_index_arguments(parser: argparse.ArgumentParser, *, paths: bool = True) 
     """
     if paths:
         _add_path_arguments(parser)
+        add_job_tokenizer_arguments(parser)
     length = parser.add_argument_group("samples", "how long the job trains, in one of four ways")
     length.add_argument("--seq-length", type=int, metavar="L", help="the job's --seq-length: tokens per sample")
     length.add_argument(
@@ -207,6 +230,7 @@ def _add_name_arguments(parser: argparse.ArgumentParser) -> None:
     names.add_argument(
         "--data-cache-path", metavar="D", help="the job's cache folder (default: P/cache/GPTDataset_indices)"
     )
+    add_release_argument(names)
     names.add_argument(
         "--tokenizer-identifiers",
         metavar="FILE.json",
