@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import FormatError
-from dsindex.indices.cache import BLENDED_CLASS, GPT_CLASS, CacheFiles, cache_files, read_description
+from dsindex.indices.cache import BLENDED_CLASS, CacheFiles, cache_files, read_description
 from dsindex.indices.releases import describe_tokenizers
 from dsindex.indices.slot import read_record
 from dsindex.indices.source import source_changes
@@ -70,7 +70,7 @@ def explain_cache(
         release: The job's release of Megatron, if it is known.
     """
     files = cache_files(folder, wanted)
-    what = wanted["dataset_path"] if wanted["class"] == GPT_CLASS else f"blend of {len(wanted['datasets'])}"
+    what = wanted["dataset_path"] if wanted["class"] != BLENDED_CLASS else f"blend of {len(wanted['datasets'])}"
     name = f"{what}, split {_split_of(wanted)}, {os.path.basename(files.stem)[:8]}…"
     if not os.path.isdir(folder):
         return Finding(name=name, found=False, sound=False, sentences=(f"there is no folder {folder}",))
@@ -91,7 +91,7 @@ def _faults(
     files: CacheFiles, wanted: Mapping[str, Any], prefix: str | None, settings: Mapping[str, Any] | None
 ) -> list[str]:
     """Return sentences about changes that Megatron's hash does not cover."""
-    if wanted["class"] != GPT_CLASS:
+    if wanted["class"] == BLENDED_CLASS:
         return []
     record = read_record(files.record)
     if record is None:
@@ -188,7 +188,7 @@ def _blend_differences(there: Mapping[str, Any], wanted: Mapping[str, Any], rele
 
 
 def _split_of(identifiers: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever a file says
-    return identifiers.get("index_split") if identifiers["class"] == GPT_CLASS else identifiers.get("split")
+    return identifiers.get("index_split") if identifiers["class"] != BLENDED_CLASS else identifiers.get("split")
 
 
 def _show(identifiers: Mapping[str, Any], key: str) -> str:

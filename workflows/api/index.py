@@ -35,6 +35,8 @@ def build_index(
     train_data_path: Blend | None = None,
     valid_data_path: Blend | None = None,
     test_data_path: Blend | None = None,
+    data_args_path: str | os.PathLike[str] | None = None,
+    per_split_data_args_path: str | os.PathLike[str] | None = None,
     seq_length: int | None = None,
     epochs: float | str | Fraction | None = None,
     num_samples: int | str | Sequence[int | None] | None = None,
@@ -44,6 +46,14 @@ def build_index(
     eval_interval: int | None = None,
     eval_iters: int = 100,
     full_validation: bool = False,
+    skip_train: bool = False,
+    start_eval_at_iter: int | None = None,
+    eval_global_batch_size: int | None = None,
+    phase_transition_iterations: Sequence[int] = (),
+    rampup_batch_size: Sequence[int] | None = None,
+    step_batch_size_schedule: str | None = None,
+    multiple_validation_sets: bool = False,
+    dataset_class: Literal["GPTDataset", "GPTFIMDataset"] = "GPTDataset",
     split: str | None = None,
     seed: int | None = None,
     data_cache_path: str | os.PathLike[str] | None = None,
@@ -74,6 +84,8 @@ def build_index(
         train_data_path: The same for train only.
         valid_data_path: The same for valid only.
         test_data_path: The same for test only.
+        data_args_path: A file with the words of `data_path`, as Megatron reads it.
+        per_split_data_args_path: A JSON file with the words for each split, as Megatron reads it.
         seq_length: Tokens per sample, as in the job.
         epochs: Epochs to train for, fractions allowed; valid and test get one.
         num_samples: Samples of train, valid and test; None for one of them means one epoch.
@@ -83,6 +95,14 @@ def build_index(
         eval_interval: Iterations between validations.
         eval_iters: Iterations per validation.
         full_validation: Each validation is one epoch of valid.
+        skip_train: The job only validates, once.
+        start_eval_at_iter: The iteration from which on the job validates.
+        eval_global_batch_size: Samples per iteration of a validation.
+        phase_transition_iterations: Iterations at which the job's phases end; each phase has caches of its own.
+        rampup_batch_size: First batch size, increment and samples, as in the job; ignored by Megatron from 0.18 on.
+        step_batch_size_schedule: The job's schedule, such as `"0:768 250B:1536"`.
+        multiple_validation_sets: The datasets of `valid_data_path` are no blend.
+        dataset_class: The job's class of datasets.
         split: Shares of train, valid and test, spelled as in the job, since the hash includes the text; "969, 30, 1" if
             None.
         seed: The job's seed; 1234 if None.

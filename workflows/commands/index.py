@@ -13,7 +13,8 @@ from workflows.commands.options import (
 )
 from workflows.execution.choice import make_executor
 from workflows.jobs.index import describe_index, run_index
-from workflows.options.index import IndexConfig, add_index_arguments
+from workflows.options.index import IndexConfig
+from workflows.options.index_arguments import add_index_arguments
 from workflows.options.index_tokenizer import take_job_tokenizer
 from workflows.progress.standard_streams import write_lines
 

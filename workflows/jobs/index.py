@@ -33,7 +33,9 @@ from dsindex.storage import free_bytes
 from workflows.execution.calls import Call
 from workflows.execution.cpus import available_cpus
 from workflows.execution.ordered import run_in_order
-from workflows.jobs.index_caches import NO_IDENTIFIERS, Counts, cache_settings, find_index_caches, sources
+from workflows.jobs.index_caches import Counts, find_index_caches
+from workflows.jobs.index_settings import NO_IDENTIFIERS, cache_settings
+from workflows.jobs.index_sources import sources, with_given_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,6 +73,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
         DsindexError: If the job cannot be done as asked.
     """
     began = time.monotonic()
+    config = with_given_paths(config)
     settings = cache_settings(config)
     if config.explain and not any(sources(config)):
         finding = explain_cache(read_description(config.like or ""), config.data_cache_path or ".")

@@ -1,4 +1,4 @@
-"""The flags of a job's tokenizer, given to a command that writes index caches under the names of a release."""
+"""The flags of a job that decide the names of its caches, in the release that it runs on: those of the tokenizer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from dataclasses import fields
 from typing import Any
 
+from dsindex.indices.cache import FIM_CLASS
 from dsindex.indices.job_tokenizer import RELEASES, JobTokenizer
 
 NAMES = tuple(field.name for field in fields(JobTokenizer))
@@ -63,6 +64,7 @@ def add_job_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
 
 def take_job_tokenizer(merged: dict[str, Any]) -> None:
     """Collect the tokenizer's flags as one option for a known release; without one they are flags without effect."""
+    _take_class(merged)
     given = {name: merged.pop(name) for name in NAMES if name in merged}
     if merged.get("megatron_release") is not None:
         if given:
@@ -74,7 +76,13 @@ def take_job_tokenizer(merged: dict[str, Any]) -> None:
 
 def copy_job_tokenizer(merged: dict[str, Any]) -> None:
     """For a known release, let a build's own tokenizer be the job's: its flags count for both."""
+    _take_class(merged)
     if merged.get("megatron_release") is not None and "job_tokenizer" not in merged:
         given = {name: merged[name] for name in NAMES if merged.get(name) is not None}
         if given:
             merged["job_tokenizer"] = given
+
+
+def _take_class(merged: dict[str, Any]) -> None:
+    if merged.pop("fim_data", None):
+        merged["dataset_class"] = FIM_CLASS
