@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from workflows.commands.index_command import add_command_arguments, merge_command
 from workflows.commands.options import (
     add_config_argument,
     add_executor_arguments,
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex index`."""
     add_config_argument(parser)
     add_index_arguments(parser)
+    add_command_arguments(parser)
     add_executor_arguments(parser)
 
 
@@ -54,6 +56,9 @@ def read_index_config(options: argparse.Namespace) -> IndexConfig:
         UsageError: If they are invalid.
     """
     merged = read_options(options)
+    job = [*(merged.pop("from_command", None) or ())], [*(merged.pop("command", None) or ())]
+    if any(job):
+        merged = merge_command(merged, *job)
     take_job_tokenizer(merged)
     return validated(without_megatron_flags(merged), IndexConfig)
 

@@ -24,6 +24,7 @@ from dsindex.indices.task import BlendIndexTask, GPTIndexTask, IndexTask
 from dsindex.indices.training import TrainingLength, phases_of_training, samples_for_training
 from workflows.jobs.index_settings import NO_IDENTIFIERS
 from workflows.jobs.index_sources import sources
+from workflows.options.index_paths import job_path, parse_replacements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,7 +59,7 @@ def find_index_caches(
         return _plan_bigscience(config, settings, counts, threads)
     if settings.matrix is not None:
         blends = [blend if part is not None else None for blend, part in zip(blends, settings.matrix, strict=True)]
-    job_path = _job_paths(config, list(counts))
+    as_typed = _job_paths(config, list(counts))
 
     def count_part(prefix: str, split: int) -> PartCounts:
         part = counts[prefix][split]
@@ -68,7 +69,7 @@ def find_index_caches(
         return part
 
     plans = [
-        find_needed_caches(blends, sizes, settings=settings, count_part=count_part, job_path=job_path)
+        find_needed_caches(blends, sizes, settings=settings, count_part=count_part, job_path=as_typed)
         for sizes in _sizes_of_phases(config, settings, blends, counts)
     ]
     return _name_tasks(config, settings, _united(plans), threads)
@@ -127,7 +128,7 @@ def _job_paths(config: IndexConfig, prefixes: list[str]) -> Callable[[str], str]
         InputError: If the number of paths is not the number of prefixes.
     """
     given = config.dataset_path_as or ()
-    replaced = [word.partition("=") for word in given if "=" in word]
+    replaced = parse_replacements(given)
     if len(replaced) < len(given):
         if replaced or len(given) != len(prefixes):
             msg = (
@@ -137,14 +138,7 @@ def _job_paths(config: IndexConfig, prefixes: list[str]) -> Callable[[str], str]
             raise InputError(msg)
         return dict(zip(prefixes, given, strict=True)).__getitem__
 
-    def job_path(prefix: str) -> str:
-        # The longest beginning wins, so that /data=/a and /data/web=/b can be combined.
-        for here, _, there in sorted(replaced, key=lambda pair: -len(pair[0])):
-            if prefix.startswith(here):
-                return there + prefix.removeprefix(here)
-        return prefix
-
-    return job_path
+    return lambda prefix: job_path(prefix, replaced)
 
 
 def _name_tasks(

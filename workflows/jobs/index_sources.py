@@ -9,6 +9,7 @@ from dsindex.indices.blend import Blend, parse_data_path
 from dsindex.indices.splits import SPLIT_NAMES
 from dsindex.regular_files import open_file
 from workflows.jobs.index_settings import read_object
+from workflows.options.index_paths import local_path, parse_replacements
 
 if TYPE_CHECKING:
     from workflows.options.index import IndexConfig
@@ -20,11 +21,16 @@ def with_given_paths(config: IndexConfig) -> IndexConfig:
     Raises:
         InputError: If such a file cannot be read, or has something else.
     """
+    replacements = parse_replacements(config.dataset_path_as or ())
+
+    def here(words: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if words is None else tuple(local_path(word, replacements) for word in words)
+
     if config.data_args_path is not None:
-        return config.model_copy(update={"data_path": _read_words(config.data_args_path), "data_args_path": None})
+        return config.model_copy(update={"data_path": here(_read_words(config.data_args_path)), "data_args_path": None})
     if config.per_split_data_args_path is not None:
         words = _read_words_per_split(config.per_split_data_args_path)
-        paths = {f"{split}_data_path": words[split] for split in SPLIT_NAMES}
+        paths = {f"{split}_data_path": here(words[split]) for split in SPLIT_NAMES}
         return config.model_copy(update={**paths, "per_split_data_args_path": None})
     return config
 

@@ -79,7 +79,7 @@ def split_pretrain_flags(words: Sequence[str], *, own: Collection[str]) -> tuple
             remaining.append(word)
             continue
         values = [value] if equals else []
-        while place < len(words) and _is_value(words[place]):
+        while place < len(words) and is_flag_value(words[place]):
             values.append(words[place])
             place += 1
         _check_values(name, values)
@@ -107,7 +107,8 @@ def describe_pretrain_flags(names: Iterable[str]) -> dict[str, list[str]]:
     return reasons
 
 
-def _is_value(word: str) -> bool:
+def is_flag_value(word: str) -> bool:
+    """Tell whether a word is a value and no flag, as argparse does."""
     return not word.startswith("-") or word == "-" or _NEGATIVE_NUMBER.match(word) is not None
 
 
