@@ -32,7 +32,10 @@ NOT_HERE = {"log_json"}
 """Standard error belongs to the caller: `progress` takes its place."""
 CALLED_OTHERWISE = {"tokenizer_model": "tokenizer"}
 """It may be an object as well."""
-PATHS_OF_INDEX = {"data_path", "train_data_path", "valid_data_path", "test_data_path"}
+PATHS_OF_INDEX = {
+    *("data_path", "train_data_path", "valid_data_path", "test_data_path"),
+    *("data_args_path", "per_split_data_args_path", "multiple_validation_sets"),
+}
 
 MODELS: dict[str, tuple[tuple[type[Options], ...], set[str], set[str]]] = {
     "build": ((BuildConfig, IndexConfig), NOT_HERE | PATHS_OF_INDEX | {"check", "explain"}, {"progress"}),
