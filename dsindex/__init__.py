@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from workflows.api.open import open
     from workflows.api.pack import pack
     from workflows.api.ray_data import ray_datasource
+    from workflows.api.report import report
     from workflows.api.results import (
         BuildResult,
         ConvertResult,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         PackedRepairResult,
         PackResult,
         RepairResult,
+        ReportResult,
         VerifyResult,
     )
     from workflows.api.verify import repair, verify
@@ -57,6 +59,7 @@ __all__ = [
     "PackResult",
     "PackedRepairResult",
     "RepairResult",
+    "ReportResult",
     "Snapshot",
     "VerifyResult",
     "build",
@@ -70,6 +73,7 @@ __all__ = [
     "pack",
     "ray_datasource",
     "repair",
+    "report",
     "verify",
 ]
 
@@ -87,6 +91,7 @@ _MODULES = {
     "PackResult": _RESULTS,
     "PackedRepairResult": _RESULTS,
     "RepairResult": _RESULTS,
+    "ReportResult": _RESULTS,
     "Snapshot": "workflows.progress.snapshot",
     "VerifyResult": _RESULTS,
     "build": "workflows.api.build",
@@ -100,6 +105,7 @@ _MODULES = {
     "pack": "workflows.api.pack",
     "ray_datasource": "workflows.api.ray_data",
     "repair": "workflows.api.verify",
+    "report": "workflows.api.report",
     "verify": "workflows.api.verify",
 }
 

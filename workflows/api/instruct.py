@@ -41,6 +41,7 @@ def instruct(
     input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] | None = None,
     tokenizer: TokenizerLike | None = None,
     output_prefix: str | os.PathLike[str] | None = None,
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] | None = None,
     seq_length: int | None = None,
     split: str | Sequence[float] | None = None,
     split_seed: int | None = None,
@@ -76,6 +77,7 @@ def instruct(
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`, which has no chat
             template.
         output_prefix: Outputs are named `PREFIX_text_document.*`, `PREFIX_loss_mask.*`, and so on.
+        engine: Tokenizer engine; `auto` uses gigatoken if it returns the same tokens and masks.
         seq_length: Pack conversations into blocks of this many tokens; also `max_length` if `config` has none.
         split: Shares of train, valid and test, decided by a hash of each conversation's content.
         split_seed: Seed of that hash.
@@ -89,7 +91,7 @@ def instruct(
         work_dir: Work folder; `PREFIX.build` if None.
         keep_shards: Keep the work folder after success.
         fresh: Start over; the old output is replaced when the new one is complete.
-        executor: As for `build`, with processes instead of threads.
+        executor: As for `build`, with processes instead of threads if there is much text.
         address: The Ray cluster to join.
         installed: Do not send this process's code to the cluster's nodes; they have dsindex installed.
         workers: Number of concurrent tasks; all CPUs if None.

@@ -18,6 +18,7 @@ from dsindex.text.references import reference_of
 from workflows.execution.cpus import available_cpus
 from workflows.jobs.inspect_caches import look_at_cache
 from workflows.jobs.inspect_excerpts import Excerpt, Excerpts
+from workflows.jobs.inspect_exports import look_at_export
 from workflows.jobs.inspect_origin import Origin, find_origin
 from workflows.jobs.inspect_others import look_at_lines, look_at_loss_masks, look_at_work_folder, open_loss_masks
 
@@ -97,6 +98,8 @@ def run_inspect(path: str, options: InspectOptions) -> Inspection:
             _look_at_cache(seen, options)
         elif subject.kind == "raw index":
             look_at_lines(seen.facts, seen.excerpts, subject.path, line=options.document, cut=options.max_tokens)
+        elif subject.kind == "export":
+            look_at_export(seen.facts, seen.findings, subject.path)
         else:
             seen.facts |= look_at_work_folder(subject.path)
     except IndexError as error:
@@ -118,6 +121,7 @@ def _refuse_foreign(subject: Subject, options: InspectOptions) -> None:
         "pbin": {"document", "find"},
         "raw index": {"document"},
         "index cache": {"sample", "split", "data_path"},
+        "export": set(),
         "work folder": set(),
     }[subject.kind]
     for name in ("document", "sequence", "sample", "find", "split", "data_path"):
