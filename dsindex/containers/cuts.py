@@ -1,6 +1,7 @@
 """Find offsets at which a compressed file can be cut: where its members begin, without decoding it.
 
-A zstd file is walked frame by frame: the header of each block says where the next one begins (RFC 8878, 3.1.1). The
+A zstd file is walked frame by frame: the header of each block says where the next one begins (RFC 8878, 3.1.1). In an
+object store, where that would fetch every byte, frames are searched by their magic bytes, as other members are. The
 members of a BGZF file say their own sizes (SAM specification, 4.1), and as each is at most 64 KiB, one begins near
 every offset. Other gzip members and bzip2 streams are searched by their magic bytes, near the wanted offsets only, and
 taken for such if they can be decoded. The streams of xz can only be found by decoding all before them.
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.containers.decoding import can_decode
 from dsindex.errors import InputError
+from dsindex.objects.urls import is_url
 from dsindex.readable import open_readable
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ _BGZF_START = b"\x1f\x8b\x08\x04"
 _GZIP_START = re.compile(rb"\x1f\x8b\x08[\x00-\x1f].{4}[\x00\x02\x04][\x00-\x0d\xff]", re.DOTALL)
 """A member's header with flags, compression level and operating system that exist (RFC 1952, 2.3)."""
 _BZIP2_START = re.compile(rb"BZh[1-9]1AY&SY")
+_ZSTD_START = re.compile(rb"\x28\xb5\x2f\xfd")
 SEARCHED_BYTES = 1 << 20
 """Bytes at the start of each unit in which a member is searched."""
 DECODED_BYTES = 128 << 10
@@ -59,7 +62,10 @@ def find_cuts(path: str, container: Container, *, unit_bytes: int) -> tuple[int,
         with open_readable(path) as file:
             size = file.size_bytes
             if size > unit_bytes and container == "zstd":
-                begins = _zstd_frames(file, size)
+                if is_url(path):  # to walk over its blocks would be to fetch all of it
+                    begins = _find_members(file, size, unit_bytes, _ZSTD_START, container)
+                else:
+                    begins = _zstd_frames(file, size)
             elif size > unit_bytes and container == "gzip":
                 begins = _gzip_members(file, size, unit_bytes)
             elif size > unit_bytes and container == "bzip2":

@@ -59,6 +59,16 @@ class RequestCounts:
     retries: int = 0
     received_bytes: int = 0
 
+    def since(self, earlier: RequestCounts) -> RequestCounts:
+        """Return what was added since then."""
+        return RequestCounts(
+            process=self.process,
+            gets=self.gets - earlier.gets,
+            lists=self.lists - earlier.lists,
+            retries=self.retries - earlier.retries,
+            received_bytes=self.received_bytes - earlier.received_bytes,
+        )
+
 
 @dataclass(slots=True)
 class _Counters:
@@ -71,6 +81,8 @@ class _Counters:
 
 
 _counters = _Counters()
+_others: dict[str, RequestCounts] = {}
+"""Other process → its counts, as it told them last."""
 
 
 def count_requests(*, gets: int = 0, lists: int = 0, retries: int = 0, received_bytes: int = 0) -> None:
@@ -92,6 +104,27 @@ def request_counts() -> RequestCounts:
             retries=_counters.retries,
             received_bytes=_counters.received_bytes,
         )
+
+
+def note_requests(counts: RequestCounts | None) -> None:
+    """Remember what another process has counted so far; it may say so late, and more than once."""
+    if counts is not None and counts.process != _counters.process:
+        known = _others.get(counts.process)
+        if known is None or counts.gets + counts.lists > known.gets + known.lists:
+            _others[counts.process] = counts
+
+
+def all_requests() -> RequestCounts:
+    """Return the counts of this process and of those that it knows of."""
+    own = request_counts()
+    known = [own, *_others.values()]
+    return RequestCounts(
+        process=own.process,
+        gets=sum(counts.gets for counts in known),
+        lists=sum(counts.lists for counts in known),
+        retries=sum(counts.retries for counts in known),
+        received_bytes=sum(counts.received_bytes for counts in known),
+    )
 
 
 class StoreError(InputError):

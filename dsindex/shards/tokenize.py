@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 
 from dsindex.errors import BadRecordError, InputError, TokenizerError
+from dsindex.objects.requests import RequestCounts, request_counts
 from dsindex.objects.urls import is_url
 from dsindex.readable import input_status, open_readable
 from dsindex.shards.attempt import Attempt, shard_folder
@@ -181,6 +182,8 @@ class ShardResult:
     """The decompressor of a part of a stream; with another one, the part might end elsewhere."""
     counts: tuple[tuple[str, int], ...] = ()
     """Further named counts of a kind of shard, to be added up over shards."""
+    requests: RequestCounts | None = None
+    """The requests to object stores that this process has made so far; for the driver, and not recorded."""
 
 
 def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
@@ -390,6 +393,7 @@ class _ShardWriter:
             input_fingerprint=fingerprint_input(self._task.path),
             decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             num_filtered=self._filtered,
+            requests=request_counts() if is_url(self._task.path) else None,
         )
 
 

@@ -74,7 +74,7 @@ def describe_repeats(inputs: Sequence[InputFile]) -> dict[str, float]:
     for file in inputs:
         before = times.get(file.absolute_path, 0.0) if file.repetition else 0.0
         times[file.absolute_path] = before + (1.0 if file.share is None else file.share)
-    return {path: number for path, number in times.items() if number != 1}
+    return {str(path): number for path, number in times.items() if number != 1}
 
 
 def kept_share(inputs: Sequence[InputFile], sample: float | None) -> float:
