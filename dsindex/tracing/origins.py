@@ -11,6 +11,7 @@ import numpy as np
 
 from dsindex.errors import FormatError, InputError
 from dsindex.json_text import decode_json
+from dsindex.objects.urls import absolute
 from dsindex.regular_files import open_file
 from dsindex.shards.provenance import ROWS_PER_GROUP, count_rows, groups_with_line, read_rows
 
@@ -114,11 +115,11 @@ class Origins:
         return [document for found in map_in_threads(search, groups) for document in found]
 
     def _numbers_of(self, path: str) -> list[int]:
-        absolute = os.path.abspath(path)
+        absolute_path = absolute(path)
         return [
             number
             for number, (given, there) in enumerate(zip(self.inputs, self._absolute, strict=True))
-            if given == path or there == absolute
+            if given == path or there == absolute_path
         ]
 
     def _line(self, number: int, offset: int, line: int) -> SourceLine:
@@ -167,8 +168,8 @@ def _read_inputs(path: str) -> tuple[list[str], list[str]]:
     if not all(isinstance(name, str) for name in [*given, *planned]):
         msg = f"{path}: expected the paths of inputs, got other values; restore the file"
         raise FormatError(msg)
-    absolute = planned if len(planned) == len(given) else [os.path.abspath(name) for name in given]
-    return given, absolute
+    places = planned if len(planned) == len(given) else [absolute(name) for name in given]
+    return given, places
 
 
 def _damaged(path: str, error: Exception) -> FormatError:

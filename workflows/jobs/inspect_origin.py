@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError, FormatError
+from dsindex.readable import input_status, is_there
 from dsindex.shards.provenance import read_source
 from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.recorded_tokenizer import find_tokenizer
@@ -213,11 +214,13 @@ def _problem_of(manifest: Manifest, number: int) -> str | None:
     recorded = manifest.content.inputs[number]
     path = recorded.path
     absolute = manifest.run.plan["inputs"]
-    if not os.path.isfile(path) and number < len(absolute):
+    if not is_there(path) and number < len(absolute):
         path = absolute[number][0]
     try:
-        if recorded.size_bytes is not None and os.path.getsize(path) != recorded.size_bytes:
-            return f"changed: it had {recorded.size_bytes:,} bytes and has {os.path.getsize(path):,}"
+        status = input_status(path)
+        path = status.path
+        if recorded.size_bytes is not None and status.size_bytes != recorded.size_bytes:
+            return f"changed: it had {recorded.size_bytes:,} bytes and has {status.size_bytes:,}"
         if recorded.fingerprint is not None and fingerprint_input(path) != recorded.fingerprint:
             return "changed: it has the same size and other content"
     except (OSError, DsindexError):

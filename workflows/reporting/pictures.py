@@ -215,7 +215,12 @@ def draw_throughput(stage: StageRecord) -> Picture:
             "field": "t",
             "type": "quantitative",
             "scale": {"domain": [0, stage.seconds], "nice": False},
-            "axis": {"title": "seconds", "grid": False, "tickCount": 5 if width == NARROW else 10, "labelOverlap": True},
+            "axis": {
+                "title": "seconds",
+                "grid": False,
+                "tickCount": 5 if width == NARROW else 10,
+                "labelOverlap": True,
+            },
         }
         line = {
             "data": {"values": values},
