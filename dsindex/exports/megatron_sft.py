@@ -33,6 +33,8 @@ SUFFIX = "jsonl"
 BLOCK_BYTES = 1 << 20
 REPLY_FOLLOWS = frozenset({"user", "tool"})
 _REMEDY = "take the record out, leave it out of the export with --on-bad-record quarantine, or give up --export sft"
+UNREAD_KEYS = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
+"""Keys of a message whose content Megatron would leave out."""
 ROLES = frozenset({"system", "assistant", *REPLY_FOLLOWS})
 
 
@@ -110,32 +112,44 @@ def plain_messages(line: bytes, *, record_format: str, roles: Mapping[str, str])
     record = parse_record(line)
     if record.get("tools"):
         raise _problem("expected a conversation without `tools`, which Megatron's --sft does not read")
-    messages = read_messages(record, record_format=record_format, roles=roles)
-    before = None
-    for number, message in enumerate(messages, 1):
-        before = _check(message, number, before)
-    plain = [{"role": message["role"], "content": message["content"]} for message in messages]
+    turns = record.get("messages") or record.get("conversations") or []
+    for number, turn in enumerate(turns if isinstance(turns, list) else [], 1):
+        if isinstance(turn, dict) and (turn.get("weight") == 0 or turn.get("train") is False):
+            raise _problem(
+                f"message {number}: expected a message that is learnt, as Megatron's --sft learns all replies"
+            )
+    plain: list[dict[str, str]] = []
+    for number, message in enumerate(read_messages(record, record_format=record_format, roles=roles), 1):
+        _check(message, number, plain[-1]["role"] if plain else None)
+        plain.append({"role": message["role"], "content": _text(message, number)})
     return orjson.dumps({"messages": plain}, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _check(message: Mapping[str, Any], number: int, before: str | None) -> str:
-    """Return the role of a message, which comes after one of the role `before`."""
-    role: str = message["role"]
-    content = message["content"]
+def _check(message: Mapping[str, Any], number: int, before: str | None) -> None:
+    """Check a message, which comes after one of the role `before`."""
+    role = message["role"]
     place = f"message {number}"
     if role not in ROLES:
         raise _problem(f"{place}: expected one of the roles {', '.join(sorted(ROLES))}, got {role!r}")
-    if not isinstance(content, str):
-        raise _problem(f"{place}: expected a text, the only content that Megatron's --sft reads")
-    if message.get("tool_calls"):
-        raise _problem(f"{place}: expected no `tool_calls`, which Megatron's --sft does not read")
+    for key in UNREAD_KEYS:
+        if message.get(key):
+            raise _problem(f"{place}: expected no `{key}`, which Megatron's --sft does not read")
     if role == "system" and before is not None:
         raise _problem(f"{place}: expected a system message at the start only, as Megatron's --sft cuts there")
     if role == "assistant" and before not in REPLY_FOLLOWS:
         raise _problem(f"{place}: expected a user's or tool's message before a reply, as Megatron's --sft does")
-    if role == "assistant" and not content:
+    if role == "assistant" and not message.get("content"):
         raise _problem(f"{place}: expected a reply that is not empty, as Megatron's --sft does")
-    return role
+
+
+def _text(message: Mapping[str, Any], number: int) -> str:
+    """Return the content of a message as one text; parts of type `text` are joined."""
+    content = message.get("content")
+    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+        return "".join(str(part.get("text", "")) for part in content)
+    if not isinstance(content, str):
+        raise _problem(f"message {number}: expected a text, the only content that Megatron's --sft reads")
+    return content
 
 
 def _problem(reason: str) -> RecordProblem:
