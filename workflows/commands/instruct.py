@@ -29,7 +29,7 @@ With --split each is made per split: P_train_text_document, and so on.
 
 CONFIG says how records become prompts and which of their text is trained on (special_tokens, message_construction,
 loss_masking_jq_patterns, or a chat template). The options below can also be set in its section `job`, with
-underscores for dashes; flags override it. Tasks run in processes, unless --executor says otherwise.
+underscores for dashes; flags override it. Tasks run in processes if there is much text, unless --executor says so.
 
 Run the same command again to continue an interrupted job."""
 EXAMPLES = (
@@ -48,6 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_input_arguments(data)
     data.add_argument("--output-prefix", metavar="P", help="outputs are named P_text_document.*, P_loss_mask.*, …")
     data.add_argument("--tokenizer-model", metavar="PATH", help="a tokenizer.json, or a folder with one")
+    data.add_argument(
+        "--engine",
+        choices=["auto", "gigatoken", "reference", "tokenizers"],
+        help="the library that encodes; auto is gigatoken where it returns the same tokens and masks, else the "
+        "reference (default: auto)",
+    )
     data.add_argument(
         "--seq-length",
         type=int,
