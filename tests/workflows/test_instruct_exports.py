@@ -246,7 +246,7 @@ MISREAD: dict[str, tuple[dict[str, Any], str]] = {
     "reply first": ({"messages": [REPLY]}, "message 1: expected a user's or tool's message before"),
     "two replies": ({"messages": [USER, REPLY, REPLY]}, "message 3: expected a user's or tool's message"),
     "late system": ({"messages": [USER, {"role": "system", "content": "s"}, REPLY]}, "message at the start only"),
-    "not learnt": ({"messages": [USER, {**REPLY, "weight": 0}, USER, REPLY]}, "message 2: expected a message that is"),
+    "not learnt": ({"messages": [USER, {**REPLY, "weight": 0}, USER, REPLY]}, "expected replies that are all learnt"),
     "reasoning": ({"messages": [USER, {**REPLY, "thinking": "c"}]}, "message 2: expected no `"),
 }
 
