@@ -210,6 +210,24 @@ def test_other_formats_are_reported(tmp_path: Path) -> None:
     assert any(text and not text.replace(" ", "").isdigit() for text in page.texts["pre"])
 
 
+def test_merged_dataset_has_its_parts_as_sources(built: str, tmp_path: Path) -> None:
+    merged = str(tmp_path / "merged")
+    assert main(["merge", "--input", GOLDEN_EOD, built, "--output-prefix", merged]) == 0
+    page = report(tmp_path, merged)
+    assert [row[1:4] for row in page.rows if row[0] in {GOLDEN_EOD, built} and len(row) == 5] == [
+        ["204", "40,764", "66.7%"],
+        ["102", "20,382", "33.3%"],
+    ]
+
+
+def test_instruction_data_has_its_masks(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "chat")
+    write_dataset(Path(f"{prefix}_text_document"), [[[5, 6, 7]], [[8]]])
+    write_dataset(Path(f"{prefix}_loss_mask"), [[[0, 1, 1]], [[0]]], dtype=np.uint8)
+    page = report(tmp_path, prefix)
+    assert "2 of 4" in page.texts["dd"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -61,8 +61,8 @@ def draw_lengths(bins: Sequence[LengthBin]) -> Picture:
     return Picture(
         title="Lengths of documents",
         description=(
-            f"Most documents, {percent(most.documents, documents)}, have {_range(most)} tokens; most tokens, "
-            f"{percent(heaviest.tokens, tokens)}, are in documents of {_range(heaviest)} tokens."
+            f"The largest group of documents, {percent(most.documents, documents)}, has {_range(most)} tokens; the "
+            f"largest share of tokens, {percent(heaviest.tokens, tokens)}, in documents of {_range(heaviest)}."
         ),
         drawing=draw(
             lambda width: {
@@ -215,7 +215,12 @@ def draw_throughput(stage: StageRecord) -> Picture:
             "field": "t",
             "type": "quantitative",
             "scale": {"domain": [0, stage.seconds], "nice": False},
-            "axis": {"title": "seconds", "grid": False, "tickCount": 5 if width == NARROW else 10, "labelOverlap": True},
+            "axis": {
+                "title": "seconds",
+                "grid": False,
+                "tickCount": 5 if width == NARROW else 10,
+                "labelOverlap": True,
+            },
         }
         line = {
             "data": {"values": values},
