@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import dsindex
@@ -292,6 +294,19 @@ def test_damage_beside_the_tokens_is_a_finding(
     page = report(tmp_path, copied, code=1)
     assert sentence in capsys.readouterr().out
     assert "Document lengths" in page.texts["h3"]
+
+
+def test_provenance_of_unknown_inputs_gives_no_sources(
+    copied: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = f"{copied}.provenance.parquet"
+    table = pq.read_table(path)
+    inputs = pa.array([*table["input"].to_pylist()[:-1], 9], pa.int32())
+    pq.write_table(table.set_column(0, "input", inputs), path, store_schema=False)
+    page = report(tmp_path, copied, code=1)
+    assert "expected inputs from 0 to 1, got others; the file is damaged" in capsys.readouterr().out
+    assert "Sources" not in page.texts["h3"]
+    assert "Tokens" in page.texts["h3"]
 
 
 def test_manifest_of_another_dataset_is_not_believed(

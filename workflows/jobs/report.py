@@ -15,7 +15,8 @@ from dsindex.regular_files import open_file
 from dsindex.reporting.caches import read_drawn
 from dsindex.storage import atomic_writer, make_folder, output_error
 from dsindex.text.tokenizer import load_tokenizer
-from workflows.jobs.report_dataset import DatasetReport, OpenedDataset, Room, report_dataset
+from workflows.jobs.report_dataset import DatasetReport, Room, report_dataset
+from workflows.jobs.report_opening import OpenedDataset
 from workflows.reporting.caches import show_caches
 from workflows.reporting.drawing import require_drawing
 from workflows.reporting.model import Page
