@@ -358,7 +358,11 @@ def test_datasets_are_compared_and_blends_shown(built: str, tmp_path: Path) -> N
     assert page.texts["h2"] == ["Side by side", built, GOLDEN_EOD, "Splits and blends"]
     splits = {(row[0], row[1]): row for row in page.rows if len(row) == 7 and row[1] in {"train", "valid"}}
     assert len(splits) == 4
-    assert splits[built, "train"][2] == "90.00%"
+    part = int(np.fromfile(f"{built}.idx", "<i4", count=204, offset=34)[:184].sum())
+    [intended, _, tokens, samples, epochs] = splits[built, "train"][2:]
+    num_samples = int(samples.split()[0].replace(",", ""))
+    assert (intended, tokens, samples) == ("90.00%", f"{part:,}", f"{num_samples:,} of 64")
+    assert (num_samples >= 100, epochs) == (True, f"{num_samples * 64 / part:.3f}")
     blends = [row for row in page.rows if len(row) == 5 and row[0] == built and row[4] == "25.000%"]
     assert [row[1:4] for row in blends] == [["100", "6,400", "25.000%"], ["10", "640", "25.000%"]]
     damaged = next(Path(cache).glob("*BlendedDataset-train-dataset_index.npy"))
