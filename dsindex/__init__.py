@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from workflows.api.index import build_index
     from workflows.api.instruct import instruct
     from workflows.api.merge import convert, merge
+    from workflows.api.mix import mix
     from workflows.api.open import open
     from workflows.api.pack import pack
     from workflows.api.ray_data import ray_datasource
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         IndexResult,
         InstructResult,
         MergeResult,
+        MixResult,
         PackedRepairResult,
         PackResult,
         RepairResult,
@@ -52,6 +54,7 @@ __all__ = [
     "IndexResult",
     "InstructResult",
     "MergeResult",
+    "MixResult",
     "OptionsError",
     "PackResult",
     "PackedRepairResult",
@@ -65,6 +68,7 @@ __all__ = [
     "estimate",
     "instruct",
     "merge",
+    "mix",
     "open",
     "pack",
     "ray_datasource",
@@ -82,6 +86,7 @@ _MODULES = {
     "IndexResult": _RESULTS,
     "InstructResult": _RESULTS,
     "MergeResult": _RESULTS,
+    "MixResult": _RESULTS,
     "OptionsError": "workflows.api.boundary",
     "PackResult": _RESULTS,
     "PackedRepairResult": _RESULTS,
@@ -95,6 +100,7 @@ _MODULES = {
     "estimate": "workflows.api.build",
     "instruct": "workflows.api.instruct",
     "merge": "workflows.api.merge",
+    "mix": "workflows.api.mix",
     "open": "workflows.api.open",
     "pack": "workflows.api.pack",
     "ray_datasource": "workflows.api.ray_data",

@@ -15,6 +15,8 @@ LAYERS = [
     {
         "dsindex.storage",
         "dsindex.regular_files",
+        "dsindex.objects",
+        "dsindex.readable",
         "dsindex.range_copy",
         "dsindex.yaml_file",
         "dsindex.guarded",
@@ -28,7 +30,7 @@ LAYERS = [
     {"dsindex.datasets"},
     {
         *("dsindex.checks", "dsindex.rescue", "dsindex.conversion"),
-        *("dsindex.comparing", "dsindex.inspection", "dsindex.mixing"),
+        *("dsindex.comparing", "dsindex.exports", "dsindex.inspection", "dsindex.mixing"),
     },
     {"dsindex.reporting"},
     {"workflows", "workflows.options"},

@@ -18,6 +18,7 @@ from workflows.commands.build import describe_build
 from workflows.commands.convert import describe_conversion
 from workflows.commands.instruct import describe_instruct
 from workflows.commands.merge import describe_merge
+from workflows.commands.mix import describe_mix
 from workflows.commands.pack import describe_pack
 from workflows.commands.plan import describe_plan
 from workflows.commands.repair import describe_packed_repair, describe_repair
@@ -28,6 +29,7 @@ from workflows.jobs.estimate import BuildEstimate
 from workflows.jobs.index import IndexReport, describe_index
 from workflows.jobs.instruct import InstructReport
 from workflows.jobs.merge import MergeReport
+from workflows.jobs.mix import MixReport
 from workflows.jobs.pack import PackReport
 from workflows.jobs.report import WrittenReport
 
@@ -104,6 +106,22 @@ class MergeResult(MergeReport):
 
     def __repr__(self) -> str:
         return _show(self, self.prefixes, (self.num_documents, self.num_tokens))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixResult(MixReport):
+    """A planned mixture."""
+
+    @property
+    def data_path(self) -> tuple[str, ...]:
+        """The words of Megatron's `--data-path`: weights and prefixes."""
+        return self.mixture.data_path
+
+    def __str__(self) -> str:
+        return describe_mix(self).rstrip()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({' '.join(self.data_path)}: {count(self.mixture.tokens, 'token')})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
