@@ -18,6 +18,7 @@ import numpy as np
 from dsindex.errors import InputError, RecordProblem
 from dsindex.instruction.chat import ChatTemplate, write_conversation
 from dsindex.instruction.construction import MessageConstruction, Segment, group_exchanges
+from dsindex.instruction.messages import TOOL_ROLES
 from dsindex.instruction.records import check_text, parse_record, read_conversation, strings_in
 from dsindex.instruction.splits import fingerprint_content
 from dsindex.instruction.tokens import ChatTokenizer, mask_between_markers, mask_from_spans
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 
 _RENDERED_AHEAD = 4
 """Choices of messages rendered at once, since a request alone takes as long as rendering one."""
@@ -368,7 +368,7 @@ def _group_messages(messages: Sequence[Message], num_system: int, assistant: str
     groups: list[list[int]] = []
     for number in range(num_system, len(messages)):
         follows_reply = number > num_system and messages[number - 1]["role"] == assistant
-        if not groups or (follows_reply and messages[number]["role"] not in {assistant, *_TOOL_ROLES}):
+        if not groups or (follows_reply and messages[number]["role"] not in {assistant, *TOOL_ROLES}):
             groups.append([])
         groups[-1].append(number)
     return groups
