@@ -1,9 +1,9 @@
 """JSON lines for Megatron-LM's `--sft`: `{"messages": [{"role": …, "content": …}, …]}`.
 
 Megatron tokenizes them while it trains, with a template of its own. What it would fail on, or read in another way, is
-refused here: it begins a new conversation at each system message, expects a user's or tool's message before each reply,
-and knows no field of a message but these two. Which conversations there are, and in which split, is read from the
-provenance of the tokens, so the lines are those of the dataset.
+refused here, or left out and counted: it begins a new conversation at each system message, expects a user's or tool's
+message before each reply, and knows no field of a message but these two. Which conversations there are, and in which
+split, is read from the provenance of the tokens, so the lines are those of the dataset.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 SUFFIX = "jsonl"
 BLOCK_BYTES = 1 << 20
 REPLY_FOLLOWS = frozenset({"user", "tool"})
+_REMEDY = "take the record out, leave it out of the export with --on-bad-record quarantine, or give up --export sft"
 ROLES = frozenset({"system", "assistant", *REPLY_FOLLOWS})
 
 
@@ -55,6 +56,8 @@ class MessagesTask:
     record_format: str
     roles: tuple[tuple[str, str], ...]
     """A record's role name and the message's role."""
+    leave_out: bool
+    """Leave out conversations that Megatron would not read as they are, instead of stopping at the first."""
     folder: str
 
 
@@ -79,9 +82,11 @@ def write_messages(task: MessagesTask) -> tuple[WrittenFile, ...]:
                     try:
                         writer.write(plain_messages(text, record_format=task.record_format, roles=roles))
                     except RecordProblem as problem:
-                        reason = f"{problem.reason} ({problem.kind}); take the record out, or leave out --export sft"
-                        is_row = part.form.is_table
-                        raise BadRecordError(part.input, offset, reason, line, is_row=is_row) from None
+                        if not task.leave_out:
+                            reason = f"{problem.reason} ({problem.kind}); {_REMEDY}"
+                            is_row = part.form.is_table
+                            raise BadRecordError(part.input, offset, reason, line, is_row=is_row) from None
+                        writer.leave_out()
         for writer in writers:
             writer.require_complete()
     return tuple(writer.written() for writer in writers)
@@ -162,6 +167,7 @@ class _SplitWriter:
         self._rows = _rows(split.provenance)
         self._next = next(self._rows, None)
         self._counts = Counts()
+        self._left_out = 0
 
     def takes(self, number: int, line: int) -> bool:
         """Tell whether a line of an input is the split's next conversation."""
@@ -171,6 +177,11 @@ class _SplitWriter:
         """Write the next conversation."""
         self._file.write(line)
         self._counts.rows += 1
+        self._next = next(self._rows, None)
+
+    def leave_out(self) -> None:
+        """Go on after the next conversation without writing it."""
+        self._left_out += 1
         self._next = next(self._rows, None)
 
     def require_complete(self) -> None:
@@ -187,7 +198,8 @@ class _SplitWriter:
             raise FormatError(msg)
 
     def written(self) -> WrittenFile:
-        return WrittenFile(file=self._file.as_stored(self._split.name), counts=self._counts)
+        file = self._file.as_stored(self._split.name)
+        return WrittenFile(file=file, counts=self._counts, left_out=self._left_out)
 
 
 def _rows(provenance: str) -> Iterator[tuple[int, int]]:

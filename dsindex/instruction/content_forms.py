@@ -2,11 +2,12 @@
 
 A template that reads only texts writes a list as Python's `[{'type': 'text', …}]` or drops it; one that reads only
 parts drops a text, or writes it letter by letter. So the form is tried out for each role, on a conversation whose text
-is known: a form is read if the text is in the result and the word `type` is not added.
+is known: a form is read if that text is in the result, and a part's key `text` in quotes is not.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
 
     Render = Callable[[list[dict[str, Any]], bool], Rendered | str]
 
-Form = Literal["any", "text", "parts"]
+Form = Literal["any", "text", "parts", "one part"]
 
 _WORDS = ("Quxarb", "Zorvim")
 _OTHER = "Blenk"
+_PART_AS_TEXT = re.compile(r"""['"]text['"]""")
 _CALL = {"type": "function", "id": "abcdef123", "function": {"name": "f", "arguments": {"x": 1}}}
 
 
@@ -42,8 +44,10 @@ class ContentForms:
             form = self.form_of(message["role"]) if content is not None else "any"
             if form == "text" and isinstance(content, list):
                 content = "".join(part["text"] for part in content)
-            elif form == "parts" and isinstance(content, str):
-                content = [{"type": "text", "text": content}]
+            elif form == "one part" and isinstance(content, list):
+                content = _as_parts("".join(part["text"] for part in content))
+            elif form in ("parts", "one part") and isinstance(content, str):
+                content = _as_parts(content)
             is_same = content is message.get("content")
             fitting.append(message if is_same else {**message, "content": content})
         return fitting
@@ -55,11 +59,19 @@ class ContentForms:
         return self._forms[role]
 
     def _find(self, role: str) -> Form:
-        text = self._read(role, " ".join(_WORDS))
-        parts = self._read(role, [{"type": "text", "text": word} for word in _WORDS])
-        if _has_words(parts) and parts.count("type") <= max(text.count("type"), 0 if _has_words(text) else 1):
-            return "any" if _has_words(text) else "parts"
-        return "text"
+        text, parts, one = (
+            self._read(role, content)
+            for content in (
+                " ".join(_WORDS),
+                [*_as_parts(_WORDS[0]), *_as_parts(_WORDS[1])],
+                _as_parts(" ".join(_WORDS)),
+            )
+        )
+        if _is_read(text):
+            return "any" if _is_read(parts) else "text"
+        if _is_read(parts):
+            return "parts"
+        return "one part" if _is_read(one) else "text"
 
     def _read(self, role: str, content: object) -> str:
         """Return a rendered conversation with this content, if possible one in which it occurs."""
@@ -68,7 +80,7 @@ class ContentForms:
             rendered = self._render(messages, False)
             if not isinstance(rendered, str):
                 texts.append(rendered[0])
-                if _has_words(rendered[0]):
+                if _is_read(rendered[0]):
                     return rendered[0]
         return texts[0] if texts else ""
 
@@ -76,7 +88,7 @@ class ContentForms:
 def _conversations(message: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """Return conversations in which a message of its role may stand, the other messages with texts or with parts."""
     found: list[list[dict[str, Any]]] = []
-    for other in (_OTHER, [{"type": "text", "text": _OTHER}]):
+    for other in (_OTHER, _as_parts(_OTHER)):
         system = {"role": "system", "content": other}
         user, reply = {"role": "user", "content": other}, {"role": "assistant", "content": other}
         role = message["role"]
@@ -93,5 +105,9 @@ def _conversations(message: dict[str, Any]) -> list[list[dict[str, Any]]]:
     return found
 
 
-def _has_words(text: str) -> bool:
-    return all(word in text for word in _WORDS)
+def _as_parts(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
+
+
+def _is_read(text: str) -> bool:
+    return all(word in text for word in _WORDS) and _PART_AS_TEXT.search(text) is None

@@ -32,10 +32,7 @@ _UNITS = re.compile(r"(?P<control><[^<>\s]+>|\[/?[A-Z_]+\])|\s+|\w+|.", re.DOTAL
 _ASKED, _REPLIED = ("Quxarb", "Zorvim"), ("Blenkot", "Fyrdas")
 """Texts of the user and of replies in probes."""
 _SHOWN = 60
-_ADVICE = (
-    "use a template with {% generation %}, such as the one that dsindex has under the name of the model's family "
-    "(`chat_template: chatml`, …)"
-)
+_ADVICE = "use a template with {% generation %}, or one of dsindex's own, such as `chat_template: chatml`"
 _LAST_TURN = "set `learn: last_turn`, or "
 
 

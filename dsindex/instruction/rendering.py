@@ -26,11 +26,11 @@ from dsindex.instruction.template_language import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jinja2 import Template
-
     from dsindex.instruction.generation import Rendered
 
 Answer = dict[str, Any]
+_KNOWN_VARIABLES = 64
+"""Variables of records for which a template's replies stay proven."""
 _USUAL_BYTES = 1 << 20
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 
@@ -78,21 +78,24 @@ class _Template:
     """A template, with what is known of it."""
 
     def __init__(self, source: str, definition: dict[str, Any]) -> None:
-        self._template: Template
-        self._template, marks = compile_template(source, definition["date"])
+        compiled = compile_template(source, definition["date"])
+        self._template = compiled.template
         self._constants = json.dumps(definition["constants"], ensure_ascii=False)
         # An address spelled out in the template or its constants is not a memory address.
         self._known_text = json.dumps(source, ensure_ascii=False) + self._constants
         self._assistant: str = definition["assistant"]
         self._forms = ContentForms(functools.partial(self._try, {}))
-        self._finder: GenerationFinder | None = None
+        self._finds = definition["finds_generation"] and not compiled.marks_generation
+        self._find_for = functools.lru_cache(maxsize=_KNOWN_VARIABLES)(self._make_finder)
+        self._needs_variables = bool(compiled.needed_variables - definition["constants"].keys())
         not_found = None
-        if definition["finds_generation"] and not marks:
+        if self._finds:
             try:
-                self._finder = GenerationFinder(functools.partial(self._try_forms, {}), self._assistant)
+                self._find_for("{}")
             except NotFoundError as error:
-                not_found = str(error)
-        self.facts = {"marks_generation": marks, "not_found": not_found}
+                # What only records give may be missing.
+                not_found = None if self._needs_variables else str(error)
+        self.facts = {"marks_generation": compiled.marks_generation, "not_found": not_found}
 
     def answer(self, request: dict[str, Any], record: bytes) -> Answer:
         """Render a conversation.
@@ -105,7 +108,6 @@ class _Template:
             `text` and `spans`, or `problem`, the reason, and `kind`.
         """
         try:
-            # Without a learnt reply, nothing has to be found.
             text, spans = self._render(request["variables"], self._forms.fit(request["messages"]), is_prompt=False)
             if " at 0x" in text and _has_new_address(text, self._known_text, record):
                 raise _RenderError("writes the address of an object in memory, which no output may depend on")
@@ -118,12 +120,17 @@ class _Template:
     def _find_learnt(self, request: dict[str, Any], text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
         messages, learnt = request["messages"], request.get("learnt")
         render = functools.partial(self._try_forms, request["variables"])
-        if self._finder is not None:
-            return self._finder.find(render, messages, text, learnt)
+        if self._finds:
+            own = {name: value for name, value in request["variables"].items() if name not in ("tools", "documents")}
+            finder = self._find_for(json.dumps(own, sort_keys=True) if self._needs_variables else "{}")
+            return finder.find(render, messages, text, learnt)
         if learnt is None:
             return spans
         replies = [number for number, message in enumerate(messages) if message["role"] == self._assistant]
         return keep_learnt(render, messages, spans, replies, learnt)
+
+    def _make_finder(self, variables: str) -> GenerationFinder:
+        return GenerationFinder(functools.partial(self._try_forms, json.loads(variables)), self._assistant)
 
     def _try_forms(self, variables: dict[str, Any], messages: list[Any], is_prompt: bool) -> Rendered | str:
         return self._try(variables, self._forms.fit(messages), is_prompt)

@@ -19,6 +19,8 @@ from dsindex.guarded.process import LimitReachedError
 from dsindex.instruction.recipe import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
 from dsindex.instruction.statistics import InstructionStatistics
+from dsindex.objects.requests import request_counts
+from dsindex.objects.urls import is_url
 from dsindex.shards.quarantine import quarantine_line
 from dsindex.shards.reporting import report
 from dsindex.shards.tokenize import (
@@ -253,6 +255,7 @@ class _Shard:
             input_fingerprint=fingerprint_input(self._task.path),
             decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             counts=tuple(sorted(counts.items())),
+            requests=request_counts() if is_url(self._task.path) else None,
         )
 
 

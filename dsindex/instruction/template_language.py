@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jinja2 import TemplateError, Undefined, meta, nodes
@@ -26,19 +27,27 @@ if TYPE_CHECKING:
 
 # Mark trainable text during rendering. Lone surrogates cannot occur in text that has a UTF-8 encoding.
 BEGIN_MARK, END_MARK = "\udfa0", "\udfa1"
+_ALWAYS_GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 SHOWN_CHARACTERS = 1000
 """Limit on a reason, since a template may put a whole conversation into its exception."""
 
 
-def compile_template(source: str, date: str | None) -> tuple[Template, bool]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledTemplate:
+    """A template, which writes BEGIN_MARK and END_MARK around generated text."""
+
+    template: Template
+    marks_generation: bool
+    needed_variables: frozenset[str]
+    """Variables that must be given."""
+
+
+def compile_template(source: str, date: str | None) -> CompiledTemplate:
     """Compile a template.
 
     Args:
         source: jinja2 text.
         date: For `strftime_now`, in ISO format; without it, a template that calls it fails.
-
-    Returns:
-        The template, which writes BEGIN_MARK and END_MARK around generated text; and whether it has such marks.
 
     Raises:
         Exception: If the source is not an allowed template; jinja2's and Python's compilers raise many types.
@@ -47,9 +56,11 @@ def compile_template(source: str, date: str | None) -> tuple[Template, bool]:
     template = environment.from_string(source)
     tree = environment.parse(source)
     _refuse_other_files(tree)
-    environment.undefined = _undefined_type(_needed_variables(tree))
+    needed = _needed_variables(tree) - environment.globals.keys() - _ALWAYS_GIVEN
+    environment.undefined = _undefined_type(needed)
     # Read from the tree, since the tag may also occur in a comment.
-    return template, any(data.data == BEGIN_MARK for data in tree.find_all(nodes.TemplateData))
+    marks = any(data.data == BEGIN_MARK for data in tree.find_all(nodes.TemplateData))
+    return CompiledTemplate(template=template, marks_generation=marks, needed_variables=needed)
 
 
 def explain_refusal(error: Exception) -> str:
@@ -93,6 +104,10 @@ def _needed_variables(tree: nodes.Template) -> frozenset[str]:
     for asked in tree.find_all((nodes.Test, nodes.Filter)):
         if asked.name in {"defined", "undefined", "default", "d"} and isinstance(asked.node, nodes.Name):
             optional.add(asked.node.name)
+    for asked in tree.find_all((nodes.If, nodes.CondExpr)):
+        optional.update(
+            name.name for name in (asked.test, *asked.test.find_all(nodes.Name)) if isinstance(name, nodes.Name)
+        )
     # A tokenizer may lack a special token, for which transformers writes nothing.
     return frozenset(name for name in meta.find_undeclared_variables(tree) - optional if not name.endswith("_token"))
 

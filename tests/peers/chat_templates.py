@@ -58,6 +58,8 @@ class Outcome(NamedTuple):
     ids: list[int] | None
     mask: list[int] | None
     reason: str = ""
+    shares: list[bool] | None = None
+    """Whether a token shares a character with another."""
 
 
 def draw_conversations(number: int, seed: int = 0) -> Iterator[Record]:
@@ -154,17 +156,62 @@ def _tokenize(tokenizer: ChatTokenizer, rendered: Any) -> Outcome:
     text, spans = rendered
     encoded = tokenizer.encode(text)
     mask = mask_from_spans(encoded.offsets, spans, num_characters=len(text))
-    return Outcome(encoded.ids.tolist(), mask.tolist())
+    begins = encoded.offsets[:, 0].tolist()
+    ends = [0, *encoded.offsets[:-1, 1].tolist()]
+    crossing = [begin < end for begin, end in zip(begins, ends, strict=False)]
+    shares = [here or following for here, following in zip(crossing, [*crossing[1:], False], strict=False)]
+    return Outcome(encoded.ids.tolist(), mask.tolist(), shares=shares)
 
 
-def compare(ours: Outcome, theirs: Outcome, *, has_marks: bool) -> str:
-    """Return the row of the table to which a pair belongs."""
-    if ours.ids is None or theirs.ids is None:
-        both = ours.ids is None and theirs.ids is None
-        return "refused by both" if both else "refused by us" if ours.ids is None else "refused by transformers"
-    if ours.ids != theirs.ids:
-        return "other tokens"
-    return "other mask" if has_marks and ours.mask != theirs.mask else "equal"
+def compare(ours: Outcome, peer: Peer, source: str, record: Record, *, has_marks: bool) -> tuple[str, str]:
+    """Return the row of the table to which a pair belongs, and transformers' reason if it refuses."""
+    theirs = peer.encode(source, record)
+    if ours.ids == theirs.ids:
+        if ours.ids is None:
+            return "refused by both", theirs.reason
+        if not has_marks or ours.mask == theirs.mask:
+            return "equal", ""
+        return _compare_masks(ours, theirs), ""
+    for name, change in CHANGES.items():
+        changed = {**record, "messages": [change(message) for message in record["messages"]]}
+        if ours.ids is not None and peer.encode(source, changed).ids == ours.ids:
+            return f"{'refused by transformers' if theirs.ids is None else 'other tokens'}, {name}", theirs.reason
+    if ours.ids is None:
+        return "refused by us", ""
+    return ("refused by transformers" if theirs.ids is None else "other tokens"), theirs.reason
+
+
+def _compare_masks(ours: Outcome, theirs: Outcome) -> str:
+    pairs = list(zip(ours.mask or [], theirs.mask or [], strict=True))
+    ours_only = [number for number, (own, other) in enumerate(pairs) if own > other]
+    theirs_only = [number for number, (own, other) in enumerate(pairs) if own < other]
+    # `char_to_token` knows only one of the tokens that share a character.
+    if not theirs_only and all(ours.shares is not None and ours.shares[i] for i in ours_only):
+        return "other mask: pieces of a character that the peer leaves out"
+    return "other mask"
+
+
+def _join_parts(message: Record) -> Record:
+    content = message.get("content")
+    return {**message, "content": "".join(part["text"] for part in content)} if isinstance(content, list) else message
+
+
+def _as_parts(message: Record) -> Record:
+    content = message.get("content")
+    return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
+
+
+def _name_reasoning(message: Record) -> Record:
+    keys = ("reasoning_content", "thinking", "reasoning")
+    thought = next((message[key] for key in keys if message.get(key) is not None), None)
+    return message if thought is None else {**dict.fromkeys(keys, thought), **message}
+
+
+CHANGES = {
+    "equal with contents joined": _join_parts,
+    "equal with contents as parts": _as_parts,
+    "equal with reasoning under all its names": _name_reasoning,
+}
 
 
 def main() -> None:
@@ -203,6 +250,10 @@ def compare_all(
             continue
         source = path.read_bytes().decode()
         found.update(_count_found(source, peers[0].special_tokens, records, path.name, lines))
+        marked = path.with_name(path.name.replace(".jinja", "_training.jinja"))
+        if marked.exists():
+            kinds = _compare_found(source, marked.read_bytes().decode(), peers[0].special_tokens, records)
+            lines.append(f"{path.name} | found against marks | {dict(kinds)}")
         for peer, tokenizer, name in zip(peers, tokenizers, table, strict=True):
             template = _open(source, peer.special_tokens, finds_generation=False)
             if isinstance(template, ChatTemplate):
@@ -211,17 +262,38 @@ def compare_all(
                 ours = [Outcome(None, None, template)] * len(records)
             seen: Counter[str] = Counter()
             for index, (record, own) in enumerate(zip(records, ours, strict=True)):
-                theirs = peer.encode(source, record)
                 marks = isinstance(template, ChatTemplate) and template.marks_generation
-                kind = compare(own, theirs, has_marks=marks)
+                kind, reason = compare(own, peer, source, record, has_marks=marks)
                 table[name][kind] += 1
                 if kind not in ("equal", "refused by both"):
                     seen[kind] += 1
                     if seen[kind] == 1:
-                        reason = own.reason or theirs.reason
+                        reason = own.reason or reason
                         lines.append(f"{path.name} | {name} | {kind} | conversation {index} | {reason[:160]}")
             lines.extend(f"{path.name} | {name} | {kind} | {number} in all" for kind, number in seen.items())
     return table, lines, found
+
+
+def _compare_found(source: str, marked: str, constants: dict[str, str], records: Sequence[Record]) -> Counter[str]:
+    """Compare the text found in a template with the marks of its version for training."""
+    template, peer = _open(source, constants, finds_generation=True), _open(marked, constants, finds_generation=False)
+    if isinstance(template, str) or isinstance(peer, str):
+        return Counter({"template refused": len(records)})
+    conversations = [read_conversation(record) for record in records]
+    requests = [write_conversation(conversation.messages, conversation.variables) for conversation in conversations]
+    kinds: Counter[str] = Counter()
+    for ours, theirs in zip(template.render_all(requests), peer.render_all(requests), strict=True):
+        if isinstance(ours, RecordProblem) or isinstance(theirs, RecordProblem):
+            kinds[ours.kind if isinstance(ours, RecordProblem) else "refused with marks"] += 1
+        elif ours[0] != theirs[0]:
+            kinds["other text"] += 1
+        else:
+            kinds["equal" if _characters(ours[1]) == _characters(theirs[1]) else "other spans"] += 1
+    return kinds
+
+
+def _characters(spans: Sequence[tuple[int, int]]) -> set[int]:
+    return {position for begin, end in spans for position in range(begin, end)}
 
 
 def _open(source: str, constants: dict[str, str], *, finds_generation: bool) -> ChatTemplate | str:

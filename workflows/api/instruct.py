@@ -39,6 +39,8 @@ def instruct(
     input_list: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
     input_split: str | None = None,
     input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] | None = None,
+    endpoint_url: str | None = None,
+    region: str | None = None,
     tokenizer: TokenizerLike | None = None,
     output_prefix: str | os.PathLike[str] | None = None,
     engine: Literal["auto", "gigatoken", "reference", "tokenizers"] | None = None,
@@ -67,12 +69,14 @@ def instruct(
     An option that is None is taken from the section `job` of `config`, or else is the command line's default.
 
     Args:
-        input: Files (JSONL, compressed or not, tables), patterns or folders, in the order of the output; `-` is
-            standard input.
+        input: Files (JSONL, compressed or not, tables), patterns or folders, in the order of the output, also
+            addresses in object stores; `-` is standard input.
         input_list: Files that list inputs, one path per line, which come after `input`.
         input_split: The split to take from a folder that has several; `all` for every split.
         input_format: What the inputs hold that are not Parquet or Arrow: JSON lines, plain text with a document per
             line or per file, or CSV; `auto` goes by their names.
+        endpoint_url: Server of `s3://` inputs; `AWS_ENDPOINT_URL` or Amazon's own if None.
+        region: Region of `s3://` inputs; `AWS_REGION` or us-east-1 if None.
         config: How records become prompts and which parts are trainable: a YAML file, or a dict of the same content.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`, which has no chat
             template.

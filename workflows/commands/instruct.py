@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -91,6 +90,14 @@ def run(options: argparse.Namespace) -> int:
             {"prefix": split.prefix, "documents": split.statistics.conversations, "tokens": split.statistics.tokens}
             for split in report.splits
         ],
+        exports=[
+            {
+                "path": export.path,
+                "kind": export.kind,
+                "rows": sum(split.rows for split in export.content.splits.values()),
+            }
+            for export in report.exports
+        ],
     )
     return 0
 
@@ -172,10 +179,11 @@ def describe_instruct(report: InstructReport) -> str:
 
 def _describe_export(export: MadeExport) -> list[str]:
     was_there = ", already complete" if export.already_complete else ""
-    lines = [f"{os.path.relpath(export.path)}/: export {export.kind}{was_there}"]
+    lines = [f"{export.path}/: export {export.kind}{was_there}"]
     for name, split in export.content.splits.items():
         learnt = "" if split.targets is None else f", {split.tokens:,} tokens, {split.targets:,} targets"
-        lines.append(f"  {name}: {count(split.rows, 'row')}{learnt}")
+        left_out = f", {split.left_out:,} left out, which it would misread" if split.left_out else ""
+        lines.append(f"  {name}: {count(split.rows, 'row')}{learnt}{left_out}")
     return lines
 
 

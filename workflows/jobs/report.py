@@ -137,7 +137,7 @@ def _check_output(path: str) -> None:
         return
     if os.path.isfile(path) and not os.path.islink(path) and _read_if_page(path):
         return
-    msg = f"{path}: exists already and is not an unchanged report of dsindex; remove it, or choose another -o"
+    msg = f"{path}: exists already and is not an unchanged report of dsindex; remove it, or choose another --output"
     raise OutputError(msg)
 
 
@@ -147,7 +147,7 @@ def _read_if_page(path: str) -> bool:
             size_bytes = os.fstat(file.fileno()).st_size
             return HEAD_BYTES < size_bytes <= LARGEST_PAGE_BYTES and is_page(file.read())
     except OSError as error:
-        msg = f"{path}: exists already and cannot be read ({error.strerror}); choose another -o"
+        msg = f"{path}: exists already and cannot be read ({error.strerror}); choose another --output"
         raise OutputError(msg) from error
 
 

@@ -16,7 +16,7 @@ from dsindex.reporting.sources import ConsecutiveSources, OneSource, RecordedSou
 from dsindex.tracing.origins import Origins
 from workflows.execution.cpus import available_cpus
 from workflows.jobs.inspect_origin import find_origin
-from workflows.jobs.inspect_others import look_at_loss_masks
+from workflows.jobs.inspect_others import look_at_loss_masks, open_loss_masks
 from workflows.reporting.amounts import number, percent, short, size
 from workflows.reporting.documents import show_lengths, show_sources, show_unusual
 from workflows.reporting.examples import DocumentTexts, choose_examples, draw_evenly, make_examples
@@ -100,7 +100,7 @@ class OpenedDataset:
         prefix = subject.path
         if subject.kind == "instruction data":
             prefix = f"{subject.path}_text_document"
-            look_at_loss_masks(facts, findings, subject.path)
+            look_at_loss_masks(facts, findings, subject.path, open_loss_masks(findings, subject.path))
         elif subject.kind == "pbin":
             prefix = subject.path.removesuffix(".pbin")
         elif subject.kind != "MMIDIDX":
