@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsindex.amounts import count
-from dsindex.errors import OutputError
+from dsindex.errors import InputError, OutputError
 from dsindex.indices.cache import (
     read_description,
 )
@@ -33,9 +33,10 @@ from dsindex.storage import free_bytes
 from workflows.execution.calls import Call
 from workflows.execution.cpus import available_cpus
 from workflows.execution.ordered import run_in_order
-from workflows.jobs.index_caches import Counts, find_index_caches
+from workflows.jobs.index_caches import Counts, find_index_caches, job_paths
 from workflows.jobs.index_settings import NO_IDENTIFIERS, cache_settings
 from workflows.jobs.index_sources import sources, with_given_paths
+from workflows.jobs.index_start_up import explain_sequences, find_type_faults, write_sequences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,12 +86,20 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
     findings: tuple[Finding, ...] = ()
     if config.explain:
         findings = tuple(_explain(task, config.megatron_release) for task in tasks)
+        if config.per_dataset_sequences_path is not None:
+            prefixes = _prefixes_of_job(config, counts)
+            findings += (explain_sequences(config, config.per_dataset_sequences_path, prefixes),)
     elif not config.check:
+        if config.per_dataset_sequences_path is not None:
+            for fault in find_type_faults(config, _prefixes_of_job(config, counts)):
+                raise InputError(fault)
         if executor.kind != "ray":  # Ray's nodes check their own memory
             for task in tasks:
                 check_memory(task.memory_bytes, place=task.name, what="the index")
         _check_room(tasks)
         results = _run(executor, build_index_cache, tasks)
+        if config.per_dataset_sequences_path is not None:
+            notes.append(write_sequences(config.per_dataset_sequences_path, _prefixes_of_job(config, counts)))
     return IndexReport(
         tasks=tuple(tasks),
         results=tuple(results),
@@ -98,6 +107,12 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
         findings=findings,
         seconds=time.monotonic() - began,
     )
+
+
+def _prefixes_of_job(config: IndexConfig, counts: Counts) -> dict[str, str]:
+    """Return the prefixes as the job types them → those on this machine."""
+    as_typed = job_paths(config, list(counts))
+    return {as_typed(prefix): prefix for prefix in counts}
 
 
 def count_all(config: IndexConfig, settings: CacheSettings, executor: Executor) -> Counts:

@@ -112,6 +112,7 @@ class IndexConfig(ExecutorConfig):
     tokenizer_identifiers: str | None = None
     like: str | None = None
     dataset_path_as: Words | None = None
+    per_dataset_sequences_path: str | None = None
     no_extra_token: bool = False
     keep_partial_validation: bool = False
     mid_level_dataset_surplus: float = Field(default=MID_LEVEL_SURPLUS, ge=0)
