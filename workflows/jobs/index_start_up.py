@@ -6,6 +6,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
+from dsindex.amounts import count
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.indices.explain import Finding
 from dsindex.indices.start_up import (
@@ -56,7 +57,7 @@ def write_sequences(path: str, prefixes: Mapping[str, str]) -> str:
         return f"{path} has the sequences of all datasets already"
     make_folder(os.path.dirname(path) or ".")
     write_whole(path, json.dumps(wanted).encode())
-    return f"{path} has the sequences of {len(wanted)} datasets, for the job's --per-dataset-sequences-path"
+    return f"{path} has the sequences of {count(len(wanted), 'dataset')}, for the job's --per-dataset-sequences-path"
 
 
 def explain_sequences(config: IndexConfig, path: str, prefixes: Mapping[str, str]) -> Finding:
