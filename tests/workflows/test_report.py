@@ -222,6 +222,8 @@ def test_merged_dataset_has_its_parts_as_sources(built: str, tmp_path: Path) -> 
         ["204", "40,764", "66.7%"],
         ["102", "20,382", "33.3%"],
     ]
+    assert any(f" of {built} · {OWN.docs}, line " in text for text in page.texts["article"])
+    assert any(f"{GOLDEN_EOD}.manifest.json: expected the manifest" in text for text in page.texts["li"])
 
 
 def test_instruction_data_has_its_masks(tmp_path: Path) -> None:
