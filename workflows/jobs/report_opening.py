@@ -12,7 +12,7 @@ from dsindex.errors import FormatError, InputError
 from dsindex.inspection.stores import IndexedStore, PackedStore
 from dsindex.reporting.sources import ConsecutiveSources, OneSource, RecordedSources
 from workflows.jobs.inspect_origin import find_origin
-from workflows.jobs.inspect_others import look_at_loss_masks, open_loss_masks
+from workflows.jobs.inspect_others import look_at_loss_masks
 from workflows.reporting.model import distinct
 from workflows.state.publishing import PROVENANCE_SUFFIX
 
@@ -55,7 +55,7 @@ class OpenedDataset:
         prefix = subject.path
         if subject.kind == "instruction data":
             prefix = f"{subject.path}_text_document"
-            look_at_loss_masks(facts, findings, subject.path, open_loss_masks(findings, subject.path))
+            look_at_loss_masks(facts, findings, subject.path)
         elif subject.kind == "pbin":
             prefix = subject.path.removesuffix(".pbin")
         elif subject.kind != "MMIDIDX":
