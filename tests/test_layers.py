@@ -15,6 +15,8 @@ LAYERS = [
     {
         "dsindex.storage",
         "dsindex.regular_files",
+        "dsindex.objects",
+        "dsindex.readable",
         "dsindex.range_copy",
         "dsindex.yaml_file",
         "dsindex.guarded",

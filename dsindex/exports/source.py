@@ -78,6 +78,8 @@ class WrittenFile:
     file: StoredFile
     """Its name is relative to the export's folder."""
     counts: Counts
+    left_out: int = 0
+    """Conversations of the split that the export's reader would misread."""
 
 
 class Sequences:

@@ -16,13 +16,14 @@ from dsindex.datasets.opening import (
     read_head,
 )
 from dsindex.errors import FormatError, InputError
+from dsindex.exports.reading import export_folder_of, read_facts
 from dsindex.formats.mmididx import MAGIC
 from dsindex.formats.pbin import PICKLE_START, read_pbin_header
 from dsindex.formats.raw_index import raw_index_path
 from dsindex.regular_files import what_is_no_file
 from dsindex.shards.ownership import MARKER_FILE
 
-KindName = Literal["MMIDIDX", "pbin", "raw index", "index cache", "instruction data", "work folder"]
+KindName = Literal["MMIDIDX", "pbin", "raw index", "index cache", "instruction data", "export", "work folder"]
 
 BESIDE_SUFFIXES = (".manifest.json", ".provenance.parquet")
 """Endings of files that lie beside a dataset and lead to it."""
@@ -37,7 +38,7 @@ class Subject:
     kind: KindName
     path: str
     """The prefix of MMIDIDX and instruction data; the `.pbin`; the `.idx` of a raw index; the folder or description of
-    an index cache; the work folder."""
+    an index cache; the folder or file of an export; the work folder."""
 
 
 def tell_kind(path: str) -> Subject:
@@ -68,6 +69,8 @@ def _folder(path: str) -> Subject | None:
         return Subject(kind="work folder", path=path)
     if glob.glob(os.path.join(glob.escape(path), f"*{DESCRIPTION_SUFFIX}")):
         return Subject(kind="index cache", path=path)
+    if export_folder_of(path) is not None:
+        return Subject(kind="export", path=path)
     return None
 
 
@@ -85,6 +88,8 @@ def _prefix(path: str) -> Subject | None:
 
 def _file(path: str) -> Subject:
     stem, suffix = os.path.splitext(path)
+    if export_folder_of(path) is not None or (_is_plain_parquet(path) and "export" in read_facts(path)):
+        return Subject(kind="export", path=path)
     beside = next((each for each in BESIDE_SUFFIXES if path.endswith(each)), None)
     if beside is not None:
         return _of_file_beside(path, path.removesuffix(beside))
@@ -103,6 +108,10 @@ def _file(path: str) -> Subject:
     if suffix == LINES_SUFFIX or head.lstrip().startswith(b"{"):
         return _lines(path)
     return _nameless(path, head)
+
+
+def _is_plain_parquet(path: str) -> bool:
+    return path.endswith(".parquet") and not path.endswith(BESIDE_SUFFIXES) and read_head(path).startswith(b"PAR1")
 
 
 def _nameless(path: str, head: bytes) -> Subject:

@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import orjson
+
 from dsindex.errors import InputError, RecordProblem
 from dsindex.guarded.process import GuardedWork, LimitReachedError
+from dsindex.instruction.records import check_text, strings_in
 
 if TYPE_CHECKING:
     import datetime
@@ -112,7 +115,7 @@ class ChatTemplate:
         Raises:
             LimitReachedError: At the first conversation that takes too much time or memory.
         """
-        for answer in self._work.run(conversations):
+        for answer in self._work.run(conversations, parse=_parse_answer):
             if "problem" in answer:
                 yield RecordProblem(answer["kind"], answer["problem"])
             else:
@@ -132,8 +135,32 @@ def write_conversation(
     Raises:
         RecordProblem: If a text contains a lone surrogate.
     """
-    request = {"variables": dict(variables), "messages": list(messages), "learnt": learnt}
+    request: dict[str, Any] = {"variables": dict(variables), "messages": list(messages)}
+    if learnt is not None:
+        request["learnt"] = list(learnt)
+    spelt = write_plain(request)
+    if spelt is not None:
+        return spelt
+    for text in strings_in(request):
+        check_text(text)
+    # A blank before it tells the reader that only Python's own parser reads it as it was.
+    return b" " + json.dumps(request, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def write_plain(value: object) -> bytes | None:
+    """Return JSON data as JSON, fast; None if it has something that orjson does not write, or not as Python reads it.
+
+    These are lone surrogates, integers beyond 64 bits, NaN and infinities, which become null, and deep nesting.
+    """
     try:
-        return json.dumps(request, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:
-        raise RecordProblem("bad-text", "expected Unicode text, got a lone surrogate") from None
+        spelt = orjson.dumps(value)
+    except TypeError:
+        return None
+    return None if b"null" in spelt else spelt
+
+
+def _parse_answer(answer: bytes) -> Any:  # noqa: ANN401
+    try:
+        return orjson.loads(answer)
+    except ValueError:  # a lone surrogate, which Python's parser accepts
+        return json.loads(answer)

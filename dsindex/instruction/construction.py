@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError, RecordProblem
 from dsindex.instruction.messages import is_learnable, map_role, message_role, message_text
+from dsindex.instruction.plain_patterns import plain_patterns
 from dsindex.instruction.records import last_turn
 from dsindex.text.jq import Patterns, parse_field_patterns, parse_mask_pattern
 
@@ -85,7 +86,12 @@ class MessageConstruction:
                     f"message_construction ({', '.join(names)})"
                 )
         self._patterns = Patterns(self._fields, self._masks, limits=limits)
+        self._plain = plain_patterns(self._fields, self._masks)
         self._config = config
+
+    def read_plain(self, record: Mapping[str, Any]) -> PatternAnswers | None:
+        """Return what `read_all` yields for a record, or None if that takes jq."""
+        return None if self._plain is None else self._plain.read(record)
 
     def read_all(self, records: Sequence[bytes]) -> Iterator[PatternAnswers]:
         """Run the patterns on records in order.

@@ -11,6 +11,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from dsindex.instruction.content_forms import ContentForms
 from dsindex.instruction.generation import GenerationFinder, NotFoundError, keep_learnt
 from dsindex.instruction.template_language import (
@@ -29,10 +31,11 @@ if TYPE_CHECKING:
 Answer = dict[str, Any]
 _KNOWN_VARIABLES = 64
 """Variables of records for which a template's replies stay proven."""
+_USUAL_BYTES = 1 << 20
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 
 
-def prepare(definition: dict[str, Any]) -> tuple[Answer, Callable[[bytes], Answer]]:
+def prepare(definition: dict[str, Any]) -> tuple[Answer, Callable[[bytes], Answer | bytes]]:
     """Compile a template.
 
     Args:
@@ -54,10 +57,10 @@ def prepare(definition: dict[str, Any]) -> tuple[Answer, Callable[[bytes], Answe
     if main is None:
         raise ValueError("expected a source")
 
-    def render(record: bytes) -> Answer:
-        request = json.loads(record)
+    def render(record: bytes) -> Answer | bytes:
+        request = orjson.loads(record) if record.startswith(b"{") else json.loads(record)
         template = for_tools if for_tools is not None and request["variables"].get("tools") is not None else main
-        return template.answer(request, record)
+        return _spell(template.answer(request, record), len(record))
 
     facts = [template.facts for template in templates if template is not None]
     reasons = [fact["not_found"] for fact in facts if fact["not_found"] is not None]
@@ -115,7 +118,7 @@ class _Template:
             return {"kind": "generation-not-found", "problem": str(error)}
 
     def _find_learnt(self, request: dict[str, Any], text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        messages, learnt = request["messages"], request["learnt"]
+        messages, learnt = request["messages"], request.get("learnt")
         render = functools.partial(self._try_forms, request["variables"])
         if self._finds:
             own = {name: value for name, value in request["variables"].items() if name not in ("tools", "documents")}
@@ -149,6 +152,19 @@ class _Template:
         except Exception as error:
             reason = _ADDRESS.sub(">", str(error) or type(error).__name__)[:SHOWN_CHARACTERS]
             raise _RenderError(f"does not render: {reason}") from error
+
+
+def _spell(answer: Answer, num_bytes: int) -> Answer | bytes:
+    """Return an answer to a record of `num_bytes` as JSON, fast; or as it is if orjson does not write it.
+
+    A text that is out of proportion is left to Python, which raises MemoryError where memory is limited.
+    """
+    if len(answer.get("text", "")) > _USUAL_BYTES + 4 * num_bytes:
+        return answer
+    try:
+        return orjson.dumps(answer)
+    except TypeError:  # a lone surrogate
+        return answer
 
 
 def _answer_nothing(record: bytes) -> Answer:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dsindex.errors import FormatError, InputError
 from dsindex.json_text import decode_json
+from dsindex.objects.urls import absolute
 from dsindex.regular_files import open_file
 from dsindex.shards.provenance import ROWS_PER_GROUP, count_rows, groups_with_line, read_rows
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+PROVENANCE_SUFFIX = ".provenance.parquet"
 LARGEST_MANIFEST_BYTES = 256 << 20
 
 Item = TypeVar("Item")
@@ -53,7 +55,7 @@ class Origins:
 
     def __init__(self, prefix: str, num_documents: int) -> None:
         self.prefix = prefix
-        self._provenance = f"{prefix}.provenance.parquet"
+        self._provenance = f"{prefix}{PROVENANCE_SUFFIX}"
         manifest = f"{prefix}.manifest.json"
         for path, what in ((manifest, "manifest"), (self._provenance, "provenance")):
             if not os.path.isfile(path):
@@ -113,11 +115,11 @@ class Origins:
         return [document for found in map_in_threads(search, groups) for document in found]
 
     def _numbers_of(self, path: str) -> list[int]:
-        absolute = os.path.abspath(path)
+        absolute_path = absolute(path)
         return [
             number
             for number, (given, there) in enumerate(zip(self.inputs, self._absolute, strict=True))
-            if given == path or there == absolute
+            if given == path or there == absolute_path
         ]
 
     def _line(self, number: int, offset: int, line: int) -> SourceLine:
@@ -135,25 +137,40 @@ def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item]) ->
         return list(pool.map(function, items))
 
 
-def _read_inputs(path: str) -> tuple[list[str], list[str]]:
-    """Return the inputs in a manifest as they were given, and where they were.
+def read_manifest(path: str) -> Any:  # noqa: ANN401 - whatever JSON has
+    """Return a manifest as JSON, unchecked.
 
     Raises:
-        FormatError: If the manifest is damaged.
+        FormatError: If it cannot be read.
     """
     try:
         with open_file(path) as file:
             if os.fstat(file.fileno()).st_size > LARGEST_MANIFEST_BYTES:
                 msg = f"expected at most {LARGEST_MANIFEST_BYTES} bytes"
                 raise ValueError(msg)
-            manifest: Any = decode_json(file.read())
+            return decode_json(file.read())
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
+def _read_inputs(path: str) -> tuple[list[str], list[str]]:
+    """Return the inputs in a manifest as they were given, and where they were.
+
+    Raises:
+        FormatError: If the manifest is damaged.
+    """
+    manifest = read_manifest(path)
+    try:
         given = [entry["path"] for entry in manifest["content"]["inputs"]]
         planned = [entry[0] for entry in manifest["run"].get("plan", {}).get("inputs", [])]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        msg = f"{path}: cannot be read as a manifest ({error}); restore the file"
-        raise FormatError(msg) from error
+    except (LookupError, TypeError, AttributeError) as error:
+        raise _damaged(path, error) from error
     if not all(isinstance(name, str) for name in [*given, *planned]):
         msg = f"{path}: expected the paths of inputs, got other values; restore the file"
         raise FormatError(msg)
-    absolute = planned if len(planned) == len(given) else [os.path.abspath(name) for name in given]
-    return given, absolute
+    places = planned if len(planned) == len(given) else [absolute(name) for name in given]
+    return given, places
+
+
+def _damaged(path: str, error: Exception) -> FormatError:
+    return FormatError(f"{path}: cannot be read as a manifest ({error}); restore the file")

@@ -20,6 +20,7 @@ from isal import igzip
 
 from dsindex.containers.decoding import Decoder
 from dsindex.containers.kinds import detect_container
+from dsindex.readable import LocalFile
 from tests.benchmarks.processes import Run, alternate, measure
 from tests.benchmarks.rows import Row, absent, compare_runs
 from tests.benchmarks.setting import check_same
@@ -115,7 +116,7 @@ def _decode_alone(paths: list[Path], threads: int) -> float | None:
 
     def decode(path: Path) -> None:
         with path.open("rb", buffering=0) as file:
-            decoder = Decoder(str(path), file, detect_container(os.pread(file.fileno(), 16, 0)))
+            decoder = Decoder(str(path), LocalFile(file), detect_container(os.pread(file.fileno(), 16, 0)))
             while not decoder.at_end:
                 decoder.read(1 << 20)
 

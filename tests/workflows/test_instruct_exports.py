@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.errors import BadRecordError, InputError, OutputError
+from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 from dsindex.exports import bridge, hugging_face
+from dsindex.exports.reading import EXPORT_MANIFEST
 from dsindex.instruction.config import check_config
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
@@ -22,7 +25,6 @@ from workflows.cli import main
 from workflows.jobs import instruct
 from workflows.jobs.instruct import run_instruct
 from workflows.options.instruct import InstructConfig
-from workflows.state.export_manifest import EXPORT_MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,7 +152,8 @@ def test_a_failure_keeps_finished_files_and_the_next_run_makes_the_others(
         patch.setattr(hugging_face, "write_hugging_face_file", fail_third)
         with pytest.raises(InputError, match="the storage went away"):
             run_instruct(config, CONFIG, reporter=quiet)
-    assert [name.endswith(".partial") for name in names_in(tmp_path) if name.startswith("chat_hf")] == [True]
+    [partial] = tmp_path.glob("chat_hf.*.partial")
+    (partial / f"{written[0]}.{'0' * 32}.tmp").write_bytes(b"of a worker that was killed")
 
     def count(task: hugging_face.HuggingFaceFile) -> Any:
         written.append(task.name)
@@ -236,36 +239,36 @@ def test_conversations_are_passed_on_for_sft(made: Path, chats: Path) -> None:
     assert len(found) == len(wanted) - 2  # too long, and not to be split
 
 
-MESSAGES: dict[str, tuple[Any, str]] = {
-    "tools": ({"tools": [{"name": "f"}], "messages": [["user", "a"], ["assistant", "b"]]}, "without `tools`"),
-    "reply first": (
-        {"messages": [["assistant", "b"]]},
-        "message 1: expected a user's or tool's message before a reply",
-    ),
-    "two replies": (
-        {"messages": [["user", "a"], ["assistant", "b"], ["assistant", "c"]]},
-        "message 3: expected a user",
-    ),
-    "late system": (
-        {"messages": [["user", "a"], ["system", "s"], ["assistant", "b"]]},
-        "a system message at the start",
-    ),
+USER = {"role": "user", "content": "a"}
+REPLY = {"role": "assistant", "content": "b"}
+MISREAD: dict[str, tuple[dict[str, Any], str]] = {
+    "tools": ({"tools": [{"name": "f"}], "messages": [USER, REPLY]}, "without `tools`"),
+    "reply first": ({"messages": [REPLY]}, "message 1: expected a user's or tool's message before"),
+    "two replies": ({"messages": [USER, REPLY, REPLY]}, "message 3: expected a user's or tool's message"),
+    "late system": ({"messages": [USER, {"role": "system", "content": "s"}, REPLY]}, "message at the start only"),
+    "not learnt": ({"messages": [USER, {**REPLY, "weight": 0}, USER, REPLY]}, "expected replies that are all learnt"),
+    "reasoning": ({"messages": [USER, {**REPLY, "thinking": "c"}]}, "message 2: expected no `"),
 }
 
 
-@pytest.mark.parametrize("case", MESSAGES, ids=str)
+@pytest.mark.parametrize("case", MISREAD, ids=str)
 def test_what_megatron_would_misread_is_refused(tmp_path: Path, case: str, quiet: Reporter) -> None:
-    record, expected = MESSAGES[case]
-    record["messages"] = [{"role": role, "content": content} for role, content in record["messages"]]
-    good = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    record, expected = MISREAD[case]
+    good = {"messages": [USER, REPLY]}
     path = tmp_path / "in.jsonl"
     path.write_text(f"{json.dumps(good)}\n\n{json.dumps(record)}\n")
     template = "{% for message in messages %}{% generation %}{{ message.content }}{% endgeneration %}{% endfor %}"
-    config = job(tmp_path, path, export=("sft",), seq_length=None, split=None)
-    with pytest.raises(BadRecordError, match=rf"in\.jsonl, line 3: .*{expected}.*leave out --export sft"):
-        run_instruct(config, check_config({"chat_template": template}, source="test"), reporter=quiet)
+    instruction = check_config({"chat_template": template}, source="test")
+    options = {"export": ("sft",), "seq_length": None, "split": None}
+    config = job(tmp_path, path, on_bad_record="fail", **options)
+    with pytest.raises(BadRecordError, match=rf"in\.jsonl, line 3: .*{expected}.*give up --export sft"):
+        run_instruct(config, instruction, reporter=quiet)
     assert (tmp_path / "chat_text_document.idx").exists()
     assert not (tmp_path / "chat_sft").exists()
+    report = run_instruct(job(tmp_path, path, **options), instruction, reporter=quiet)
+    split = report.exports[0].content.splits["train"]
+    assert (split.rows, split.left_out) == (1, 1)
+    assert (tmp_path / "chat_sft" / "train.jsonl").read_text() == json.dumps(good, separators=(",", ":")) + "\n"
 
 
 @pytest.mark.parametrize("fresh", [False, True])
@@ -313,3 +316,38 @@ def test_manifest_counts_what_is_learnt(made: Path) -> None:
             assert counts["trainable"] == sum(int(own.sum()) for own in mask)
             assert counts["targets"] == sum(int(own[1:].sum()) for own in mask)
             assert counts["sequences"] == len(mask)
+
+
+def test_inspect_and_verify_know_exports(tmp_path: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = shutil.copytree(made / "chat_bridge_768", tmp_path / "chat_bridge_768")
+    targets = sum(int(mask[1:].sum()) for mask in IndexedDataset(made / "chat_train_loss_mask"))
+    assert main(["inspect", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "export: bridge, packed sequences: Megatron-Bridge, NeMo" in said
+    assert re.search(rf"train: \d+ rows, [\d,]+ tokens, [\d,]+ trainable, {targets:,} targets", said)
+    files = sorted(folder.glob("train-*.parquet"))
+    shutil.copy(files[0], tmp_path / "moved.parquet")
+    assert main(["inspect", str(tmp_path / "moved.parquet")]) == 0
+    assert "export: bridge" in capsys.readouterr().out
+    assert main(["verify", str(folder)]) == 0
+    assert "intact" in capsys.readouterr().out
+
+    data = bytearray(files[0].read_bytes())
+    data[100] ^= 1
+    files[0].write_bytes(data)
+    assert main(["verify", str(folder)]) == 1
+    assert f"{files[0]}: expected the content that the manifest describes" in capsys.readouterr().out
+    files[0].write_bytes(data[:100])
+    assert main(["inspect", str(folder)]) == 1
+    assert "as in the manifest, got 100 bytes" in capsys.readouterr().out
+    assert main(["verify", str(folder), "--against-source"]) == 2
+    assert main(["inspect", str(files[0])]) == 1
+
+
+def test_a_damaged_manifest_is_named(tmp_path: Path, chats: Path, quiet: Reporter) -> None:
+    config = job(tmp_path, chats, export=("sft",))
+    run_instruct(config, CONFIG, reporter=quiet)
+    (tmp_path / "chat_sft" / EXPORT_MANIFEST).write_text('{"format": "dsindex export 1", "content": {"digests": 3}}')
+    with pytest.raises(FormatError, match=r"export\.manifest\.json: cannot be read as the manifest of an export"):
+        run_instruct(config, CONFIG, reporter=quiet)
+    assert main(["verify", str(tmp_path / "chat_sft")]) == 1

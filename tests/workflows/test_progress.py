@@ -404,17 +404,17 @@ def test_file_has_a_stage_over_its_time_in_few_points(tmp_path: Path) -> None:
     file = ProgressFile(FolderFile(str(tmp_path)).write, output="/x")
     path = str(tmp_path / "progress.json")
     for second in range(2000):
-        file.show(replace(SNAPSHOT, seconds=float(second), done=second, tokens=7 * second, retries=second // 1500))
-    file.end(replace(SNAPSHOT, seconds=2000.5, done=2000, tokens=14000, retries=1, lost_workers=2))
-    file.show(replace(SNAPSHOT, stage="merge", seconds=0.5, done=1))
+        file.show(replace(SNAPSHOT, seconds=second + 1.0, done=second + 8, average_speed=1.0, retries=second // 1500))
+    file.end(replace(SNAPSHOT, seconds=2001.5, done=2007, retries=1, lost_workers=2))
+    file.show(replace(SNAPSHOT, stage="merge", seconds=0.5, done=1, average_speed=2.0))
     entry = read_progress(path)
     assert entry is not None
     series = entry["finished_stages"][0]["series"]
     assert 60 < len(series) <= MOST_POINTS
-    assert (series[0], series[-1]) == ([0.0, 0, 0, 0, 0], [2000.5, 2000, 14000, 1, 2])
+    assert (series[0], series[-1]) == ([0.0, 7, 0, 0], [2001.5, 2007, 1, 2])  # 7 were kept from an earlier run
     times = [point[0] for point in series]
     assert max(later - time for time, later in itertools.pairwise(times)) < 2000 / 50
-    assert [point[:2] for point in entry["stage"]["series"]] == [[0.5, 1]]
+    assert [point[:2] for point in entry["stage"]["series"]] == [[0.0, 0], [0.5, 1]]
     file.close(OSError("full"))
     entry = read_progress(path)
     assert entry is not None

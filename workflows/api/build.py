@@ -30,6 +30,8 @@ def build(
     input_list: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     input_split: str | None = None,
     input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = "auto",
+    endpoint_url: str | None = None,
+    region: str | None = None,
     tokenizer: TokenizerLike,
     output_prefix: str | os.PathLike[str],
     json_keys: Sequence[str] = ("text",),
@@ -74,9 +76,18 @@ def build(
     eval_interval: int | None = None,
     eval_iters: int = 100,
     full_validation: bool = False,
+    skip_train: bool = False,
+    start_eval_at_iter: int | None = None,
+    eval_global_batch_size: int | None = None,
+    phase_transition_iterations: Sequence[int] = (),
+    rampup_batch_size: Sequence[int] | None = None,
+    step_batch_size_schedule: str | None = None,
+    dataset_class: Literal["GPTDataset", "GPTFIMDataset"] = "GPTDataset",
     split: str | None = None,
     seed: int | None = None,
     data_cache_path: str | os.PathLike[str] | None = None,
+    megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main"] | None = None,
+    job_tokenizer: Mapping[str, Any] | None = None,
     tokenizer_identifiers: str | os.PathLike[str] | None = None,
     like: str | os.PathLike[str] | None = None,
     dataset_path_as: Sequence[str] | None = None,
@@ -93,12 +104,14 @@ def build(
     `seq_length` on, the index caches of every dataset are built as well.
 
     Args:
-        input: Files (JSONL, compressed or not, tables), patterns or folders, in the order of the output; `-` is
-            standard input.
+        input: Files (JSONL, compressed or not, tables), patterns or folders, in the order of the output, also
+            addresses in object stores; `-` is standard input.
         input_list: Files that list inputs, one path per line, which come after `input`.
         input_split: The split to take from a folder that has several; `all` for every split.
         input_format: What the inputs hold that are not Parquet or Arrow: JSON lines, plain text with a document per
             line or per file, or CSV; `auto` goes by their names.
+        endpoint_url: Server of `s3://` inputs; `AWS_ENDPOINT_URL` or Amazon's own if None.
+        region: Region of `s3://` inputs; `AWS_REGION` or us-east-1 if None.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
         output_prefix: Outputs are named `PREFIX_KEY_document.*`.
         json_keys: Keys whose texts are tokenized: names, paths such as `.meta.text`, or jq patterns such as
@@ -145,9 +158,18 @@ def build(
         eval_interval: Iterations between validations.
         eval_iters: Iterations per validation.
         full_validation: Each validation is one epoch of valid.
+        skip_train: The job only validates, once.
+        start_eval_at_iter: The iteration from which on the job validates.
+        eval_global_batch_size: Samples per iteration of a validation.
+        phase_transition_iterations: Iterations at which the job's phases end; each phase has caches of its own.
+        rampup_batch_size: First batch size, increment and samples, as in the job; ignored by Megatron from 0.18 on.
+        step_batch_size_schedule: The job's schedule, such as `"0:768 250B:1536"`.
+        dataset_class: The job's class of datasets.
         split: Shares of train, valid and test.
         seed: The job's seed.
         data_cache_path: The job's cache folder.
+        megatron_release: The job's release of megatron-core, for `job_tokenizer`.
+        job_tokenizer: The job's flags about its tokenizer, as for `build_index`.
         tokenizer_identifiers: A file with the tokenizer's identifiers in the job's Megatron.
         like: A description to take settings from.
         dataset_path_as: Paths of the datasets as the job types them.
@@ -179,6 +201,8 @@ def estimate(
     input_list: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     input_split: str | None = None,
     input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = "auto",
+    endpoint_url: str | None = None,
+    region: str | None = None,
     tokenizer: TokenizerLike,
     output_prefix: str | os.PathLike[str],
     json_keys: Sequence[str] = ("text",),
@@ -226,6 +250,8 @@ def estimate(
         input_list: Files that list inputs.
         input_split: The split to take from a folder.
         input_format: What the inputs hold.
+        endpoint_url: Server of `s3://` inputs.
+        region: Region of `s3://` inputs.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
         output_prefix: Where the build would write.
         json_keys: Keys whose texts are tokenized.

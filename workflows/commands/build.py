@@ -19,7 +19,9 @@ from workflows.jobs.build import run_build
 from workflows.jobs.check import describe_check, run_check
 from workflows.jobs.index import describe_index
 from workflows.options.config import BuildConfig, ExecutorConfig
-from workflows.options.index import IndexConfig, add_index_arguments
+from workflows.options.index import IndexConfig
+from workflows.options.index_arguments import add_index_arguments
+from workflows.options.index_tokenizer import copy_job_tokenizer
 from workflows.options.megatron_flags import add_megatron_arguments
 from workflows.progress.choice import make_reporter
 from workflows.progress.json_lines import write_summary
@@ -27,6 +29,7 @@ from workflows.progress.json_lines import write_summary
 if TYPE_CHECKING:
     import argparse
 
+    from dsindex.objects.requests import RequestCounts
     from workflows.jobs.build import BuildReport
 
 DESCRIPTION = """\
@@ -97,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Build, show progress, and print a summary."""
-    config, index = split_options(without_megatron_flags(read_options(options)))
+    config, index = read_build_options(options)
     if config.check:
         return _check(config)
     with make_reporter(log_json=config.log_json) as reporter:
@@ -120,6 +123,17 @@ def _check(config: BuildConfig) -> int:
     write_summary(describe_check(report))
     sys.stderr.write("".join(f"{fault}\n" for fault in report.faults))
     return 1 if report.faults else 0
+
+
+def read_build_options(options: argparse.Namespace) -> tuple[BuildConfig, dict[str, Any] | None]:
+    """Read the options of a build from a file and flags, split as by `split_options`.
+
+    Raises:
+        UsageError: If they are invalid.
+    """
+    merged = read_options(options)
+    copy_job_tokenizer(merged)
+    return split_options(without_megatron_flags(merged))
 
 
 def split_options(merged: dict[str, Any]) -> tuple[BuildConfig, dict[str, Any] | None]:
@@ -159,7 +173,7 @@ def describe_build(report: BuildReport) -> str:
         f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {filtered}{counts.quarantined:,} quarantined + "
         f"{counts.blank:,} blank"
     )
-    lines += report.input_notes
+    lines += [*describe_requests(report.requests), *report.input_notes]
     for dataset in report.datasets:
         lines.append(
             f"{dataset.prefix}: {count(dataset.num_documents, 'document')}, "
@@ -168,3 +182,17 @@ def describe_build(report: BuildReport) -> str:
         lines += [f"  .{suffix:4} {dataset.files[suffix].digest}" for suffix in ("bin", "idx")]
     lines += [describe_index(indices).rstrip() for indices in report.indices]
     return "\n".join(lines) + "\n"
+
+
+def describe_requests(requests: RequestCounts) -> list[str]:
+    """Return what was asked of object stores; nothing if that is nothing.
+
+    >>> from dsindex.objects.requests import RequestCounts
+    >>> describe_requests(RequestCounts(process="", gets=312, lists=2, received_bytes=1_200_000_000))
+    ['objects: 312 GETs, 2 LISTs, 1.2 GB']
+    """
+    if not requests.gets and not requests.lists:
+        return []
+    asked = [count(requests.gets, "GET"), *([count(requests.lists, "LIST")] if requests.lists else [])]
+    retries = [count(requests.retries, "repetition")] if requests.retries else []
+    return ["objects: " + ", ".join([*asked, format_size(requests.received_bytes), *retries])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -30,7 +29,7 @@ With --split each is made per split: P_train_text_document, and so on.
 
 CONFIG says how records become prompts and which of their text is trained on (special_tokens, message_construction,
 loss_masking_jq_patterns, or a chat template). The options below can also be set in its section `job`, with
-underscores for dashes; flags override it. Tasks run in processes, unless --executor says otherwise.
+underscores for dashes; flags override it. Tasks run in processes if there is much text, unless --executor says so.
 
 Run the same command again to continue an interrupted job."""
 EXAMPLES = (
@@ -49,6 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_input_arguments(data)
     data.add_argument("--output-prefix", metavar="P", help="outputs are named P_text_document.*, P_loss_mask.*, …")
     data.add_argument("--tokenizer-model", metavar="PATH", help="a tokenizer.json, or a folder with one")
+    data.add_argument(
+        "--engine",
+        choices=["auto", "gigatoken", "reference", "tokenizers"],
+        help="the library that encodes; auto is gigatoken where it returns the same tokens and masks, else the "
+        "reference (default: auto)",
+    )
     data.add_argument(
         "--seq-length",
         type=int,
@@ -84,6 +89,14 @@ def run(options: argparse.Namespace) -> int:
         outputs=[
             {"prefix": split.prefix, "documents": split.statistics.conversations, "tokens": split.statistics.tokens}
             for split in report.splits
+        ],
+        exports=[
+            {
+                "path": export.path,
+                "kind": export.kind,
+                "rows": sum(split.rows for split in export.content.splits.values()),
+            }
+            for export in report.exports
         ],
     )
     return 0
@@ -166,10 +179,11 @@ def describe_instruct(report: InstructReport) -> str:
 
 def _describe_export(export: MadeExport) -> list[str]:
     was_there = ", already complete" if export.already_complete else ""
-    lines = [f"{os.path.relpath(export.path)}/: export {export.kind}{was_there}"]
+    lines = [f"{export.path}/: export {export.kind}{was_there}"]
     for name, split in export.content.splits.items():
         learnt = "" if split.targets is None else f", {split.tokens:,} tokens, {split.targets:,} targets"
-        lines.append(f"  {name}: {count(split.rows, 'row')}{learnt}")
+        left_out = f", {split.left_out:,} left out, which it would misread" if split.left_out else ""
+        lines.append(f"  {name}: {count(split.rows, 'row')}{learnt}{left_out}")
     return lines
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from dsindex.tracing.origins import SourceLine
     from workflows.jobs.trace import BackwardReport, ForwardReport, ShownPart, TracedDocument
 
 DESCRIPTION = """\
@@ -147,7 +146,7 @@ def describe_backward(report: BackwardReport) -> str:
 
 
 def _describe_part(part: ShownPart) -> list[str]:
-    line = f"  {part.prefix}, document {part.document}, tokens {part.begin}:{part.end}{_describe_source(part.source)}"
+    line = f"  {part.prefix}, document {part.document}, tokens {part.begin}:{part.end}{_describe_origin(part)}"
     more = "…" if part.end - part.begin > len(part.tokens) else ""
     if not part.tokens:
         return [line]
@@ -162,7 +161,7 @@ def _describe_part(part: ShownPart) -> list[str]:
 def _describe_document(document: TracedDocument, num_samples: int) -> list[str]:
     head = (
         f"{document.prefix}, document {document.document}: {count(document.num_tokens, 'token')}"
-        f"{_describe_source(document.source)}"
+        f"{_describe_origin(document)}"
     )
     if not document.occurrences:
         return [head, f"  in none of the {count(num_samples, 'sample')}"]
@@ -175,8 +174,9 @@ def _describe_document(document: TracedDocument, num_samples: int) -> list[str]:
     ]
 
 
-def _describe_source(source: SourceLine | None) -> str:
-    return "" if source is None else f", from {source.path}, line {source.line}"
+def _describe_origin(of: ShownPart | TracedDocument) -> str:
+    part = "" if of.part is None else f", document {of.part.document} of {of.part.prefix}"
+    return part if of.source is None else f"{part}, from {of.source.path}, line {of.source.line}"
 
 
 def _place(step: int | None, rank: int | None) -> str:

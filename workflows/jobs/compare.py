@@ -16,8 +16,8 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.pbin import PbinDocuments
 from dsindex.errors import DsindexError, FormatError, InputError
-from dsindex.shards.provenance import read_source
 from dsindex.text.tokenizer import load_tokenizer
+from dsindex.tracing.merged import find_document_origins
 from workflows.state.manifest import read_manifest
 
 if TYPE_CHECKING:
@@ -216,14 +216,13 @@ def _excerpt(side: Side, dataset: Dataset, number: int | None, token: int, token
 
 def _find_source(side: Side, number: int | None) -> str | None:
     """Return the input and the line of a document."""
-    path = f"{side.path.removesuffix(PBIN_SUFFIX)}.provenance.parquet"
-    if number is None or side.content is None or not os.path.exists(path):
+    if number is None or side.content is None:
         return None
     try:
-        source = read_source(path, number)
-        return f"{side.content.inputs[source.input].path}, line {source.line:,}"
-    except (DsindexError, IndexError):
+        [origin], _ = find_document_origins(side.path.removesuffix(PBIN_SUFFIX), side.num_documents, [number])
+    except FormatError:
         return None  # a damaged file, which `dsindex verify` names, does not matter for the tokens
+    return None if origin.source is None else f"{origin.source.path}, line {origin.source.line:,}"
 
 
 def _decode(side: Side, tokens: object, tokenizer: str | None) -> str | None:

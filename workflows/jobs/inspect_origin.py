@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError, FormatError
+from dsindex.readable import input_status, is_there
 from dsindex.shards.provenance import read_source
 from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.recorded_tokenizer import find_tokenizer
 from dsindex.text.tokenizer import load_tokenizer
+from dsindex.tracing.merged import PartDocument, find_parts, part_number
 from workflows.state.manifest import read_manifest
 from workflows.state.publishing import PROVENANCE_SUFFIX
 from workflows.verification.recorded_tokenizer import name_tokenizer
@@ -45,6 +47,8 @@ class Origin:
     manifest: Manifest | None = None
     tokenizer: Tokenizer | None = None
     has_provenance: bool = False
+    has_parts: bool = False
+    """Whether it was merged from datasets, which may have provenance."""
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
@@ -56,7 +60,21 @@ class Origin:
 
     def without_provenance(self) -> Origin:
         """Return the same origin without the lines of documents."""
-        return replace(self, has_provenance=False)
+        return replace(self, has_provenance=False, has_parts=False)
+
+    def part_of(self, document: int) -> PartDocument | None:
+        """Return the document in the dataset that was merged into this one; None if it was not merged.
+
+        Raises:
+            FormatError: If a manifest is damaged.
+        """
+        if not self.has_parts or self.manifest is None:
+            return None
+        parts = find_parts(self.prefix, self.manifest.content.documents)
+        part = parts[part_number(parts, document)]
+        if part.is_whole:
+            return None
+        return PartDocument(prefix=part.prefix, document=document - part.first_document)
 
     def source_of(self, document: int) -> DocumentSource | None:
         """Return the record that a document was made from; None if it is not recorded.
@@ -64,6 +82,9 @@ class Origin:
         Raises:
             FormatError: If the provenance is damaged or belongs to another dataset.
         """
+        part = self.part_of(document)
+        if part is not None:
+            return _origin_of_part(part.prefix).source_of(part.document)
         if not self.has_provenance or self.manifest is None:
             return None
         path = f"{self.prefix}.{PROVENANCE_SUFFIX}"
@@ -101,15 +122,30 @@ def find_origin(prefix: str, tokenizer_model: str | None) -> Origin:
         return Origin(prefix=prefix, tokenizer=given, findings=[str(error)])
     tokenizer, notes = _choose_tokenizer(prefix, manifest, tokenizer_model)
     has_provenance = os.path.isfile(f"{prefix}.{PROVENANCE_SUFFIX}")
-    if manifest is not None and not has_provenance:
+    has_parts = not has_provenance and manifest is not None and _is_merged(manifest)
+    if manifest is not None and not has_provenance and not has_parts:
         notes.append("no provenance: it is not recorded from which line each document comes")
     return Origin(
         prefix=prefix,
         manifest=manifest,
         tokenizer=tokenizer,
         has_provenance=has_provenance,
+        has_parts=has_parts,
         facts={} if manifest is None else _facts(manifest),
         notes=notes,
+    )
+
+
+def _is_merged(manifest: Manifest) -> bool:
+    """Tell whether a dataset was merged from others, as `find_parts` does."""
+    inputs = manifest.content.inputs
+    return manifest.content.account is None and bool(inputs) and all(entry.documents is not None for entry in inputs)
+
+
+def _origin_of_part(prefix: str) -> Origin:
+    """Return the origin of a dataset that was merged, for the lines of its documents."""
+    return Origin(
+        prefix=prefix, manifest=read_manifest(prefix), has_provenance=os.path.isfile(f"{prefix}.{PROVENANCE_SUFFIX}")
     )
 
 
@@ -178,11 +214,13 @@ def _problem_of(manifest: Manifest, number: int) -> str | None:
     recorded = manifest.content.inputs[number]
     path = recorded.path
     absolute = manifest.run.plan["inputs"]
-    if not os.path.isfile(path) and number < len(absolute):
+    if not is_there(path) and number < len(absolute):
         path = absolute[number][0]
     try:
-        if recorded.size_bytes is not None and os.path.getsize(path) != recorded.size_bytes:
-            return f"changed: it had {recorded.size_bytes:,} bytes and has {os.path.getsize(path):,}"
+        status = input_status(path)
+        path = status.path
+        if recorded.size_bytes is not None and status.size_bytes != recorded.size_bytes:
+            return f"changed: it had {recorded.size_bytes:,} bytes and has {status.size_bytes:,}"
         if recorded.fingerprint is not None and fingerprint_input(path) != recorded.fingerprint:
             return "changed: it has the same size and other content"
     except (OSError, DsindexError):

@@ -8,7 +8,7 @@ their `.idx` exists, the others are complete.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,12 +17,11 @@ import xxhash
 
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.instruction.block_files import PackingResult, PackingTask, write_packing
+from dsindex.instruction.recipe import make_recipe
 from dsindex.instruction.shards import (
     MASK_DTYPE,
     InstructionSettings,
     encode_shard,
-    make_instruction_encoder,
-    make_recipe,
     split_names,
     split_prefix,
     text_key,
@@ -55,6 +54,10 @@ if TYPE_CHECKING:
     from workflows.state.manifest import Content, RecordCounts, RecordedPacking, Run
 
     Results = Sequence[tuple[ShardTask, ShardResult]]
+
+
+THREADS_UP_TO_BYTES = 8 << 20
+"""Text that is encoded in this process: one CPU encodes it in the time that worker processes take to start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +113,8 @@ class _Instruct:
         self._config = config
         self._reporter = reporter
         self._work_dir = work_folder_path(config)
-        self._source = open_source(as_text_config(config), append_eod=False, reporter=reporter)
-        tokenizer = self._source.tokenizer
+        source = open_source(as_text_config(config), append_eod=False, reporter=reporter)
+        tokenizer = source.tokenizer
         self._dtype = dtype_for_vocabulary(tokenizer.vocabulary_size)
         self._splits = [
             SplitOutputs(split=split, config=config, work_dir=self._work_dir, dtype=self._dtype)
@@ -120,8 +123,9 @@ class _Instruct:
         self._outputs = [
             Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES) for split in self._splits for prefix in split.prefixes
         ]
-        self._recipe = make_recipe(instruction, tokenizer, config.tokenizer_model)
-        make_instruction_encoder(self._recipe)  # reports wrong tokens, patterns and templates before work begins
+        # Reports wrong tokens, patterns and templates before work begins.
+        self._recipe = make_recipe(instruction, tokenizer, config.tokenizer_model, engine=source.engine)
+        self._source = replace(source, engine=self._recipe.engine)
         self._instruction = orjson.loads(self._recipe.config)
         self._chat_files = xxhash.xxh3_64_hexdigest(
             orjson.dumps([self._recipe.special_tokens, self._recipe.chat_templates])
@@ -158,7 +162,8 @@ class _Instruct:
                 for prefix in split.former_packings()
             ),
             input_bytes=source.total_bytes,
-            holds_gil=True,
+            # What starts and loads a process, threads have done before.
+            holds_gil=source.text_bytes > THREADS_UP_TO_BYTES,
             engine=source.engine,
             notes=source.first_notes(),
             require_same_inputs=partial(require_recorded_inputs, source.inputs),

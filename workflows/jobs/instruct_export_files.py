@@ -77,7 +77,8 @@ class ExportFiles:
         for folder in {os.path.dirname(task.name) for task in missing}:
             make_folder(os.path.join(self.folder.partial, folder))
         self.reporter.stage("export", total=len(tasks), unit="files")
-        self.reporter.advance(len(kept), fresh=False)
+        if kept:
+            self.reporter.advance(len(kept), tasks=len(kept), fresh=False)
         found = dict(kept)
         for file in self._run(self._calls(function, [(task,) for task in missing], "export")):
             self.folder.record([file])

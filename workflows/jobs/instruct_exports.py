@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError, FormatError
-from dsindex.exports.megatron_sft import SUFFIX, MessagesTask, SplitLines
+from dsindex.exports.megatron_sft import SUFFIX, MessagesTask, RecordReading, SplitLines
 from dsindex.exports.source import Counts, ExportedSequences, SequenceSource
 from workflows.execution.dispatch import DispatchStatistics, RetryPolicy
 from workflows.jobs.instruct_export_files import ExportFiles
@@ -62,7 +62,7 @@ class MadeExport:
 
     kind: ExportKind
     path: str
-    """Its folder."""
+    """Its folder, below the prefix as it was given."""
     content: ExportContent
     already_complete: bool
 
@@ -125,14 +125,14 @@ class InstructExports:
 
     def _path(self, kind: ExportKind) -> str:
         length = f"_{self._config.seq_length}" if kind == "bridge" else ""
-        return f"{self._prefix}_{FOLDERS[kind]}{length}"
+        return f"{self._config.output_prefix}_{FOLDERS[kind]}{length}"
 
     def _others(self) -> list[str]:
         """Return the folders of exports that this job does not make."""
         names = re.compile(rf"({'|'.join(FOLDERS.values())})(_[0-9]+)?")
         found = glob.glob(f"{glob.escape(self._prefix)}_*/")
         paths = [path.rstrip("/") for path in sorted(found)]
-        known = set(self._paths.values())
+        known = set(map(os.path.abspath, self._paths.values()))
         return [path for path in paths if path not in known and names.fullmatch(path.removeprefix(f"{self._prefix}_"))]
 
     def _remove_if_old(self, path: str, contents: Mapping[str, Content]) -> None:
@@ -160,8 +160,8 @@ class InstructExports:
 
     def _make(self, kind: ExportKind, path: str, contents: Mapping[str, Content], executor: Executor) -> MadeExport:
         began = time.time()
-        folder = ExportFolder(path=path, plan=self._plan(kind, contents))
-        with hold_lock(f"{path}.dsindex-lock", what=f"the export {path}"):
+        folder = ExportFolder(path=os.path.abspath(path), plan=self._plan(kind, contents))
+        with hold_lock(f"{folder.path}.dsindex-lock", what=f"the export {path}"):
             finished = None if self._config.fresh else folder.find_finished()
             if finished is not None:
                 return MadeExport(kind=kind, path=path, content=finished.content, already_complete=True)
@@ -201,8 +201,11 @@ class InstructExports:
             settings["seq-length"] = self._config.seq_length
         if kind == "sft":
             first = contents[self._splits[0].prefixes[0]]
-            settings["record_format"] = self._instruction.record_format
-            settings["role_mapping"] = dict(self._instruction.role_mapping)
+            settings["on-bad-record"] = self._config.on_bad_record
+            reading = self._instruction.model_dump(
+                mode="json", include={"record_format", "role_mapping", "learn", "assistant_role"}
+            )
+            settings |= reading
             settings["inputs"] = [[file.size_bytes, file.fingerprint] for file in first.inputs]
         return Plan(settings=settings, inputs=())
 
@@ -223,8 +226,13 @@ class InstructExports:
                 )
                 for split in self._splits
             ),
-            record_format=self._instruction.record_format,
-            roles=tuple(self._instruction.role_mapping.items()),
+            reading=RecordReading(
+                record_format=self._instruction.record_format,
+                roles=tuple(self._instruction.role_mapping.items()),
+                learn=self._instruction.learn,
+                assistant_role=self._instruction.assistant_role,
+            ),
+            leave_out=self._config.on_bad_record == "quarantine",
             folder=folder,
         )
 
@@ -281,9 +289,11 @@ def _count_splits(kind: ExportKind, names: Sequence[str], written: Sequence[Writ
     splits = {}
     for name in names:
         total = Counts()
-        for file in written:
-            if len(names) == 1 or file.file.name.startswith(name):
-                total += file.counts
-        counts = {"rows": total.rows} if kind == "sft" else asdict(total)
-        splits[name] = ExportedSplit(**counts)
+        own = [file for file in written if len(names) == 1 or file.file.name.startswith(name)]
+        for file in own:
+            total += file.counts
+        if kind == "sft":
+            splits[name] = ExportedSplit(rows=total.rows, left_out=sum(file.left_out for file in own))
+        else:
+            splits[name] = ExportedSplit(**asdict(total))
     return splits

@@ -31,6 +31,8 @@ class InstructConfig(RecordsConfig):
 
     largest_shard: ClassVar[int] = 8 << 20
     """Smaller than a build's: a worker encodes about 1 MB/s, so a shard of 64 MiB would take a minute."""
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto"
+    """`auto` is gigatoken where it returns the same tokens and masks."""
     seq_length: int | None = Field(default=None, ge=2, le=2**27)
     """Pack conversations into blocks of this many tokens; None: write no packing."""
     split: Annotated[tuple[float, float, float] | None, BeforeValidator(parse_shares)] = None
@@ -64,9 +66,6 @@ class InstructConfig(RecordsConfig):
 
 
 def as_text_config(config: InstructConfig) -> TextConfig:
-    """Return the options of a job that tokenizes with the reference, without the post-processor.
-
-    Masks need the offsets of tokens, which only the `tokenizers` engine returns.
-    """
+    """Return the options of a job that tokenizes without the post-processor."""
     shared: dict[str, Any] = {name: getattr(config, name) for name in RecordsConfig.model_fields}
-    return TextConfig(**shared, engine="reference", tokenizer_hf_no_include_special_tokens=True)
+    return TextConfig(**shared, engine=config.engine, tokenizer_hf_no_include_special_tokens=True)

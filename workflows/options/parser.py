@@ -177,7 +177,7 @@ class _Value(argparse.Action):
     ) -> None:
         if option_string is not None and self._before is not None and self._before[0] is namespace:
             before = self._before[1]
-            if not isinstance(values, list):
+            if not isinstance(values, list) or isinstance(self.nargs, int):
                 message = f"expected once, got {str(before)!r} and then {str(values)!r}; leave one out"
                 raise argparse.ArgumentError(self, message)
             values = [*before, *values]

@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from workflows.progress.snapshot import Snapshot
 
 MOST_POINTS = 240
-SERIES_FIELDS = ("seconds", "done", "tokens", "retries", "lost_workers")
-"""What each point has, in this order, counted from the beginning of the stage."""
+SERIES_FIELDS = ("seconds", "done", "retries", "lost_workers")
+"""What each point has, in this order; the first one is the beginning, with the work that an earlier run had done."""
 
-Point = tuple[float, int, int, int, int]
+Point = tuple[float, int, int, int]
 
 
 class Series:
@@ -30,12 +30,12 @@ class Series:
             snapshot: The stage; another one than before begins anew.
             last: Whether the stage has ended, so that the point is kept in any case.
         """
-        if snapshot.stage != self._stage or (self._points and snapshot.seconds < self._points[-1][0]):
-            self._stage, self._points, self._step = snapshot.stage, [], 0.0
-        before = self._points[-1][0] if self._points else None
-        if last or before is None or snapshot.seconds - before >= self._step:
-            point = (snapshot.seconds, snapshot.done, snapshot.tokens, snapshot.retries, snapshot.lost_workers)
-            self._points.append((round(point[0], 3), *point[1:]))
+        if snapshot.stage != self._stage or (snapshot.seconds < self._points[-1][0]):
+            kept = snapshot.done - round(snapshot.average_speed * snapshot.seconds)
+            self._stage, self._points, self._step = snapshot.stage, [(0.0, max(0, kept), 0, 0)], 0.0
+        if last or snapshot.seconds - self._points[-1][0] >= self._step:
+            seconds = round(snapshot.seconds, 3)
+            self._points.append((seconds, snapshot.done, snapshot.retries, snapshot.lost_workers))
         if len(self._points) > MOST_POINTS:
             self._points = [*self._points[:-1:2], self._points[-1]]
             self._step = 1.5 * self._points[-1][0] / len(self._points)

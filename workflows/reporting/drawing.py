@@ -6,6 +6,7 @@ screens, since letters must not shrink with the picture.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree as ET
@@ -13,6 +14,7 @@ from xml.etree import ElementTree as ET
 from markupsafe import Markup
 
 from dsindex.datasets.tensors import MissingPackageError
+from dsindex.inspection.borders import show_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +34,9 @@ _ATTRIBUTES = frozenset(
         *("stroke-linecap", "stroke-linejoin", "opacity", "display", "text-anchor", "font-size", "font-weight"),
     }
 )
+_DEFAULTS = frozenset({("opacity", "1"), ("stroke-width", "1"), ("transform", "translate(0,0)")})
+_NO_XML = re.compile("[\ufffe\uffff]")
+_DECIMALS = re.compile(r"-?\d+\.\d{2,}")
 
 
 class Drawing(NamedTuple):
@@ -72,7 +77,7 @@ def _draw(specification: dict[str, Any]) -> Figure:
     import vl_convert
 
     svg = vl_convert.vegalite_to_svg(
-        {"$schema": VEGA_LITE, "background": None, "padding": 2, "config": _CONFIG, **specification},
+        {"$schema": VEGA_LITE, "background": None, "padding": 2, "config": _CONFIG, **_shown(specification)},
         vl_version="5.21",
         allowed_base_urls=[],
     )
@@ -82,18 +87,31 @@ def _draw(specification: dict[str, Any]) -> Figure:
     return Figure(width=float(root.get("width", "0")), height=float(root.get("height", "0")), content=Markup(inner))
 
 
+def _shown(value: Any) -> Any:  # noqa: ANN401 - a specification or a part of it
+    """Return a specification whose texts have no characters that XML lacks, which would end the process."""
+    if isinstance(value, str):
+        return _NO_XML.sub("\ufffd", show_text(value))
+    if isinstance(value, list):
+        return [_shown(each) for each in value]
+    return {name: _shown(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
 def _clean(element: ET.Element) -> None:
-    """Keep only shapes, texts and how they look; names of elements lose their namespace, as in HTML."""
+    """Keep only shapes, texts and how they look, in few bytes; names of elements lose their namespace, as in HTML."""
     element.tag = element.tag.rpartition("}")[2]
-    for name in set(element.keys()) - _ATTRIBUTES:
-        del element.attrib[name]
+    is_background = element.get("class") == "background" and not {"fill", "stroke"} & set(element.keys())
+    for name, value in list(element.items()):
+        if name not in _ATTRIBUTES or (name, value) in _DEFAULTS:
+            del element.attrib[name]
+        elif name in {"d", "transform"}:
+            element.set(name, _DECIMALS.sub(lambda match: f"{float(match[0]):.1f}", value))
     for child in list(element):
         _clean(child)
-        is_nothing = child.get("display") == "none" or (
-            child.tag in {"path", "g"} and not child.get("d") and not len(child)
-        )
-        if child.tag not in _TAGS or is_nothing:
+        is_nothing = child.get("display") == "none" or (child.tag == "g" and not len(child))
+        if child.tag not in _TAGS or is_nothing or (child.tag == "path" and not child.get("d")):
             element.remove(child)
+    if is_background:
+        element.set("d", "")
 
 
 _CONFIG: dict[str, Any] = {

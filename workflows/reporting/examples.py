@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from markupsafe import escape
+
 from dsindex.amounts import count
 from dsindex.inspection.borders import show_text, text_of
 from workflows.reporting.amounts import number
 from workflows.reporting.model import Example
+from workflows.reporting.shown import show_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +27,7 @@ BEGINNING_TOKENS = 64
 TOKENS_PER_BYTE = 1.5
 """Tokens decoded for each byte that an example may have; some tokens have no text."""
 LONGEST_EXAMPLE = 4000
-"""Bytes of an example, at most."""
+"""Bytes of an example on the page, at most."""
 
 
 class DocumentTexts:
@@ -121,7 +124,7 @@ def make_examples(
     for document, kinds in chosen.items():
         max_tokens = int(most_bytes * TOKENS_PER_BYTE)
         text = texts.text(document, max_tokens)
-        short = cut_text(text, most_bytes)
+        short = cut_to_fit(text, most_bytes)
         source = source_of(document)
         facts = [source] if source is not None else []
         facts += [f"{number(copies[document])} copies"] if document in copies else []
@@ -136,6 +139,17 @@ def make_examples(
             )
         )
     return tuple(examples)
+
+
+def cut_to_fit(text: str, most_bytes: int) -> str:
+    """Return the beginning of a text that takes at most so many bytes on the page, with its escapes."""
+    room = most_bytes
+    while True:
+        short = cut_text(text, room)
+        size = len(escape(show_lines(short)).encode())
+        if size <= most_bytes:
+            return short
+        room = room * most_bytes // (size + 1)
 
 
 def cut_text(text: str, most_bytes: int) -> str:

@@ -45,8 +45,9 @@
       }
       const last = Math.min(first + PAGE, found.length);
       status.textContent = found.length ? `${number(first + 1)} to ${number(last)} of ${number(found.length)}` : "none found";
-      back.disabled = first === 0;
-      next.disabled = last >= found.length;
+      // Not `disabled`, which would take the focus from the keyboard.
+      back.setAttribute("aria-disabled", String(first === 0));
+      next.setAttribute("aria-disabled", String(last >= found.length));
     };
     const leaf = (pages) => {
       first += pages * PAGE;

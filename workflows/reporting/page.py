@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from dsindex.inspection.borders import show_text
+from workflows.reporting.shown import show_lines
 
 if TYPE_CHECKING:
     from workflows.reporting.model import Page
@@ -26,7 +26,6 @@ FOLDER = Path(__file__).parent
 _HEAD = b"<!DOCTYPE html>\n<!-- dsindex report 1, xxh3_128 %s -->\n"
 _KNOWN_HEAD = re.compile(_HEAD % rb"([0-9a-f]{32})")
 HEAD_BYTES = len(_HEAD % (b"0" * 32))
-_KEPT = re.compile("([\n\t])")
 
 
 def write_page(page: Page) -> bytes:
@@ -60,4 +59,4 @@ def _finalize(value: object) -> object:
     """Return a value in a form for the page; the template escapes it afterwards unless it is markup."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
-    return "".join(part if part in {"\n", "\t"} else show_text(part) for part in _KEPT.split(value))
+    return show_lines(value)

@@ -6,14 +6,15 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from workflows.reporting.amounts import number, percent
+from workflows.reporting.bars import LONG_LABEL, shorten
 from workflows.reporting.drawing import COLOURS, DASHES, NARROW, draw
-from workflows.reporting.model import Picture, Table
+from workflows.reporting.model import Picture, Table, distinct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dsindex.reporting.lengths import LengthBin
-    from workflows.reporting.run import StageRecord
+    from workflows.reporting.stages import StageRecord
 
 
 _LABELS = {
@@ -60,8 +61,8 @@ def draw_lengths(bins: Sequence[LengthBin]) -> Picture:
     return Picture(
         title="Lengths of documents",
         description=(
-            f"Most documents, {percent(most.documents, documents)}, have {_range(most)} tokens; most tokens, "
-            f"{percent(heaviest.tokens, tokens)}, are in documents of {_range(heaviest)} tokens."
+            f"The largest group of documents, {percent(most.documents, documents)}, has {_range(most)} tokens; the "
+            f"largest share of tokens, {percent(heaviest.tokens, tokens)}, in documents of {_range(heaviest)}."
         ),
         drawing=draw(
             lambda width: {
@@ -92,6 +93,7 @@ def draw_lengths(bins: Sequence[LengthBin]) -> Picture:
 
 def draw_lengths_of_many(bins: Mapping[str, Sequence[LengthBin]]) -> Picture:
     """Return lines of the share of tokens by length, one for each dataset."""
+    bins = dict(zip(distinct([shorten(name, LONG_LABEL) for name in bins]), bins.values(), strict=True))
     totals = {name: sum(each.tokens for each in own) for name, own in bins.items()}
     edges = sorted({each.begin for own in bins.values() for each in own})
     shares = {name: {each.begin: each.tokens / totals[name] for each in own} for name, own in bins.items()}
@@ -167,7 +169,7 @@ def draw_ranks(counts: Sequence[int]) -> Picture:
             "width": width,
             "height": 200,
             "data": {"values": values},
-            "mark": {"type": "line", "point": {"fill": COLOURS[0], "size": 8}},
+            "mark": "line",
             "encoding": {
                 "x": {
                     "field": "rank",
@@ -204,7 +206,8 @@ def draw_throughput(stage: StageRecord) -> Picture:
     """Return the speed of a stage over its time, with marks where tasks were retried or workers lost."""
     speeds, events = stage.speeds(), stage.events()
     scale, unit = _unit_of(max((speed for _, _, speed in speeds), default=0.0), stage.unit)
-    values = [{"t": time, "speed": speed / scale} for begin, end, speed in speeds for time in (begin, end)]
+    values = [{"t": begin, "speed": speed / scale} for begin, _, speed in speeds]
+    values.append({"t": speeds[-1][1], "speed": speeds[-1][2] / scale})
     marks = [{"t": time, "what": what} for time, what in events]
 
     def chart(width: int) -> dict[str, Any]:
@@ -212,11 +215,22 @@ def draw_throughput(stage: StageRecord) -> Picture:
             "field": "t",
             "type": "quantitative",
             "scale": {"domain": [0, stage.seconds], "nice": False},
-            "axis": {"title": "seconds", "grid": False, "format": "~s"},
+            "axis": {
+                "title": "seconds",
+                "grid": False,
+                "tickCount": 5 if width == NARROW else 10,
+                "labelOverlap": True,
+            },
         }
         line = {
             "data": {"values": values},
-            "mark": {"type": "area", "fill": COLOURS[0], "fillOpacity": 0.25, "line": {"stroke": COLOURS[0]}},
+            "mark": {
+                "type": "area",
+                "interpolate": "step-after",
+                "fill": COLOURS[0],
+                "fillOpacity": 0.25,
+                "line": {"stroke": COLOURS[0]},
+            },
             "encoding": {
                 "x": x,
                 "y": {

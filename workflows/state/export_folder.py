@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from dsindex.errors import FormatError, OutputError
+from dsindex.exports.reading import EXPORT_MANIFEST
 from dsindex.exports.source import WrittenFile
 from dsindex.json_text import decode_json, encode_json
 from dsindex.storage import digest_file, make_folder, output_error, sync_folder, write_whole
-from workflows.state.export_manifest import EXPORT_MANIFEST, read_export_manifest
+from workflows.state.export_manifest import read_export_manifest
 from workflows.state.identity import Plan
 from workflows.state.partial_files import partial_path
 
@@ -38,6 +39,8 @@ _OWN_FILE = re.compile(
     r"((train|validation|test|data)[-.][a-z0-9.-]*|(state|dataset_info|dataset_dict|packed_metadata)\.json"
     rf"|{re.escape(EXPORT_MANIFEST)}|{re.escape(PROGRESS_FILE)})(\.[0-9a-f]{{32}}\.tmp)?"
 )
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp$")
+"""The ending that dsindex.storage.atomic_writer adds to a name while it writes the file."""
 _REMEDY = "move it away, or choose another --output-prefix"
 
 
@@ -116,6 +119,7 @@ class ExportFolder:
             OutputError: If a file there is not one that dsindex wrote, or a folder cannot be renamed.
         """
         require_own(self.path)
+        self._remove_temporary()
         write_whole(os.path.join(self.partial, EXPORT_MANIFEST), manifest.encode())
         replaced = f"{self.path}.{self.plan.plan_id}.replaced"
         try:
@@ -127,6 +131,13 @@ class ExportFolder:
         except OSError as error:
             raise output_error(self.path, error) from error
         _remove_leftover(replaced)
+
+    def _remove_temporary(self) -> None:
+        """Remove the files that killed workers left unfinished."""
+        for name in list(_files(self.partial)):
+            if _TEMPORARY.search(name):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self.partial, name))
 
 
 def remove_export(path: str) -> None:

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dsindex.errors import FormatError
+from dsindex.exports.reading import EXPORT_MANIFEST
 from dsindex.json_text import decode_json, encode_json
 from workflows.state.manifest import LARGEST_MANIFEST_BYTES, Count, Run
 
-EXPORT_MANIFEST = "export.manifest.json"
 EXPORT_FORMAT = "dsindex export 1"
 
 FileName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*(/[a-z0-9][a-z0-9_.-]*)?$")]
@@ -33,9 +33,11 @@ class ExportedFile(_Part):
 
 
 class ExportedSplit(_Part):
-    """The rows of a split and what they hold; JSON lines have rows alone."""
+    """The rows of a split and what they hold; JSON lines have only the first two counts."""
 
     rows: Count
+    left_out: Count | None = None
+    """Conversations of the split that the reader would misread."""
     sequences: Count | None = None
     tokens: Count | None = None
     trainable: Count | None = None

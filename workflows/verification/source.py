@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from dsindex.checks.source import SourceInput, SourceRange, SourceSettings, lay_out_range
 from dsindex.errors import InputError
+from dsindex.readable import input_status, is_there
 from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.forms import TextPart
 from dsindex.text.parts import read_part
@@ -212,10 +213,11 @@ def _find_inputs(
     for number, file in enumerate(recorded):
         path = file.path
         is_piped = path == STANDARD_INPUT
-        if (is_piped or not os.path.isfile(path)) and number < len(absolute):
+        if (is_piped or not is_there(path)) and number < len(absolute):
             path = absolute[number]
         try:
-            size_bytes = os.path.getsize(path)
+            status = input_status(path)
+            path, size_bytes = status.path, status.size_bytes
             fingerprint = fingerprint_input(path)
             form = detect_form(path, shown_as=file.path, wanted=cast("InputFormat", file.format or "jsonl"))
         except OSError as error:

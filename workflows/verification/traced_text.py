@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, cast
 
 from dsindex.errors import InputError, TokenizerError
+from dsindex.readable import input_status, is_there
 from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.tokenizer import decode, load_tokenizer
 from workflows.state.input_paths import STANDARD_INPUT
@@ -85,15 +85,17 @@ class TracedTexts:
     def _find_input(self, manifest: Manifest, number: int) -> str | None:
         recorded, planned = manifest.content.inputs[number], manifest.run.plan["inputs"]
         path = recorded.path
-        if (path == STANDARD_INPUT or not os.path.isfile(path)) and number < len(planned):
+        if (path == STANDARD_INPUT or not is_there(path)) and number < len(planned):
             path = str(planned[number][0])
         was = "lines are those that it had when the dataset was made from it"
-        if not os.path.isfile(path):
+        if not is_there(path):
             if recorded.path != STANDARD_INPUT:
                 self._notes[f"{path}: this input is not there any more; {was}"] = None
             return None
         try:
-            same = os.path.getsize(path) == recorded.size_bytes and fingerprint_input(path) == recorded.fingerprint
+            status = input_status(path)
+            path = status.path
+            same = status.size_bytes == recorded.size_bytes and fingerprint_input(path) == recorded.fingerprint
         except (OSError, InputError) as error:
             self._notes[f"{path}: this input cannot be read ({error}); {was}"] = None
             return None
