@@ -28,6 +28,8 @@ CONNECT_SECONDS = 5
 _PAGE_ENTRIES = 1000
 _PLAIN_WEB_PATH = re.compile(r"[A-Za-z0-9._/-]*")
 """Paths that are the same in any encoding."""
+_PREFIXES = ("AWS_", "GOOGLE_", "AZURE_")
+"""Beginnings of the variables by which obstore finds credentials and servers."""
 _REMEMBERED_HEADS = 4096
 _heads: OrderedDict[tuple[str, ObjectIdentity], bytes] = OrderedDict()
 """The first bytes of the objects that were looked at last: small ones are read once."""
@@ -188,8 +190,14 @@ def _web_store(base: str, query: str) -> Any:  # noqa: ANN401 - obstore's store
     )
 
 
-@functools.lru_cache(64)
 def _bucket_store(scheme: str, bucket: str, access: Access) -> Any:  # noqa: ANN401 - obstore's store
+    """Return the store of a bucket, another one if the environment has changed, as it may in a notebook."""
+    settings = frozenset((name, value) for name, value in os.environ.items() if name.startswith(_PREFIXES))
+    return _make_bucket_store(scheme, bucket, access, hash(settings))
+
+
+@functools.lru_cache(64)
+def _make_bucket_store(scheme: str, bucket: str, access: Access, _environment: int) -> Any:  # noqa: ANN401
     import_obstore(f"{scheme}://{bucket}")
     from obstore.store import AzureStore, GCSStore, S3Store
 

@@ -184,6 +184,8 @@ class _Handler(BaseHTTPRequestHandler):
         after = query.get("continuation-token", [""])[0]
         keys = sorted(name.partition("/")[2] for name in store.objects if name.startswith(f"{bucket}/"))
         keys = [key for key in keys if key.startswith(prefix) and key > after]
+        if query.get("delimiter"):
+            keys = [key for key in keys if "/" not in key[len(prefix) :]]
         page, rest = keys[: store.page_size], keys[store.page_size :]
         entries = []
         for key in page:
