@@ -139,6 +139,8 @@ def _get(
 
 def _identity(url: ObjectUrl, meta: Any) -> ObjectIdentity:  # noqa: ANN401 - obstore's ObjectMeta
     version, modified = meta["e_tag"], meta["last_modified"]
+    if version is not None and not version.startswith(('"', "W/")):
+        version = f'"{version}"'  # listings of Azure have them without quotes
     if version is None and modified is not None and modified.timestamp() > 0:
         version = f"modified {modified.isoformat()}"
     if version is None:
@@ -179,6 +181,11 @@ _CLIENT: dict[str, Any] = {
 _NO_RETRIES: dict[str, Any] = {"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_SECONDS)}
 
 
+def _client(variable: str) -> dict[str, Any]:
+    """Return the client's options, which allow servers without encryption if an environment variable says so."""
+    return {**_CLIENT, "allow_http": os.environ.get(variable, "").lower() == "true"}
+
+
 @functools.lru_cache(64)
 def _web_store(base: str, query: str) -> Any:  # noqa: ANN401 - obstore's store
     from obstore.store import HTTPStore
@@ -202,9 +209,9 @@ def _make_bucket_store(scheme: str, bucket: str, access: Access, _environment: i
     from obstore.store import AzureStore, GCSStore, S3Store
 
     if scheme == "gs":
-        return GCSStore(bucket, client_options=_CLIENT, retry_config=_NO_RETRIES)
+        return GCSStore(bucket, client_options=_client("GOOGLE_ALLOW_HTTP"), retry_config=_NO_RETRIES)
     if scheme == "az":
-        return AzureStore(bucket, client_options=_CLIENT, retry_config=_NO_RETRIES)
+        return AzureStore(bucket, client_options=_client("AZURE_ALLOW_HTTP"), retry_config=_NO_RETRIES)
     environment = os.environ
     endpoint = (
         access.endpoint_url or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or None

@@ -125,6 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self.fail(404, "NoSuchBucket")
         if "list-type" in query:
             return self.list_objects(bucket, query)
+        if "restype" in query:
+            return self.list_blobs(name, query)
         if name not in store.objects:
             return self.fail(404, "NoSuchKey")
         return self.send_object(name, fault)
@@ -203,6 +205,25 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body.encode())))
         self.end_headers()
         self.wfile.write(body.encode())
+
+    def list_blobs(self, container: str, query: dict[str, list[str]]) -> None:
+        """Answer as Azure does, whose listings have ETags without quotes."""
+        store, blobs = self.server.store, []
+        for name in sorted(store.objects):
+            key = name.removeprefix(f"{container}/")
+            if key != name and key.startswith(query.get("prefix", [""])[0]):
+                etag, content = store.etag(name).strip('"'), store.objects[name]
+                size = content.stat().st_size if isinstance(content, Path) else len(content)
+                blobs.append(
+                    f"<Blob><Name>{escape(key)}</Name><Properties><Last-Modified>{formatdate(1.7e9, usegmt=True)}"
+                    f"</Last-Modified><Content-Length>{size}</Content-Length><Content-Type>text</Content-Type>"
+                    f"<Etag>{etag}</Etag></Properties></Blob>"
+                )
+        body = f"<EnumerationResults><Blobs>{''.join(blobs)}</Blobs><NextMarker/></EnumerationResults>".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
 
 class _Server(ThreadingHTTPServer):

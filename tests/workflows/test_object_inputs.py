@@ -176,10 +176,35 @@ def test_patterns_and_folders_are_listed_once(store: ObjectServer, pattern: str,
     assert store.count("list-type") == len(store.requests)  # sizes and ETags come with the listing
 
 
-def test_lists_name_objects(store: ObjectServer, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("store")
+def test_lists_name_objects(tmp_path: Path) -> None:
     (tmp_path / "list").write_text("s3://b/text.jsonl\n# more\ns3://b/gone.jsonl\n")
     with pytest.raises(InputError, match=r"list, line 3: s3://b/gone\.jsonl: cannot be read \(no such object"):
         find_inputs([], lists=[str(tmp_path / "list")])
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_other_clouds_are_read_and_listed(
+    folder: Path, store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    key = {
+        "gcs_base_url": store.url,
+        "disable_oauth": True,
+        "client_email": "",
+        "private_key": "",
+        "private_key_id": "",
+    }
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(key))
+    for name in ("GOOGLE_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "AZURE_SKIP_SIGNATURE"):
+        monkeypatch.setenv(name, "true")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    monkeypatch.setenv("AZURE_ENDPOINT", f"{store.url}/account")
+    store.public |= {"c", "account"}
+    content = (folder / "text.jsonl").read_bytes()
+    store.objects |= {"c/d/text.jsonl": content, "account/c/d/text.jsonl": content}
+    build(f"{scheme}://c/d/*.jsonl", tmp_path / "bucket")
+    build(str(folder / "text.jsonl"), tmp_path / "disk")
+    assert outputs(tmp_path / "bucket") == outputs(tmp_path / "disk")
 
 
 @pytest.mark.parametrize(
@@ -227,9 +252,7 @@ def test_source_is_found_again(store: ObjectServer, tmp_path: Path) -> None:
     assert not verify(prefix, against_source=True).is_whole
 
 
-def test_no_secret_is_written_or_shown(
-    folder: Path, store: ObjectServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_secret_is_written_or_shown(store: ObjectServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Neither the keys of the environment nor the signature of an address, in a build that works or one that fails."""
     store.objects["b/bad.jsonl"] = b'{"text": "good"}\nbad\n'
     for name in ("text.jsonl", "bad.jsonl"):
@@ -238,16 +261,8 @@ def test_no_secret_is_written_or_shown(
     query = "?X-Amz-Signature=9f86d081"
     listed.write_text(f"{store.url}/b/text.jsonl{query}\n")
     out = tmp_path / "out"
-    common = [
-        "--tokenizer-model",
-        str(OWN.plain_tokenizer),
-        "--executor",
-        "processes",
-        "--workers",
-        "1",
-        "--keep-shards",
-    ]
-    whole = ["--input", "s3://b/rows.parquet", "--input-list", str(listed)]
+    common = ["--tokenizer-model", str(OWN.plain_tokenizer), "--executor", "processes", "--workers", "1"]
+    whole = ["--input", "s3://b/rows.parquet", "--input-list", str(listed), "--keep-shards"]
     assert main(["build", *whole, *common, "--output-prefix", f"{out}/x"]) == 0
     assert main(["build", *whole, *common, "--output-prefix", f"{out}/x", "--log-json"]) == 0
     for options in ([], ["--on-bad-record", "quarantine"], ["--debug"]):
@@ -263,9 +278,7 @@ def test_no_secret_is_written_or_shown(
         assert not [name for name, text in texts.items() if secret.encode() in text]
 
 
-def test_signed_address_is_the_same_input_under_another_signature(
-    folder: Path, store: ObjectServer, tmp_path: Path
-) -> None:
+def test_signed_address_is_the_same_input_under_another_signature(store: ObjectServer, tmp_path: Path) -> None:
     store.signatures["b/text.jsonl"] = "sig=1"
     build(f"{store.url}/b/text.jsonl?sig=1", tmp_path)
     store.signatures["b/text.jsonl"] = "sig=2"
