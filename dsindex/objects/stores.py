@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HEAD_BYTES = 4096
 """Bytes that are read of an object to look at it."""
-REQUEST_SECONDS = 60
+REQUEST_SECONDS = 30
 CONNECT_SECONDS = 5
 _PAGE_ENTRIES = 1000
 _PLAIN_WEB_PATH = re.compile(r"[A-Za-z0-9._/-]*")

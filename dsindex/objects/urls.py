@@ -158,6 +158,9 @@ def parse_url(url: str, access: Access = NO_ACCESS) -> ObjectUrl:
     if not bucket or _MAGIC.search(bucket) or "@" in bucket:
         msg = f"{scheme}://{bucket}: expected the name of a bucket after {scheme}://, got another text; check --input"
         raise InputError(msg)
+    if {"", ".", ".."} & set(key.rstrip("/").split("/")) and key:
+        msg = f"{shown}: expected a key without empty parts, `.` or `..` between slashes, got one; rename the object"
+        raise InputError(msg)
     return ObjectUrl(f"{scheme}://{bucket}/{key}", access=access)
 
 

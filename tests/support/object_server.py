@@ -110,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.kind.isdigit():
             return self.fail(int(fault.kind), fault.code)
         if fault is not None and fault.kind == "hang":
-            time.sleep(3)
+            time.sleep(1)
         parts = urlsplit(self.path)
         name = unquote(parts.path).lstrip("/")
         bucket = name.split("/")[0]
