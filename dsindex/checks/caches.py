@@ -21,7 +21,7 @@ from dsindex.datasets.index_files import open_index_array
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import read_index
 from dsindex.indices.cache import (
-    GPT_CLASS,
+    BLENDED_CLASS,
     CacheFiles,
     cache_files,
     description_hash,
@@ -104,7 +104,7 @@ def _findings(task: CacheTask) -> Iterator[str]:
     if not has_hash and all(part.get("tokenizer", True) for part in _dataset_parts(identifiers)):
         yield f"{task.description}: its name is not the hash of its content, so a job would not find it; build it again"
     arrays = {name: _open(files, name) for name in files.arrays}
-    check = _check_dataset if identifiers["class"] == GPT_CLASS else _check_blend
+    check = _check_dataset if identifiers["class"] != BLENDED_CLASS else _check_blend
     for sentence in check(files, identifiers, arrays, task.prefix):
         yield f"{files.stem}: {sentence}; move its files away and build the cache again: dsindex index"
 

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from dsindex.indices.splits import SplitMatrix
 
 GPT_CLASS = "GPTDataset"
+FIM_CLASS = "GPTFIMDataset"
+"""Of jobs with --fim-data: the same arrays under another name."""
+GPT_CLASSES = (GPT_CLASS, FIM_CLASS)
 BLENDED_CLASS = "BlendedDataset"
 GPT_ARRAYS = ("document_index", "sample_index", "shuffle_index")
 BLENDED_ARRAYS = ("dataset_index", "dataset_sample_index")
@@ -53,12 +56,13 @@ class GPTDescription:
     split_matrix: SplitMatrix | None
     tokenizer: Mapping[str, Any] | None
     """The tokenizer's `unique_identifiers`; None if they are not known."""
+    class_name: str = GPT_CLASS
 
     def identifiers(self) -> dict[str, Any]:
         """Return the description as the JSON object that is written."""
         matrix = None if self.split_matrix is None else [None if p is None else list(p) for p in self.split_matrix]
         return {
-            "class": GPT_CLASS,
+            "class": self.class_name,
             "dataset_path": self.dataset_path,
             "num_samples": self.num_samples,
             "index_split": self.index_split,
@@ -148,24 +152,24 @@ def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None
     'cache/ea5bb378baa5a235645b597098926baf-GPTDataset-train-sample_index.npy'
     """
     kind = identifiers["class"]
-    split = identifiers["index_split"] if kind == GPT_CLASS else identifiers["split"]
+    split = identifiers["index_split"] if kind != BLENDED_CLASS else identifiers["split"]
     begin = description_hash(description_text(identifiers)) if name is None else name
     stem = os.path.join(folder, f"{begin}-{kind}-{split}")
     return CacheFiles(
         stem=stem,
-        arrays=GPT_ARRAYS if kind == GPT_CLASS else BLENDED_ARRAYS,
+        arrays=GPT_ARRAYS if kind != BLENDED_CLASS else BLENDED_ARRAYS,
         description=f"{stem}-description.txt",
         record=f"{stem}-dsindex.json",
     )
 
 
-def default_folder(prefix: str) -> str:
+def default_folder(prefix: str, *, class_name: str = GPT_CLASS) -> str:
     """Return the folder that Megatron uses for a dataset if the job names none; blends are not cached then.
 
     >>> default_folder("data/web_text_document")
     'data/web_text_document/cache/GPTDataset_indices'
     """
-    return os.path.join(prefix, "cache", f"{GPT_CLASS}_indices")
+    return os.path.join(prefix, "cache", f"{class_name}_indices")
 
 
 def read_description(path: str) -> dict[str, Any]:
@@ -191,7 +195,7 @@ def read_description(path: str) -> dict[str, Any]:
 
 
 def _describes_cache(identifiers: Mapping[str, Any]) -> bool:
-    if identifiers.get("class") == GPT_CLASS:
+    if identifiers.get("class") in GPT_CLASSES:
         return {"dataset_path", "index_split", "random_seed", "sequence_length", "tokenizer"} <= identifiers.keys()
     datasets = identifiers.get("datasets")
     return (

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import FormatError
-from dsindex.indices.cache import BLENDED_CLASS, GPT_CLASS, CacheFiles, cache_files, read_description
+from dsindex.indices.cache import BLENDED_CLASS, CacheFiles, cache_files, read_description
+from dsindex.indices.releases import describe_tokenizers
 from dsindex.indices.slot import read_record
 from dsindex.indices.source import source_changes
 
@@ -57,6 +58,7 @@ def explain_cache(
     *,
     prefix: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    release: str | None = None,
 ) -> Finding:
     """Find out whether a job finds its cache in a folder, and if not, why.
 
@@ -65,9 +67,10 @@ def explain_cache(
         folder: The cache folder.
         prefix: The dataset's files on this machine, which are checked for changes; None to skip the check.
         settings: The job's options that the hash does not cover, named as in the record; None to skip the comparison.
+        release: The job's release of Megatron, if it is known.
     """
     files = cache_files(folder, wanted)
-    what = wanted["dataset_path"] if wanted["class"] == GPT_CLASS else f"blend of {len(wanted['datasets'])}"
+    what = wanted["dataset_path"] if wanted["class"] != BLENDED_CLASS else f"blend of {len(wanted['datasets'])}"
     name = f"{what}, split {_split_of(wanted)}, {os.path.basename(files.stem)[:8]}…"
     if not os.path.isdir(folder):
         return Finding(name=name, found=False, sound=False, sentences=(f"there is no folder {folder}",))
@@ -80,7 +83,7 @@ def explain_cache(
         names = ", ".join(os.path.basename(path) for path in missing)
         said = [f"the cache is incomplete, so the job builds it again: {names} is missing"]
     else:
-        said = _compare_with_nearest(wanted, folder)
+        said = _compare_with_nearest(wanted, folder, release)
     return Finding(name=name, found=False, sound=False, sentences=tuple(said))
 
 
@@ -88,7 +91,7 @@ def _faults(
     files: CacheFiles, wanted: Mapping[str, Any], prefix: str | None, settings: Mapping[str, Any] | None
 ) -> list[str]:
     """Return sentences about changes that Megatron's hash does not cover."""
-    if wanted["class"] != GPT_CLASS:
+    if wanted["class"] == BLENDED_CLASS:
         return []
     record = read_record(files.record)
     if record is None:
@@ -113,7 +116,7 @@ def _faults(
     return faults
 
 
-def _compare_with_nearest(wanted: Mapping[str, Any], folder: str) -> list[str]:
+def _compare_with_nearest(wanted: Mapping[str, Any], folder: str, release: str | None) -> list[str]:
     """Return sentences about the settings in which the most similar description of the same kind differs."""
     nearest: tuple[int, str, list[str]] | None = None
     count = 0
@@ -125,7 +128,7 @@ def _compare_with_nearest(wanted: Mapping[str, Any], folder: str) -> list[str]:
         if _split_of(there) != _split_of(wanted):
             continue
         count += 1
-        differences = describe_differences(there, wanted)
+        differences = describe_differences(there, wanted, release=release)
         if nearest is None or len(differences) < nearest[0]:
             nearest = (len(differences), path, differences)
     if nearest is None:
@@ -138,14 +141,16 @@ def _compare_with_nearest(wanted: Mapping[str, Any], folder: str) -> list[str]:
     return [f"no cache with this hash; {nearby} ({os.path.basename(path)}):", *differences]
 
 
-def describe_differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Return sentences about the settings in which two descriptions differ.
+def describe_differences(
+    there: Mapping[str, Any], wanted: Mapping[str, Any], *, release: str | None = None
+) -> list[str]:
+    """Return sentences about the settings in which two descriptions differ; `release` is the job's, if known.
 
     >>> describe_differences({"class": "GPTDataset", "split": "9,1"}, {"class": "GPTDataset", "split": "9, 1"})
     ["split is '9,1' in the cache and '9, 1' in the job: --split, as typed: spaces change the hash"]
     """
     if wanted.get("class") == BLENDED_CLASS and there.get("class") == BLENDED_CLASS:
-        return _blend_differences(there, wanted)
+        return _blend_differences(there, wanted, release)
     keys = list(dict.fromkeys([*wanted, *there]))
     sentences = []
     for key in keys:
@@ -154,12 +159,15 @@ def describe_differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) ->
             continue
         if key == "split_matrix" and there.get("split") != wanted.get("split"):
             continue  # follows from split
+        if key == "tokenizer" and (said := describe_tokenizers(there.get(key), wanted.get(key), release=release)):
+            sentences += said
+            continue
         meaning = f": {MEANINGS[key]}" if key in MEANINGS else ""
         sentences.append(f"{key} is {_show(there, key)} in the cache and {_show(wanted, key)} in the job{meaning}")
     return sentences
 
 
-def _blend_differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def _blend_differences(there: Mapping[str, Any], wanted: Mapping[str, Any], release: str | None) -> list[str]:
     theirs, ours = there["datasets"], wanted["datasets"]
     if len(theirs) != len(ours):
         return [f"the cached blend has {len(theirs)} datasets and the job's has {len(ours)}"]
@@ -169,7 +177,7 @@ def _blend_differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> l
         if there.get(key) != wanted.get(key)
     ]
     for number, (their, our) in enumerate(zip(theirs, ours, strict=True)):
-        sentences += [f"dataset {number}: {sentence}" for sentence in describe_differences(their, our)]
+        sentences += [f"dataset {number}: {sentence}" for sentence in describe_differences(their, our, release=release)]
     # A difference that all datasets share is reported once.
     shared = {sentence.partition(": ")[2] for sentence in sentences if sentence.startswith("dataset 0: ")}
     for common in sorted(shared):
@@ -180,7 +188,7 @@ def _blend_differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> l
 
 
 def _split_of(identifiers: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever a file says
-    return identifiers.get("index_split") if identifiers["class"] == GPT_CLASS else identifiers.get("split")
+    return identifiers.get("index_split") if identifiers["class"] != BLENDED_CLASS else identifiers.get("split")
 
 
 def _show(identifiers: Mapping[str, Any], key: str) -> str:

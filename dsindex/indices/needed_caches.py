@@ -12,7 +12,7 @@ import numpy as np
 
 from dsindex.errors import LimitError
 from dsindex.indices.blend import MID_LEVEL_SURPLUS, samples_wanted
-from dsindex.indices.cache import BlendedDescription, GPTDescription
+from dsindex.indices.cache import GPT_CLASS, BlendedDescription, GPTDescription
 from dsindex.indices.dtypes import DOCUMENT_DTYPE
 from dsindex.indices.epochs import EpochCounts, SampleRule, count_epochs
 from dsindex.indices.splits import SPLIT_NAMES, SplitMatrix, normalise
@@ -49,6 +49,10 @@ class CacheSettings:
     """As typed; None if each split has its own path."""
     matrix: SplitMatrix | None = None
     tokenizer: Mapping[str, Any] | None = None
+    class_name: str = GPT_CLASS
+    """Megatron's class of a dataset."""
+    multiple_validation_sets: bool = False
+    """Whether valid's datasets stay apart; only with a path for each split."""
 
     def rule(self, split: int) -> SampleRule:
         """Return the rule by which a split's tokens are cut into samples."""
@@ -129,6 +133,12 @@ def find_needed_caches(
         alone = len(blend.prefixes) == 1 and (blend.weights is None or settings.matrix is None)
         if alone:
             plan_dataset(blend.prefixes[0], split, size)
+        elif settings.multiple_validation_sets and settings.matrix is None and split == VALID:
+            if size is None and blend.weights is not None:
+                msg = "split valid: a weighted blend needs a number of samples, got none; leave the weights out"
+                raise LimitError(msg)
+            for prefix in blend.prefixes:
+                plan_dataset(prefix, split, size)
         elif blend.weights is not None:
             blended.append(_plan_weighted(blend.prefixes, blend.weights, size, split, settings, plan_dataset))
         else:
@@ -159,6 +169,7 @@ def _plan_dataset(
             split=settings.split,
             split_matrix=settings.matrix,
             tokenizer=settings.tokenizer,
+            class_name=settings.class_name,
         ),
         epochs=count_epochs(part.tokens, num_samples, rule=rule, place=_place(prefix, split)),
         rule=rule,

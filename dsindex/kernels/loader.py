@@ -19,7 +19,7 @@ LOAD_FROM_BYTES = 64 << 20
 
 
 class Kernels(NamedTuple):
-    """The kernels, under their names in json_scanner, tokens and characters."""
+    """The kernels, under their names in json_scanner, json_reader, tokens and characters."""
 
     find_newlines: Callable[..., Any]
     read_objects: Callable[..., Any]
@@ -83,7 +83,8 @@ def loaded_kernels() -> Kernels | None:
 def import_kernels() -> Kernels:
     """Import numba and return the kernels."""
     from dsindex.kernels.characters import find_characters
-    from dsindex.kernels.json_scanner import find_newlines, read_id_lists, read_objects
+    from dsindex.kernels.json_reader import read_id_lists, read_objects
+    from dsindex.kernels.json_scanner import find_newlines
     from dsindex.kernels.tokens import insert_token
 
     return Kernels(find_newlines, read_objects, read_id_lists, insert_token, find_characters)

@@ -62,11 +62,11 @@ def measure_containers(setting: Setting) -> list[Row]:
             row = compare_runs("containers", name, against, ours=runs["ours"], peer=runs["unpack"], target=target)
             rows.append(row)
         if len(paths) == 1:
-            busy = tuple(run.cpu_seconds / run.seconds / setting.workers for run in runs["ours"])
+            busy = tuple(run.late_cpus / setting.workers for run in runs["ours"])
             rows.append(
                 Row(
                     group="containers",
-                    name=f"{name}: share of {setting.workers} CPUs in use",
+                    name=f"{name}: share of {setting.workers} CPUs in use, second half",
                     unit="",
                     ours=busy,
                     ratios=busy,

@@ -205,6 +205,14 @@ def test_the_first_error_of_several_streams_is_told(
     assert not list((tmp_path / "out/x.build/shards").rglob("*.text"))
 
 
+def test_error_before_a_long_line_ends_the_build(tmp_path: Path) -> None:
+    """The parts inside the line are empty; a build that fails must not wait for room for each of them."""
+    source = tmp_path / "a"
+    source.write_bytes(gzip.compress(b'bad\n{"text": "%s"}\n' % random.Random(1).randbytes(10_000).hex().encode()))
+    with pytest.raises(BadRecordError, match=r"a, line 1: "):
+        build(source, tmp_path / "out", shard_size="400B", json_keys=("text",), on_bad_record="fail")
+
+
 @pytest.mark.parametrize("shard_size", ["1KiB", "64MiB"])
 @pytest.mark.parametrize("name", ["one.gz", "members.gz", "frames.zst"])
 def test_damage_is_told_before_the_bad_records_that_it_makes(

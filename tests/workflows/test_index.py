@@ -203,6 +203,17 @@ def test_without_identifiers_plain_names_are_written_and_said(folder: Path) -> N
     assert any("a job will not find these caches" in note for note in report.notes)
 
 
+def test_instruction_data_is_indexed_with_a_note_about_its_mask(tmp_path: Path) -> None:
+    notes = []
+    for name in ("chat_loss_mask", "chat_text_document", "web_text_document"):
+        write_dataset(tmp_path / name, [[[1, 2, 3], [4, 5, 6]]])
+        own = {"data_path": (str(tmp_path / name),), "data_cache_path": str(tmp_path / "cache")}
+        report = index(**own, seq_length=2, split="1,0,0", epochs=1)
+        notes += [note for note in report.notes if "instruction data" in note]
+    assert [note.partition(" is ")[0] for note in notes] == [str(tmp_path / "chat_text_document")]
+    assert "not read chat_loss_mask" in notes[0]
+
+
 def test_like_takes_settings_from_a_description_and_flags_win(folder: Path) -> None:
     index(**options(seed=7, split="3,1", epochs=None, num_samples="40,none,none"))
     (like,) = (folder / "cache").glob("*train-description.txt")
@@ -560,3 +571,120 @@ def test_bigscience_blend_asks_each_dataset_with_one_rounding(folder: Path) -> N
         "web_train_indexmap_34ns_30sl_1234s_doc_idx.npy",
         "books_train_indexmap_67ns_30sl_1234s_doc_idx.npy",
     }
+
+
+RELEASED = {
+    "tokenizer_identifiers": None,
+    "job_tokenizer": {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "gpt2"},
+}
+
+
+def test_flags_of_the_jobs_tokenizer_name_the_caches_of_its_release(folder: Path) -> None:
+    index(**options(split="1", megatron_release="0.17", **RELEASED))
+    (old,) = described(folder / "cache")
+    assert list(old["tokenizer"])[2] == "vocab_file"
+    wanted = options(split="1", **RELEASED)
+    report = index(**wanted, megatron_release="0.19", explain=True)
+    [finding] = report.findings
+    assert "tokenizer: written by 0.16 or 0.17; the job is 0.19: chat_template" in finding.sentences
+    index(**wanted, megatron_release="0.19")
+    assert index(**wanted, megatron_release="0.18", explain=True).ok, "0.18 and 0.19 have the same names"
+
+
+def test_description_of_another_release_is_said_so(folder: Path) -> None:
+    index(**options(split="1", megatron_release="0.17", **RELEASED))
+    [like] = map(str, (folder / "cache").glob("*description.txt"))
+    alone = options(split="1", tokenizer_identifiers=None, like=like)
+    with pytest.raises(
+        InputError, match=r"expected a description that Megatron main wrote .* got one of 0\.16 or 0\.17"
+    ):
+        index(**alone, megatron_release="main")
+    assert index(**alone, megatron_release="0.16", explain=True).ok
+    index(**options(split="1", like=like, megatron_release="main", **RELEASED))
+    assert {"use_gigatoken" in each["tokenizer"] for each in described(folder / "cache")} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[]", "expected a JSON object, got another"),
+        (b"{", "is not JSON"),
+        (b'{"model_type": 3}', "got 3"),
+        (None, "cannot be"),
+    ],
+)
+def test_bad_metadata_of_a_tokenizer_is_refused(folder: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (folder / "metadata.json").write_bytes(content)
+    job = {**RELEASED["job_tokenizer"], "tokenizer_metadata": "metadata.json"}  # type: ignore[dict-item]
+    with pytest.raises(InputError, match=message):
+        index(**options(tokenizer_identifiers=None, job_tokenizer=job, megatron_release="0.19"))
+
+
+def test_paths_are_read_from_the_files_that_megatron_reads(folder: Path) -> None:
+    (folder / "words.txt").write_text("0.9 web\n 0.1  books\n")
+    together = options(data_path=None, data_args_path="words.txt", split="9,1", num_samples="100,10,0", epochs=None)
+    written = {result.paths for result in index(**together).results}
+    again = index(**options(data_path=["0.9", "web", "0.1", "books"], split="9,1", num_samples="100,10,0", epochs=None))
+    assert {result.paths for result in again.results} == written
+    assert all(result.reused for result in again.results)
+    (folder / "splits.json").write_text(
+        json.dumps({"train": [0.5, "web", 0.5, "books"], "valid": "books", "test": None})
+    )
+    apart = options(data_path=None, per_split_data_args_path="splits.json", num_samples="100,10,0", epochs=None)
+    written = {result.paths for result in index(**apart).results}
+    flags = {"data_path": None, "train_data_path": [0.5, "web", 0.5, "books"], "valid_data_path": ["books"]}
+    again = index(**options(**flags, num_samples="100,10,0", epochs=None))
+    assert {result.paths for result in again.results} == written
+
+
+@pytest.mark.parametrize(
+    ("option", "content", "message"),
+    [
+        ("data_args_path", b" \n", "got an empty file"),
+        ("data_args_path", b"\xff", "in UTF-8, got invalid start byte at byte 0"),
+        ("data_args_path", None, "cannot be read"),
+        ("per_split_data_args_path", b'{"train": ["web"]}', "which Megatron reads, got none called valid"),
+        (
+            "per_split_data_args_path",
+            b'{"train": [[]], "valid": null, "test": null}',
+            r"expected paths of train .*got \[\[",
+        ),
+        ("per_split_data_args_path", b'{"train": "", "valid": null, "test": null}', "expected paths of train .*got ''"),
+        ("per_split_data_args_path", b"3", "expected a JSON object"),
+    ],
+)
+def test_bad_file_of_paths_is_refused(folder: Path, option: str, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (folder / "given").write_bytes(content)
+    split = {"split": "1"} if option == "data_args_path" else {}
+    with pytest.raises(InputError, match=rf"^given: .*{message}"):
+        index(**options(data_path=None, **{option: "given"}, **split))
+
+
+def test_several_validation_sets_stay_apart(folder: Path) -> None:
+    paths = {"data_path": None, "train_data_path": ["web"], "valid_data_path": ["web", "books"]}
+    job = options(**paths, epochs=None, train_iters=4, global_batch_size=2, multiple_validation_sets=True)
+    index(**{**job, "full_validation": True, "data_cache_path": str(folder / "all")})
+    assert [(d["index_split"], d["num_samples"]) for d in described(folder / "all")].count(("valid", None)) == 2
+    index(**{**job, "eval_interval": 2, "eval_iters": 1, "data_cache_path": str(folder / "some")})
+    assert [(d["index_split"], d["num_samples"]) for d in described(folder / "some")].count(("valid", 6)) == 2
+    assert not list(folder.glob("*/*Blended*"))
+
+
+def test_fim_job_has_the_same_arrays_under_another_name(folder: Path) -> None:
+    index(**options())
+    index(**options(dataset_class="GPTFIMDataset", data_cache_path=str(folder / "fim")))
+    [ours] = (folder / "fim").glob("*-GPTFIMDataset-train-sample_index.npy")
+    [plain] = (folder / "cache").glob("*-GPTDataset-train-sample_index.npy")
+    assert ours.read_bytes() == plain.read_bytes()
+    assert index(**options(dataset_class="GPTFIMDataset", data_cache_path=str(folder / "fim")), explain=True).ok
+    assert not index(**options(dataset_class="GPTFIMDataset"), explain=True).ok
+    index(**options(dataset_class="GPTFIMDataset", data_cache_path=None))
+    assert list(folder.glob("web/cache/GPTFIMDataset_indices/*-description.txt"))
+
+
+def test_caches_of_all_phases_are_built(folder: Path) -> None:
+    job = options(epochs=None, split="1", train_samples=90, global_batch_size=10, full_validation=True)
+    index(**job, phase_transition_iterations="2,4")
+    assert sorted(d["num_samples"] for d in described(folder / "cache")) == [20, 50]

@@ -47,8 +47,8 @@ def test_flags_that_change_caches_say_what_to_do(name: str) -> None:
 
 
 def test_refused_flag_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["index", *shlex.split(OWN_FLAGS), "--skip-train"]) == 2
-    assert "dsindex index: --skip-train: it changes how many samples the job requests" in capsys.readouterr().err
+    assert main(["index", *shlex.split(OWN_FLAGS), "--mock-data"]) == 2
+    assert "dsindex index: --mock-data: such a job makes up its data and looks for no caches" in capsys.readouterr().err
     assert main(["build", "--data-path", "x"]) == 2
     assert "dsindex build: --data-path: a build indexes its own output" in capsys.readouterr().err
 

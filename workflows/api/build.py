@@ -76,9 +76,18 @@ def build(
     eval_interval: int | None = None,
     eval_iters: int = 100,
     full_validation: bool = False,
+    skip_train: bool = False,
+    start_eval_at_iter: int | None = None,
+    eval_global_batch_size: int | None = None,
+    phase_transition_iterations: Sequence[int] = (),
+    rampup_batch_size: Sequence[int] | None = None,
+    step_batch_size_schedule: str | None = None,
+    dataset_class: Literal["GPTDataset", "GPTFIMDataset"] = "GPTDataset",
     split: str | None = None,
     seed: int | None = None,
     data_cache_path: str | os.PathLike[str] | None = None,
+    megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main"] | None = None,
+    job_tokenizer: Mapping[str, Any] | None = None,
     tokenizer_identifiers: str | os.PathLike[str] | None = None,
     like: str | os.PathLike[str] | None = None,
     dataset_path_as: Sequence[str] | None = None,
@@ -149,9 +158,18 @@ def build(
         eval_interval: Iterations between validations.
         eval_iters: Iterations per validation.
         full_validation: Each validation is one epoch of valid.
+        skip_train: The job only validates, once.
+        start_eval_at_iter: The iteration from which on the job validates.
+        eval_global_batch_size: Samples per iteration of a validation.
+        phase_transition_iterations: Iterations at which the job's phases end; each phase has caches of its own.
+        rampup_batch_size: First batch size, increment and samples, as in the job; ignored by Megatron from 0.18 on.
+        step_batch_size_schedule: The job's schedule, such as `"0:768 250B:1536"`.
+        dataset_class: The job's class of datasets.
         split: Shares of train, valid and test.
         seed: The job's seed.
         data_cache_path: The job's cache folder.
+        megatron_release: The job's release of megatron-core, for `job_tokenizer`.
+        job_tokenizer: The job's flags about its tokenizer, as for `build_index`.
         tokenizer_identifiers: A file with the tokenizer's identifiers in the job's Megatron.
         like: A description to take settings from.
         dataset_path_as: Paths of the datasets as the job types them.

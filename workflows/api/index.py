@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from workflows.api.boundary import OptionsError, api_function, given_options, join_connected_cluster
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from workflows.api.subjects import Subject
 
     Blend = Subject | Iterable[Subject | float]
+    """A dataset, or datasets with weights before each or none."""
 
 PATHS = ("data_path", "train_data_path", "valid_data_path", "test_data_path")
 
@@ -35,6 +36,8 @@ def build_index(
     train_data_path: Blend | None = None,
     valid_data_path: Blend | None = None,
     test_data_path: Blend | None = None,
+    data_args_path: str | os.PathLike[str] | None = None,
+    per_split_data_args_path: str | os.PathLike[str] | None = None,
     seq_length: int | None = None,
     epochs: float | str | Fraction | None = None,
     num_samples: int | str | Sequence[int | None] | None = None,
@@ -44,9 +47,19 @@ def build_index(
     eval_interval: int | None = None,
     eval_iters: int = 100,
     full_validation: bool = False,
+    skip_train: bool = False,
+    start_eval_at_iter: int | None = None,
+    eval_global_batch_size: int | None = None,
+    phase_transition_iterations: Sequence[int] = (),
+    rampup_batch_size: Sequence[int] | None = None,
+    step_batch_size_schedule: str | None = None,
+    multiple_validation_sets: bool = False,
+    dataset_class: Literal["GPTDataset", "GPTFIMDataset"] = "GPTDataset",
     split: str | None = None,
     seed: int | None = None,
     data_cache_path: str | os.PathLike[str] | None = None,
+    megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main"] | None = None,
+    job_tokenizer: Mapping[str, Any] | None = None,
     tokenizer_identifiers: str | os.PathLike[str] | None = None,
     like: str | os.PathLike[str] | None = None,
     dataset_path_as: Sequence[str] | None = None,
@@ -72,6 +85,8 @@ def build_index(
         train_data_path: The same for train only.
         valid_data_path: The same for valid only.
         test_data_path: The same for test only.
+        data_args_path: A file with the words of `data_path`, as Megatron reads it.
+        per_split_data_args_path: A JSON file with the words for each split, as Megatron reads it.
         seq_length: Tokens per sample, as in the job.
         epochs: Epochs to train for, fractions allowed; valid and test get one.
         num_samples: Samples of train, valid and test; None for one of them means one epoch.
@@ -81,10 +96,21 @@ def build_index(
         eval_interval: Iterations between validations.
         eval_iters: Iterations per validation.
         full_validation: Each validation is one epoch of valid.
+        skip_train: The job only validates, once.
+        start_eval_at_iter: The iteration from which on the job validates.
+        eval_global_batch_size: Samples per iteration of a validation.
+        phase_transition_iterations: Iterations at which the job's phases end; each phase has caches of its own.
+        rampup_batch_size: First batch size, increment and samples, as in the job; ignored by Megatron from 0.18 on.
+        step_batch_size_schedule: The job's schedule, such as `"0:768 250B:1536"`.
+        multiple_validation_sets: The datasets of `valid_data_path` are no blend.
+        dataset_class: The job's class of datasets.
         split: Shares of train, valid and test, spelled as in the job, since the hash includes the text; "969, 30, 1" if
             None.
         seed: The job's seed; 1234 if None.
         data_cache_path: The job's cache folder; Megatron's default, beside the dataset, if None.
+        megatron_release: The job's release of megatron-core, for `job_tokenizer`.
+        job_tokenizer: The job's flags about its tokenizer, such as `{"tokenizer_type": "HuggingFaceTokenizer",
+            "tokenizer_model": "gpt2"}`; nothing is loaded.
         tokenizer_identifiers: A JSON file with the tokenizer's `unique_identifiers` in the job's Megatron.
         like: A description from such a job, to take tokenizer, seed, sequence length and split from.
         dataset_path_as: Path of each dataset as the job types it, in order, or `HERE=THERE`.
@@ -107,7 +133,7 @@ def build_index(
         DsindexError: If the job cannot be done as asked.
     """
     options = join_connected_cluster(given_options(build_index, locals()))
-    options |= {name: _words(name, options[name]) for name in PATHS if name in options}
+    options |= {name: blend_words(name, options[name]) for name in PATHS if name in options}
     config = validated(options, IndexConfig)
     with open_reporter(progress) as reporter:
         reporter.stage("index", total=1, unit="jobs")
@@ -117,7 +143,7 @@ def build_index(
     return IndexResult(**fields_of(report))
 
 
-def _words(option: str, blend: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
+def blend_words(option: str, blend: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
     """Return prefixes and weights as on the command line.
 
     Raises:

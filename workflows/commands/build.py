@@ -19,7 +19,9 @@ from workflows.jobs.build import run_build
 from workflows.jobs.check import describe_check, run_check
 from workflows.jobs.index import describe_index
 from workflows.options.config import BuildConfig, ExecutorConfig
-from workflows.options.index import IndexConfig, add_index_arguments
+from workflows.options.index import IndexConfig
+from workflows.options.index_arguments import add_index_arguments
+from workflows.options.index_tokenizer import copy_job_tokenizer
 from workflows.options.megatron_flags import add_megatron_arguments
 from workflows.progress.choice import make_reporter
 from workflows.progress.json_lines import write_summary
@@ -98,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Build, show progress, and print a summary."""
-    config, index = split_options(without_megatron_flags(read_options(options)))
+    config, index = read_build_options(options)
     if config.check:
         return _check(config)
     with make_reporter(log_json=config.log_json) as reporter:
@@ -121,6 +123,17 @@ def _check(config: BuildConfig) -> int:
     write_summary(describe_check(report))
     sys.stderr.write("".join(f"{fault}\n" for fault in report.faults))
     return 1 if report.faults else 0
+
+
+def read_build_options(options: argparse.Namespace) -> tuple[BuildConfig, dict[str, Any] | None]:
+    """Read the options of a build from a file and flags, split as by `split_options`.
+
+    Raises:
+        UsageError: If they are invalid.
+    """
+    merged = read_options(options)
+    copy_job_tokenizer(merged)
+    return split_options(without_megatron_flags(merged))
 
 
 def split_options(merged: dict[str, Any]) -> tuple[BuildConfig, dict[str, Any] | None]:

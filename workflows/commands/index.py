@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from workflows.commands.index_command import add_command_arguments, merge_command
 from workflows.commands.options import (
     add_config_argument,
     add_executor_arguments,
@@ -13,7 +14,9 @@ from workflows.commands.options import (
 )
 from workflows.execution.choice import make_executor
 from workflows.jobs.index import describe_index, run_index
-from workflows.options.index import IndexConfig, add_index_arguments
+from workflows.options.index import IndexConfig
+from workflows.options.index_arguments import add_index_arguments
+from workflows.options.index_tokenizer import take_job_tokenizer
 from workflows.progress.standard_streams import write_lines
 
 if TYPE_CHECKING:
@@ -42,12 +45,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex index`."""
     add_config_argument(parser)
     add_index_arguments(parser)
+    add_command_arguments(parser)
     add_executor_arguments(parser)
+
+
+def read_index_config(options: argparse.Namespace) -> IndexConfig:
+    """Read the options of an index job from a file and flags.
+
+    Raises:
+        UsageError: If they are invalid.
+    """
+    merged = read_options(options)
+    job = [*(merged.pop("from_command", None) or ())], [*(merged.pop("command", None) or ())]
+    if any(job):
+        merged = merge_command(merged, *job)
+    take_job_tokenizer(merged)
+    return validated(without_megatron_flags(merged), IndexConfig)
 
 
 def run(options: argparse.Namespace) -> int:
     """Build or explain index caches, and print a summary."""
-    config = validated(without_megatron_flags(read_options(options)), IndexConfig)
+    config = read_index_config(options)
     executor = make_executor(config)
     try:
         report = run_index(config, executor=executor)

@@ -16,13 +16,12 @@ from dsindex.formats.raw_index import raw_index_path
 from dsindex.objects.urls import ObjectUrl, is_url
 from dsindex.text.hub import can_be_name
 from dsindex.yaml_file import read_yaml
-from workflows.commands import build, convert, instruct, pack, repair, verify
-from workflows.commands.options import UsageError, read_config, read_options, validated, without_megatron_flags
+from workflows.commands import build, convert, index, instruct, pack, repair, verify
+from workflows.commands.options import UsageError, read_config, validated
 from workflows.execution.ray_address import parse_address
 from workflows.jobs.repair import RepairConfig
 from workflows.jobs.verify import VerifyConfig
 from workflows.options.config import ExecutorConfig, MergeConfig
-from workflows.options.index import IndexConfig
 from workflows.options.pack import PackConfig, is_modalities_config
 
 if TYPE_CHECKING:
@@ -137,9 +136,8 @@ def _is_weight(word: str) -> bool:
 
 
 def _read_build(options: argparse.Namespace) -> dict[str, Any]:
-    merged = read_options(options)
-    config, index = build.split_options(without_megatron_flags(merged))
-    return {**(index or {}), **config.model_dump()}
+    config, of_index = build.read_build_options(options)
+    return {**(of_index or {}), **config.model_dump()}
 
 
 def _read_merge(options: argparse.Namespace) -> dict[str, Any]:
@@ -147,7 +145,7 @@ def _read_merge(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _read_index(options: argparse.Namespace) -> dict[str, Any]:
-    return validated(without_megatron_flags(read_options(options)), IndexConfig).model_dump()
+    return index.read_index_config(options).model_dump()
 
 
 def _read_verify(options: argparse.Namespace) -> dict[str, Any]:

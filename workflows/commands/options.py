@@ -201,7 +201,7 @@ def read_options(options: argparse.Namespace) -> dict[str, Any]:
 
 def name_lists(options: dict[str, Any]) -> dict[str, Any]:
     """Return options with a list of one text where an option that takes a list has a text."""
-    for name in ("input", "input_list", "json_keys", "repeat"):
+    for name in ("input", "input_list", "json_keys", "repeat", "export"):
         if isinstance(options.get(name), str):
             options[name] = [options[name]]
     return options

@@ -9,9 +9,8 @@ from workflows.commands.build import (
     REQUIRED,
     TAKES_PRETRAIN_FLAGS,
     add_arguments,
-    split_options,
+    read_build_options,
 )
-from workflows.commands.options import read_options, without_megatron_flags
 from workflows.jobs.estimate import WRITE_BYTES_PER_SECOND, run_plan
 from workflows.progress.displays import format_duration
 from workflows.progress.standard_streams import write_lines
@@ -36,7 +35,7 @@ EXAMPLES = (
 
 def run(options: argparse.Namespace) -> int:
     """Estimate a build, and print the estimate."""
-    config, _ = split_options(without_megatron_flags(read_options(options)))
+    config, _ = read_build_options(options)
     write_lines(describe_plan(run_plan(config)))
     return 0
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsindex.amounts import count
+from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.errors import OutputError
 from dsindex.indices.cache import (
     read_description,
@@ -33,10 +34,12 @@ from dsindex.storage import free_bytes
 from workflows.execution.calls import Call
 from workflows.execution.cpus import available_cpus
 from workflows.execution.ordered import run_in_order
-from workflows.jobs.index_caches import NO_IDENTIFIERS, Counts, cache_settings, find_index_caches, sources
+from workflows.jobs.index_caches import Counts, find_index_caches
+from workflows.jobs.index_settings import NO_IDENTIFIERS, cache_settings
+from workflows.jobs.index_sources import sources, with_given_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.indices.needed_caches import CacheSettings
     from workflows.execution.calls import Executor
@@ -71,6 +74,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
         DsindexError: If the job cannot be done as asked.
     """
     began = time.monotonic()
+    config = with_given_paths(config)
     settings = cache_settings(config)
     if config.explain and not any(sources(config)):
         finding = explain_cache(read_description(config.like or ""), config.data_cache_path or ".")
@@ -81,7 +85,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
     results: list[IndexResult] = []
     findings: tuple[Finding, ...] = ()
     if config.explain:
-        findings = tuple(_explain(task) for task in tasks)
+        findings = tuple(_explain(task, config.megatron_release) for task in tasks)
     elif not config.check:
         if executor.kind != "ray":  # Ray's nodes check their own memory
             for task in tasks:
@@ -91,10 +95,21 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
     return IndexReport(
         tasks=tuple(tasks),
         results=tuple(results),
-        notes=tuple(notes),
+        notes=(*notes, *_masked(counts)),
         findings=findings,
         seconds=time.monotonic() - began,
     )
+
+
+def _masked(prefixes: Iterable[str]) -> Iterator[str]:
+    """Yield a note for each dataset whose loss mask a pre-training job would not read."""
+    for prefix in prefixes:
+        stem = prefix.removesuffix(TEXT_SUFFIX)
+        if stem != prefix and os.path.isfile(f"{stem}{MASK_SUFFIX}.idx"):
+            yield (
+                f"{prefix} is instruction data: a job that reads it as --data-path learns all its tokens, as it does "
+                f"not read {os.path.basename(stem)}{MASK_SUFFIX}; for the mask, see the exports of `dsindex instruct`"
+            )
 
 
 def count_all(config: IndexConfig, settings: CacheSettings, executor: Executor) -> Counts:
@@ -134,7 +149,7 @@ def _check_room(tasks: Sequence[IndexTask]) -> None:
             raise OutputError(msg)
 
 
-def _explain(task: IndexTask) -> Finding:
+def _explain(task: IndexTask, release: str | None) -> Finding:
     if task.files is None or task.description is None:
         return Finding(name=task.name, found=False, sound=False, sentences=("this layout has no descriptions",))
     wanted = json.loads(task.description)
@@ -142,8 +157,8 @@ def _explain(task: IndexTask) -> Finding:
         return Finding(name=task.name, found=False, sound=False, sentences=(f"{NO_IDENTIFIERS}, so no hash is known",))
     folder = os.path.dirname(task.files.stem)
     if isinstance(task, GPTIndexTask):
-        return explain_cache(wanted, folder, prefix=task.prefix, settings=task.settings)
-    return explain_cache(wanted, folder)
+        return explain_cache(wanted, folder, prefix=task.prefix, settings=task.settings, release=release)
+    return explain_cache(wanted, folder, release=release)
 
 
 def _run(executor: Executor, function: Callable[[Task], Any], tasks: Sequence[Task]) -> list[Any]:

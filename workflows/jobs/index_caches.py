@@ -2,109 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError
 from dsindex.indices import bigscience
-from dsindex.indices.blend import Blend, parse_data_path
 from dsindex.indices.cache import (
     GPT_ARRAYS,
-    GPT_CLASS,
     BlendedDescription,
     CacheFiles,
     GPTDescription,
     cache_files,
     default_folder,
     description_text,
-    read_description,
 )
-from dsindex.indices.epochs import TrainingLength, count_epochs, samples_for_epochs, samples_for_training
+from dsindex.indices.epochs import count_epochs, samples_for_epochs
 from dsindex.indices.needed_caches import CacheSettings, GPTCache, NeededCaches, PartCounts, find_needed_caches
-from dsindex.indices.splits import SPLIT_NAMES, SplitMatrix, parse_split, split_matrix
+from dsindex.indices.splits import SPLIT_NAMES
 from dsindex.indices.task import BlendIndexTask, GPTIndexTask, IndexTask
-from dsindex.regular_files import open_file
-from workflows.options.index import DEFAULT_SPLIT
+from dsindex.indices.training import TrainingLength, phases_of_training, samples_for_training
+from workflows.jobs.index_settings import NO_IDENTIFIERS
+from workflows.jobs.index_sources import sources
+from workflows.options.index_paths import job_path, parse_replacements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
+    from dsindex.indices.blend import Blend
     from dsindex.indices.epochs import SampleRule
     from workflows.options.index import IndexConfig
 
 Counts = dict[str, list[PartCounts | None]]
 """Prefix → its parts in train, valid and test."""
-
-NO_IDENTIFIERS = "the tokenizer's identifiers are not known (--tokenizer-identifiers or --like)"
-
-
-def sources(config: IndexConfig) -> list[Blend | None]:
-    """Return the datasets of train, valid and test.
-
-    Raises:
-        LimitError: If a weight is not positive, or there are too many datasets.
-    """
-    if config.data_path:
-        try:
-            return [parse_data_path(config.data_path)] * len(SPLIT_NAMES)
-        except ValueError as error:
-            raise InputError(str(error)) from error
-    paths = zip(SPLIT_NAMES, config.paths_per_split, strict=True)
-    return [parse_data_path(words, flag=f"--{split}-data-path") if words else None for split, words in paths]
-
-
-def cache_settings(config: IndexConfig) -> CacheSettings:
-    """Return the settings of the description that `--like` names, overridden by options.
-
-    Raises:
-        FormatError: If that file is not a description.
-        InputError: If the tokenizer's identifiers cannot be read, or the split is not valid.
-    """
-    like: Mapping[str, Any] = {}
-    if config.like is not None:
-        like = read_description(config.like)
-        like = like if like["class"] == GPT_CLASS else like["datasets"][0]
-    tokenizer = like.get("tokenizer")
-    if config.tokenizer_identifiers is not None:
-        tokenizer = _read_identifiers(config.tokenizer_identifiers)
-    split: str | None = None
-    matrix: SplitMatrix | None = None
-    if not any(config.paths_per_split):
-        split = config.split or like.get("split") or DEFAULT_SPLIT
-        try:
-            matrix = split_matrix(parse_split(split))
-        except ValueError as error:
-            msg = f"--split: {error}"
-            raise InputError(msg) from error
-    return CacheSettings(
-        sequence_length=config.seq_length or int(like["sequence_length"]),
-        seed=config.seed if config.seed is not None else int(like.get("random_seed", 1234)),
-        extra_token=not config.no_extra_token,
-        keep_partial_validation=config.keep_partial_validation,
-        threshold=config.final_epoch_threshold,
-        surplus=config.mid_level_dataset_surplus,
-        split=split,
-        matrix=matrix,
-        tokenizer=tokenizer,
-    )
-
-
-def _read_identifiers(path: str) -> dict[str, Any]:
-    try:
-        with open_file(path) as file:
-            identifiers = json.load(file)
-    except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise InputError(msg) from error
-    except (ValueError, RecursionError) as error:
-        msg = f"{path}: expected a JSON object, got a file that is not JSON ({error})"
-        raise InputError(msg) from error
-    if not isinstance(identifiers, dict) or identifiers.get("class") == GPT_CLASS:
-        msg = f"{path}: expected the tokenizer's identifiers as a JSON object; for a whole description use --like"
-        raise InputError(msg)
-    return identifiers
 
 
 def find_index_caches(
@@ -129,7 +59,7 @@ def find_index_caches(
         return _plan_bigscience(config, settings, counts, threads)
     if settings.matrix is not None:
         blends = [blend if part is not None else None for blend, part in zip(blends, settings.matrix, strict=True)]
-    job_path = _job_paths(config, list(counts))
+    as_typed = _job_paths(config, list(counts))
 
     def count_part(prefix: str, split: int) -> PartCounts:
         part = counts[prefix][split]
@@ -138,18 +68,28 @@ def find_index_caches(
             raise KeyError(msg)
         return part
 
-    plan = find_needed_caches(
-        blends, _sizes(config, settings, blends, counts), settings=settings, count_part=count_part, job_path=job_path
+    plans = [
+        find_needed_caches(blends, sizes, settings=settings, count_part=count_part, job_path=as_typed)
+        for sizes in _sizes_of_phases(config, settings, blends, counts)
+    ]
+    return _name_tasks(config, settings, _united(plans), threads)
+
+
+def _united(plans: Sequence[NeededCaches]) -> NeededCaches:
+    """Return the caches of all phases, each once."""
+    return NeededCaches(
+        datasets=tuple({repr(c.description.identifiers()): c for plan in plans for c in plan.datasets}.values()),
+        blends=tuple({repr(c.description.identifiers()): c for plan in plans for c in plan.blends}.values()),
+        notes=tuple(dict.fromkeys(note for plan in plans for note in plan.notes)),
     )
-    return _name_tasks(config, settings, plan, threads)
 
 
-def _sizes(
+def _sizes_of_phases(
     config: IndexConfig, settings: CacheSettings, blends: Sequence[Blend | None], counts: Counts
-) -> tuple[int | None, int | None, int | None]:
-    """Return the requested numbers of samples of train, valid and test; None for one epoch."""
+) -> list[tuple[int | None, int | None, int | None]]:
+    """Return the requested numbers of samples of train, valid and test in each phase; None for one epoch."""
     if config.num_samples is not None:
-        return config.num_samples
+        return [config.num_samples]
     if config.epochs is not None:
         train = blends[0]
         if train is None:
@@ -157,17 +97,28 @@ def _sizes(
             raise InputError(msg)
         parts = [counts[prefix][0] for prefix in dict.fromkeys(train.prefixes)]
         tokens = sum(part.tokens for part in parts if part is not None)
-        return samples_for_epochs(config.epochs, tokens, rule=settings.rule(0)), None, None
-    return samples_for_training(
-        TrainingLength(
-            train_iters=config.train_iters,
-            train_samples=config.train_samples,
-            global_batch_size=config.global_batch_size or 1,
-            eval_interval=config.eval_interval,
-            eval_iters=config.eval_iters,
-            full_validation=config.full_validation,
-        )
+        return [(samples_for_epochs(config.epochs, tokens, rule=settings.rule(0)), None, None)]
+    length = TrainingLength(
+        train_iters=config.train_iters,
+        train_samples=config.train_samples,
+        global_batch_size=config.global_batch_size or 1,
+        eval_interval=config.eval_interval,
+        eval_iters=config.eval_iters,
+        full_validation=config.full_validation,
+        skip_train=config.skip_train,
+        start_eval_at_iter=config.start_eval_at_iter,
+        eval_global_batch_size=config.eval_global_batch_size,
+        phase_transition_iterations=config.phase_transition_iterations,
+        rampup_batch_size=config.rampup_batch_size,
+        step_batch_size_schedule=config.step_batch_size_schedule,
+        sequence_length=settings.sequence_length,
+        release=config.megatron_release,
     )
+    try:
+        _, valid, test = samples_for_training(length)
+        return [(train, valid, test) for train in phases_of_training(length)]
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def _job_paths(config: IndexConfig, prefixes: list[str]) -> Callable[[str], str]:
@@ -177,7 +128,7 @@ def _job_paths(config: IndexConfig, prefixes: list[str]) -> Callable[[str], str]
         InputError: If the number of paths is not the number of prefixes.
     """
     given = config.dataset_path_as or ()
-    replaced = [word.partition("=") for word in given if "=" in word]
+    replaced = parse_replacements(given)
     if len(replaced) < len(given):
         if replaced or len(given) != len(prefixes):
             msg = (
@@ -187,14 +138,7 @@ def _job_paths(config: IndexConfig, prefixes: list[str]) -> Callable[[str], str]
             raise InputError(msg)
         return dict(zip(prefixes, given, strict=True)).__getitem__
 
-    def job_path(prefix: str) -> str:
-        # The longest beginning wins, so that /data=/a and /data/web=/b can be combined.
-        for here, _, there in sorted(replaced, key=lambda pair: -len(pair[0])):
-            if prefix.startswith(here):
-                return there + prefix.removeprefix(here)
-        return prefix
-
-    return job_path
+    return lambda prefix: job_path(prefix, replaced)
 
 
 def _name_tasks(
@@ -210,7 +154,7 @@ def _name_tasks(
     for number, cache in enumerate(plan.datasets):
         base = os.path.basename(cache.prefix)
         name = f"{number}-{base}" if repeated[base] > 1 else base
-        folder = config.data_cache_path or default_folder(cache.prefix)
+        folder = config.data_cache_path or default_folder(cache.prefix, class_name=settings.class_name)
         files, text = _named(folder, cache.description, name if plain else None)
         tasks.append(_dataset_task(settings, cache, files, text, threads))
     for blend in plan.blends:
@@ -273,7 +217,7 @@ def _plan_bigscience(
     if blend is None or (blend.weights is None and len(blend.prefixes) > 1):
         msg = "--layout bigscience: expected one prefix, or a weight before each of several, as Megatron-DeepSpeed does"
         raise InputError(msg)
-    sizes = _sizes(config, settings, [blend], counts)
+    sizes = _sizes_of_phases(config, settings, [blend], counts)[0]
     tasks: list[IndexTask] = []
     for split, size in enumerate(sizes):
         rule = settings.rule(split)

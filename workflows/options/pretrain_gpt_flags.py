@@ -18,33 +18,19 @@ if TYPE_CHECKING:
 
 NAMES = WITHOUT_VALUE | WITH_VALUE | WITH_VALUES
 
-_OTHER_NUMBERS = (
-    "it changes how many samples the job requests; pass the three numbers that the job prints as `datasets target "
-    "sizes`, as --num-samples TRAIN,VALID,TEST, and no --train-iters"
-)
 _OWN_OUTPUT = "a build indexes its own output; leave it out"
 REFUSED = {
-    "data-args-path": "files of arguments are not read; pass the words in the file after --data-path",
-    "per-split-data-args-path": "files of arguments are not read; pass the lists in the file after --train-data-path, "
-    "--valid-data-path and --test-data-path",
     "mock-data": "such a job makes up its data and looks for no caches",
     "sft": "such a job has an SFTDataset, which looks for no caches",
-    "fim-data": "such a job has a GPTFIMDataset, whose caches have other names and are not built",
-    "multiple-validation-sets": "such a job has caches of each validation set by itself, which are not built",
     "encoder-seq-length": "pretrain_gpt.py cuts samples by --seq-length; use that",
     "yaml-cfg": "files of Megatron's settings are not read; pass the settings as flags",
     **dict.fromkeys(
         (
-            "rampup-batch-size",
-            "step-batch-size-schedule",
-            "phase-transition-iterations",
-            "start-eval-at-iter",
-            "eval-global-batch-size",
-            "skip-train",
+            *("data-path", "train-data-path", "valid-data-path", "test-data-path"),
+            *("data-args-path", "per-split-data-args-path", "multiple-validation-sets"),
         ),
-        _OTHER_NUMBERS,
+        _OWN_OUTPUT,
     ),
-    **dict.fromkeys(("data-path", "train-data-path", "valid-data-path", "test-data-path"), _OWN_OUTPUT),
 }
 """Flags that change which caches the job looks for, and what to do instead."""
 
@@ -93,7 +79,7 @@ def split_pretrain_flags(words: Sequence[str], *, own: Collection[str]) -> tuple
             remaining.append(word)
             continue
         values = [value] if equals else []
-        while place < len(words) and _is_value(words[place]):
+        while place < len(words) and is_flag_value(words[place]):
             values.append(words[place])
             place += 1
         _check_values(name, values)
@@ -121,7 +107,8 @@ def describe_pretrain_flags(names: Iterable[str]) -> dict[str, list[str]]:
     return reasons
 
 
-def _is_value(word: str) -> bool:
+def is_flag_value(word: str) -> bool:
+    """Tell whether a word is a value and no flag, as argparse does."""
     return not word.startswith("-") or word == "-" or _NEGATIVE_NUMBER.match(word) is not None
 
 

@@ -156,6 +156,7 @@ class StreamFeeder:
         self._room.acquire()
         folder_id = read_folder_id(self._work_dir)
         if self._is_stopped or folder_id is None:
+            self._room.release()  # for the parts that follow, which end here as well
             return False
         name = f"{shard_folder(task.shard)}/{task.shard:08d}.{new_file_id(folder_id)}.text"
         path = os.path.join(self._work_dir, name)

@@ -10,7 +10,8 @@ from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.tokenizer import decode, load_tokenizer
 from workflows.state.input_paths import STANDARD_INPUT
 from workflows.state.manifest import read_manifest
-from workflows.verification.source import load_recorded, read_document_text
+from workflows.verification.recorded_tokenizer import load_recorded
+from workflows.verification.source import read_document_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +111,7 @@ class TracedTexts:
     def _load(self, prefix: str) -> Tokenizer | None:
         manifest = self._manifest(prefix)
         recorded = None if manifest is None else manifest.content.tokenizer
-        if recorded is None:
+        if recorded is None or manifest is None:
             if self._given is None:
                 self._notes[f"{prefix}: has no manifest that names its tokenizer; show text with --tokenizer-model"] = (
                     None
@@ -122,9 +123,7 @@ class TracedTexts:
             return self._by_sha256.setdefault("given", load_tokenizer(self._given))
         if recorded.sha256 not in self._by_sha256:
             try:
-                self._by_sha256[recorded.sha256] = load_recorded(
-                    recorded, self._given, was_at=None if manifest is None else manifest.run.tokenizer_path
-                )
+                self._by_sha256[recorded.sha256] = load_recorded(prefix, recorded, manifest, given=self._given)
             except TokenizerError as error:
                 if self._given is not None:
                     raise

@@ -27,7 +27,8 @@ RECORDS = [SPEC_RECORD, conversation("Привет", "日本🎉 \n", role="r", 
 
 
 @pytest.fixture
-def jsonl(tmp_path: Path) -> Path:
+def jsonl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "chat.jsonl"
     path.write_text("".join(json.dumps(record, ensure_ascii=bool(i % 2)) + "\n" for i, record in enumerate(RECORDS)))
     return path

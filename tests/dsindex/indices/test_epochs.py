@@ -7,11 +7,9 @@ import pytest
 from dsindex.errors import LimitError
 from dsindex.indices.epochs import (
     SampleRule,
-    TrainingLength,
     count_epochs,
     count_samples,
     samples_for_epochs,
-    samples_for_training,
 )
 
 RULE = SampleRule(sequence_length=10)
@@ -82,25 +80,3 @@ def test_kept_partial_sample_is_counted_in_float32() -> None:
 @pytest.mark.parametrize(("epochs", "samples"), [("1", 99), ("2.5", 249), ("0.5", 49), ("0.001", 0), ("1/3", 33)])
 def test_epochs_become_samples(epochs: str, samples: int) -> None:
     assert samples_for_epochs(Fraction(epochs), 1000, rule=RULE) == samples
-
-
-@pytest.mark.parametrize(
-    ("length", "expected"),
-    [
-        ({"train_iters": 1000, "eval_interval": 100, "eval_iters": 10}, (8000, 880, 80)),
-        ({"train_iters": 1000, "eval_interval": 3000, "eval_iters": 10}, (8000, 80, 80)),
-        ({"train_samples": 8007, "eval_interval": 100, "eval_iters": 10}, (8007, 880, 80)),
-        ({"train_iters": 5, "eval_iters": 0, "full_validation": True}, (40, None, 0)),
-    ],
-)
-def test_samples_of_a_job_follow_megatrons_rule(length: dict[str, int], expected: tuple[int, int | None, int]) -> None:
-    assert samples_for_training(TrainingLength(global_batch_size=8, **length)) == expected
-
-
-@pytest.mark.parametrize(
-    ("length", "message"),
-    [({}, "either"), ({"train_iters": 1, "train_samples": 1}, "either"), ({"train_iters": 1}, "--eval-interval")],
-)
-def test_incomplete_length_is_misuse(length: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        samples_for_training(TrainingLength(global_batch_size=8, **length))
