@@ -15,7 +15,6 @@ from urllib.parse import urlsplit, urlunsplit
 from dsindex.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Self
 
 BUCKET_SCHEMES = ("s3", "gs", "az")
@@ -67,9 +66,6 @@ class ObjectUrl(str):
         self = super().__new__(cls, url)
         self.query, self.access, self.identity = query, access, identity
         return self
-
-    def __reduce__(self) -> tuple[Callable[..., ObjectUrl], tuple[str, str, Access, ObjectIdentity | None]]:
-        return _rebuild, (str(self), self.query, self.access, self.identity)
 
     def __str__(self) -> str:
         return str.__str__(self[:])
@@ -167,7 +163,3 @@ def parse_url(url: str, access: Access = NO_ACCESS) -> ObjectUrl:
 def absolute(path: str) -> str:
     """Return a path of this machine as an absolute one, and an address as it is."""
     return parse_url(path) if is_url(path) else posixpath.abspath(path)
-
-
-def _rebuild(url: str, query: str, access: Access, identity: ObjectIdentity | None) -> ObjectUrl:
-    return ObjectUrl(url, query=query, access=access, identity=identity)

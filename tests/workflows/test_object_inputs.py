@@ -226,9 +226,10 @@ def test_object_that_is_replaced_during_a_build_is_named(
     store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line_block = LineBlock.offsets
+    other = Path(store.objects["b/text.jsonl"]).read_bytes().replace(b"a", b"b")  # type: ignore[arg-type]
 
     def replaced(block: LineBlock) -> Any:
-        store.objects["b/text.jsonl"] = b'{"text": "another"}\n' * 900
+        store.objects["b/text.jsonl"] = other
         return line_block(block)
 
     monkeypatch.setattr(LineBlock, "offsets", replaced)
