@@ -9,6 +9,7 @@ is a block, and its "tokens" are the numbers of the sequences in that block.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -30,7 +31,7 @@ from dsindex.regular_files import open_unbuffered
 from dsindex.text.jq import Patterns, parse_field_patterns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -48,7 +49,7 @@ class InstructionDataset:
             folder.
         tokenizer: Tokenizes texts; adds no special tokens.
         jq_patterns: Name -> pattern, or patterns whose last part is their name; each selects a text or messages.
-        special_tokens: Name -> text of a special token, which must be exactly one id.
+        special_tokens: Name -> text of a special token, which must be exactly one id; or texts, which are their names.
 
     Raises:
         TokenizerError: If a special token is not exactly one id.
@@ -64,7 +65,7 @@ class InstructionDataset:
         *,
         tokenizer: ChatTokenizer,
         jq_patterns: Mapping[str, str] | Sequence[str],
-        special_tokens: Mapping[str, str],
+        special_tokens: Mapping[str, str] | Sequence[str],
     ) -> None:
         fields = parse_field_patterns(jq_patterns)
         self._names = [field.name for field in fields]
@@ -72,7 +73,8 @@ class InstructionDataset:
             raise InputError(f"jq_patterns: a field cannot be called {SPECIAL_TOKENS_KEY!r}; choose another name")
         self._patterns = Patterns(fields)
         self._tokenizer = tokenizer
-        self.special_ids = {name: tokenizer.special_id(name, text) for name, text in special_tokens.items()}
+        named = dict(special_tokens) if isinstance(special_tokens, Mapping) else {text: text for text in special_tokens}
+        self.special_ids = {name: tokenizer.special_id(name, text) for name, text in named.items()}
         """Name -> id of each special token."""
         self.path = os.fspath(jsonl_path)
         self._pairs, self._state = open_lines(self.path, None if index_path is None else os.fspath(index_path))

@@ -17,7 +17,8 @@ import orjson
 
 from dsindex.errors import BadRecordError, FormatError, RecordProblem
 from dsindex.exports.source import Counts, WrittenFile
-from dsindex.instruction.records import parse_record, read_messages
+from dsindex.instruction.messages import DEFAULT_ROLES
+from dsindex.instruction.records import parse_record, read_conversation
 from dsindex.shards.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.storage import atomic_writer
 from dsindex.text.lines import LongLine
@@ -26,6 +27,7 @@ from dsindex.text.parts import read_part_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from dsindex.instruction.records import Learn
     from dsindex.storage import DigestingWriter
     from dsindex.text.forms import TextPart
 
@@ -33,6 +35,8 @@ SUFFIX = "jsonl"
 BLOCK_BYTES = 1 << 20
 REPLY_FOLLOWS = frozenset({"user", "tool"})
 _REMEDY = "take the record out, leave it out of the export with --on-bad-record quarantine, or give up --export sft"
+UNREAD_KEYS = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
+"""Keys of a message whose content Megatron would leave out."""
 ROLES = frozenset({"system", "assistant", *REPLY_FOLLOWS})
 
 
@@ -47,15 +51,24 @@ class SplitLines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordReading:
+    """How records become conversations, as in the configuration of the job."""
+
+    record_format: str = "auto"
+    roles: tuple[tuple[str, str], ...] = tuple(DEFAULT_ROLES.items())
+    """A record's role name and the message's role."""
+    learn: Learn = "all"
+    assistant_role: str = "assistant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessagesTask:
     """Task of writing the files of all splits."""
 
     parts: tuple[tuple[int, TextPart], ...]
     """The inputs in order, in parts, each with the number of its input."""
     splits: tuple[SplitLines, ...]
-    record_format: str
-    roles: tuple[tuple[str, str], ...]
-    """A record's role name and the message's role."""
+    reading: RecordReading
     leave_out: bool
     """Leave out conversations that Megatron would not read as they are, instead of stopping at the first."""
     folder: str
@@ -70,7 +83,6 @@ def write_messages(task: MessagesTask) -> tuple[WrittenFile, ...]:
         InputError: If an input cannot be read.
         OutputError: If a file cannot be written.
     """
-    roles = dict(task.roles)
     with contextlib.ExitStack() as opened:
         writers = [
             _SplitWriter(split, opened.enter_context(atomic_writer(os.path.join(task.folder, split.name))))
@@ -80,7 +92,7 @@ def write_messages(task: MessagesTask) -> tuple[WrittenFile, ...]:
             for writer in writers:
                 if writer.takes(number, line):
                     try:
-                        writer.write(plain_messages(text, record_format=task.record_format, roles=roles))
+                        writer.write(plain_messages(text, task.reading))
                     except RecordProblem as problem:
                         if not task.leave_out:
                             reason = f"{problem.reason} ({problem.kind}); {_REMEDY}"
@@ -92,50 +104,58 @@ def write_messages(task: MessagesTask) -> tuple[WrittenFile, ...]:
     return tuple(writer.written() for writer in writers)
 
 
-def plain_messages(line: bytes, *, record_format: str, roles: Mapping[str, str]) -> bytes:
+def plain_messages(line: bytes, reading: RecordReading) -> bytes:
     r"""Return a record's conversation as a line for Megatron.
-
-    Args:
-        line: The record.
-        record_format: As for `read_messages`.
-        roles: As for `read_messages`.
 
     Raises:
         RecordProblem: If Megatron would fail on it or read it in another way.
 
-    >>> plain_messages(b'{"conversations": [{"from": "human", "value": "Hi"}]}', record_format="auto",
-    ...                roles={"human": "user"})
+    >>> plain_messages(b'{"conversations": [{"from": "human", "value": "Hi"}]}', RecordReading())
     b'{"messages":[{"role":"user","content":"Hi"}]}\n'
     """
-    record = parse_record(line)
-    if record.get("tools"):
+    conversation = read_conversation(
+        parse_record(line),
+        record_format=reading.record_format,
+        roles=dict(reading.roles),
+        learn=reading.learn,
+        assistant_role=reading.assistant_role,
+    )
+    if conversation.variables.get("tools"):
         raise _problem("expected a conversation without `tools`, which Megatron's --sft does not read")
-    messages = read_messages(record, record_format=record_format, roles=roles)
-    before = None
-    for number, message in enumerate(messages, 1):
-        before = _check(message, number, before)
-    plain = [{"role": message["role"], "content": message["content"]} for message in messages]
+    if conversation.learnt is not None:
+        raise _problem("expected replies that are all learnt, as Megatron's --sft learns them all")
+    plain: list[dict[str, str]] = []
+    for number, message in enumerate(conversation.messages, 1):
+        _check(message, number, plain[-1]["role"] if plain else None)
+        plain.append({"role": message["role"], "content": _text(message, number)})
     return orjson.dumps({"messages": plain}, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _check(message: Mapping[str, Any], number: int, before: str | None) -> str:
-    """Return the role of a message, which comes after one of the role `before`."""
-    role: str = message["role"]
-    content = message["content"]
+def _check(message: Mapping[str, Any], number: int, before: str | None) -> None:
+    """Check a message, which comes after one of the role `before`."""
+    role = message["role"]
     place = f"message {number}"
     if role not in ROLES:
         raise _problem(f"{place}: expected one of the roles {', '.join(sorted(ROLES))}, got {role!r}")
-    if not isinstance(content, str):
-        raise _problem(f"{place}: expected a text, the only content that Megatron's --sft reads")
-    if message.get("tool_calls"):
-        raise _problem(f"{place}: expected no `tool_calls`, which Megatron's --sft does not read")
+    for key in UNREAD_KEYS:
+        if message.get(key):
+            raise _problem(f"{place}: expected no `{key}`, which Megatron's --sft does not read")
     if role == "system" and before is not None:
         raise _problem(f"{place}: expected a system message at the start only, as Megatron's --sft cuts there")
     if role == "assistant" and before not in REPLY_FOLLOWS:
         raise _problem(f"{place}: expected a user's or tool's message before a reply, as Megatron's --sft does")
-    if role == "assistant" and not content:
+    if role == "assistant" and not message.get("content"):
         raise _problem(f"{place}: expected a reply that is not empty, as Megatron's --sft does")
-    return role
+
+
+def _text(message: Mapping[str, Any], number: int) -> str:
+    """Return the content of a message as one text; parts of type `text` are joined."""
+    content = message.get("content")
+    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+        return "".join(str(part.get("text", "")) for part in content)
+    if not isinstance(content, str):
+        raise _problem(f"message {number}: expected a text, the only content that Megatron's --sft reads")
+    return content
 
 
 def _problem(reason: str) -> RecordProblem:

@@ -163,4 +163,9 @@ def _parse_answer(answer: bytes) -> Any:  # noqa: ANN401
     try:
         return orjson.loads(answer)
     except ValueError:  # a lone surrogate, which Python's parser accepts
-        return json.loads(answer)
+        parsed = json.loads(answer)
+        try:
+            check_text(parsed.get("text", ""))
+        except RecordProblem as problem:
+            return {"kind": problem.kind, "problem": problem.reason}
+        return parsed

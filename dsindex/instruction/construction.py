@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex.errors import InputError, RecordProblem
 from dsindex.instruction.messages import is_learnable, map_role, message_role, message_text
 from dsindex.instruction.plain_patterns import plain_patterns
+from dsindex.instruction.records import last_turn
 from dsindex.text.jq import Patterns, parse_field_patterns, parse_mask_pattern
 
 if TYPE_CHECKING:
@@ -137,10 +138,10 @@ class MessageConstruction:
         if not any(part.text for part in parts):
             raise RecordProblem("no-turns", "expected at least one text, got none")
         masked = self._select_masked(fields, answers)
-        last_asked = self._last_question(parts)
+        first_learnt = self._first_learnt(parts)
         return [
             replace(part, trainable=False)
-            if part.place in masked or (part.is_message and number < last_asked)
+            if part.place in masked or (part.is_message and number < first_learnt)
             else part
             for number, part in enumerate(parts)
         ]
@@ -172,11 +173,13 @@ class MessageConstruction:
             masked.update((mask.field, i if is_list else None) for i, is_masked in enumerate(selected) if is_masked)
         return masked
 
-    def _last_question(self, parts: Sequence[PromptPart]) -> int:
-        """Return the number of the part before which no message is trainable; -1 if all may be."""
+    def _first_learnt(self, parts: Sequence[PromptPart]) -> int:
+        """Return the number of the part before which no message is trainable."""
         if self._config.learn == "all":
-            return -1
-        return max((number for number, part in enumerate(parts) if part.role == "user"), default=-1)
+            return 0
+        # Other parts than messages do not end a turn.
+        assistant = self._config.assistant_role
+        return last_turn([part.role if part.is_message else assistant for part in parts], assistant)
 
     def _field_parts(self, name: str, value: object) -> list[PromptPart]:
         if isinstance(value, str):

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from dsindex.errors import RecordProblem
+from dsindex.instruction.messages import TOOL_ROLES
 from dsindex.instruction.token_batches import MaskedTokens
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 Encode = Callable[[Iterator[list[int]]], Iterator[MaskedTokens]]
 """Encode the same record with other choices of its messages, given by their positions."""
-_TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 
 
 def group_messages(messages: Sequence[Message], num_system: int, assistant: str) -> list[list[int]]:
@@ -24,7 +24,7 @@ def group_messages(messages: Sequence[Message], num_system: int, assistant: str)
     groups: list[list[int]] = []
     for number in range(num_system, len(messages)):
         follows_reply = number > num_system and messages[number - 1]["role"] == assistant
-        if not groups or (follows_reply and messages[number]["role"] not in {assistant, *_TOOL_ROLES}):
+        if not groups or (follows_reply and messages[number]["role"] not in {assistant, *TOOL_ROLES}):
             groups.append([])
         groups[-1].append(number)
     return groups

@@ -237,7 +237,7 @@ def _common_beginning(one: str, other: str) -> str:
     r"""Return the longest common beginning that splits no special token and no word.
 
     >>> _common_beginning("<|end|>\n<|eos|>", "<|end|>\n<|user|>")
-    '<|end|>\\n'
+    '<|end|>\n'
     """
     common = ""
     for unit, other_unit in zip(_UNITS.finditer(one), _UNITS.finditer(other), strict=False):

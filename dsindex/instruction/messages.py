@@ -37,6 +37,8 @@ DEFAULT_ROLES: Mapping[str, str] = MappingProxyType(
 )
 """A record's role name -> the role name of chat templates."""
 
+TOOL_ROLES = frozenset({"tool", "function", "ipython"})
+"""Roles of messages that do not end a turn: the model goes on after them."""
 ROLE_KEYS = ("role", "from")
 TEXT_KEYS = ("content", "value")
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")

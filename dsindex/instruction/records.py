@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dsindex.errors import RecordProblem
 from dsindex.instruction.messages import (
     DEFAULT_ROLES,
+    TOOL_ROLES,
     Message,
     is_learnable,
     read_message,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 """Variables of templates that neither a configuration nor `chat_template_kwargs` may set."""
+_NEVER_LEARNT = frozenset({"user", "system", "developer", *TOOL_ROLES})
 
 Learn = Literal["all", "last_turn"]
 
@@ -78,7 +80,7 @@ def read_conversation(
         record: One JSON object.
         record_format: As for `read_messages`.
         roles: As for `read_messages`.
-        learn: `last_turn` for only the replies after the last message of the user.
+        learn: `last_turn` for only the replies after the last message that is neither a reply nor a tool's answer.
         assistant_role: Role of replies, after mapping.
 
     Raises:
@@ -87,12 +89,24 @@ def read_conversation(
     """
     turns = _read_turns(record, record_format)
     messages = [read_message(turn, number, roles) for number, turn in enumerate(turns, 1)]
-    replies = [number for number, message in enumerate(messages) if message["role"] == assistant_role]
-    learnable = {number for number, turn in enumerate(turns) if is_learnable(turn, number + 1)}
-    if learn == "last_turn":
-        last_user = max((number for number, message in enumerate(messages) if message["role"] == "user"), default=-1)
-        learnable &= set(range(last_user + 1, len(messages)))
-    learnt = tuple(number for number in replies if number in learnable)
+    roles_given = [message["role"] for message in messages]
+    replies = [number for number, role in enumerate(roles_given) if role == assistant_role]
+    learnable = [is_learnable(turn, number) for number, turn in enumerate(turns, 1)]
+    for number, (role, is_learnt) in enumerate(zip(roles_given, learnable, strict=True), 1):
+        if not is_learnt and role not in {assistant_role, *_NEVER_LEARNT}:
+            raise RecordProblem(
+                "bad-field",
+                f"message {number}: expected a reply where `weight` or `train` says that it is not learnt, got the "
+                f"role {role!r}; name the role of replies with `assistant_role`",
+            )
+    first = last_turn(roles_given, assistant_role) if learn == "last_turn" else 0
+    learnt = tuple(number for number in replies if learnable[number] and number >= first)
+    if learn == "last_turn" and not learnt:
+        raise RecordProblem(
+            "nothing-learnt",
+            f"expected a reply to learn in the last turn, and none of its messages has the role {assistant_role!r}; "
+            "`assistant_role` names the role of replies",
+        )
     return Conversation(
         messages=messages, variables=_read_variables(record), learnt=None if len(learnt) == len(replies) else learnt
     )
@@ -122,6 +136,16 @@ def read_messages(
     [{'role': 'user', 'content': 'Hi'}]
     """
     return [read_message(turn, number, roles) for number, turn in enumerate(_read_turns(record, record_format), 1)]
+
+
+def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
+    """Return the position at which the last turn's replies begin: after the last message to the model.
+
+    >>> last_turn(["system", "user", "assistant", "user", "assistant", "tool", "assistant"], "assistant")
+    4
+    """
+    own = {assistant_role, *TOOL_ROLES}
+    return max((number + 1 for number, role in enumerate(roles) if role not in own), default=0)
 
 
 def sharegpt_to_messages(record: Mapping[str, Any]) -> list[Message]:

@@ -9,7 +9,6 @@ import numpy as np
 
 from dsindex.errors import RecordProblem
 from dsindex.instruction.construction import Segment
-from dsindex.instruction.records import check_text
 from dsindex.instruction.token_batches import MaskedTokens, encode_with_reference
 from dsindex.instruction.tokens import Span, mask_between_markers
 
@@ -104,11 +103,10 @@ def text_of(rendered: Rendered | RecordProblem) -> tuple[str, list[Span]]:
     """Return a rendered text and its spans.
 
     Raises:
-        RecordProblem: If it was not rendered, or has a lone surrogate.
+        RecordProblem: If it was not rendered.
     """
     if isinstance(rendered, RecordProblem):
         raise rendered
-    check_text(rendered[0])
     return rendered
 
 

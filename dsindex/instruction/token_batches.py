@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 AUDITED_SHARE = 512
 """One text in so many is tokenized with the reference as well, chosen by a hash of it."""
-AUDITED_CHARACTERS = 32 << 10
+AUDITED_BYTES = 64 << 10
 """Longest text that is audited: the reference needs seconds for some MB."""
 
 
@@ -82,9 +82,9 @@ class FastTexts:
         Raises:
             TokenizerError: If the engine and the reference return other tokens for an audited text.
         """
-        batch, _ = self._encode(texts)
-        for text, tokens in zip(texts, _cut(batch.tokens, batch.lengths), strict=True):
-            if _is_audited(text) and not np.array_equal(tokens, self._reference.encode(text).ids):
+        batch, spelt = self._encode(texts)
+        for text, data, tokens in zip(texts, spelt, _cut(batch.tokens, batch.lengths), strict=True):
+            if _is_audited(data) and not np.array_equal(tokens, self._reference.encode(text).ids):
                 raise self._differs(text)
         return batch
 
@@ -98,7 +98,7 @@ class FastTexts:
         Raises:
             TokenizerError: If the engine and the reference return other tokens or masks for an audited text.
         """
-        batch, sizes = self._encode(texts)
+        batch, spelt = self._encode(texts)
         ends = np.cumsum(self._lengths[batch.tokens], dtype=np.int64)
         # Where each text begins, in bytes of tokens.
         bases = np.concatenate([[0], ends])[np.concatenate([[0], np.cumsum(batch.lengths)])]
@@ -107,10 +107,10 @@ class FastTexts:
             MaskedTokens(tokens=tokens, mask=own)
             for tokens, own in zip(_cut(batch.tokens, batch.lengths), _cut(mask, batch.lengths), strict=True)
         ]
-        is_placed = (np.diff(bases) == sizes).tolist()
+        is_placed = (np.diff(bases) == list(map(len, spelt))).tolist()
         for number, text in enumerate(texts):
             placed = is_placed[number] and self._is_unchanged(text)
-            if placed and not _is_audited(text):
+            if placed and not _is_audited(spelt[number]):
                 continue
             wanted = encode_with_reference(self._reference, text, spans[number])
             if placed and not _are_equal(found[number], wanted):
@@ -138,11 +138,11 @@ class FastTexts:
 
     def _places(self, texts: Sequence[str]) -> list[NDArray[np.int64] | None]:
         """Return the offsets of each text's tokens; None where the reference is asked."""
-        batch, sizes = self._encode(texts)
+        batch, spelt = self._encode(texts)
         places: list[NDArray[np.int64] | None] = []
-        for text, tokens, size in zip(texts, _cut(batch.tokens, batch.lengths), sizes.tolist(), strict=True):
+        for text, data, tokens in zip(texts, spelt, _cut(batch.tokens, batch.lengths), strict=True):
             ends = np.cumsum(self._lengths[tokens], dtype=np.int64)
-            if (int(ends[-1]) if len(ends) else 0) != size or not self._is_unchanged(text):
+            if (int(ends[-1]) if len(ends) else 0) != len(data) or not self._is_unchanged(text):
                 places.append(None)
                 continue
             character = np.repeat(np.arange(len(text)), [len(letter.encode()) for letter in text])
@@ -150,16 +150,15 @@ class FastTexts:
             places.append(np.stack([character[begins], character[ends - 1] + 1], axis=1).reshape(-1, 2))
         return places
 
-    def _encode(self, texts: Sequence[str]) -> tuple[TokenBatch, NDArray[np.int64]]:
-        """Return the tokens, and the size of each text in bytes."""
+    def _encode(self, texts: Sequence[str]) -> tuple[TokenBatch, list[bytes]]:
+        """Return the tokens, and each text in UTF-8."""
         import pyarrow as pa
 
         spelt = [text.encode() for text in texts]
-        sizes = np.fromiter(map(len, spelt), np.int64, count=len(spelt))
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        offsets = np.concatenate([[0], np.cumsum(list(map(len, spelt)), dtype=np.int64)])
         data = b"".join(spelt)
         column = pa.LargeStringArray.from_buffers(len(spelt), pa.py_buffer(offsets), pa.py_buffer(data))
-        return self._encoder.encode(column), sizes
+        return self._encoder.encode(column), spelt
 
     def _is_unchanged(self, text: str) -> bool:
         """Tell whether the normalizer leaves a text as it is: NFC is the only one that the fast engine has."""
@@ -265,10 +264,8 @@ def _cut(values: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]
     return [values[begin:end] for begin, end in pairwise(ends)]
 
 
-def _is_audited(text: str) -> bool:
-    if len(text) > AUDITED_CHARACTERS:
-        return False
-    return bool(xxhash.xxh3_64_intdigest(text.encode()) % AUDITED_SHARE == 0)
+def _is_audited(spelt: bytes) -> bool:
+    return len(spelt) <= AUDITED_BYTES and xxhash.xxh3_64_intdigest(spelt) % AUDITED_SHARE == 0
 
 
 def _are_equal(first: MaskedTokens, second: MaskedTokens) -> bool:

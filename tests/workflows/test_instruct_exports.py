@@ -239,28 +239,22 @@ def test_conversations_are_passed_on_for_sft(made: Path, chats: Path) -> None:
     assert len(found) == len(wanted) - 2  # too long, and not to be split
 
 
-MESSAGES: dict[str, tuple[Any, str]] = {
-    "tools": ({"tools": [{"name": "f"}], "messages": [["user", "a"], ["assistant", "b"]]}, "without `tools`"),
-    "reply first": (
-        {"messages": [["assistant", "b"]]},
-        "message 1: expected a user's or tool's message before a reply",
-    ),
-    "two replies": (
-        {"messages": [["user", "a"], ["assistant", "b"], ["assistant", "c"]]},
-        "message 3: expected a user",
-    ),
-    "late system": (
-        {"messages": [["user", "a"], ["system", "s"], ["assistant", "b"]]},
-        "a system message at the start",
-    ),
+USER = {"role": "user", "content": "a"}
+REPLY = {"role": "assistant", "content": "b"}
+MISREAD: dict[str, tuple[dict[str, Any], str]] = {
+    "tools": ({"tools": [{"name": "f"}], "messages": [USER, REPLY]}, "without `tools`"),
+    "reply first": ({"messages": [REPLY]}, "message 1: expected a user's or tool's message before"),
+    "two replies": ({"messages": [USER, REPLY, REPLY]}, "message 3: expected a user's or tool's message"),
+    "late system": ({"messages": [USER, {"role": "system", "content": "s"}, REPLY]}, "message at the start only"),
+    "not learnt": ({"messages": [USER, {**REPLY, "weight": 0}, USER, REPLY]}, "expected replies that are all learnt"),
+    "reasoning": ({"messages": [USER, {**REPLY, "thinking": "c"}]}, "message 2: expected no `"),
 }
 
 
-@pytest.mark.parametrize("case", MESSAGES, ids=str)
+@pytest.mark.parametrize("case", MISREAD, ids=str)
 def test_what_megatron_would_misread_is_refused(tmp_path: Path, case: str, quiet: Reporter) -> None:
-    record, expected = MESSAGES[case]
-    record["messages"] = [{"role": role, "content": content} for role, content in record["messages"]]
-    good = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    record, expected = MISREAD[case]
+    good = {"messages": [USER, REPLY]}
     path = tmp_path / "in.jsonl"
     path.write_text(f"{json.dumps(good)}\n\n{json.dumps(record)}\n")
     template = "{% for message in messages %}{% generation %}{{ message.content }}{% endgeneration %}{% endfor %}"

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import dsindex
+from dsindex.datasets.indexed import IndexedDataset
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, MODALITIES, OWN
 from tests.support.pages import ReadPage
@@ -76,7 +79,8 @@ def test_page_says_what_the_manifest_and_the_tokens_say(
     assert [row[3] for row in by_source] == ["50.0%"] * 2
     assert page.row(".bin")[2] == manifest["digests"]["bin"]["xxh3_128"]
     assert any("Documents that occur more than once" in text for text in page.texts["p"])
-    lengths = np.fromfile(f"{built}.idx", "<i4", count=documents, offset=34)
+    dataset = IndexedDataset(built)
+    lengths = np.array([len(dataset.document(number)) for number in range(documents)])
     assert page.row("share")[-1] == "100%"
     assert page.row("tokens")[1:] == [
         f"{each:,}"
@@ -210,6 +214,24 @@ def test_other_formats_are_reported(tmp_path: Path) -> None:
     assert any(text and not text.replace(" ", "").isdigit() for text in page.texts["pre"])
 
 
+def test_merged_dataset_has_its_parts_as_sources(built: str, tmp_path: Path) -> None:
+    merged = str(tmp_path / "merged")
+    assert main(["merge", "--input", GOLDEN_EOD, built, "--output-prefix", merged]) == 0
+    page = report(tmp_path, merged)
+    assert [row[1:4] for row in page.rows if row[0] in {GOLDEN_EOD, built} and len(row) == 5] == [
+        ["204", "40,764", "66.7%"],
+        ["102", "20,382", "33.3%"],
+    ]
+
+
+def test_instruction_data_has_its_masks(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "chat")
+    write_dataset(Path(f"{prefix}_text_document"), [[[5, 6, 7]], [[8]]])
+    write_dataset(Path(f"{prefix}_loss_mask"), [[[0, 1, 1]], [[0]]], dtype=np.uint8)
+    page = report(tmp_path, prefix)
+    assert "2 of 4" in page.texts["dd"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -276,6 +298,19 @@ def test_damage_beside_the_tokens_is_a_finding(
     assert "Document lengths" in page.texts["h3"]
 
 
+def test_provenance_of_unknown_inputs_gives_no_sources(
+    copied: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = f"{copied}.provenance.parquet"
+    table = pq.read_table(path)
+    inputs = pa.array([*table["input"].to_pylist()[:-1], 9], pa.int32())
+    pq.write_table(table.set_column(0, "input", inputs), path, store_schema=False)
+    page = report(tmp_path, copied, code=1)
+    assert "expected inputs from 0 to 1, got others; the file is damaged" in capsys.readouterr().out
+    assert "Sources" not in page.texts["h3"]
+    assert "Tokens" in page.texts["h3"]
+
+
 def test_manifest_of_another_dataset_is_not_believed(
     copied: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -325,7 +360,12 @@ def test_datasets_are_compared_and_blends_shown(built: str, tmp_path: Path) -> N
     assert page.texts["h2"] == ["Side by side", built, GOLDEN_EOD, "Splits and blends"]
     splits = {(row[0], row[1]): row for row in page.rows if len(row) == 7 and row[1] in {"train", "valid"}}
     assert len(splits) == 4
-    assert splits[built, "train"][2] == "90.00%"
+    lengths = IndexedDataset(built).sequence_lengths
+    part = int(lengths[: round(0.9 * len(lengths))].sum())
+    [intended, _, tokens, samples, epochs] = splits[built, "train"][2:]
+    num_samples = int(samples.split()[0].replace(",", ""))
+    assert (intended, tokens, samples) == ("90.00%", f"{part:,}", f"{num_samples:,} of 64")
+    assert (num_samples >= 100, epochs) == (True, f"{num_samples * 64 / part:.3f}")
     blends = [row for row in page.rows if len(row) == 5 and row[0] == built and row[4] == "25.000%"]
     assert [row[1:4] for row in blends] == [["100", "6,400", "25.000%"], ["10", "640", "25.000%"]]
     damaged = next(Path(cache).glob("*BlendedDataset-train-dataset_index.npy"))

@@ -12,9 +12,9 @@ from workflows.api.progress import open_reporter
 from workflows.api.results import IndexResult, Result, fields_of
 from workflows.api.subjects import list_text_prefixes
 from workflows.commands.options import validated
-from workflows.execution.choice import make_executor
 from workflows.jobs.index import run_index
 from workflows.options.index import IndexConfig
+from workflows.stages.start import start_with_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,7 +137,7 @@ def build_index(
     config = validated(options, IndexConfig)
     with open_reporter(progress) as reporter:
         reporter.stage("index", total=1, unit="jobs")
-        with contextlib.closing(make_executor(config)) as tasks:
+        with contextlib.closing(start_with_nodes(config, reporter)) as tasks:
             report = run_index(config, executor=tasks)
         reporter.advance(1)
     return IndexResult(**fields_of(report))

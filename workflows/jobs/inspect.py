@@ -91,9 +91,9 @@ def run_inspect(path: str, options: InspectOptions) -> Inspection:
         elif subject.kind == "pbin":
             _look_at_packed(seen, options)
         elif subject.kind == "instruction data":
-            masks = open_loss_masks(seen.findings, subject.path)
+            masks = open_loss_masks(subject.path)
             _look_at_indexed(seen, f"{subject.path}_text_document", options, masks=masks)
-            look_at_loss_masks(seen.facts, seen.findings, subject.path, masks)
+            look_at_loss_masks(seen.facts, seen.findings, subject.path)
         elif subject.kind == "index cache":
             _look_at_cache(seen, options)
         elif subject.kind == "raw index":

@@ -47,7 +47,8 @@ class Origin:
     manifest: Manifest | None = None
     tokenizer: Tokenizer | None = None
     has_provenance: bool = False
-    """Whether there is provenance, or the datasets from which it was merged may have some."""
+    has_parts: bool = False
+    """Whether it was merged from datasets, which may have provenance."""
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
@@ -59,7 +60,7 @@ class Origin:
 
     def without_provenance(self) -> Origin:
         """Return the same origin without the lines of documents."""
-        return replace(self, has_provenance=False)
+        return replace(self, has_provenance=False, has_parts=False)
 
     def part_of(self, document: int) -> PartDocument | None:
         """Return the document in the dataset that was merged into this one; None if it was not merged.
@@ -67,7 +68,7 @@ class Origin:
         Raises:
             FormatError: If a manifest is damaged.
         """
-        if not self.has_provenance or self.manifest is None or not _is_merged(self.manifest):
+        if not self.has_parts or self.manifest is None:
             return None
         parts = find_parts(self.prefix, self.manifest.content.documents)
         part = parts[part_number(parts, document)]
@@ -84,7 +85,7 @@ class Origin:
         part = self.part_of(document)
         if part is not None:
             return _origin_of_part(part.prefix).source_of(part.document)
-        if not self.has_provenance or self.manifest is None or _is_merged(self.manifest):
+        if not self.has_provenance or self.manifest is None:
             return None
         path = f"{self.prefix}.{PROVENANCE_SUFFIX}"
         try:
@@ -120,14 +121,16 @@ def find_origin(prefix: str, tokenizer_model: str | None) -> Origin:
         given = load_tokenizer(tokenizer_model) if tokenizer_model is not None else None
         return Origin(prefix=prefix, tokenizer=given, findings=[str(error)])
     tokenizer, notes = _choose_tokenizer(prefix, manifest, tokenizer_model)
-    has_provenance = os.path.isfile(f"{prefix}.{PROVENANCE_SUFFIX}") or (manifest is not None and _is_merged(manifest))
-    if manifest is not None and not has_provenance:
+    has_provenance = os.path.isfile(f"{prefix}.{PROVENANCE_SUFFIX}")
+    has_parts = not has_provenance and manifest is not None and _is_merged(manifest)
+    if manifest is not None and not has_provenance and not has_parts:
         notes.append("no provenance: it is not recorded from which line each document comes")
     return Origin(
         prefix=prefix,
         manifest=manifest,
         tokenizer=tokenizer,
         has_provenance=has_provenance,
+        has_parts=has_parts,
         facts={} if manifest is None else _facts(manifest),
         notes=notes,
     )

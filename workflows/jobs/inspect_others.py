@@ -59,19 +59,22 @@ def look_at_lines(
         excerpts.append(Excerpt(title=f"line {number:,} of the index", num_tokens=0, text=f"{text[:shown]}{more}"))
 
 
-def open_loss_masks(findings: list[str], prefix: str) -> NDArray[Any] | None:
-    """Return the loss mask of each token of instruction data; None, and a finding, if they cannot be read."""
+def open_loss_masks(prefix: str) -> NDArray[Any] | None:
+    """Return the loss mask of each token of instruction data; None if they cannot be read."""
     try:
         return IndexedDataset(f"{prefix}{MASK_SUFFIX}").token_columns()[0]
-    except FormatError as error:
-        findings.append(str(error))
+    except FormatError:
         return None
 
 
-def look_at_loss_masks(facts: dict[str, Any], findings: list[str], prefix: str, values: NDArray[Any] | None) -> None:
+def look_at_loss_masks(facts: dict[str, Any], findings: list[str], prefix: str) -> None:
     """Count the trainable tokens of instruction data, and name its block layouts."""
-    if values is None:
+    try:
+        masks = IndexedDataset(f"{prefix}{MASK_SUFFIX}")
+    except FormatError as error:
+        findings.append(str(error))
         return
+    values = masks.token_columns()[0]
     trainable = sum(
         int(np.count_nonzero(values[begin : begin + BLOCK_BYTES])) for begin in range(0, len(values), BLOCK_BYTES)
     )

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError, FormatError
-from dsindex.exports.megatron_sft import SUFFIX, MessagesTask, SplitLines
+from dsindex.exports.megatron_sft import SUFFIX, MessagesTask, RecordReading, SplitLines
 from dsindex.exports.source import Counts, ExportedSequences, SequenceSource
 from workflows.execution.dispatch import DispatchStatistics, RetryPolicy
 from workflows.jobs.instruct_export_files import ExportFiles
@@ -202,8 +202,10 @@ class InstructExports:
         if kind == "sft":
             first = contents[self._splits[0].prefixes[0]]
             settings["on-bad-record"] = self._config.on_bad_record
-            settings["record_format"] = self._instruction.record_format
-            settings["role_mapping"] = dict(self._instruction.role_mapping)
+            reading = self._instruction.model_dump(
+                mode="json", include={"record_format", "role_mapping", "learn", "assistant_role"}
+            )
+            settings |= reading
             settings["inputs"] = [[file.size_bytes, file.fingerprint] for file in first.inputs]
         return Plan(settings=settings, inputs=())
 
@@ -224,8 +226,12 @@ class InstructExports:
                 )
                 for split in self._splits
             ),
-            record_format=self._instruction.record_format,
-            roles=tuple(self._instruction.role_mapping.items()),
+            reading=RecordReading(
+                record_format=self._instruction.record_format,
+                roles=tuple(self._instruction.role_mapping.items()),
+                learn=self._instruction.learn,
+                assistant_role=self._instruction.assistant_role,
+            ),
             leave_out=self._config.on_bad_record == "quarantine",
             folder=folder,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,9 +13,10 @@ from dsindex.errors import InputError, OutputError
 from dsindex.inspection.kinds import tell_kind
 from dsindex.regular_files import open_file
 from dsindex.reporting.caches import read_drawn
-from dsindex.storage import atomic_writer, make_folder
+from dsindex.storage import atomic_writer, make_folder, output_error
 from dsindex.text.tokenizer import load_tokenizer
-from workflows.jobs.report_dataset import DatasetReport, OpenedDataset, Room, report_dataset
+from workflows.jobs.report_dataset import DatasetReport, Room, report_dataset
+from workflows.jobs.report_opening import OpenedDataset
 from workflows.reporting.caches import show_caches
 from workflows.reporting.drawing import require_drawing
 from workflows.reporting.model import Page
@@ -100,6 +102,8 @@ def run_report(paths: Sequence[str], options: ReportOptions, *, reporter: Report
         findings += drawn.findings
     folder = os.path.dirname(os.path.abspath(options.output))
     make_folder(folder)
+    if not os.access(folder, os.W_OK):
+        raise output_error(options.output, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
     room = Room(
         text_bytes=min(TEXT_BYTES_OF_DATASET, TEXT_BYTES // len(opened)),
         is_small=len(opened) > 4,

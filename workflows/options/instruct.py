@@ -30,7 +30,7 @@ class InstructConfig(RecordsConfig):
     """`dsindex instruct`: from conversations to tokens, masks and packed blocks."""
 
     largest_shard: ClassVar[int] = 8 << 20
-    """Smaller than a build's: a worker encodes about 1 MB/s, so a shard of 64 MiB would take a minute."""
+    """Smaller than a build's: a worker encodes a tenth as fast, and all should be busy to the end."""
     engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto"
     """`auto` is gigatoken where it returns the same tokens and masks."""
     seq_length: int | None = Field(default=None, ge=2, le=2**27)
@@ -65,7 +65,11 @@ class InstructConfig(RecordsConfig):
         return self
 
 
+class _ChatText(TextConfig):
+    largest_shard: ClassVar[int] = InstructConfig.largest_shard
+
+
 def as_text_config(config: InstructConfig) -> TextConfig:
     """Return the options of a job that tokenizes without the post-processor."""
     shared: dict[str, Any] = {name: getattr(config, name) for name in RecordsConfig.model_fields}
-    return TextConfig(**shared, engine=config.engine, tokenizer_hf_no_include_special_tokens=True)
+    return _ChatText(**shared, engine=config.engine, tokenizer_hf_no_include_special_tokens=True)

@@ -68,7 +68,7 @@ def draw_shares(
     largest = max(shown, key=lambda each: shown[each])
     return Picture(
         title=title,
-        description=f"The most {unit}, {percent(shown[largest], total)}, are of {largest}.",
+        description=f"{largest} has the largest share: {percent(shown[largest], total)} of the {unit}.",
         drawing=draw(chart),
         table=Table(
             caption=title,

@@ -61,8 +61,8 @@ def draw_lengths(bins: Sequence[LengthBin]) -> Picture:
     return Picture(
         title="Lengths of documents",
         description=(
-            f"Most documents, {percent(most.documents, documents)}, have {_range(most)} tokens; most tokens, "
-            f"{percent(heaviest.tokens, tokens)}, are in documents of {_range(heaviest)} tokens."
+            f"The largest group of documents, {percent(most.documents, documents)}, has {_range(most)} tokens; the "
+            f"largest share of tokens, {percent(heaviest.tokens, tokens)}, in documents of {_range(heaviest)}."
         ),
         drawing=draw(
             lambda width: {

@@ -80,6 +80,10 @@ def show_records(content: Content) -> Block:
     if content.options.split_name is not None:
         sentences.append(_describe_split(content, account.kept, account.elsewhere))
     tables = [_records_table(content.inputs)] if len(content.inputs) > 1 else []
+    for caption, amounts in (("Messages and tokens by role", content.statistics), ("Bad records", content.bad_records)):
+        if amounts:
+            rows = tuple((name, number(amount)) for name, amount in amounts.items())[:SHOWN_INPUTS]
+            tables.append(Table(caption=caption, head=("kind", "amount"), rows=rows))
     return Block(title="Records", sentences=tuple(sentences), tables=tuple(tables))
 
 

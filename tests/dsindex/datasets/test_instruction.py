@@ -65,6 +65,12 @@ def test_sample_has_tokens_for_each_field_and_ids_of_special_tokens(jsonl: Path)
         dataset[3]
 
 
+def test_special_tokens_may_be_a_list(jsonl: Path) -> None:
+    tokens = list(SPECIAL.values())
+    dataset = InstructionDataset(jsonl, tokenizer=train("bytes"), jq_patterns=PATTERNS, special_tokens=tokens)
+    assert dataset[0]["special_tokens"] == {"<s>": 0, "</s>": 1}
+
+
 def test_dataset_checks_its_tokens_patterns_and_fields(jsonl: Path) -> None:
     def open_with(patterns: Any, special: dict[str, str]) -> InstructionDataset:
         return InstructionDataset(jsonl, tokenizer=train("bytes"), jq_patterns=patterns, special_tokens=special)

@@ -154,7 +154,6 @@ def test_variables_of_a_wrong_shape_are_refused(field: dict[str, Any], match: st
         ("all", {0: 0}, None),
         ("last_turn", {}, (3, 4)),
         ("last_turn", {3: 0}, (4,)),
-        ("last_turn", {3: 0, 4: 0}, ()),
     ],
 )
 def test_learnt_replies_are_those_with_weight_in_the_wanted_turns(
@@ -184,3 +183,14 @@ def test_record_without_values_under_other_formats_is_recognised() -> None:
 def test_pretty_printed_file_is_recognised(line: bytes, match: str) -> None:
     with pytest.raises(RecordProblem, match=match):
         parse_record(line)
+
+
+def test_learnt_replies_need_the_role_of_replies() -> None:
+    bot = {"role": "bot", "content": "x"}
+    roles = {"user": "user", "bot": "Bot"}
+    with pytest.raises(RecordProblem, match=r"message 2: expected a reply .* got the role 'Bot'; name the role"):
+        read_conversation({"messages": [USER, {**bot, "weight": 0}]}, roles=roles)
+    with pytest.raises(RecordProblem, match="none of its messages has the role 'assistant'; `assistant_role` names"):
+        read_conversation({"messages": [USER, bot]}, roles=roles, learn="last_turn")
+    turns = [USER, bot, USER, bot]
+    assert read_conversation({"messages": turns}, roles=roles, learn="last_turn", assistant_role="Bot").learnt == (3,)

@@ -11,7 +11,7 @@ import pytest
 from dsindex.inspection.stores import IndexedStore
 from dsindex.reporting import measuring
 from dsindex.reporting.measuring import find_spans, measure
-from dsindex.reporting.repeats import RepeatFinder, group_documents
+from dsindex.reporting.repeats import DOCUMENTS, RepeatFinder, group_documents
 from dsindex.reporting.sources import ConsecutiveSources, OneSource
 from tests.support.datasets import write_dataset
 
@@ -100,6 +100,15 @@ def test_repeats_are_the_same_in_files(tmp_path: Path) -> None:
     assert (found[0].num_repeated, found[0].num_extra, found[0].extra_tokens) == (70, 430, 860)
     assert [(each.first, each.copies) for each in found[0].most] == [(0, 8), (1, 8), (2, 8)]
     assert not list(tmp_path.iterdir())
+
+
+def test_digests_that_share_a_half_are_different(tmp_path: Path) -> None:
+    found = np.array([(7, 1, 0, 3, 1), (7, 2, 1, 3, 1), (8, 2, 2, 3, 1)], DOCUMENTS)
+    with RepeatFinder(4, folder=str(tmp_path)) as finder:
+        finder.add(found)
+        finder.add(np.array([(7, 2, 3, 3, 2)], DOCUMENTS))
+        repeats = finder.find(5)
+    assert [(each.first, each.copies) for each in repeats.most] == [(1, 3)]
 
 
 @pytest.mark.parametrize("dtype", ["<i4", "<i8"])
