@@ -45,7 +45,7 @@ class Patience:
     """Seconds; each further pause is twice as long."""
     longest_pause: float = 10.0
     unreachable_attempts: int = 3
-    """For a server that cannot be reached at all."""
+    """For a server that cannot be reached, or does not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,9 +192,11 @@ def _describe(url: ObjectUrl, error: Exception) -> tuple[InputError, str]:
     refusal = _refusal_of_kind(url, type(error).__name__, text) or _refusal_of_store(url, status, code)
     if refusal is not None:
         return refusal, "no"
-    is_unreachable = "kind: Connect" in text
+    is_silent = "kind: Timeout" in text
+    is_unreachable = is_silent or "kind: Connect" in text
     answer = " ".join(filter(None, [str(status or ""), code])) or "a broken connection"
     what = "the server cannot be reached" if is_unreachable else f"the store answers with {answer}, again and again"
+    what = "the server does not answer in time" if is_silent else what
     failure = StoreError(f"{url}: cannot be read ({what}); run the same command again later, or check the network")
     failure.transient = True
     return failure, "unreachable" if is_unreachable else "yes"

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 HEAD_BYTES = 4096
 """Bytes that are read of an object to look at it."""
-REQUEST_SECONDS = 60
+REQUEST_SECONDS = 30
 CONNECT_SECONDS = 5
 _PAGE_ENTRIES = 1000
 _PLAIN_WEB_PATH = re.compile(r"[A-Za-z0-9._/-]*")
 """Paths that are the same in any encoding."""
+_PREFIXES = ("AWS_", "GOOGLE_", "AZURE_")
+"""Beginnings of the variables by which obstore finds credentials and servers."""
 _REMEMBERED_HEADS = 4096
 _heads: OrderedDict[tuple[str, ObjectIdentity], bytes] = OrderedDict()
 """The first bytes of the objects that were looked at last: small ones are read once."""
@@ -137,6 +139,8 @@ def _get(
 
 def _identity(url: ObjectUrl, meta: Any) -> ObjectIdentity:  # noqa: ANN401 - obstore's ObjectMeta
     version, modified = meta["e_tag"], meta["last_modified"]
+    if version is not None and not version.startswith(('"', "W/")):
+        version = f'"{version}"'  # listings of Azure have them without quotes
     if version is None and modified is not None and modified.timestamp() > 0:
         version = f"modified {modified.isoformat()}"
     if version is None:
@@ -177,6 +181,11 @@ _CLIENT: dict[str, Any] = {
 _NO_RETRIES: dict[str, Any] = {"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_SECONDS)}
 
 
+def _client(variable: str) -> dict[str, Any]:
+    """Return the client's options, which allow servers without encryption if an environment variable says so."""
+    return {**_CLIENT, "allow_http": os.environ.get(variable, "").lower() == "true"}
+
+
 @functools.lru_cache(64)
 def _web_store(base: str, query: str) -> Any:  # noqa: ANN401 - obstore's store
     from obstore.store import HTTPStore
@@ -188,15 +197,21 @@ def _web_store(base: str, query: str) -> Any:  # noqa: ANN401 - obstore's store
     )
 
 
-@functools.lru_cache(64)
 def _bucket_store(scheme: str, bucket: str, access: Access) -> Any:  # noqa: ANN401 - obstore's store
+    """Return the store of a bucket, another one if the environment has changed, as it may in a notebook."""
+    settings = frozenset((name, value) for name, value in os.environ.items() if name.startswith(_PREFIXES))
+    return _make_bucket_store(scheme, bucket, access, hash(settings))
+
+
+@functools.lru_cache(64)
+def _make_bucket_store(scheme: str, bucket: str, access: Access, _environment: int) -> Any:  # noqa: ANN401
     import_obstore(f"{scheme}://{bucket}")
     from obstore.store import AzureStore, GCSStore, S3Store
 
     if scheme == "gs":
-        return GCSStore(bucket, client_options=_CLIENT, retry_config=_NO_RETRIES)
+        return GCSStore(bucket, client_options=_client("GOOGLE_ALLOW_HTTP"), retry_config=_NO_RETRIES)
     if scheme == "az":
-        return AzureStore(bucket, client_options=_CLIENT, retry_config=_NO_RETRIES)
+        return AzureStore(bucket, client_options=_client("AZURE_ALLOW_HTTP"), retry_config=_NO_RETRIES)
     environment = os.environ
     endpoint = (
         access.endpoint_url or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or None

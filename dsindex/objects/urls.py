@@ -15,7 +15,6 @@ from urllib.parse import urlsplit, urlunsplit
 from dsindex.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Self
 
 BUCKET_SCHEMES = ("s3", "gs", "az")
@@ -67,9 +66,6 @@ class ObjectUrl(str):
         self = super().__new__(cls, url)
         self.query, self.access, self.identity = query, access, identity
         return self
-
-    def __reduce__(self) -> tuple[Callable[..., ObjectUrl], tuple[str, str, Access, ObjectIdentity | None]]:
-        return _rebuild, (str(self), self.query, self.access, self.identity)
 
     def __str__(self) -> str:
         return str.__str__(self[:])
@@ -158,13 +154,12 @@ def parse_url(url: str, access: Access = NO_ACCESS) -> ObjectUrl:
     if not bucket or _MAGIC.search(bucket) or "@" in bucket:
         msg = f"{scheme}://{bucket}: expected the name of a bucket after {scheme}://, got another text; check --input"
         raise InputError(msg)
+    if {"", ".", ".."} & set(key.rstrip("/").split("/")) and key:
+        msg = f"{shown}: expected a key without empty parts, `.` or `..` between slashes, got one; rename the object"
+        raise InputError(msg)
     return ObjectUrl(f"{scheme}://{bucket}/{key}", access=access)
 
 
 def absolute(path: str) -> str:
     """Return a path of this machine as an absolute one, and an address as it is."""
     return parse_url(path) if is_url(path) else posixpath.abspath(path)
-
-
-def _rebuild(url: str, query: str, access: Access, identity: ObjectIdentity | None) -> ObjectUrl:
-    return ObjectUrl(url, query=query, access=access, identity=identity)

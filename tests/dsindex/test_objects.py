@@ -47,6 +47,8 @@ def address(store: ObjectServer, key: str = "a.bin") -> ObjectUrl:
         ("s3:///k", "expected the name of a bucket"),
         ("https://user:h1dden@host/a.jsonl", "https://host/a.jsonl: expected an address without user and password"),
         ("https://host", "expected the address of a file"),
+        ("s3://b//k", "s3://b//k: expected a key without empty parts"),
+        ("s3://b/a/../k", "expected a key without empty parts"),
     ],
 )
 def test_addresses_that_cannot_be_read_are_refused(url: str, message: str) -> None:
@@ -106,8 +108,11 @@ def test_failures_that_pass_are_tried_again(store: ObjectServer, fault: str) -> 
     assert request_counts().since(before).retries == 2
 
 
-def test_patience_ends_with_a_sentence_that_may_be_tried_again(store: ObjectServer) -> None:
-    store.faults.append(Fault(kind="503", times=99))
+@pytest.mark.parametrize(
+    ("fault", "words"), [("503", "503 SlowDown, again and again"), ("hang", "does not answer in time")]
+)
+def test_patience_ends_with_a_sentence_that_may_be_tried_again(store: ObjectServer, fault: str, words: str) -> None:
+    store.faults.append(Fault(kind=fault, times=99))
     patience = Patience(attempts=3, first_pause=0.001)
     url = address(store)
 
@@ -115,10 +120,11 @@ def test_patience_ends_with_a_sentence_that_may_be_tried_again(store: ObjectServ
         import obstore
         from obstore.store import S3Store
 
-        target = S3Store("b", endpoint=store.url, client_options={"allow_http": True}, retry_config={"max_retries": 0})
+        options = {"allow_http": True, "timeout": "200ms"}
+        target = S3Store("b", endpoint=store.url, client_options=options, retry_config={"max_retries": 0})
         return obstore.get(target, "a.bin").bytes()
 
-    with pytest.raises(StoreError, match=r"s3://b/a\.bin: .*503 SlowDown, again and again") as failed:
+    with pytest.raises(StoreError, match=rf"s3://b/a\.bin: .*{words}") as failed:
         insist(url, request, patience=patience)
     assert failed.value.transient
     assert len(store.requests) == 3

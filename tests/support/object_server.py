@@ -110,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.kind.isdigit():
             return self.fail(int(fault.kind), fault.code)
         if fault is not None and fault.kind == "hang":
-            time.sleep(3)
+            time.sleep(1)
         parts = urlsplit(self.path)
         name = unquote(parts.path).lstrip("/")
         bucket = name.split("/")[0]
@@ -125,6 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self.fail(404, "NoSuchBucket")
         if "list-type" in query:
             return self.list_objects(bucket, query)
+        if "restype" in query:
+            return self.list_blobs(name, query)
         if name not in store.objects:
             return self.fail(404, "NoSuchKey")
         return self.send_object(name, fault)
@@ -184,6 +186,8 @@ class _Handler(BaseHTTPRequestHandler):
         after = query.get("continuation-token", [""])[0]
         keys = sorted(name.partition("/")[2] for name in store.objects if name.startswith(f"{bucket}/"))
         keys = [key for key in keys if key.startswith(prefix) and key > after]
+        if query.get("delimiter"):
+            keys = [key for key in keys if "/" not in key[len(prefix) :]]
         page, rest = keys[: store.page_size], keys[store.page_size :]
         entries = []
         for key in page:
@@ -201,6 +205,25 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body.encode())))
         self.end_headers()
         self.wfile.write(body.encode())
+
+    def list_blobs(self, container: str, query: dict[str, list[str]]) -> None:
+        """Answer as Azure does, whose listings have ETags without quotes."""
+        store, blobs = self.server.store, []
+        for name in sorted(store.objects):
+            key = name.removeprefix(f"{container}/")
+            if key != name and key.startswith(query.get("prefix", [""])[0]):
+                etag, content = store.etag(name).strip('"'), store.objects[name]
+                size = content.stat().st_size if isinstance(content, Path) else len(content)
+                blobs.append(
+                    f"<Blob><Name>{escape(key)}</Name><Properties><Last-Modified>{formatdate(1.7e9, usegmt=True)}"
+                    f"</Last-Modified><Content-Length>{size}</Content-Length><Content-Type>text</Content-Type>"
+                    f"<Etag>{etag}</Etag></Properties></Blob>"
+                )
+        body = f"<EnumerationResults><Blobs>{''.join(blobs)}</Blobs><NextMarker/></EnumerationResults>".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
 
 class _Server(ThreadingHTTPServer):

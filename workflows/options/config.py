@@ -102,6 +102,14 @@ class WorkConfig(ExecutorConfig):
     log_json: bool = False
     """Progress and errors as JSON lines."""
 
+    @field_validator("output_prefix", "work_dir")
+    @classmethod
+    def _is_on_this_machine(cls, path: str | None) -> str | None:
+        if is_url(path):
+            msg = "expected a path, got an address: object stores are read, and written by copying the finished files"
+            raise ValueError(msg)
+        return path
+
     @field_validator("output_prefix")
     @classmethod
     def _ends_in_a_name(cls, prefix: str) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 from dsindex.containers.decoding import require_whole
 from dsindex.containers.kinds import detect_file
 from dsindex.errors import InputError
+from dsindex.objects.requests import StoreError
 from workflows.execution.cpus import available_cpus
 from workflows.state.input_forms import detect_form
 
@@ -76,6 +77,8 @@ def _find_fault(file: InputFile, *, wanted: InputFormat, columns: Columns | None
         container, _ = detect_file(file.absolute_path)
         if container != "plain":
             require_whole(file.absolute_path, container)
+    except StoreError:
+        raise  # the file may be whole
     except InputError as error:
         return str(error).replace(file.absolute_path, file.path)
     except OSError:
@@ -85,6 +88,8 @@ def _find_fault(file: InputFile, *, wanted: InputFormat, columns: Columns | None
         return None
     try:
         _read_table(file, cast("TableFormat", form.format), columns)
+    except StoreError:
+        raise
     except InputError as error:
         return str(error).replace(file.absolute_path, file.path)
     return None
