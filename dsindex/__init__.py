@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from workflows.api.index import build_index
     from workflows.api.instruct import instruct
     from workflows.api.merge import convert, merge
+    from workflows.api.mix import mix
     from workflows.api.open import open
     from workflows.api.pack import pack
     from workflows.api.ray_data import ray_datasource
+    from workflows.api.report import report
     from workflows.api.results import (
         BuildResult,
         ConvertResult,
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
         IndexResult,
         InstructResult,
         MergeResult,
+        MixResult,
         PackedRepairResult,
         PackResult,
         RepairResult,
+        ReportResult,
         VerifyResult,
     )
     from workflows.api.verify import repair, verify
@@ -50,10 +54,12 @@ __all__ = [
     "IndexResult",
     "InstructResult",
     "MergeResult",
+    "MixResult",
     "OptionsError",
     "PackResult",
     "PackedRepairResult",
     "RepairResult",
+    "ReportResult",
     "Snapshot",
     "VerifyResult",
     "build",
@@ -62,10 +68,12 @@ __all__ = [
     "estimate",
     "instruct",
     "merge",
+    "mix",
     "open",
     "pack",
     "ray_datasource",
     "repair",
+    "report",
     "verify",
 ]
 
@@ -78,10 +86,12 @@ _MODULES = {
     "IndexResult": _RESULTS,
     "InstructResult": _RESULTS,
     "MergeResult": _RESULTS,
+    "MixResult": _RESULTS,
     "OptionsError": "workflows.api.boundary",
     "PackResult": _RESULTS,
     "PackedRepairResult": _RESULTS,
     "RepairResult": _RESULTS,
+    "ReportResult": _RESULTS,
     "Snapshot": "workflows.progress.snapshot",
     "VerifyResult": _RESULTS,
     "build": "workflows.api.build",
@@ -90,10 +100,12 @@ _MODULES = {
     "estimate": "workflows.api.build",
     "instruct": "workflows.api.instruct",
     "merge": "workflows.api.merge",
+    "mix": "workflows.api.mix",
     "open": "workflows.api.open",
     "pack": "workflows.api.pack",
     "ray_datasource": "workflows.api.ray_data",
     "repair": "workflows.api.verify",
+    "report": "workflows.api.report",
     "verify": "workflows.api.verify",
 }
 

@@ -38,6 +38,7 @@ MODELS = {
     "build": "workflows.options.config:BuildConfig",
     "merge": "workflows.options.config:MergeConfig",
     "index": "workflows.options.index:IndexConfig",
+    "mix": "workflows.options.mix:MixConfig",
     "pack": "workflows.options.pack:PackConfig",
     "instruct": "workflows.options.instruct:InstructConfig",
 }

@@ -1,6 +1,7 @@
 """Find offsets at which a compressed file can be cut: where its members begin, without decoding it.
 
-A zstd file is walked frame by frame: the header of each block says where the next one begins (RFC 8878, 3.1.1). The
+A zstd file is walked frame by frame: the header of each block says where the next one begins (RFC 8878, 3.1.1). In an
+object store, where that would fetch every byte, frames are searched by their magic bytes, as other members are. The
 members of a BGZF file say their own sizes (SAM specification, 4.1), and as each is at most 64 KiB, one begins near
 every offset. Other gzip members and bzip2 streams are searched by their magic bytes, near the wanted offsets only, and
 taken for such if they can be decoded. The streams of xz can only be found by decoding all before them.
@@ -8,7 +9,6 @@ taken for such if they can be decoded. The streams of xz can only be found by de
 
 from __future__ import annotations
 
-import os
 import re
 import struct
 from itertools import pairwise
@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 
 from dsindex.containers.decoding import can_decode
 from dsindex.errors import InputError
-from dsindex.regular_files import open_unbuffered
+from dsindex.objects.urls import is_url
+from dsindex.readable import open_readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dsindex.containers.kinds import Container
+    from dsindex.readable import Readable
 
 LARGEST_FIRST_FRAME_BLOCKS = 4096
 """Blocks of the first zstd frame after which the file is taken to have only one: 512 MiB of text."""
@@ -38,6 +40,7 @@ _BGZF_START = b"\x1f\x8b\x08\x04"
 _GZIP_START = re.compile(rb"\x1f\x8b\x08[\x00-\x1f].{4}[\x00\x02\x04][\x00-\x0d\xff]", re.DOTALL)
 """A member's header with flags, compression level and operating system that exist (RFC 1952, 2.3)."""
 _BZIP2_START = re.compile(rb"BZh[1-9]1AY&SY")
+_ZSTD_START = re.compile(rb"\x28\xb5\x2f\xfd")
 SEARCHED_BYTES = 1 << 20
 """Bytes at the start of each unit in which a member is searched."""
 DECODED_BYTES = 128 << 10
@@ -56,14 +59,17 @@ def find_cuts(path: str, container: Container, *, unit_bytes: int) -> tuple[int,
         InputError: If the file cannot be read.
     """
     try:
-        with open_unbuffered(path) as file:
-            size = os.fstat(file.fileno()).st_size
+        with open_readable(path) as file:
+            size = file.size_bytes
             if size > unit_bytes and container == "zstd":
-                begins = _zstd_frames(file.fileno(), size)
+                if is_url(path):  # to walk over its blocks would be to fetch all of it
+                    begins = _find_members(file, size, unit_bytes, _ZSTD_START, container)
+                else:
+                    begins = _zstd_frames(file, size)
             elif size > unit_bytes and container == "gzip":
-                begins = _gzip_members(file.fileno(), size, unit_bytes)
+                begins = _gzip_members(file, size, unit_bytes)
             elif size > unit_bytes and container == "bzip2":
-                begins = _find_members(file.fileno(), size, unit_bytes, _BZIP2_START, container)
+                begins = _find_members(file, size, unit_bytes, _BZIP2_START, container)
             else:
                 begins = iter(())
             return (*_thin_out(begins, unit_bytes), size)
@@ -80,12 +86,12 @@ def _thin_out(begins: Iterator[int], unit_bytes: int) -> list[int]:
     return kept
 
 
-def _zstd_frames(descriptor: int, size: int) -> Iterator[int]:
+def _zstd_frames(file: Readable, size: int) -> Iterator[int]:
     """Yield the offset of each frame after the first; nothing more from the first that is not whole."""
     offset = 0
     most_blocks: int | None = LARGEST_FIRST_FRAME_BLOCKS
     while offset < size:
-        end = _zstd_frame_end(descriptor, offset, most_blocks)
+        end = _zstd_frame_end(file, offset, most_blocks)
         if end is None or end > size:
             return
         if end < size:
@@ -93,9 +99,9 @@ def _zstd_frames(descriptor: int, size: int) -> Iterator[int]:
         offset, most_blocks = end, None
 
 
-def _zstd_frame_end(descriptor: int, offset: int, most_blocks: int | None) -> int | None:
+def _zstd_frame_end(file: Readable, offset: int, most_blocks: int | None) -> int | None:
     """Return where a frame ends; None if it is not a frame or has more than `most_blocks` blocks."""
-    header = os.pread(descriptor, _ZSTD_HEADER_BYTES, offset)
+    header = file.read_at(_ZSTD_HEADER_BYTES, offset)
     if len(header) < 8:
         return None
     magic, field = struct.unpack_from("<II", header)
@@ -111,7 +117,7 @@ def _zstd_frame_end(descriptor: int, offset: int, most_blocks: int | None) -> in
     offset += 5 + (1 - is_single_segment) + dictionary_bytes + content_size_bytes
     blocks = 0
     while most_blocks is None or blocks < most_blocks:
-        block = os.pread(descriptor, 3, offset)
+        block = file.read_at(3, offset)
         if len(block) < 3:
             return None
         word = int.from_bytes(block, "little")
@@ -123,16 +129,16 @@ def _zstd_frame_end(descriptor: int, offset: int, most_blocks: int | None) -> in
     return None
 
 
-def _gzip_members(descriptor: int, size: int, unit_bytes: int) -> Iterator[int]:
+def _gzip_members(file: Readable, size: int, unit_bytes: int) -> Iterator[int]:
     """Yield the offset of a member in each unit of the file that has one."""
-    head = os.pread(descriptor, _BGZF_CHAIN * _BGZF_MEMBER_BYTES, 0)
+    head = file.read_at(_BGZF_CHAIN * _BGZF_MEMBER_BYTES, 0)
     if _is_bgzf_chain(head, 0, at_end=len(head) == size):
-        return _bgzf_members(descriptor, size, unit_bytes)
-    return _find_members(descriptor, size, unit_bytes, _GZIP_START, "gzip")
+        return _bgzf_members(file, size, unit_bytes)
+    return _find_members(file, size, unit_bytes, _GZIP_START, "gzip")
 
 
 def _find_members(
-    descriptor: int, size: int, unit_bytes: int, start: re.Pattern[bytes], container: Container
+    file: Readable, size: int, unit_bytes: int, start: re.Pattern[bytes], container: Container
 ) -> Iterator[int]:
     """Yield the offset of the first member in each unit of the file, if it begins in the unit's first bytes."""
     num_found = 0
@@ -140,7 +146,7 @@ def _find_members(
         if not num_found and number == UNITS_WITHOUT_MEMBERS:
             return
         num_searched = min(SEARCHED_BYTES, unit_bytes)
-        window = os.pread(descriptor, num_searched + DECODED_BYTES, begin)
+        window = file.read_at(num_searched + DECODED_BYTES, begin)
         for match in start.finditer(window):
             if match.start() >= num_searched:
                 break
@@ -150,10 +156,10 @@ def _find_members(
                 break
 
 
-def _bgzf_members(descriptor: int, size: int, unit_bytes: int) -> Iterator[int]:
+def _bgzf_members(file: Readable, size: int, unit_bytes: int) -> Iterator[int]:
     """Yield the offset of the first BGZF member in each unit of the file."""
     for begin, end in pairwise([*range(unit_bytes, size, unit_bytes), size]):
-        window = os.pread(descriptor, (_BGZF_CHAIN + 1) * _BGZF_MEMBER_BYTES, begin)
+        window = file.read_at((_BGZF_CHAIN + 1) * _BGZF_MEMBER_BYTES, begin)
         at_end = begin + len(window) == size
         place = window.find(_BGZF_START)
         while 0 <= place < end - begin and not _is_bgzf_chain(window, place, at_end=at_end):

@@ -10,19 +10,18 @@ from __future__ import annotations
 import bz2
 import importlib.metadata
 import lzma
-import os
 import platform
 from typing import TYPE_CHECKING, Protocol
 
 from dsindex.containers.kinds import detect_container
 from dsindex.errors import InputError
-from dsindex.regular_files import open_unbuffered
+from dsindex.readable import open_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from io import FileIO
 
     from dsindex.containers.kinds import Container
+    from dsindex.readable import Readable
 
 CHUNK_BYTES = 128 << 10
 """Compressed bytes read at a time. What follows a member's end is copied, so small members need small chunks."""
@@ -70,9 +69,9 @@ class Decoder:
         begin: Offset at which a member begins.
     """
 
-    def __init__(self, path: str, file: FileIO, container: Container, *, begin: int = 0) -> None:
+    def __init__(self, path: str, file: Readable, container: Container, *, begin: int = 0) -> None:
         self._path = path
-        self._descriptor = file.fileno()
+        self._file = file
         self._container: Container = container
         self._make, self._errors = _library(container)
         self._current: Decompressor | None = None
@@ -165,7 +164,7 @@ class Decoder:
         if wanted <= 0:
             return b""
         try:
-            data = os.pread(self._descriptor, wanted, self._position)
+            data = self._file.read_at(wanted, self._position)
         except OSError as error:
             msg = f"{self._path}: cannot be read ({error.strerror}) at byte {self._position}"
             raise InputError(msg) from error
@@ -186,8 +185,9 @@ def measure_compression(path: str, container: Container, *, begin: int = 0) -> f
     Raises:
         InputError: If the file cannot be read or is damaged there.
     """
-    with open_unbuffered(path) as file:
-        end = min(begin + MEASURED_BYTES, os.fstat(file.fileno()).st_size)
+    with open_readable(path) as file:
+        end = min(begin + MEASURED_BYTES, file.size_bytes)
+        file.expect_forwards(begin, end)
         decoder = Decoder(path, file, container, begin=begin)
         text_bytes = 0
         while not decoder.at_end:
@@ -204,7 +204,8 @@ def require_whole(path: str, container: Container, *, begin: int = 0, end: int |
     Raises:
         InputError: If it cannot be read, is damaged or cut off.
     """
-    with open_unbuffered(path) as file:
+    with open_readable(path) as file:
+        file.expect_forwards(begin, file.size_bytes if end is None else end)
         decoder = Decoder(path, file, container, begin=begin)
         while not decoder.at_end:
             decoder.read(CHUNK_BYTES)

@@ -6,7 +6,7 @@ import os
 from typing import Literal
 
 from dsindex.errors import InputError
-from dsindex.regular_files import open_unbuffered
+from dsindex.readable import open_readable
 
 Container = Literal["plain", "gzip", "zstd", "bzip2", "xz"]
 
@@ -70,8 +70,8 @@ def detect_file(path: str) -> tuple[Container, bytes]:
             content does not have.
         OSError: If it cannot be read.
     """
-    with open_unbuffered(path) as file:
-        head = os.pread(file.fileno(), HEAD_BYTES, 0)
+    with open_readable(path) as file:
+        head = file.read_at(HEAD_BYTES, 0)
     container = detect_container(head)
     if container != "plain":
         return container, head

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dsindex.datasets.blended import BlendedDataset
-    from dsindex.datasets.gpt import GPTDataset, SampleOptions, SamplePart
+    from dsindex.datasets.gpt import GPTDataset
     from dsindex.datasets.indexed import IndexedDataset
     from dsindex.datasets.instruction import InstructionDataset, PackedInstructionDataset
     from dsindex.datasets.opening import open_dataset
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
         PbinDocuments,
     )
     from dsindex.datasets.raw import MemMapDataset, RawLines
+    from dsindex.datasets.sample_masks import SampleOptions
+    from dsindex.datasets.sample_parts import SamplePart
     from dsindex.datasets.tensors import MissingPackageError
 
 _MODULES = {
@@ -31,8 +33,8 @@ _MODULES = {
     "PackedMemMapDatasetContinuous": "pbin",
     "PackedMemMapDatasetMegatron": "pbin",
     "RawLines": "raw",
-    "SampleOptions": "gpt",
-    "SamplePart": "gpt",
+    "SampleOptions": "sample_masks",
+    "SamplePart": "sample_parts",
     "open_dataset": "opening",
 }
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from dsindex.amounts import count
-from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset
+from dsindex.datasets.gpt import GPTDataset
 from dsindex.datasets.index_files import open_index_array, sample_numbers
+from dsindex.datasets.sample_masks import DEFAULT_OPTIONS
 from dsindex.datasets.tables import html_table
 from dsindex.errors import FormatError
 from dsindex.indices.cache import BLENDED_CLASS, cache_files, read_description
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
-    from dsindex.datasets.gpt import SampleOptions, SamplePart
     from dsindex.datasets.index_files import IndexSource
+    from dsindex.datasets.sample_masks import SampleOptions
+    from dsindex.datasets.sample_parts import SamplePart
 
 
 class BlendedDataset:

@@ -1,15 +1,14 @@
 """Texts of token ids, by the tokenizer that a dataset's manifest names, or by one that is given.
 
-The manifest (docs/formats.md) names a tokenizer and its SHA-256. It is looked for where it was, under
-that name in the working folder, beside the data and in the folder above, or in the hub's cache, and used only if the
-hash is the same.
+The manifest (docs/formats.md) names a tokenizer and its SHA-256, by which it is looked for
+(dsindex.text.recorded_tokenizer).
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -17,11 +16,10 @@ import numpy as np
 from dsindex.errors import FormatError, TokenizerError
 from dsindex.json_text import decode_json, encode_json
 from dsindex.regular_files import open_file
+from dsindex.text.recorded_tokenizer import NamedTokenizer, find_tokenizer
 from dsindex.text.tokenizer import Tokenizer, TokenizerOptions, decode, load_tokenizer, shared_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import ArrayLike, NDArray
 
 MANIFEST_SUFFIX = ".manifest.json"
@@ -29,20 +27,6 @@ LARGEST_MANIFEST_BYTES = 256 << 20
 
 TokenizerLike: TypeAlias = "Tokenizer | str | os.PathLike[str] | Any"
 """A tokenizer, the path of one or its name in the hub; or an object with `decode`, as of tokenizers or transformers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedTokenizer:
-    """The tokenizer that a manifest names."""
-
-    name: str
-    sha256: str
-    revision: str | None
-    """The commit in the hub; None for a path."""
-    options: bytes
-    """What was given beside the tokenizer's file, as JSON."""
-    path: str | None = None
-    """Where it was when the dataset was made."""
 
 
 def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | None = None) -> str:
@@ -123,14 +107,24 @@ def _parse(manifest: object) -> NamedTokenizer | None:
         msg = "its tokenizer has unknown options"
         raise ValueError(msg)
     run = manifest.get("run") if isinstance(manifest, dict) else None
-    path = run.get("tokenizer_path") if isinstance(run, dict) else None
+    run = run if isinstance(run, dict) else {}
+    path = run.get("tokenizer_path")
     return NamedTokenizer(
         name=name,
         sha256=sha256,
         revision=revision,
         options=encode_json(options),
         path=path if isinstance(path, str) else None,
+        first_input=_first_input(run),
     )
+
+
+def _first_input(run: dict[str, Any]) -> str | None:
+    try:
+        path = run["plan"]["inputs"][0][0]
+    except (LookupError, TypeError):
+        return None
+    return path if isinstance(path, str) else None
 
 
 def _recorded_tokenizer(prefix: str) -> Tokenizer:
@@ -156,41 +150,16 @@ def _load_named(named: NamedTokenizer, folder: str, working_folder: str) -> Toke
     Raises:
         TokenizerError: If there is none of that name, or it is another one.
     """
-    given = decode_json(named.options).items()
-    options: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given}
-    others = []
-    for path in _places(named, folder):
-        try:
-            tokenizer = load_tokenizer(path, options=TokenizerOptions(**options))
-        except TokenizerError as error:  # another file of that name
-            others.append(str(error))
-            continue
-        except (TypeError, ValueError) as error:
-            msg = f"{named.name}: expected options of a tokenizer in the manifest, got {options}; it is damaged"
-            raise TokenizerError(msg) from error
-        if tokenizer.sha256 == named.sha256:
-            return tokenizer
-        others.append(f"{path} has {tokenizer.sha256[:16]}…")
-    found = "; ".join(others) or f"found none where it was, nor by that name in {working_folder} or beside the data"
+    tokenizer, others = find_tokenizer(named, os.path.join(folder, named.name))
+    if tokenizer is not None:
+        return tokenizer
+    what = [each.error if each.sha256 is None else f"{each.place} has {each.sha256[:16]}…" for each in others]
+    found = "; ".join(what) or f"found none where it was, nor by that name in {working_folder} or beside the data"
     msg = (
         f"expected the tokenizer {named.name!r} with sha256 {named.sha256[:16]}… that the dataset was made with, "
         f"{found}; pass tokenizer=, its path"
     )
     raise TokenizerError(msg)
-
-
-def _places(named: NamedTokenizer, folder: str) -> Iterator[str]:
-    """Yield where the tokenizer may be, in the order to look."""
-    if named.revision is not None:
-        yield f"{named.name}@{named.revision}"
-        return
-    if "vocab_file" in decode_json(named.options):
-        yield named.name
-        return
-    beside = (os.path.join(folder, named.name), os.path.join(folder, "..", named.name))
-    for path in dict.fromkeys((named.path, named.name, *beside)):
-        if path is not None and os.path.exists(path):
-            yield path
 
 
 def _load_given(path: str) -> Tokenizer:

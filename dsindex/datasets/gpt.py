@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
@@ -16,6 +16,8 @@ import numpy as np
 from dsindex.datasets.decoding import decode_tokens
 from dsindex.datasets.index_files import open_index_array, sample_numbers
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.sample_masks import DEFAULT_OPTIONS, SampleOptions, apply_boundaries
+from dsindex.datasets.sample_parts import SamplePart, find_parts
 from dsindex.datasets.tables import describe_tokenizer, html_table
 from dsindex.datasets.tensors import convert_arrays, tensor_maker
 from dsindex.errors import FormatError
@@ -24,7 +26,7 @@ from dsindex.tracing.samples import LocatedSample, SampleTrace, trace_samples
 from dsindex.tracing.search import Occurrence, find_range, find_values, rows_with_position
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -33,51 +35,6 @@ if TYPE_CHECKING:
 
 _PADDING = -1
 """Placeholder for missing tokens while a sample is assembled; no vocabulary contains it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleOptions:
-    """How masks and positions of a sample are made. The names are Megatron's."""
-
-    eod_token: int | None = None
-    """Id of EOD; `reset_position_ids`, `reset_attention_mask` and `eod_mask_loss` need it."""
-    reset_position_ids: bool = False
-    """Restart positions at 0 after each EOD."""
-    reset_attention_mask: bool = False
-    """Hide tokens up to an EOD from those after it; needs `create_attention_mask`."""
-    eod_mask_loss: bool = False
-    """Mask the loss where the input is EOD."""
-    create_attention_mask: bool = False
-    """Add `attention_mask`: sequence_length squared bytes for each sample, which most attention kernels do without."""
-    pad_token: int | None = None
-    """Pads a partial last sample. As in Megatron, loss on it is masked and the model sees token 0 instead."""
-
-    def __post_init__(self) -> None:
-        if self.eod_token is None and (self.reset_position_ids or self.reset_attention_mask or self.eod_mask_loss):
-            msg = "reset_position_ids, reset_attention_mask and eod_mask_loss need an eod_token, got None"
-            raise ValueError(msg)
-        if self.reset_attention_mask and not self.create_attention_mask:
-            msg = "reset_attention_mask without create_attention_mask would change nothing; set both or neither"
-            raise ValueError(msg)
-        if self.pad_token is not None and self.pad_token == self.eod_token:
-            msg = f"pad_token {self.pad_token} is the eod_token, whose loss would be masked; leave pad_token out"
-            raise ValueError(msg)
-
-
-DEFAULT_OPTIONS = SampleOptions()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplePart:
-    """A run of a sample's tokens, and the sequence that it comes from."""
-
-    prefix: str
-    """Prefix of the dataset."""
-    sequence: int
-    """Number of the sequence in the dataset."""
-    offset: int
-    """Position of the first token in the sequence."""
-    num_tokens: int
 
 
 class GPTDataset:
@@ -115,8 +72,6 @@ class GPTDataset:
         options: SampleOptions = DEFAULT_OPTIONS,
         torch: bool = False,
     ) -> None:
-        from dsindex.kernels.sample_assembly import assemble_samples  # compiled by numba, which is slow to import
-
         if dataset.dtype.kind not in "iu":
             msg = f"{dataset.prefix}: expected integer tokens, got {dataset.dtype}; choose a dataset of tokens"
             raise ValueError(msg)
@@ -135,7 +90,6 @@ class GPTDataset:
             shuffle_index, what="the sample index's shuffle index", shape=(max(len(self.sample_index) - 1, 0),)
         )
         self._extra = int(add_extra_token)
-        self._assemble = assemble_samples
         self._columns = (
             *dataset.token_columns(),
             self.document_index,
@@ -238,10 +192,7 @@ class GPTDataset:
             "loss_mask": loss_mask,
             "position_ids": position_ids,
         }
-        if options.eod_token is not None:
-            self._apply_eod(sample)
-        elif options.create_attention_mask:
-            sample["attention_mask"] = _causal_mask(self.sequence_length, [])
+        apply_boundaries(sample, options)
         if self._pad_may_occur or labels[-1] == self._pad:
             loss_mask[labels == self._pad] = 0.0
             text[text == self._pad] = 0
@@ -291,17 +242,16 @@ class GPTDataset:
             FormatError: If the indices point outside the data.
         """
         number = self._number(index)
-        self.tokens(number)  # refuses indices that point outside the data
-        row = int(self.shuffle_index[number])
-        (first, first_offset), (last, last_offset) = self.sample_index[row : row + 2].tolist()
-        parts = []
-        for position in range(first, last + 1):
-            sequence = int(self.document_index[position])
-            begin = first_offset if position == first else 0
-            end = last_offset + self._extra if position == last else int(self.dataset.sequence_lengths[sequence])
-            if end > begin:
-                part = SamplePart(prefix=self.dataset.prefix, sequence=sequence, offset=begin, num_tokens=end - begin)
-                parts.append(part)
+        parts = find_parts(
+            self.dataset,
+            self.document_index,
+            self.sample_index,
+            int(self.shuffle_index[number]),
+            num_tokens=self.sequence_length + self._extra,
+            extra=self._extra,
+        )
+        if parts is None:
+            raise self._damaged(number)
         return parts
 
     def trace(self, index: SupportsIndex) -> SampleTrace:
@@ -401,17 +351,12 @@ class GPTDataset:
         }
         return html_table("GPTDataset", facts)
 
-    def _apply_eod(self, sample: dict[str, NDArray[Any]]) -> None:
-        """Apply the options that concern document boundaries."""
-        options = self.options
-        ends = np.flatnonzero(sample["tokens"] == options.eod_token)
-        if options.eod_mask_loss:
-            sample["loss_mask"][ends] = 0.0
-        if options.reset_position_ids:
-            sample["position_ids"] -= _document_starts(self.sequence_length, ends)
-        if options.create_attention_mask:
-            hidden_after = ends.tolist() if options.reset_attention_mask else []
-            sample["attention_mask"] = _causal_mask(self.sequence_length, hidden_after)
+    @cached_property
+    def _assemble(self) -> Callable[..., int]:
+        """The compiled kernel; numba, which compiles it, is slow to import."""
+        from dsindex.kernels.sample_assembly import assemble_samples
+
+        return assemble_samples
 
     def _number(self, index: SupportsIndex) -> int:
         number = index.__index__()
@@ -427,22 +372,3 @@ class GPTDataset:
             f"{self.dataset.prefix}: expected at most {self.sequence_length + self._extra} tokens of the dataset for "
             f"sample {number}, got indices that point elsewhere; they were built from other data or settings"
         )
-
-
-def _document_starts(sequence_length: int, ends: NDArray[np.intp]) -> NDArray[np.int64]:
-    """Return the start of each position's document, given the positions of the EODs.
-
-    >>> _document_starts(6, np.array([1, 3]))
-    array([0, 0, 2, 2, 4, 4])
-    """
-    starts = np.zeros(sequence_length + 1, np.int64)
-    starts[ends + 1] = ends + 1
-    return np.asarray(np.maximum.accumulate(starts)[:-1])
-
-
-def _causal_mask(sequence_length: int, hidden_after: list[int]) -> NDArray[np.bool_]:
-    """Return a mask, True where the row must not see the column: later tokens, and those up to a given end."""
-    mask = ~np.tri(sequence_length, dtype=np.bool_)
-    for end in hidden_after:
-        mask[end + 1 :, : end + 1] = True
-    return mask[np.newaxis]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -43,6 +44,16 @@ def open_index_array(source: IndexSource, *, what: str, shape: tuple[int | None,
     plain = array.view(np.ndarray)
     plain.flags.writeable = False
     return plain
+
+
+def expect_scattered_reads(*arrays: NDArray[Any]) -> None:
+    """Tell the kernel that the files behind arrays are read here and there, so that it reads no neighbouring pages."""
+    for array in arrays:
+        owner: object = array
+        while owner is not None and not isinstance(owner, mmap.mmap):
+            owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
+        if owner is not None:
+            owner.madvise(mmap.MADV_RANDOM)
 
 
 def _check_head(path: str, what: str) -> None:

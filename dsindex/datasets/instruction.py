@@ -9,6 +9,7 @@ is a block, and its "tokens" are the numbers of the sequences in that block.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -16,20 +17,21 @@ import numpy as np
 
 from dsindex.datasets.decoding import decode_tokens
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.line_index import FileState, open_lines
 from dsindex.datasets.tables import describe_tokenizer, html_table
 from dsindex.datasets.tensors import convert_arrays, tensor_maker
 from dsindex.errors import FormatError, InputError, RecordLimitError, RecordProblem
-from dsindex.formats.raw_index import create_raw_index, raw_index_path, read_raw_index
 from dsindex.guarded.process import LimitReachedError
 from dsindex.instruction.block_layout import BlockLayout, lay_out_blocks
 from dsindex.instruction.blocks import Block, assemble_block
 from dsindex.instruction.collator import SPECIAL_TOKENS_KEY, TOKENS_KEY
-from dsindex.instruction.records import check_text, message_text, parse_record, strings_in
+from dsindex.instruction.messages import message_text
+from dsindex.instruction.records import check_text, parse_record, strings_in
 from dsindex.regular_files import open_unbuffered
 from dsindex.text.jq import Patterns, parse_field_patterns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -42,16 +44,18 @@ class InstructionDataset:
 
     Args:
         jsonl_path: The JSONL file.
-        index_path: Its raw index; `<stem>.idx` in the same folder if None. Built if it is missing.
+        index_path: Its raw index, which is built if it is missing. If None, `<stem>.idx` in the same folder is used if
+            it is the index of the file as it is now; otherwise the lines are found, and remembered in the user's cache
+            folder.
         tokenizer: Tokenizes texts; adds no special tokens.
         jq_patterns: Name -> pattern, or patterns whose last part is their name; each selects a text or messages.
-        special_tokens: Name -> text of a special token, which must be exactly one id.
+        special_tokens: Name -> text of a special token, which must be exactly one id; or texts, which are their names.
 
     Raises:
         TokenizerError: If a special token is not exactly one id.
         InputError: If the file cannot be read, or a pattern cannot be used.
-        BadRecordError: If the index is missing and a line is faulty.
-        FormatError: If the index is damaged or belongs to another file.
+        BadRecordError: If a line is faulty, and no index leaves it out.
+        FormatError: If the index at `index_path` is damaged, or not of the file as it is now.
     """
 
     def __init__(
@@ -61,7 +65,7 @@ class InstructionDataset:
         *,
         tokenizer: ChatTokenizer,
         jq_patterns: Mapping[str, str] | Sequence[str],
-        special_tokens: Mapping[str, str],
+        special_tokens: Mapping[str, str] | Sequence[str],
     ) -> None:
         fields = parse_field_patterns(jq_patterns)
         self._names = [field.name for field in fields]
@@ -69,17 +73,11 @@ class InstructionDataset:
             raise InputError(f"jq_patterns: a field cannot be called {SPECIAL_TOKENS_KEY!r}; choose another name")
         self._patterns = Patterns(fields)
         self._tokenizer = tokenizer
-        self.special_ids = {name: tokenizer.special_id(name, text) for name, text in special_tokens.items()}
+        named = dict(special_tokens) if isinstance(special_tokens, Mapping) else {text: text for text in special_tokens}
+        self.special_ids = {name: tokenizer.special_id(name, text) for name, text in named.items()}
         """Name -> id of each special token."""
         self.path = os.fspath(jsonl_path)
-        index = raw_index_path(self.path) if index_path is None else os.fspath(index_path)
-        try:
-            size_bytes = os.path.getsize(self.path)
-        except OSError as error:
-            raise InputError(f"{self.path}: expected a file that can be read, got {error.strerror!r}") from error
-        if not os.path.exists(index):
-            create_raw_index(self.path, index)
-        self._pairs = read_raw_index(index, size_bytes=size_bytes)
+        self._pairs, self._state = open_lines(self.path, None if index_path is None else os.fspath(index_path))
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -94,7 +92,8 @@ class InstructionDataset:
 
         Raises:
             IndexError: If there is no such record.
-            RecordProblem: If it is not JSON, or a field is neither a text nor a list of messages.
+            InputError: If the file has changed since it was opened.
+            RecordProblem: If a field is neither a text nor a list of messages.
             RecordLimitError: If a pattern needs too much time or memory for it.
         """
         record = parse_record(self._line(index))
@@ -128,8 +127,22 @@ class InstructionDataset:
         if not -len(self) <= number < len(self):
             raise IndexError(f"{self.path}: expected a record in [0, {len(self)}), got {number}")
         offset, length = self._pairs[number].tolist()
-        with open_unbuffered(self.path) as file:
-            return os.pread(file.fileno(), length, offset)
+        try:
+            with open_unbuffered(self.path) as file:
+                found = os.fstat(file.fileno())
+                line = os.pread(file.fileno(), length, offset)
+        except OSError as error:
+            raise InputError(f"{self.path}: expected a file that can be read, got {error.strerror!r}") from error
+        if (found.st_size, found.st_mtime_ns) != (self._state.size_bytes, self._state.times[0]):
+            self._check_content()
+        return line
+
+    def _check_content(self) -> None:
+        """Accept other times, as of a copy on another machine, and refuse other content."""
+        now = FileState.of(self.path)
+        if not now.has_content_of(self._state):
+            raise InputError(f"{self.path}: expected the file as it was opened, but it has changed; open it again")
+        self._state = now
 
     def _tokenize(self, name: str, value: object) -> object:
         if isinstance(value, str):

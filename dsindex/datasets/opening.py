@@ -14,11 +14,12 @@ import os
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsindex.datasets.blended import BlendedDataset
-from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset
+from dsindex.datasets.gpt import GPTDataset
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset, packing_prefix
 from dsindex.datasets.pbin import PackedMemMapDatasetContinuous, PbinDocuments
 from dsindex.datasets.raw import MemMapDataset, RawLines
+from dsindex.datasets.sample_masks import DEFAULT_OPTIONS
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import MAGIC
 from dsindex.formats.pbin import PICKLE_START
@@ -30,7 +31,7 @@ from dsindex.regular_files import open_file, what_is_no_file
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dsindex.datasets.gpt import SampleOptions
+    from dsindex.datasets.sample_masks import SampleOptions
     from dsindex.text.tokenizer import Tokenizer
 
 Dataset: TypeAlias = (
@@ -126,16 +127,7 @@ def open_cache(
         FormatError: If a file is missing or damaged.
     """
     known = {path: read_description(path) for path in descriptions}
-    parts = {
-        os.path.abspath(cache_files(os.path.dirname(path), part).description)
-        for path, description in known.items()
-        for part in description.get("datasets", ())
-    }
-    found = [
-        path
-        for path, description in known.items()
-        if os.path.abspath(path) not in parts and description.get("index_split", description.get("split")) == split
-    ]
+    found = caches_by_split(known).get(split, [])
     if not found:
         splits = sorted({str(each.get("index_split", each.get("split"))) for each in known.values()})
         msg = f"{place}: expected the index cache of the split {split}, got {_list(splits) or 'no description'}"
@@ -149,6 +141,24 @@ def open_cache(
     if known[path]["class"] == BLENDED_CLASS:
         return BlendedDataset.open_cache(path, prefixes=prefixes, **shared)
     return GPTDataset.open_cache(path, prefix=None if prefixes is None else prefixes[0], **shared)
+
+
+def caches_by_split(known: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the paths of descriptions by split, without those of a blend's datasets.
+
+    Args:
+        known: Path of each description -> its content.
+    """
+    parts = {
+        os.path.abspath(cache_files(os.path.dirname(path), part).description)
+        for path, description in known.items()
+        for part in description.get("datasets", ())
+    }
+    found: dict[str, list[str]] = {}
+    for path, description in known.items():
+        if os.path.abspath(path) not in parts:
+            found.setdefault(str(description.get("index_split", description.get("split"))), []).append(path)
+    return found
 
 
 def _has_extra_token(description_path: str) -> bool:
@@ -194,7 +204,7 @@ class _Opening:
         stem, suffix = os.path.splitext(path)
         if suffix == PBIN_SUFFIX:  # begins with a number, so its first byte can be any
             return self._open_packed(path)
-        head = _read_head(path)
+        head = read_head(path)
         if head.startswith((MAGIC, PICKLE_START)):
             return self._open_idx(path)
         if suffix == ".bin" and os.path.isfile(f"{stem}.idx"):
@@ -209,7 +219,7 @@ class _Opening:
         return self._open_packed(path)
 
     def _open_idx(self, idx_path: str) -> Dataset:
-        head = _read_head(idx_path)
+        head = read_head(idx_path)
         if head.startswith(PICKLE_START):
             return self._open_lines(_find_lines(idx_path), idx_path)
         self._allow("a dataset of .bin and .idx")
@@ -235,7 +245,7 @@ class _Opening:
                 raise
             msg = (
                 f"{path}: expected an .idx of MMIDIDX, a .pbin, a raw index, a JSONL file or the description of an "
-                f"index cache, got a file that begins with {_read_head(path)[:8]!r}"
+                f"index cache, got a file that begins with {read_head(path)[:8]!r}"
             )
             raise FormatError(msg) from error
 
@@ -302,7 +312,12 @@ class _Opening:
         return InputError(f"{path}: there is no dataset: expected a file, or a {path}.idx; {hint}")
 
 
-def _read_head(path: str) -> bytes:
+def read_head(path: str) -> bytes:
+    """Return the first bytes of a file, by which its format is told.
+
+    Raises:
+        FormatError: If it cannot be read.
+    """
     try:
         with open_file(path) as file:
             return file.read(64)

@@ -52,7 +52,59 @@ class _Blocks:
         self._tokens = open_tokens(self.path, self.header)
         self._memory_type = MEMORY_TYPES[self.header.token_bytes]
 
-    def _block(self, begin: int) -> NDArray[Any]:
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> NDArray[Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
+        """Return the tokens of a block, shape [block_size], or for a slice a list of such arrays.
+
+        Raises:
+            IndexError: If there is no such block.
+        """
+        if isinstance(index, slice):
+            return [self._block(number) for number in range(*index.indices(len(self)))]
+        return self._block(_checked(index, len(self)))
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
+        """Return many blocks, each as `ds[i]`; torch's DataLoader calls this."""
+        return [self[index] for index in indices]
+
+    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
+        """Return the text of a block, with special tokens.
+
+        Args:
+            index: Number of the block.
+            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
+                data names, which is checked by its hash.
+
+        Raises:
+            IndexError: If there is no such block.
+            TokenizerError: If the tokenizer is not found, or is another one.
+        """
+        return _decode(self.path, self[operator.index(index)], tokenizer)
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "path": self.path,
+            "blocks": len(self),
+            "block size": self.block_size,
+            "tokens": self.header.num_tokens,
+            "file": describe_files((self.path,)),
+            "version": self.header.version.name,
+            "tokenizer": describe_tokenizer(_prefix(self.path)),
+        }
+        return html_table(type(self).__name__, facts)
+
+    def _begin(self, number: int) -> int:
+        """Return the token at which a block begins."""
+        raise NotImplementedError
+
+    def _block(self, number: int) -> NDArray[Any]:
+        begin = self._begin(number)
         tokens = self._tokens[begin : begin + self.block_size].astype(self._memory_type)
         return tokens if self._make_tensor is None else self._make_tensor(tokens)
 
@@ -96,49 +148,8 @@ class PackedMemMapDatasetContinuous(_Blocks):
         """Return the number of blocks."""
         return (self.header.num_tokens - self.block_size) // self._stride + 1
 
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> NDArray[Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        """Return the tokens of a block, shape [block_size], or for a slice a list of such arrays.
-
-        Raises:
-            IndexError: If there is no such block.
-        """
-        if isinstance(index, slice):
-            return [self._block(number * self._stride) for number in range(*index.indices(len(self)))]
-        return self._block(_checked(index, len(self)) * self._stride)
-
-    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
-        """Return many blocks, each as `ds[i]`; torch's DataLoader calls this."""
-        return [self[index] for index in indices]
-
-    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
-        """Return the text of a block, with special tokens.
-
-        Args:
-            index: Number of the block.
-            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
-                data names, which is checked by its hash.
-
-        Raises:
-            IndexError: If there is no such block.
-            TokenizerError: If the tokenizer is not found, or is another one.
-        """
-        return _decode(self.path, self[operator.index(index)], tokenizer)
-
-    def _repr_html_(self) -> str:
-        facts = {
-            "path": self.path,
-            "blocks": len(self),
-            "block size": self.block_size,
-            "tokens": self.header.num_tokens,
-            "file": describe_files((self.path,)),
-            "version": self.header.version.name,
-            "tokenizer": describe_tokenizer(_prefix(self.path)),
-        }
-        return html_table("PackedMemMapDatasetContinuous", facts)
+    def _begin(self, number: int) -> int:
+        return number * self._stride
 
     def __reduce__(self) -> tuple[Any, ...]:
         is_torch = self._make_tensor is not None
@@ -190,49 +201,8 @@ class PackedMemMapDatasetMegatron(_Blocks):
         """Return the number of blocks."""
         return len(self._begins)
 
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> NDArray[Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        """Return the tokens of a block, shape [block_size], or for a slice a list of such arrays.
-
-        Raises:
-            IndexError: If there is no such block.
-        """
-        if isinstance(index, slice):
-            return [self._block(int(begin)) for begin in self._begins[index]]
-        return self._block(int(self._begins[_checked(index, len(self))]))
-
-    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
-        """Return many blocks, each as `ds[i]`; torch's DataLoader calls this."""
-        return [self[index] for index in indices]
-
-    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
-        """Return the text of a block, with special tokens.
-
-        Args:
-            index: Number of the block.
-            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
-                data names, which is checked by its hash.
-
-        Raises:
-            IndexError: If there is no such block.
-            TokenizerError: If the tokenizer is not found, or is another one.
-        """
-        return _decode(self.path, self[operator.index(index)], tokenizer)
-
-    def _repr_html_(self) -> str:
-        facts = {
-            "path": self.path,
-            "blocks": len(self),
-            "block size": self.block_size,
-            "tokens": self.header.num_tokens,
-            "file": describe_files((self.path,)),
-            "version": self.header.version.name,
-            "tokenizer": describe_tokenizer(_prefix(self.path)),
-        }
-        return html_table("PackedMemMapDatasetMegatron", facts)
+    def _begin(self, number: int) -> int:
+        return int(self._begins[number])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _open_megatron, (self.path, self.block_size, self.header.version, self._make_tensor is not None)
@@ -273,6 +243,16 @@ class PbinDocuments:
     def num_tokens(self) -> int:
         """Number of tokens in all documents."""
         return self.header.num_tokens
+
+    @property
+    def tokens(self) -> NDArray[Any]:
+        """All tokens as they are stored: unsigned, in the file's byte order, shape [tokens]."""
+        return self._tokens
+
+    @property
+    def document_ends(self) -> NDArray[np.int64]:
+        """Index in `tokens` after each document's last one, shape [documents]."""
+        return self._ends
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> NDArray[Any]: ...

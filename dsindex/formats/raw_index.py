@@ -130,6 +130,22 @@ def create_raw_index(
     return places.account(target)
 
 
+def find_lines(path: str) -> NDArray[np.int64]:
+    """Return what `create_raw_index` would write: (offset, length) in bytes of each line, shape [lines, 2].
+
+    Raises:
+        InputError: If the file is empty, cannot be read or changes during the run.
+        BadRecordError: At the first faulty line.
+    """
+    places = _Places(path, drop_faulty_entries=False)
+    parts = [np.empty((0, 2), dtype=np.int64)]
+    tasks = plan_ranges(path, range_bytes=RANGE_BYTES, drop_faulty_entries=False)
+    for result in run_in_threads(index_range, tasks):
+        places.add(result)
+        parts.append(result.pairs)
+    return np.concatenate(parts)
+
+
 class _Places:
     """Counts lines over ranges that arrive in order, and locates the faulty ones."""
 

@@ -21,7 +21,7 @@ from dsindex.guarded.child import EXIT_OUT_OF_MEMORY, FRAME_HEADER_BYTES
 from dsindex.guarded.limits import default_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from dsindex.guarded.limits import Limits
 
@@ -67,14 +67,15 @@ class GuardedWork:
         """The facts from `prepare`."""
         self._idle.append(child)
 
-    def run(self, records: Sequence[bytes]) -> Iterator[Any]:
+    def run(self, records: Sequence[bytes], *, parse: Callable[[bytes], Any] = json.loads) -> Iterator[Any]:
         """Answer records in order.
 
         Args:
             records: Each without a newline. They are held in memory twice, so pass a few MiB at a time.
+            parse: Reads an answer, which is a line of JSON that may have lone surrogates.
 
         Yields:
-            One answer per record, parsed from JSON.
+            One answer per record, parsed.
 
         Raises:
             LimitReachedError: At the first record that reached a limit.
@@ -83,10 +84,10 @@ class GuardedWork:
         while done < len(records):
             answers, exit_code = self._ask(self._take(), records[done:])
             for answer in answers:
-                yield json.loads(answer)
+                yield parse(answer)
             done += len(answers)
             if exit_code is not None:
-                yield self._ask_again(records[done], exit_code)
+                yield parse(self._ask_again(records[done], exit_code))
                 done += 1
 
     def _ask(self, child: _Child, records: Sequence[bytes]) -> tuple[list[bytes], int | None]:
@@ -100,12 +101,12 @@ class GuardedWork:
             self._check_fault(child, exit_code)
         return answers, exit_code
 
-    def _ask_again(self, record: bytes, exit_code: int) -> Any:  # noqa: ANN401
+    def _ask_again(self, record: bytes, exit_code: int) -> bytes:
         """Ask a new child about the record at which the last one died, whose memory may have been full of others."""
         if exit_code != -signal.SIGPROF:
             answers, again = self._ask(self._start()[0], [record])
             if again is None:
-                return json.loads(answers[0])
+                return answers[0]
             exit_code = again
         reason = self._describe(exit_code, len(record), "on this record")
         raise LimitReachedError(f"{reason}; change it, or take the record out of the input")

@@ -63,6 +63,19 @@ def cut_pieces(tokenizer: Tokenizer, ids: Sequence[int], *, before: Sequence[int
     return pieces
 
 
+def text_of(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """Return the text of tokens, in which an id that is not in the tokenizer's vocabulary is shown as ⟨id⟩."""
+    texts: list[str] = []
+    known: list[int] = []
+    for token in ids:
+        if 0 <= token < tokenizer.vocabulary_size:
+            known.append(token)
+        else:
+            texts += [_decode(tokenizer, tuple(known)) if known else "", f"⟨{token}⟩"]
+            known = []
+    return "".join([*texts, _decode(tokenizer, tuple(known)) if known else ""])
+
+
 def show_text(text: str) -> str:
     r"""Return a text with control characters and invisible ones escaped, so that it cannot control a terminal.
 

@@ -7,15 +7,23 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from dsindex.datasets.opening import DESCRIPTION_SUFFIX, LINES_SUFFIX, MASK_SUFFIX, PBIN_SUFFIX, TEXT_SUFFIX
+from dsindex.datasets.opening import (
+    DESCRIPTION_SUFFIX,
+    LINES_SUFFIX,
+    MASK_SUFFIX,
+    PBIN_SUFFIX,
+    TEXT_SUFFIX,
+    read_head,
+)
 from dsindex.errors import FormatError, InputError
+from dsindex.exports.reading import export_folder_of, read_facts
 from dsindex.formats.mmididx import MAGIC
 from dsindex.formats.pbin import PICKLE_START, read_pbin_header
 from dsindex.formats.raw_index import raw_index_path
-from dsindex.regular_files import open_file, what_is_no_file
+from dsindex.regular_files import what_is_no_file
 from dsindex.shards.ownership import MARKER_FILE
 
-KindName = Literal["MMIDIDX", "pbin", "raw index", "index cache", "instruction data", "work folder"]
+KindName = Literal["MMIDIDX", "pbin", "raw index", "index cache", "instruction data", "export", "work folder"]
 
 BESIDE_SUFFIXES = (".manifest.json", ".provenance.parquet")
 """Endings of files that lie beside a dataset and lead to it."""
@@ -30,7 +38,7 @@ class Subject:
     kind: KindName
     path: str
     """The prefix of MMIDIDX and instruction data; the `.pbin`; the `.idx` of a raw index; the folder or description of
-    an index cache; the work folder."""
+    an index cache; the folder or file of an export; the work folder."""
 
 
 def tell_kind(path: str) -> Subject:
@@ -61,13 +69,15 @@ def _folder(path: str) -> Subject | None:
         return Subject(kind="work folder", path=path)
     if glob.glob(os.path.join(glob.escape(path), f"*{DESCRIPTION_SUFFIX}")):
         return Subject(kind="index cache", path=path)
+    if export_folder_of(path) is not None:
+        return Subject(kind="export", path=path)
     return None
 
 
 def _prefix(path: str) -> Subject | None:
     if os.path.isfile(f"{path}{TEXT_SUFFIX}.idx") and os.path.isfile(f"{path}{MASK_SUFFIX}.idx"):
         return Subject(kind="instruction data", path=path)
-    if os.path.isfile(f"{path}.idx") and _head(f"{path}.idx").startswith(PICKLE_START):
+    if os.path.isfile(f"{path}.idx") and read_head(f"{path}.idx").startswith(PICKLE_START):
         return Subject(kind="raw index", path=f"{path}.idx")
     if os.path.isfile(f"{path}.idx") or os.path.isfile(f"{path}.bin"):
         return Subject(kind="MMIDIDX", path=path)
@@ -78,6 +88,8 @@ def _prefix(path: str) -> Subject | None:
 
 def _file(path: str) -> Subject:
     stem, suffix = os.path.splitext(path)
+    if export_folder_of(path) is not None or (_is_plain_parquet(path) and "export" in read_facts(path)):
+        return Subject(kind="export", path=path)
     beside = next((each for each in BESIDE_SUFFIXES if path.endswith(each)), None)
     if beside is not None:
         return _of_file_beside(path, path.removesuffix(beside))
@@ -86,7 +98,7 @@ def _file(path: str) -> Subject:
         return Subject(kind="index cache", path=f"{path.removesuffix(ending)}{DESCRIPTION_SUFFIX}")
     if suffix == PBIN_SUFFIX:  # begins with a number, so its first byte can be any
         return Subject(kind="pbin", path=path)
-    head = _head(path)
+    head = read_head(path)
     if head.startswith(MAGIC) or suffix == ".bin":
         return Subject(kind="MMIDIDX", path=stem if suffix in {".bin", ".idx"} else path)
     if head.startswith(PICKLE_START):
@@ -96,6 +108,10 @@ def _file(path: str) -> Subject:
     if suffix == LINES_SUFFIX or head.lstrip().startswith(b"{"):
         return _lines(path)
     return _nameless(path, head)
+
+
+def _is_plain_parquet(path: str) -> bool:
+    return path.endswith(".parquet") and not path.endswith(BESIDE_SUFFIXES) and read_head(path).startswith(b"PAR1")
 
 
 def _nameless(path: str, head: bytes) -> Subject:
@@ -132,15 +148,6 @@ def _lines(path: str) -> Subject:
         )
         raise InputError(msg)
     return Subject(kind="raw index", path=index)
-
-
-def _head(path: str) -> bytes:
-    try:
-        with open_file(path) as file:
-            return file.read(64)
-    except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise FormatError(msg) from error
 
 
 def _nothing(path: str) -> str:

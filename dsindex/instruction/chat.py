@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import orjson
+
 from dsindex.errors import InputError, RecordProblem
 from dsindex.guarded.process import GuardedWork, LimitReachedError
+from dsindex.instruction.records import check_text, strings_in
 
 if TYPE_CHECKING:
     import datetime
     from collections.abc import Iterator, Mapping, Sequence
 
     from dsindex.guarded.limits import Limits
-    from dsindex.instruction.records import Message
+    from dsindex.instruction.messages import Message
     from dsindex.instruction.tokens import Span
 
     Rendered: TypeAlias = tuple[str, list[Span]]
@@ -27,29 +30,39 @@ class ChatTemplate:
 
     Args:
         source: jinja2 text.
-        constants: Variables for all conversations: names of special tokens, `chat_template_data`.
+        tool_source: The template for conversations with `tools`, which some tokenizers have; None for the same.
+        constants: Variables for all conversations: names of special tokens, `template_variables`.
         date: The date for `strftime_now`; without it, a template that calls it fails on every record.
         join_lines: Remove newlines between `}` and `{` first, as Modalities does.
+        assistant_role: Role of the messages that the model generates.
+        finds_generation: Find the text of replies by rendering beginnings of a conversation, if the template has no
+            marks. Otherwise no text of such a template is trainable.
         limits: Time and memory limits for one rendering; None for the defaults.
 
     Raises:
-        InputError: If the source is not an allowed template.
+        InputError: If the source is not an allowed template, or replies are to be found and cannot.
     """
 
     def __init__(
         self,
         source: str,
         *,
+        tool_source: str | None = None,
         constants: Mapping[str, Any] | None = None,
         date: datetime.date | None = None,
         join_lines: bool = False,
+        assistant_role: str = "assistant",
+        finds_generation: bool = False,
         limits: Limits | None = None,
     ) -> None:
         definition = {
             "source": source.replace("}\n{", "}{") if join_lines else source,
+            "tool_source": tool_source,
             # None rather than missing, as in transformers: templates test `tools is not none`.
             "constants": {"tools": None, "documents": None, **(constants or {})},
             "date": date.isoformat() if date is not None else None,
+            "assistant": assistant_role,
+            "finds_generation": finds_generation,
         }
         try:
             self._work = GuardedWork(
@@ -59,24 +72,33 @@ class ChatTemplate:
             raise InputError(f"{error.reason}; change it") from error
         if "refused" in self._work.facts:
             raise InputError(f"chat template: {self._work.facts['refused']}")
+        if self._work.facts["not_found"] is not None:
+            raise InputError(
+                "chat template: it does not mark the generated text with {% generation %}, and that text cannot be "
+                f"found: {self._work.facts['not_found']}"
+            )
         self.marks_generation: bool = self._work.facts["marks_generation"]
         """Whether the template has `{% generation %}` blocks."""
 
-    def render(self, messages: Sequence[Message], **variables: object) -> Rendered:
+    def render(
+        self, messages: Sequence[Message], *, learnt: Sequence[int] | None = None, **variables: object
+    ) -> Rendered:
         """Render one conversation.
 
         Args:
             messages: Messages with `role` and `content`.
-            variables: Further JSON data, such as `tools`.
+            learnt: Positions of the replies that are trainable; None for all.
+            **variables: Further JSON data, such as `tools`.
 
         Returns:
-            The text, and the spans of characters inside `{% generation %}` blocks.
+            The text, and the spans of its characters that are trainable: those inside `{% generation %}` blocks, or of
+            the replies that were found.
 
         Raises:
-            RecordProblem: If the template does not render this conversation.
+            RecordProblem: If the template does not render this conversation, or the replies cannot be found.
             LimitReachedError: If rendering it takes too much time or memory.
         """
-        [rendered] = self.render_all([write_conversation(messages, variables)])
+        [rendered] = self.render_all([write_conversation(messages, variables, learnt=learnt)])
         if isinstance(rendered, RecordProblem):
             raise rendered
         return rendered
@@ -93,21 +115,57 @@ class ChatTemplate:
         Raises:
             LimitReachedError: At the first conversation that takes too much time or memory.
         """
-        for answer in self._work.run(conversations):
+        for answer in self._work.run(conversations, parse=_parse_answer):
             if "problem" in answer:
-                yield RecordProblem("template-failed", answer["problem"])
+                yield RecordProblem(answer["kind"], answer["problem"])
             else:
                 yield answer["text"], [(begin, end) for begin, end in answer["spans"]]
 
 
-def write_conversation(messages: Sequence[Message], variables: Mapping[str, Any]) -> bytes:
-    """Return a template's variables for one conversation as JSON.
+def write_conversation(
+    messages: Sequence[Message], variables: Mapping[str, Any], *, learnt: Sequence[int] | None = None
+) -> bytes:
+    """Return the request to render one conversation, as JSON.
+
+    Args:
+        messages: Messages with `role` and `content`.
+        variables: The conversation's own variables of the template.
+        learnt: Positions of the replies that are trainable; None for all.
 
     Raises:
         RecordProblem: If a text contains a lone surrogate.
     """
-    known = {**variables, "messages": list(messages), "add_generation_prompt": False}
+    request: dict[str, Any] = {"variables": dict(variables), "messages": list(messages)}
+    if learnt is not None:
+        request["learnt"] = list(learnt)
+    spelt = write_plain(request)
+    if spelt is not None:
+        return spelt
+    for text in strings_in(request):
+        check_text(text)
+    # A blank before it tells the reader that only Python's own parser reads it as it was.
+    return b" " + json.dumps(request, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def write_plain(value: object) -> bytes | None:
+    """Return JSON data as JSON, fast; None if it has something that orjson does not write, or not as Python reads it.
+
+    These are lone surrogates, integers beyond 64 bits, NaN and infinities, which become null, and deep nesting.
+    """
     try:
-        return json.dumps(known, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:
-        raise RecordProblem("bad-text", "expected Unicode text, got a lone surrogate") from None
+        spelt = orjson.dumps(value)
+    except TypeError:
+        return None
+    return None if b"null" in spelt else spelt
+
+
+def _parse_answer(answer: bytes) -> Any:  # noqa: ANN401
+    try:
+        return orjson.loads(answer)
+    except ValueError:  # a lone surrogate, which Python's parser accepts
+        parsed = json.loads(answer)
+        try:
+            check_text(parsed.get("text", ""))
+        except RecordProblem as problem:
+            return {"kind": problem.kind, "problem": problem.reason}
+        return parsed

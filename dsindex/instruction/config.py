@@ -7,20 +7,54 @@ template, never by both.
 from __future__ import annotations
 
 import datetime  # noqa: TC003  (pydantic reads the annotations)
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticSerializationError
 
 from dsindex.errors import InputError
-from dsindex.instruction.records import DEFAULT_ROLES
+from dsindex.instruction.messages import DEFAULT_ROLES
+from dsindex.instruction.named_templates import read_template
+from dsindex.instruction.records import RESERVED_VARIABLES, Learn
 from dsindex.option_problems import describe_problem
 from dsindex.regular_files import open_file
+from dsindex.text.jq import parse_mask_pattern
 from dsindex.yaml_file import parse_yaml, read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+def name_special_tokens(tokens: object) -> object:
+    """Return special tokens by name; those of a list are their own names.
+
+    >>> name_special_tokens(["<s>", "</s>"]), name_special_tokens({"eos_token": "</s>"})
+    ({'<s>': '<s>', '</s>': '</s>'}, {'eos_token': '</s>'})
+    """
+    if not isinstance(tokens, (list, tuple)):
+        return tokens
+    named: dict[str, Any] = {}
+    for token in tokens:
+        for name, text in token.items() if isinstance(token, dict) else [(token, token)]:
+            if name in named:
+                raise ValueError(f"names {name!r} twice")
+            named[name] = text
+    return named
+
+
+def _add_default_roles(roles: dict[str, str]) -> dict[str, str]:
+    return {**DEFAULT_ROLES, **roles}
 
 
 class InstructionConfig(BaseModel):
@@ -28,16 +62,18 @@ class InstructionConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    special_tokens: dict[str, str] = Field(default_factory=dict)
-    """Name -> text of a token, which must be one id. `bos_token`, `eos_token` and `pad_token` have special meanings."""
+    special_tokens: Annotated[dict[str, str], BeforeValidator(name_special_tokens)] = Field(default_factory=dict)
+    """Name -> text of a token, which must be one id. `bos_token`, `eos_token` and `pad_token` have special meanings. In
+    a list, tokens are their own names."""
     message_construction: tuple[str, ...] = ()
     """Names of fields in the order in which their texts are concatenated; empty to use a chat template."""
     loss_masking_jq_patterns: tuple[str, ...] = ()
     """What is masked: `.field`, or `.field | filter` to apply the filter to every message of the field."""
     jq_patterns: dict[str, str] | tuple[str, ...] | None = None
     """Patterns for the fields of `message_construction` in a record; by default, field `x` is `.x`."""
-    optional_fields: tuple[str, ...] = ()
-    """Fields that a record may lack."""
+    optional_fields: tuple[str, ...] | None = None
+    """Fields that a record may lack. By default, those that are masked as a whole, as by `.role`: nothing would be
+    learnt from them."""
     unmatched_patterns: Literal["refuse", "allow"] = "refuse"
     """Whether to refuse a record in which a masking pattern selects nothing although its field exists."""
     role_prefixes: dict[str, str] = Field(default_factory=dict)
@@ -48,13 +84,15 @@ class InstructionConfig(BaseModel):
     """Where EOS is added: at the end only, or also after every trainable message."""
 
     chat_template: str | None = None
-    """A jinja2 chat template; None for the tokenizer's own."""
+    """A jinja2 chat template, or the name of one that dsindex has; None for the tokenizer's own."""
     chat_template_file: Path | None = None
     """File with a chat template, relative to the configuration."""
     chat_template_name: str = "default"
     """Name of the template in a tokenizer that has several."""
     chat_template_data: dict[str, JsonValue] = Field(default_factory=dict)
     """The template's variable `chat_template_data`, as in Modalities."""
+    template_variables: dict[str, JsonValue] = Field(default_factory=dict)
+    """Further variables of the template, such as `enable_thinking`. A record's `chat_template_kwargs` come first."""
     join_template_lines: bool = False
     """Remove newlines between `}` and `{`, as Modalities does for a template written as a YAML block."""
     template_date: datetime.date | None = None
@@ -66,8 +104,12 @@ class InstructionConfig(BaseModel):
     e_include_to_loss_token: str | None = None
 
     record_format: Literal["auto", "messages", "sharegpt", "alpaca"] = "auto"
-    role_mapping: dict[str, str] = Field(default_factory=lambda: dict(DEFAULT_ROLES))
-    """A record's role name -> the template's. A record with any other role is bad."""
+    role_mapping: Annotated[dict[str, str], AfterValidator(_add_default_roles)] = Field(
+        default_factory=lambda: dict(DEFAULT_ROLES)
+    )
+    """A record's role name -> the template's, added to the usual ones. A record with any other role is bad."""
+    learn: Learn = "all"
+    """Whether all replies are trainable, or only those after the last message of the user."""
     assistant_role: str = "assistant"
     """The mapped role whose messages end an exchange, where a long conversation can be split."""
     special_tokens_in_text: Literal["keep", "refuse"] = "keep"
@@ -78,6 +120,14 @@ class InstructionConfig(BaseModel):
     too_long: Literal["refuse", "truncate", "split"] = "refuse"
     """A longer conversation makes its record bad, is cut to its first `max_length` tokens, or is split between
     exchanges into several sequences, each with the whole prompt."""
+
+    @property
+    def lenient_fields(self) -> frozenset[str]:
+        """Fields of `message_construction` that a record may lack."""
+        if self.optional_fields is not None:
+            return frozenset(self.optional_fields)
+        masks = [parse_mask_pattern(pattern) for pattern in self.loss_masking_jq_patterns]
+        return frozenset(mask.field for mask in masks if mask.rest is None)
 
     @model_validator(mode="after")
     def _check(self) -> InstructionConfig:
@@ -94,6 +144,11 @@ class InstructionConfig(BaseModel):
             raise ValueError(
                 "b_include_to_loss_token and e_include_to_loss_token must be two different tokens, or absent"
             )
+        if begin is not None and self.learn != "all":
+            raise ValueError(f"learn: {self.learn} needs {{% generation %}} rather than markers")
+        for name in RESERVED_VARIABLES:
+            if name in self.template_variables:
+                raise ValueError(f"template_variables cannot set {name!r}, which each record has")
         if self.too_long != "refuse" and self.max_length is None:
             raise ValueError(f"too_long: {self.too_long} needs max_length")
         return self
@@ -104,7 +159,7 @@ class InstructionConfig(BaseModel):
             raise ValueError(f"message_construction names a field twice: {', '.join(names)}")
         if self.chat_template is not None or self.chat_template_file is not None or self.b_include_to_loss_token:
             raise ValueError("expected message_construction or a chat template, got both")
-        if unknown := set(self.optional_fields) - set(names):
+        if unknown := set(self.optional_fields or ()) - set(names):
             raise ValueError(f"optional_fields names {min(unknown)!r}, which message_construction does not")
         if unknown := set(self.role_prefixes) - set(self.role_mapping.values()):
             raise ValueError(f"role_prefixes names {min(unknown)!r}, to which role_mapping maps no role")
@@ -141,7 +196,7 @@ def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None
     except ValidationError as error:
         raise InputError(f"{source}: {_explain(error)}") from error
     if config.chat_template_file is None:
-        return _complete(config, source)
+        return _complete(_find_named_template(config, source), source)
     path = (folder or Path()) / config.chat_template_file
     try:
         with open_file(path) as file:
@@ -149,6 +204,17 @@ def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: expected a chat template in UTF-8, got {error}") from error
     return _complete(config.model_copy(update={"chat_template": template, "chat_template_file": None}), source)
+
+
+def _find_named_template(config: InstructionConfig, source: str) -> InstructionConfig:
+    """Replace the name of a template by its text."""
+    name = config.chat_template
+    if name is None or re.fullmatch(r"[\w.+-]*", name) is None:
+        return config
+    try:
+        return config.model_copy(update={"chat_template": read_template(name)})
+    except InputError as error:
+        raise InputError(f"{source}: chat_template: {error}") from error
 
 
 def _complete(config: InstructionConfig, source: str) -> InstructionConfig:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.instruction.records import map_role, message_role, message_text
+from dsindex.instruction.messages import is_learnable, map_role, message_role, message_text
+from dsindex.instruction.plain_patterns import plain_patterns
+from dsindex.instruction.records import last_turn
 from dsindex.text.jq import Patterns, parse_field_patterns, parse_mask_pattern
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ class PromptPart:
     trainable: bool = True
     prefix: str = ""
     """Added before the text; never trainable."""
+    role: str | None = None
+    """Mapped role of a message."""
     place: tuple[str, int | None]
     """Field, and index of the message in it, or None if the field is a text."""
 
@@ -82,7 +86,12 @@ class MessageConstruction:
                     f"message_construction ({', '.join(names)})"
                 )
         self._patterns = Patterns(self._fields, self._masks, limits=limits)
+        self._plain = plain_patterns(self._fields, self._masks)
         self._config = config
+
+    def read_plain(self, record: Mapping[str, Any]) -> PatternAnswers | None:
+        """Return what `read_all` yields for a record, or None if that takes jq."""
+        return None if self._plain is None else self._plain.read(record)
 
     def read_all(self, records: Sequence[bytes]) -> Iterator[PatternAnswers]:
         """Run the patterns on records in order.
@@ -109,7 +118,7 @@ class MessageConstruction:
             value = answers.value(field.name)
             if value is not None:
                 fields[field.name] = value
-            elif field.name not in self._config.optional_fields:
+            elif field.name not in self._config.lenient_fields:
                 raise RecordProblem(
                     "missing-field",
                     f"field {field.name!r}: pattern `{field.pattern}` matches nothing; "
@@ -129,7 +138,13 @@ class MessageConstruction:
         if not any(part.text for part in parts):
             raise RecordProblem("no-turns", "expected at least one text, got none")
         masked = self._select_masked(fields, answers)
-        return [replace(part, trainable=part.place not in masked) for part in parts]
+        first_learnt = self._first_learnt(parts)
+        return [
+            replace(part, trainable=False)
+            if part.place in masked or (part.is_message and number < first_learnt)
+            else part
+            for number, part in enumerate(parts)
+        ]
 
     def lay_out(self, parts: Sequence[PromptPart]) -> list[Segment]:
         """Return the segments of one sequence: BOS, parts with prefixes and separators, EOS."""
@@ -158,6 +173,14 @@ class MessageConstruction:
             masked.update((mask.field, i if is_list else None) for i, is_masked in enumerate(selected) if is_masked)
         return masked
 
+    def _first_learnt(self, parts: Sequence[PromptPart]) -> int:
+        """Return the number of the part before which no message is trainable."""
+        if self._config.learn == "all":
+            return 0
+        # Other parts than messages do not end a turn.
+        assistant = self._config.assistant_role
+        return last_turn([part.role if part.is_message else assistant for part in parts], assistant)
+
     def _field_parts(self, name: str, value: object) -> list[PromptPart]:
         if isinstance(value, str):
             return [PromptPart(text=value, place=(name, None))]
@@ -173,6 +196,8 @@ class MessageConstruction:
         role = map_role(message_role(message, index + 1), self._config.role_mapping, index + 1)
         return PromptPart(
             text=message_text(message, index + 1),
+            trainable=is_learnable(message, index + 1),
+            role=role,
             prefix=self._config.role_prefixes.get(role, ""),
             place=(name, index),
         )

@@ -8,33 +8,36 @@ messages).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from dsindex.errors import InputError, RecordProblem
+from dsindex.guarded.process import LimitReachedError
 from dsindex.instruction.chat import ChatTemplate, write_conversation
-from dsindex.instruction.construction import MessageConstruction, Segment, group_exchanges
-from dsindex.instruction.records import Message, check_text, parse_record, read_messages, strings_in
+from dsindex.instruction.construction import MessageConstruction, group_exchanges
+from dsindex.instruction.exchanges import Encode, group_messages, split_exchanges
+from dsindex.instruction.records import check_text, parse_record, read_conversation, strings_in
+from dsindex.instruction.sequences import SequenceTokenizer, Source, text_of, tokens_of
 from dsindex.instruction.splits import fingerprint_content
-from dsindex.instruction.tokens import ChatTokenizer, mask_between_markers, mask_from_spans
+from dsindex.instruction.token_batches import MaskedTokens
 from dsindex.text.jq import write_record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from dsindex.guarded.limits import Limits
     from dsindex.instruction.chat import Rendered
     from dsindex.instruction.config import InstructionConfig
+    from dsindex.instruction.token_batches import FastTexts
+    from dsindex.instruction.tokens import ChatTokenizer
     from dsindex.text.jq import PatternAnswers
 
 _T = TypeVar("_T")
-
 
 _RENDERED_AHEAD = 4
 """Choices of messages rendered at once, since a request alone takes as long as rendering one."""
@@ -49,18 +52,17 @@ class EncodedConversation:
     """1 for trainable, 0 for masked; same shape as tokens."""
     lengths: NDArray[np.int64]
     """Tokens of each sequence; more than one only if a long conversation was split."""
-    fingerprint: bytes
-    """Hash of the content for `split_by_hash`, 16 bytes."""
+    content: object
+    """The messages or fields in use, as JSON data."""
     cut: int
     """Tokens left out: the end of a truncated conversation, and parts of a split one without a reply."""
     special_in_text: bool
     """Whether the record's own text contains a special token's string."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sequence:
-    tokens: NDArray[np.uint32]
-    mask: NDArray[np.uint8]
+    @property
+    def fingerprint(self) -> bytes:
+        """Hash of the content for `split_by_hash`, 16 bytes."""
+        return fingerprint_content(self.content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +70,17 @@ class _Begun:
     """A record that waits for the result of the template or the patterns."""
 
     request: bytes
-    finish: Callable[[Any], EncodedConversation]
-    """Turns the result into tokens."""
+    lay_out: Callable[[Any], _LaidOut]
+    """Turns the result into what is to be tokenized."""
 
 
-_Encode = Callable[[Iterator[list[int]]], Iterator[_Sequence]]
-"""Encode the same record with other choices of its messages, given by their positions."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LaidOut:
+    """A record that waits for its tokens."""
+
+    source: Source
+    finish: Callable[[MaskedTokens], EncodedConversation]
+    """Takes the tokens of the source."""
 
 
 class InstructionEncoder:
@@ -82,6 +89,7 @@ class InstructionEncoder:
     Args:
         config: The form of the records, and what is trainable.
         tokenizer: The tokenizer, with its names of special tokens and its chat templates.
+        fast: The same tokenizer's fast engine, unless `why_not_fast` says otherwise; None for the reference.
         limits: Time and memory limits of the template or the patterns for one record; None for the defaults.
 
     Raises:
@@ -89,8 +97,16 @@ class InstructionEncoder:
         InputError: If a pattern or the template cannot be used.
     """
 
-    def __init__(self, config: InstructionConfig, tokenizer: ChatTokenizer, *, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        config: InstructionConfig,
+        tokenizer: ChatTokenizer,
+        *,
+        fast: FastTexts | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         self._config = config
+        self._fast = fast
         self._tokenizer = tokenizer
         self._limits = limits
         self.special_ids = {name: tokenizer.special_id(name, text) for name, text in config.special_tokens.items()}
@@ -106,8 +122,18 @@ class InstructionEncoder:
             if text is not None
         }
 
+        self._sequences = SequenceTokenizer(
+            tokenizer, fast=fast, special_ids=self.special_ids, markers=tuple(self._markers.values())
+        )
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self._config, self._tokenizer, self._limits)
+        return _restore, (self._config, self._tokenizer, self._fast, self._limits)
+
+    def why_not_fast(self) -> str | None:
+        """Return why the fast engine cannot make the masks of this configuration; None if it can, or is not used."""
+        if self._fast is None or self._construction is not None or self._markers:
+            return None  # only spans of characters need more than ids
+        return self._fast.why_unplaced()
 
     def encode(self, record: Mapping[str, Any]) -> EncodedConversation:
         """Encode one record.
@@ -144,21 +170,42 @@ class InstructionEncoder:
     def _encode_all(
         self, readers: Sequence[Callable[[], Mapping[str, Any]]]
     ) -> Iterator[EncodedConversation | RecordProblem]:
+        begin: Callable[[Mapping[str, Any]], _Begun | _LaidOut]
         begin = self._begin_construction if self._construction else self._begin_chat
-        begun = [_attempt(_then(reader, begin)) for reader in readers]
+        begun: list[_Begun | _LaidOut | RecordProblem] = [_attempt(_then(reader, begin)) for reader in readers]
         answers = self._ask([conversation.request for conversation in begun if isinstance(conversation, _Begun)])
+        laid_out: list[_LaidOut | RecordProblem] = []
+        limit: LimitReachedError | None = None
         for conversation in begun:
-            if isinstance(conversation, RecordProblem):
-                yield conversation
+            if not isinstance(conversation, _Begun):
+                laid_out.append(conversation)
+                continue
+            try:
+                answer = next(answers)
+            except LimitReachedError as error:
+                limit = error
+                break
+            laid_out.append(_attempt(functools.partial(conversation.lay_out, answer)))
+        sequences = iter(
+            self._sequences.tokenize([record.source for record in laid_out if isinstance(record, _LaidOut)])
+        )
+        for record in laid_out:
+            if isinstance(record, RecordProblem):
+                yield record
             else:
-                yield _attempt(functools.partial(conversation.finish, next(answers)))
+                tokens = next(sequences)
+                yield (
+                    tokens if isinstance(tokens, RecordProblem) else _attempt(functools.partial(record.finish, tokens))
+                )
+        if limit is not None:
+            raise limit
 
     def _ask(self, requests: Sequence[bytes]) -> Iterator[Any]:
         if self._construction is not None:
             return self._construction.read_all(requests)
         return self._chat_template.render_all(requests)
 
-    def _begin_construction(self, record: Mapping[str, Any]) -> _Begun:
+    def _begin_construction(self, record: Mapping[str, Any]) -> _Begun | _LaidOut:
         construction = self._construction
         if construction is None:
             raise TypeError("expected message_construction in the configuration")
@@ -166,52 +213,71 @@ class InstructionEncoder:
         for text in strings_in(record):
             check_text(text)  # jq's error would be about JSON escapes
 
-        def finish(answers: PatternAnswers) -> EncodedConversation:
+        def lay_out(answers: PatternAnswers) -> _LaidOut:
             fields = construction.read_fields(answers)
             parts = construction.build_parts(fields, answers)
             has_special = self._check_texts([part.text for part in parts])
 
-            def encode(choices: Iterator[list[int]]) -> Iterator[_Sequence]:
+            def encode(choices: Iterator[list[int]]) -> Iterator[MaskedTokens]:
                 for wanted in map(set, choices):
                     kept = [part for number, part in enumerate(parts) if not part.is_message or number in wanted]
-                    yield self._encode_segments(construction.lay_out(kept))
+                    yield from map(tokens_of, self._sequences.tokenize([construction.lay_out(kept)]))
 
-            whole = self._encode_segments(construction.lay_out(parts))
-            return self._finish(whole, group_exchanges(parts), encode, content=fields, special_in_text=has_special)
+            def finish(whole: MaskedTokens) -> EncodedConversation:
+                return self._finish(whole, group_exchanges(parts), encode, content=fields, special_in_text=has_special)
 
-        return _Begun(request=write_record(record), finish=finish)
+            return _LaidOut(source=construction.lay_out(parts), finish=finish)
+
+        answers = construction.read_plain(record)
+        return _Begun(request=write_record(record), lay_out=lay_out) if answers is None else lay_out(answers)
 
     def _begin_chat(self, record: Mapping[str, Any]) -> _Begun:
         config = self._config
         _check_object(record)
-        messages = read_messages(record, record_format=config.record_format, roles=config.role_mapping)
-        variables = {key: record[key] for key in ("tools", "documents") if record.get(key) is not None}
+        conversation = read_conversation(
+            record,
+            record_format=config.record_format,
+            roles=config.role_mapping,
+            learn=config.learn,
+            assistant_role=config.assistant_role,
+        )
+        messages, variables = conversation.messages, conversation.variables
+        if self._markers and conversation.learnt is not None:
+            raise RecordProblem(
+                "bad-field",
+                "expected every reply to be learnt: markers leave none out, but {% generation %} can",
+            )
         content = {"messages": messages, **variables}
-        texts = list(strings_in(content))
-        for text in texts:
-            check_text(text)
-        has_special = self._check_texts(texts)
+        request = write_conversation(messages, variables, learnt=conversation.learnt)
+        is_usual = not self._markers and not self._tokenizer.may_have_special(request)
+        has_special = not is_usual and self._check_texts(list(strings_in(content)))
         num_system = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
-        exchanges = _group_messages(messages, num_system, config.assistant_role)
+        exchanges = group_messages(messages, num_system, config.assistant_role)
 
         def write(chosen: Sequence[int]) -> bytes:
-            return write_conversation([messages[number] for number in (*range(num_system), *chosen)], variables)
+            kept = (*range(num_system), *chosen)
+            learnt = conversation.learnt
+            places = None if learnt is None else [place for place, number in enumerate(kept) if number in learnt]
+            return write_conversation([messages[number] for number in kept], variables, learnt=places)
 
-        def encode(choices: Iterator[list[int]]) -> Iterator[_Sequence]:
+        def encode(choices: Iterator[list[int]]) -> Iterator[MaskedTokens]:
             while ahead := [write(chosen) for chosen in islice(choices, _RENDERED_AHEAD)]:
-                yield from map(self._tokenize, self._chat_template.render_all(ahead))
+                for rendered in self._chat_template.render_all(ahead):
+                    yield from map(tokens_of, self._sequences.tokenize([text_of(rendered)]))
 
-        def finish(rendered: Rendered | RecordProblem) -> EncodedConversation:
-            whole = self._tokenize(rendered)
+        def lay_out(rendered: Rendered | RecordProblem) -> _LaidOut:
+            return _LaidOut(source=text_of(rendered), finish=finish)
+
+        def finish(whole: MaskedTokens) -> EncodedConversation:
             return self._finish(whole, exchanges, encode, content=content, special_in_text=has_special)
 
-        return _Begun(request=write_conversation(messages, variables), finish=finish)
+        return _Begun(request=request, lay_out=lay_out)
 
     def _finish(
         self,
-        whole: _Sequence,
+        whole: MaskedTokens,
         exchanges: Sequence[Sequence[int]],
-        encode: _Encode,
+        encode: Encode,
         *,
         content: object,
         special_in_text: bool,
@@ -222,64 +288,40 @@ class InstructionEncoder:
         if limit is not None and len(whole.tokens) > limit:
             sequences, cut = self._shorten(whole, limit, exchanges, encode)
         return EncodedConversation(
-            tokens=np.concatenate([sequence.tokens for sequence in sequences]),
-            mask=np.concatenate([sequence.mask for sequence in sequences]),
+            tokens=_join([sequence.tokens for sequence in sequences]),
+            mask=_join([sequence.mask for sequence in sequences]),
             lengths=np.array([len(sequence.tokens) for sequence in sequences], dtype=np.int64),
-            fingerprint=fingerprint_content(content),
+            content=content,
             cut=cut,
             special_in_text=special_in_text,
         )
 
     def _shorten(
         self,
-        whole: _Sequence,
+        whole: MaskedTokens,
         limit: int,
         exchanges: Sequence[Sequence[int]],
-        encode: _Encode,
-    ) -> tuple[list[_Sequence], int]:
+        encode: Encode,
+    ) -> tuple[list[MaskedTokens], int]:
         """Return sequences of at most `limit` tokens, and the number of tokens left out."""
         if self._config.too_long == "refuse":
             raise RecordProblem("too-long", f"expected at most {limit} tokens, got {len(whole.tokens)}; see `too_long`")
         if self._config.too_long == "truncate":
-            first = _Sequence(tokens=whole.tokens[:limit], mask=whole.mask[:limit])
+            first = MaskedTokens(tokens=whole.tokens[:limit], mask=whole.mask[:limit])
             if not first.mask.any():
                 raise RecordProblem("nothing-learnt", f"nothing is trained on in the first {limit} tokens")
             return [first], len(whole.tokens) - limit
-        sequences = _split_exchanges(limit, exchanges, encode)
+        sequences = split_exchanges(limit, exchanges, encode)
         kept = [sequence for sequence in sequences if sequence.mask.any()]
         if not kept:
             raise RecordProblem("nothing-learnt", "nothing is trained on in any of the parts")
         return kept, sum(len(sequence.tokens) for sequence in sequences) - sum(len(kept_.tokens) for kept_ in kept)
-
-    def _encode_segments(self, segments: Sequence[Segment]) -> _Sequence:
-        tokens: list[NDArray[np.uint32]] = []
-        for segment in segments:
-            if segment.special is not None:
-                tokens.append(np.array([self.special_ids[segment.special]], dtype=np.uint32))
-            else:
-                tokens.append(self._tokenizer.encode(segment.text).ids)
-        masks = [
-            np.full(len(ids), segment.trainable, dtype=np.uint8) for ids, segment in zip(tokens, segments, strict=True)
-        ]
-        return _Sequence(tokens=np.concatenate(tokens), mask=np.concatenate(masks))
 
     @property
     def _chat_template(self) -> ChatTemplate:
         if self._template is None:
             raise TypeError("expected a chat template in the configuration")
         return self._template
-
-    def _tokenize(self, rendered: Rendered | RecordProblem) -> _Sequence:
-        if isinstance(rendered, RecordProblem):
-            raise rendered
-        text, spans = rendered
-        encoded = self._tokenizer.encode(text)
-        if self._markers:
-            begin_id, end_id = self._markers.values()
-            mask = mask_between_markers(encoded.ids, begin_id=begin_id, end_id=end_id)
-        else:
-            mask = mask_from_spans(encoded.offsets, spans, num_characters=len(text))
-        return _Sequence(tokens=encoded.ids, mask=mask)
 
     def _check_texts(self, texts: Sequence[str]) -> bool:
         """Tell whether one of the texts contains a special token's string; refuse a marker's string."""
@@ -294,8 +336,14 @@ class InstructionEncoder:
         return bool(found)
 
 
-def _restore(config: InstructionConfig, tokenizer: ChatTokenizer, limits: Limits | None) -> InstructionEncoder:
-    return InstructionEncoder(config, tokenizer, limits=limits)
+def _restore(
+    config: InstructionConfig, tokenizer: ChatTokenizer, fast: FastTexts | None, limits: Limits | None
+) -> InstructionEncoder:
+    return InstructionEncoder(config, tokenizer, fast=fast, limits=limits)
+
+
+def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _attempt(step: Callable[[], _T]) -> _T | RecordProblem:
@@ -308,7 +356,7 @@ def _attempt(step: Callable[[], _T]) -> _T | RecordProblem:
         return RecordProblem("bad-field", "expected a record of usual depth, got one nested too deep")
 
 
-def _then(read: Callable[[], Mapping[str, Any]], begin: Callable[[Mapping[str, Any]], _Begun]) -> Callable[[], _Begun]:
+def _then(read: Callable[[], Mapping[str, Any]], begin: Callable[[Mapping[str, Any]], _T]) -> Callable[[], _T]:
     return lambda: begin(read())
 
 
@@ -318,65 +366,29 @@ def _check_object(record: object) -> None:
 
 
 def _open_template(config: InstructionConfig, tokenizer: ChatTokenizer, limits: Limits | None) -> ChatTemplate:
-    source = config.chat_template
+    source, tool_source = config.chat_template, None
     if source is None:
         source = tokenizer.chat_templates.get(config.chat_template_name)
+        if config.chat_template_name == "default":
+            tool_source = tokenizer.chat_templates.get("tool_use")  # as in transformers
     if source is None:
         known = ", ".join(sorted(tokenizer.chat_templates)) or "none"
         raise InputError(
             f"expected message_construction, a chat_template, or a tokenizer with a chat template "
             f"{config.chat_template_name!r}; the tokenizer has {known}"
         )
-    template = ChatTemplate(
+    return ChatTemplate(
         source,
+        tool_source=tool_source,
         constants={
             **tokenizer.special_tokens,
             **config.special_tokens,
             "chat_template_data": config.chat_template_data,
+            **config.template_variables,
         },
         date=config.template_date,
         join_lines=config.join_template_lines,
+        assistant_role=config.assistant_role,
+        finds_generation=config.b_include_to_loss_token is None,
         limits=limits,
     )
-    if not template.marks_generation and config.b_include_to_loss_token is None:
-        raise InputError(
-            "chat template: expected marks for the trainable text, got none; put it between "
-            "{% generation %} and {% endgeneration %}, or name b_include_to_loss_token and e_include_to_loss_token"
-        )
-    return template
-
-
-def _group_messages(messages: Sequence[Message], num_system: int, assistant: str) -> list[list[int]]:
-    """Cut a conversation before each message that follows an assistant's and is neither an assistant's nor a tool's."""
-    groups: list[list[int]] = []
-    for number in range(num_system, len(messages)):
-        follows_reply = number > num_system and messages[number - 1]["role"] == assistant
-        if not groups or (follows_reply and messages[number]["role"] not in {assistant, "tool"}):
-            groups.append([])
-        groups[-1].append(number)
-    return groups
-
-
-def _split_exchanges(limit: int, exchanges: Sequence[Sequence[int]], encode: _Encode) -> list[_Sequence]:
-    """Divide the exchanges, in order, into sequences with as many as fit in each."""
-    sequences: list[_Sequence] = []
-    first = 0
-    while first < len(exchanges):
-        best: _Sequence | None = None
-        last = first
-        # One more exchange each time, encoded lazily.
-        for tried in encode(list(chain(*exchanges[first:end])) for end in range(first + 1, len(exchanges) + 1)):
-            if len(tried.tokens) > limit:
-                break
-            best, last = tried, last + 1
-        if best is None and tried.mask.any():
-            raise RecordProblem(
-                "too-long",
-                f"exchange {first + 1} and its prompt: expected at most {limit} tokens, got {len(tried.tokens)}",
-            )
-        # A single exchange without trainable tokens may be too long: it is left out in any case.
-        sequences.append(tried if best is None else best)
-        first = max(last, first + 1)
-    if not sequences:
-        raise RecordProblem("too-long", f"expected at most {limit} tokens, and there is no exchange to split at")
-    return sequences

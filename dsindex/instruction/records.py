@@ -1,30 +1,48 @@
 """Read conversations from records of several formats.
 
-The result is a list of messages, each a dict with `role` and `content`. The formats are ShareGPT (`conversations` with
-`from` and `value`), `messages` (with `role` and `content`) and Alpaca (`instruction`, `input`, `output`).
+The result is a list of messages, each a dict with `role` and `content` (`messages.py`). The formats are ShareGPT
+(`conversations` with `from` and `value`), `messages` (with `role` and `content`) and Alpaca (`instruction`, `input`,
+`output`). Beside its messages, a record may have `tools`, `documents` and `chat_template_kwargs`.
 """
 
 from __future__ import annotations
 
 import json
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from dsindex.errors import RecordProblem
+from dsindex.instruction.messages import (
+    DEFAULT_ROLES,
+    TOOL_ROLES,
+    Message,
+    is_learnable,
+    read_message,
+    read_objects,
+    split_message,
+)
 from dsindex.text.fields import MAX_NESTING, is_too_deep, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-Message = dict[str, Any]
+RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
+"""Variables of templates that neither a configuration nor `chat_template_kwargs` may set."""
+_NEVER_LEARNT = frozenset({"user", "system", "developer", *TOOL_ROLES})
 
-DEFAULT_ROLES: Mapping[str, str] = MappingProxyType(
-    {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system", "tool": "tool"}
-)
-"""A record's role name -> the role name of chat templates."""
+Learn = Literal["all", "last_turn"]
 
-ROLE_KEYS = ("role", "from")
-TEXT_KEYS = ("content", "value")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """A record as a chat template gets it."""
+
+    messages: list[Message]
+    """At least one."""
+    variables: dict[str, Any]
+    """The record's own variables: `tools`, `documents`, `chat_template_kwargs`."""
+    learnt: tuple[int, ...] | None
+    """Positions of the replies that are learnt; None for all."""
 
 
 def parse_record(line: bytes) -> dict[str, Any]:
@@ -41,10 +59,57 @@ def parse_record(line: bytes) -> dict[str, Any]:
     try:
         record = json.loads(line.decode())
     except (ValueError, RecursionError) as error:  # includes invalid UTF-8 and integers of more than 4,300 digits
-        raise RecordProblem("bad-json", f"expected JSON in UTF-8, got an error: {error}") from error
+        raise RecordProblem("bad-json", _describe_bad_json(line, error)) from error
     if not isinstance(record, dict):
-        raise RecordProblem("bad-json", f"expected a JSON object, got {type_name(record)}")
+        hint = "; write each record on a line of its own (`jq -c '.[]'` does)" if isinstance(record, list) else ""
+        raise RecordProblem("bad-json", f"expected a JSON object, got {type_name(record)}{hint}")
     return record
+
+
+def read_conversation(
+    record: Mapping[str, Any],
+    *,
+    record_format: str = "auto",
+    roles: Mapping[str, str] = DEFAULT_ROLES,
+    learn: Learn = "all",
+    assistant_role: str = "assistant",
+) -> Conversation:
+    """Return a record's conversation with the variables for its template and the replies that are learnt.
+
+    Args:
+        record: One JSON object.
+        record_format: As for `read_messages`.
+        roles: As for `read_messages`.
+        learn: `last_turn` for only the replies after the last message that is neither a reply nor a tool's answer.
+        assistant_role: Role of replies, after mapping.
+
+    Raises:
+        RecordProblem: As `read_messages`; also if `tools`, `documents`, `chat_template_kwargs` or a message's `weight`
+            or `train` is of a wrong shape.
+    """
+    turns = _read_turns(record, record_format)
+    messages = [read_message(turn, number, roles) for number, turn in enumerate(turns, 1)]
+    roles_given = [message["role"] for message in messages]
+    replies = [number for number, role in enumerate(roles_given) if role == assistant_role]
+    learnable = [is_learnable(turn, number) for number, turn in enumerate(turns, 1)]
+    for number, (role, is_learnt) in enumerate(zip(roles_given, learnable, strict=True), 1):
+        if not is_learnt and role not in {assistant_role, *_NEVER_LEARNT}:
+            raise RecordProblem(
+                "bad-field",
+                f"message {number}: expected a reply where `weight` or `train` says that it is not learnt, got the "
+                f"role {role!r}; name the role of replies with `assistant_role`",
+            )
+    first = last_turn(roles_given, assistant_role) if learn == "last_turn" else 0
+    learnt = tuple(number for number in replies if learnable[number] and number >= first)
+    if learn == "last_turn" and not learnt:
+        raise RecordProblem(
+            "nothing-learnt",
+            f"expected a reply to learn in the last turn, and none of its messages has the role {assistant_role!r}; "
+            "`assistant_role` names the role of replies",
+        )
+    return Conversation(
+        messages=messages, variables=_read_variables(record), learnt=None if len(learnt) == len(replies) else learnt
+    )
 
 
 def read_messages(
@@ -70,19 +135,17 @@ def read_messages(
     >>> read_messages({"conversations": [{"from": "human", "value": "Hi"}]})
     [{'role': 'user', 'content': 'Hi'}]
     """
-    if record_format == "auto":
-        record_format = _recognise(record)
-    if record_format == "alpaca":
-        turns: Any = alpaca_to_messages(record)
-    elif record_format == "sharegpt":
-        turns = sharegpt_to_messages(record)
-    else:
-        turns = _field(record, "messages")
-    if not isinstance(turns, list):
-        raise RecordProblem("bad-field", f"expected the conversation to be a list of messages, got {type_name(turns)}")
-    if not turns:
-        raise RecordProblem("no-turns", "expected a conversation with at least one message, got an empty list")
-    return [_map_message(turn, number, roles) for number, turn in enumerate(turns, 1)]
+    return [read_message(turn, number, roles) for number, turn in enumerate(_read_turns(record, record_format), 1)]
+
+
+def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
+    """Return the position at which the last turn's replies begin: after the last message to the model.
+
+    >>> last_turn(["system", "user", "assistant", "user", "assistant", "tool", "assistant"], "assistant")
+    4
+    """
+    own = {assistant_role, *TOOL_ROLES}
+    return max((number + 1 for number, role in enumerate(roles) if role not in own), default=0)
 
 
 def sharegpt_to_messages(record: Mapping[str, Any]) -> list[Message]:
@@ -99,7 +162,7 @@ def sharegpt_to_messages(record: Mapping[str, Any]) -> list[Message]:
     turns = _field(record, "conversations")
     if not isinstance(turns, list):
         raise RecordProblem("bad-field", f"expected `conversations` to be a list, got {type_name(turns)}")
-    messages = [_split_message(turn, number) for number, turn in enumerate(turns, 1)]
+    messages = [split_message(turn, number) for number, turn in enumerate(turns, 1)]
     system = record.get("system")
     if isinstance(system, str) and system:
         messages.insert(0, {"role": "system", "content": system})
@@ -123,39 +186,6 @@ def alpaca_to_messages(record: Mapping[str, Any]) -> list[Message]:
     question = f"{texts['instruction']}\n\n{context}" if context else texts["instruction"]
     messages = [{"role": "user", "content": question}, {"role": "assistant", "content": texts["output"]}]
     return [{"role": "system", "content": system}, *messages] if system else messages
-
-
-def message_role(message: Mapping[str, Any], number: int) -> str:
-    """Return the value of `role` or `from` of the `number`-th message (from 1), unmapped.
-
-    Raises:
-        RecordProblem: If it has neither, or it is not a text.
-    """
-    return _text_of(message, ROLE_KEYS, number)
-
-
-def message_text(message: Mapping[str, Any], number: int) -> str:
-    """Return the value of `content` or `value` of the `number`-th message (from 1).
-
-    Raises:
-        RecordProblem: If it has neither, or it is not a text.
-    """
-    return _text_of(message, TEXT_KEYS, number)
-
-
-def map_role(role: str, roles: Mapping[str, str], number: int) -> str:
-    """Map the role of the `number`-th message (from 1).
-
-    Raises:
-        RecordProblem: If the role is not one of `roles`.
-    """
-    try:
-        return roles[role]
-    except KeyError:
-        known = ", ".join(sorted(roles))
-        raise RecordProblem(
-            "unknown-role", f"message {number}: expected a role among {known}, got {role!r}; add it to `role_mapping`"
-        ) from None
 
 
 def strings_in(value: object) -> Iterator[str]:
@@ -185,40 +215,67 @@ def check_text(text: str) -> None:
         raise RecordProblem("bad-text", f"expected Unicode text, got a lone surrogate ({found})") from None
 
 
+def _read_turns(record: Mapping[str, Any], record_format: str) -> Sequence[Any]:
+    """Return at least one turn, as a record of its format has it."""
+    if record_format == "auto":
+        record_format = _recognise(record)
+    if record_format == "alpaca":
+        turns: Any = alpaca_to_messages(record)
+    elif record_format == "sharegpt":
+        turns = sharegpt_to_messages(record)
+    else:
+        turns = _field(record, "messages")
+    if not isinstance(turns, list):
+        raise RecordProblem("bad-field", f"expected the conversation to be a list of messages, got {type_name(turns)}")
+    if not turns:
+        raise RecordProblem("no-turns", "expected a conversation with at least one message, got an empty list")
+    return turns
+
+
+def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
+    variables: dict[str, Any] = {}
+    for key in ("tools", "documents"):
+        value = record.get(key)
+        # Arrow's tables cannot hold differing objects, so many datasets have tools as JSON, and "" for none.
+        if value is not None and not (isinstance(value, str) and not value.strip()):
+            variables[key] = read_objects(value, f"`{key}`")
+    given = record.get("chat_template_kwargs")
+    if isinstance(given, str):
+        try:
+            given = json.loads(given) if given.strip() else None
+        except ValueError as error:
+            reason = f"`chat_template_kwargs`: expected an object, got a text that is not JSON: {error}"
+            raise RecordProblem("bad-field", reason) from None
+    if given is None:
+        return variables
+    if not isinstance(given, dict):
+        raise RecordProblem("bad-field", f"expected `chat_template_kwargs` to be an object, got {type_name(given)}")
+    for name in RESERVED_VARIABLES:
+        if given.get(name) is not None:
+            raise RecordProblem("bad-field", f"`chat_template_kwargs` cannot set {name!r}; make it a key of the record")
+    return {**{name: value for name, value in given.items() if value is not None}, **variables}
+
+
+def _describe_bad_json(line: bytes, error: Exception) -> str:
+    reason = f"expected JSON in UTF-8, got an error: {error}"
+    begins = line.strip()[:1] in (b"{", b"[")
+    if isinstance(error, json.JSONDecodeError) and begins and error.pos >= len(error.doc.rstrip()):
+        return (
+            f"expected a JSON object on one line, and it does not end on this line ({error.msg}); in JSON Lines, each "
+            "record stands on a line of its own, and `jq -c . FILE` (or `jq -c '.[]' FILE` for a list) writes a "
+            "pretty-printed file so"
+        )
+    return reason
+
+
 def _recognise(record: Mapping[str, Any]) -> str:
     for key, name in (("messages", "messages"), ("conversations", "sharegpt"), ("instruction", "alpaca")):
-        if key in record:
+        if record.get(key) is not None:
             return name
     keys = ", ".join(list(record)[:8]) or "none"
     raise RecordProblem(
         "missing-field", f"expected one of the keys messages, conversations, instruction; the record has: {keys}"
     )
-
-
-def _map_message(turn: object, number: int, roles: Mapping[str, str]) -> Message:
-    message = _split_message(turn, number)
-    message["role"] = map_role(message["role"], roles, number)
-    return message
-
-
-def _split_message(turn: object, number: int) -> Message:
-    if not isinstance(turn, dict):
-        raise RecordProblem("bad-field", f"message {number}: expected an object, got {type_name(turn)}")
-    rest = {key: value for key, value in turn.items() if key not in {*ROLE_KEYS, *TEXT_KEYS}}
-    role = message_role(turn, number)
-    # A turn that only calls tools has no text.
-    calls_only = turn.get("tool_calls") and turn.get("content") is None and "value" not in turn
-    return {"role": role, "content": None if calls_only else message_text(turn, number), **rest}
-
-
-def _text_of(message: Mapping[str, Any], keys: tuple[str, ...], number: int) -> str:
-    for key in keys:
-        if key in message:
-            value = message[key]
-            if isinstance(value, str):
-                return value
-            raise RecordProblem("bad-field", f"message {number}: expected `{key}` to be a text, got {type_name(value)}")
-    raise RecordProblem("missing-field", f"message {number}: expected a key `{keys[0]}` or `{keys[1]}`, got neither")
 
 
 def _field(record: Mapping[str, Any], key: str) -> object:

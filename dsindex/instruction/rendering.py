@@ -1,109 +1,170 @@
-"""Render chat templates in a guarded process: jinja2's sandbox, set up as in transformers, with trainable spans.
+"""Render chat templates in a guarded process: texts of conversations with their trainable spans.
 
-As in transformers, there are `ImmutableSandboxedEnvironment`, `trim_blocks`, `lstrip_blocks`, loop controls, `tojson`
-without HTML escapes, `raise_exception`, `strftime_now` and `{% generation %}`; `dict` and `namespace` are restricted.
-Everything that depends on chance, on the day or on earlier records is left out, so that a text is a function of its
-record: the filter `random`, `lipsum`, today's date (which `template_date` replaces) and memory addresses. So is access
-to other files.
+What is trainable is marked by the template (`{% generation %}`), or found by rendering beginnings of the conversation
+(`generation.py`). The encoder sees only the result: a text, and the spans of its characters that are learnt.
 """
 
 from __future__ import annotations
 
-import datetime
+import functools
 import json
 import re
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
-from jinja2.utils import Namespace
+import orjson
+
+from dsindex.instruction.content_forms import ContentForms
+from dsindex.instruction.generation import GenerationFinder, NotFoundError, keep_learnt
+from dsindex.instruction.template_language import (
+    BEGIN_MARK,
+    END_MARK,
+    SHOWN_CHARACTERS,
+    compile_template,
+    explain_refusal,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from jinja2.parser import Parser
-
-# Mark trainable text during rendering. Lone surrogates cannot occur in text that has a UTF-8 encoding.
-_BEGIN, _END = "\udfa0", "\udfa1"
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
-_SHOWN_CHARACTERS = 1000
-"""Limit on a reason, since a template may put a whole conversation into its exception."""
+    from dsindex.instruction.generation import Rendered
 
 Answer = dict[str, Any]
+_KNOWN_VARIABLES = 64
+"""Variables of records for which a template's replies stay proven."""
+_USUAL_BYTES = 1 << 20
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 
 
-def prepare(definition: dict[str, Any]) -> tuple[Answer, Callable[[bytes], Answer]]:
+def prepare(definition: dict[str, Any]) -> tuple[Answer, Callable[[bytes], Answer | bytes]]:
     """Compile a template.
 
     Args:
-        definition: `source`; `constants`, variables for all conversations; `date`, in ISO format or None.
+        definition: `source`; `tool_source`, the template for records with `tools`, or None; `constants`, variables for
+            all conversations; `date`, in ISO format or None; `assistant`, the role of replies; and
+            `finds_generation`, whether to find the text of replies in a template without marks.
 
     Returns:
-        `marks_generation`, or `refused` with the reason; and a function that renders a conversation.
+        `marks_generation`, and `not_found`, the reason why replies cannot be found or None; or `refused` with the
+        reason why the template is not allowed. And a function that renders a conversation.
     """
-    environment = _make_environment(definition["date"])
-    source = definition["source"]
-    try:
-        template = environment.from_string(source)
-        tree = environment.parse(source)
-        _refuse_other_files(tree)
-    except Exception as error:  # noqa: BLE001 - Python's and jinja2's compilers raise many types
-        return {"refused": _explain_refusal(error)}, _answer_nothing
-    constants = json.dumps(definition["constants"], ensure_ascii=False)
-    # An address spelled out in the template or its constants is not a memory address.
-    known_text = json.dumps(source, ensure_ascii=False) + constants
-
-    def render(record: bytes) -> Answer:
+    templates = []
+    for source in (definition["source"], definition["tool_source"]):
         try:
-            # Parsed anew for each record, since rendering may change them.
-            text = template.render({**json.loads(constants), **json.loads(record)})
-        except MemoryError:
+            templates.append(None if source is None else _Template(source, definition))
+        except Exception as error:  # noqa: BLE001 - Python's and jinja2's compilers raise many types
+            return {"refused": explain_refusal(error)}, _answer_nothing
+    main, for_tools = templates
+    if main is None:
+        raise ValueError("expected a source")
+
+    def render(record: bytes) -> Answer | bytes:
+        request = orjson.loads(record) if record.startswith(b"{") else json.loads(record)
+        template = for_tools if for_tools is not None and request["variables"].get("tools") is not None else main
+        return _spell(template.answer(request, record), len(record))
+
+    facts = [template.facts for template in templates if template is not None]
+    reasons = [fact["not_found"] for fact in facts if fact["not_found"] is not None]
+    return {
+        "marks_generation": all(fact["marks_generation"] for fact in facts),
+        "not_found": reasons[0] if reasons else None,
+    }, render
+
+
+class _RenderError(Exception):
+    """The reason why a conversation does not render."""
+
+
+class _Template:
+    """A template, with what is known of it."""
+
+    def __init__(self, source: str, definition: dict[str, Any]) -> None:
+        compiled = compile_template(source, definition["date"])
+        self._template = compiled.template
+        self._constants = json.dumps(definition["constants"], ensure_ascii=False)
+        # An address spelled out in the template or its constants is not a memory address.
+        self._known_text = json.dumps(source, ensure_ascii=False) + self._constants
+        self._assistant: str = definition["assistant"]
+        self._forms = ContentForms(functools.partial(self._try, {}))
+        self._finds = definition["finds_generation"] and not compiled.marks_generation
+        self._find_for = functools.lru_cache(maxsize=_KNOWN_VARIABLES)(self._make_finder)
+        self._needs_variables = bool(compiled.needed_variables - definition["constants"].keys())
+        not_found = None
+        if self._finds:
+            try:
+                self._find_for("{}")
+            except NotFoundError as error:
+                # What only records give may be missing.
+                not_found = None if self._needs_variables else str(error)
+        self.facts = {"marks_generation": compiled.marks_generation, "not_found": not_found}
+
+    def answer(self, request: dict[str, Any], record: bytes) -> Answer:
+        """Render a conversation.
+
+        Args:
+            request: As made by `write_conversation`.
+            record: The same as JSON.
+
+        Returns:
+            `text` and `spans`, or `problem`, the reason, and `kind`.
+        """
+        try:
+            text, spans = self._render(request["variables"], self._forms.fit(request["messages"]), is_prompt=False)
+            if " at 0x" in text and _has_new_address(text, self._known_text, record):
+                raise _RenderError("writes the address of an object in memory, which no output may depend on")
+            return {"text": text, "spans": self._find_learnt(request, text, spans)}
+        except _RenderError as error:
+            return {"kind": "template-failed", "problem": f"the chat template {error}"}
+        except NotFoundError as error:
+            return {"kind": "generation-not-found", "problem": str(error)}
+
+    def _find_learnt(self, request: dict[str, Any], text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        messages, learnt = request["messages"], request.get("learnt")
+        render = functools.partial(self._try_forms, request["variables"])
+        if self._finds:
+            own = {name: value for name, value in request["variables"].items() if name not in ("tools", "documents")}
+            finder = self._find_for(json.dumps(own, sort_keys=True) if self._needs_variables else "{}")
+            return finder.find(render, messages, text, learnt)
+        if learnt is None:
+            return spans
+        replies = [number for number, message in enumerate(messages) if message["role"] == self._assistant]
+        return keep_learnt(render, messages, spans, replies, learnt)
+
+    def _make_finder(self, variables: str) -> GenerationFinder:
+        return GenerationFinder(functools.partial(self._try_forms, json.loads(variables)), self._assistant)
+
+    def _try_forms(self, variables: dict[str, Any], messages: list[Any], is_prompt: bool) -> Rendered | str:
+        return self._try(variables, self._forms.fit(messages), is_prompt)
+
+    def _try(self, variables: dict[str, Any], messages: list[Any], is_prompt: bool) -> Rendered | str:
+        """Return the rendered text with its spans, or the reason why there is none."""
+        try:
+            return self._render(variables, messages, is_prompt=is_prompt)
+        except _RenderError as error:
+            return str(error)
+
+    def _render(self, variables: dict[str, Any], messages: list[Any], *, is_prompt: bool) -> Rendered:
+        # Constants are parsed anew for each record, since rendering may change them.
+        known = {**json.loads(self._constants), **variables, "messages": messages, "add_generation_prompt": is_prompt}
+        try:
+            return _take_marks(self._template.render(known))
+        except (MemoryError, _RenderError):
             raise
-        except Exception as error:  # noqa: BLE001 - a faulty template may raise any error
-            reason = _ADDRESS.sub(">", str(error) or type(error).__name__)[:_SHOWN_CHARACTERS]
-            return _problem(f"does not render: {reason}")
-        if " at 0x" in text and _has_new_address(text, known_text, record):
-            return _problem("writes the address of an object in memory, which no output may depend on")
-        return _take_marks(text)
-
-    # Read from the tree, since the tag may also occur in a comment.
-    marks = any(data.data == _BEGIN for data in tree.find_all(nodes.TemplateData))
-    return {"marks_generation": marks}, render
+        except Exception as error:
+            reason = _ADDRESS.sub(">", str(error) or type(error).__name__)[:SHOWN_CHARACTERS]
+            raise _RenderError(f"does not render: {reason}") from error
 
 
-def _make_environment(date: str | None) -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _clock(date)
-    environment.globals["dict"] = _DictMaker()
-    environment.globals["namespace"] = _PlainNamespace
-    del environment.filters["random"], environment.globals["lipsum"]
-    return environment
+def _spell(answer: Answer, num_bytes: int) -> Answer | bytes:
+    """Return an answer to a record of `num_bytes` as JSON, fast; or as it is if orjson does not write it.
 
-
-def _clock(date: str | None) -> Callable[[str], str]:
-    def strftime_now(date_format: str) -> str:
-        if date is None:
-            raise TemplateError("it asks for today's date; set `template_date`: output must not depend on the day")
-        return datetime.date.fromisoformat(date).strftime(date_format)
-
-    return strftime_now
-
-
-def _refuse_other_files(tree: nodes.Template) -> None:
-    for node in tree.find_all((nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport)):
-        raise TemplateError(f"line {node.lineno}: a chat template cannot use other files")
-
-
-def _explain_refusal(error: Exception) -> str:
-    line = getattr(error, "lineno", None)
-    if isinstance(error, (MemoryError, RecursionError)):
-        return f"too long, or nested too deep, for Python's compiler ({type(error).__name__})"
-    return f"{f'line {line}: ' if line else ''}{str(error) or type(error).__name__}"[:_SHOWN_CHARACTERS]
+    A text that is out of proportion is left to Python, which raises MemoryError where memory is limited.
+    """
+    if len(answer.get("text", "")) > _USUAL_BYTES + 4 * num_bytes:
+        return answer
+    try:
+        return orjson.dumps(answer)
+    except TypeError:  # a lone surrogate
+        return answer
 
 
 def _answer_nothing(record: bytes) -> Answer:
@@ -115,86 +176,22 @@ def _has_new_address(text: str, known_text: str, record: bytes) -> bool:
     return any(found not in known_text and found.encode() not in record for found in {*_ADDRESS.findall(text)})
 
 
-def _problem(reason: str) -> Answer:
-    return {"problem": f"the chat template {reason}"}
-
-
-class _DictMaker:
-    """`dict` without access to the class, whose `update` would bypass the immutable sandbox."""
-
-    def __call__(self, *pairs: Any, **names: Any) -> dict[Any, Any]:  # noqa: ANN401
-        return dict(*pairs, **names)
-
-    def fromkeys(self, keys: Iterable[Any], value: object = None) -> dict[Any, Any]:
-        return dict.fromkeys(keys, value)
-
-
-class _PlainNamespace(Namespace):  # type: ignore[misc]
-    """A namespace without names that are special in Python, such as `__html__`."""
-
-    def __init__(*given: Any, **names: Any) -> None:  # noqa: ANN401
-        self, *pairs = given  # allows `namespace(self=1)`
-        attributes = dict(*pairs, **names)
-        for name in attributes:
-            _check_name(name)
-        Namespace.__init__(self, attributes)
-
-    def __setitem__(self, name: str, value: object) -> None:
-        _check_name(name)
-        super().__setitem__(name, value)
-
-
-def _check_name(name: object) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"a namespace cannot have the name {name!r}")
-
-
-class _Generation(Extension):  # type: ignore[misc]
-    """The block `{% generation %} … {% endgeneration %}`, whose text is trainable."""
-
-    tags = {"generation"}  # noqa: RUF012  (jinja2's attribute)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        outer = {"macro", "call", "set", "filter", "generation"} & set(parser._tag_stack[:-1])
-        if outer:
-            parser.fail(f"generation must not stand inside {min(outer)}", line)
-        begin, end = (nodes.Output([nodes.TemplateData(mark)]).set_lineno(line) for mark in (_BEGIN, _END))
-        return [begin, nodes.Scope(body).set_lineno(line), end]
-
-
-def _take_marks(marked: str) -> Answer:
-    pieces = re.split(f"([{_BEGIN}{_END}])", marked)
+def _take_marks(marked: str) -> Rendered:
+    pieces = re.split(f"([{BEGIN_MARK}{END_MARK}])", marked)
     spans: list[tuple[int, int]] = []
     opened: int | None = None
     position = 0
     for piece in pieces:
-        if piece == _BEGIN and opened is None:
+        if piece == BEGIN_MARK and opened is None:
             opened = position
-        elif piece == _END and opened is not None:
+        elif piece == END_MARK and opened is not None:
             spans.append((opened, position))
             opened = None
-        elif piece in (_BEGIN, _END):
+        elif piece in (BEGIN_MARK, END_MARK):
             break
         else:
             position += len(piece)
     else:
         if opened is None:
-            return {"text": "".join(pieces[::2]), "spans": spans}
-    return _problem("leaves a generation block before its end (break, continue?)")
-
-
-def _tojson(
-    value: Any,  # noqa: ANN401
-    ensure_ascii: bool = False,
-    indent: int | str | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Return JSON as chat templates expect it, without the HTML escapes of jinja2's own filter."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise_exception(message: object = "") -> NoReturn:
-    raise TemplateError(f"it refuses the conversation: {message}")
+            return "".join(pieces[::2]), spans
+    raise _RenderError("leaves a generation block before its end (break, continue?)")

@@ -6,10 +6,8 @@ documents. A conversation is a document; it has more than one sequence only if i
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +16,11 @@ from dsindex.dtypes import cast_tokens
 from dsindex.errors import BadRecordError, RecordLimitError, RecordProblem
 from dsindex.guarded.limits import Limits, default_limits
 from dsindex.guarded.process import LimitReachedError
+from dsindex.instruction.recipe import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
 from dsindex.instruction.statistics import InstructionStatistics
+from dsindex.objects.requests import request_counts
+from dsindex.objects.urls import is_url
 from dsindex.shards.quarantine import quarantine_line
 from dsindex.shards.reporting import report
 from dsindex.shards.tokenize import (
@@ -33,38 +34,20 @@ from dsindex.shards.tokenize import (
     shard_attempt,
 )
 from dsindex.text.fields import JSON_WHITESPACE
-from dsindex.text.hub import find_tokenizer
 from dsindex.text.lines import LongLine, cut_large
 from dsindex.text.parts import read_part_lines
-from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from dsindex.instruction.config import InstructionConfig
-    from dsindex.instruction.encoder import EncodedConversation, InstructionEncoder
+    from dsindex.instruction.encoder import EncodedConversation
     from dsindex.shards.attempt import Attempt, AttemptFile
     from dsindex.shards.tokenize import ShardTask
     from dsindex.text.lines import LineBlock
-    from dsindex.text.tokenizer import Tokenizer
 
 MASK_DTYPE = np.dtype(np.uint8)
 BLOCK_BYTES = 1 << 20
 """Text encoded before it is written; a longer line takes memory for its own size."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderRecipe:
-    """The texts from which an InstructionEncoder is made; equal recipes share one encoder in a process."""
-
-    config: str
-    """An InstructionConfig as JSON."""
-    tokenizer: str
-    """The text of tokenizer.json."""
-    special_tokens: tuple[tuple[str, str], ...]
-    """Names such as `bos_token` and texts from the tokenizer's folder, sorted."""
-    chat_templates: tuple[tuple[str, str], ...]
-    """Names and texts from the tokenizer's folder, sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,55 +69,6 @@ class InstructionSettings:
     """The work folder, which holds the files of attempts."""
     limits: Limits = field(default_factory=default_limits)
     """Time and memory limits of templates and patterns for one record."""
-
-
-def make_recipe(config: InstructionConfig, tokenizer: Tokenizer, tokenizer_model: str) -> EncoderRecipe:
-    """Return the recipe of an encoder.
-
-    Args:
-        config: The form of the records, and what is trainable.
-        tokenizer: The tokenizer.
-        tokenizer_model: The path that it was loaded from, where a folder may have chat templates.
-
-    Raises:
-        TokenizerError: If a file of the folder is invalid, or the tokenizer is no tokenizer.json.
-    """
-    from dsindex.instruction.tokenizer_files import read_tokenizer_folder
-
-    shared_tokenizer(tokenizer)  # refuses other formats
-    files = read_tokenizer_folder(Path(find_tokenizer(tokenizer_model).path))
-    return EncoderRecipe(
-        config=config.model_dump_json(),
-        tokenizer=tokenizer.json.decode(),
-        special_tokens=tuple(sorted(files.special_tokens.items())),
-        chat_templates=tuple(sorted(files.chat_templates.items())),
-    )
-
-
-def make_instruction_encoder(recipe: EncoderRecipe, limits: Limits | None = None) -> InstructionEncoder:
-    """Return the process-wide encoder of a recipe.
-
-    Args:
-        recipe: The encoder's recipe.
-        limits: Time and memory limits of templates and patterns for one record; None for the defaults.
-
-    Raises:
-        TokenizerError: If a special token is not exactly one id.
-        InputError: If a pattern or the template cannot be used.
-    """
-    return _make_instruction_encoder(recipe, limits or default_limits())
-
-
-@functools.lru_cache(maxsize=2)
-def _make_instruction_encoder(recipe: EncoderRecipe, limits: Limits) -> InstructionEncoder:
-    from dsindex.instruction.config import InstructionConfig
-    from dsindex.instruction.encoder import InstructionEncoder
-    from dsindex.instruction.tokens import ChatTokenizer
-
-    tokenizer = ChatTokenizer(
-        recipe.tokenizer, special_tokens=dict(recipe.special_tokens), chat_templates=dict(recipe.chat_templates)
-    )
-    return InstructionEncoder(InstructionConfig.model_validate_json(recipe.config), tokenizer, limits=limits)
 
 
 def split_names(fractions: Sequence[float] | None) -> tuple[str | None, ...]:
@@ -278,8 +212,6 @@ class _Shard:
         except LimitReachedError as error:
             place = (self._task.begin, line)
             raise RecordLimitError(self._task.path, offset, error.reason, part=place) from error
-        if not isinstance(outcome, RecordProblem):
-            check_ids(outcome.tokens, self._settings.vocabulary_size)
         return outcome
 
     def _split_of(self, encoded: EncodedConversation) -> str | None:
@@ -323,6 +255,7 @@ class _Shard:
             input_fingerprint=fingerprint_input(self._task.path),
             decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             counts=tuple(sorted(counts.items())),
+            requests=request_counts() if is_url(self._task.path) else None,
         )
 
 
@@ -332,6 +265,7 @@ class _SplitWriter:
     def __init__(self, split: str | None, attempt: Attempt, settings: InstructionSettings) -> None:
         self._split = split
         self._dtype = np.dtype(settings.dtype)
+        self._vocabulary_size = settings.vocabulary_size
         self._tokens = attempt.open_part(text_key(split), self._dtype)
         self._masks = attempt.open_part(mask_key(split), MASK_DTYPE)
         self._provenance = attempt.open(f"{text_key(split)}.prov") if settings.provenance else None
@@ -348,7 +282,6 @@ class _SplitWriter:
         """Buffer a conversation until the next `write`."""
         self._pending.append(encoded)
         self._places.append((offset, line))
-        self.statistics += InstructionStatistics.of(encoded)
 
     def write(self) -> None:
         """Write the buffered conversations."""
@@ -356,9 +289,12 @@ class _SplitWriter:
             return
         lengths = np.concatenate([encoded.lengths for encoded in self._pending])
         per_document = np.array([len(encoded.lengths) for encoded in self._pending], np.int64)
-        tokens = cast_tokens(np.concatenate([encoded.tokens for encoded in self._pending]), self._dtype)
-        self._tokens.add(tokens, lengths, per_document)
-        self._masks.add(np.concatenate([encoded.mask for encoded in self._pending]), lengths, per_document)
+        tokens = np.concatenate([encoded.tokens for encoded in self._pending])
+        check_ids(tokens, self._vocabulary_size)
+        mask = np.concatenate([encoded.mask for encoded in self._pending])
+        self.statistics += InstructionStatistics.of(self._pending, learnt=int(np.count_nonzero(mask)))
+        self._tokens.add(cast_tokens(tokens, self._dtype), lengths, per_document)
+        self._masks.add(mask, lengths, per_document)
         if self._provenance is not None:
             offsets, lines = np.array(self._places, np.int64).T
             self._provenance.write(provenance_rows(offsets, lines).data)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from dsindex.amounts import count
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dsindex.instruction.encoder import EncodedConversation
 
 
@@ -28,15 +30,20 @@ class InstructionStatistics:
     """Number of conversations whose text contains a special token's string."""
 
     @classmethod
-    def of(cls, encoded: EncodedConversation) -> InstructionStatistics:
-        """Return the statistics of one conversation."""
+    def of(cls, encoded: Sequence[EncodedConversation], *, learnt: int) -> InstructionStatistics:
+        """Return the statistics of conversations.
+
+        Args:
+            encoded: The conversations.
+            learnt: Number of their trainable tokens.
+        """
         return cls(
-            conversations=1,
-            sequences=len(encoded.lengths),
-            tokens=len(encoded.tokens),
-            learnt=int(encoded.mask.sum()),
-            cut=encoded.cut,
-            special_in_text=int(encoded.special_in_text),
+            conversations=len(encoded),
+            sequences=sum(len(conversation.lengths) for conversation in encoded),
+            tokens=sum(len(conversation.tokens) for conversation in encoded),
+            learnt=learnt,
+            cut=sum(conversation.cut for conversation in encoded),
+            special_in_text=sum(conversation.special_in_text for conversation in encoded),
         )
 
     def __add__(self, other: InstructionStatistics) -> InstructionStatistics:

@@ -8,13 +8,14 @@ characters, which some tokenizers produce, is trainable if the character at its 
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 
 from dsindex.errors import RecordProblem, TokenizerError
 from dsindex.instruction.records import check_text
@@ -101,6 +102,17 @@ class ChatTokenizer:
         offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         return EncodedText(ids=np.array(encoding.ids, dtype=np.uint32), offsets=offsets)
 
+    def encode_ids(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Tokenize texts without lone surrogates, each on its own.
+
+        Returns:
+            The tokens, one after the other, and the number of tokens of each text.
+        """
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        counts = np.fromiter(map(len, encodings), np.int64, count=len(encodings))
+        ids = chain.from_iterable(encoding.ids for encoding in encodings)
+        return np.fromiter(ids, np.uint32, count=int(counts.sum())), counts
+
     def special_id(self, name: str, text: str) -> int:
         """Return the id of a special token.
 
@@ -129,11 +141,28 @@ class ChatTokenizer:
         """Return the special tokens whose strings occur in a text, in order, including repeats."""
         return self._special.findall(text) if self._special is not None else []
 
+    def may_have_special(self, spelt: bytes) -> bool:
+        """Tell whether a special token's string can occur in a text of JSON data; never wrongly denied.
+
+        Args:
+            spelt: The data as JSON, with escapes only where JSON needs them.
+        """
+        return self._spelt_special is not None and self._spelt_special.search(spelt) is not None
+
     @cached_property
     def _special(self) -> re.Pattern[str] | None:
-        added = self._tokenizer.get_added_tokens_decoder().values()
-        contents = sorted((token.content for token in added if token.special), key=len, reverse=True)
+        contents = self._special_contents()
         return re.compile("|".join(map(re.escape, contents))) if contents else None
+
+    @cached_property
+    def _spelt_special(self) -> re.Pattern[bytes] | None:
+        contents = [orjson.dumps(content)[1:-1] for content in self._special_contents()]
+        return re.compile(b"|".join(map(re.escape, contents))) if contents else None
+
+    def _special_contents(self) -> list[str]:
+        """Return the strings of special tokens, of which a longer one comes first."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        return sorted((token.content for token in added if token.special), key=len, reverse=True)
 
 
 def mask_from_spans(offsets: NDArray[np.int64], spans: Sequence[Span], *, num_characters: int) -> NDArray[np.uint8]:
@@ -215,7 +244,9 @@ def show_masks(ids: NDArray[np.uint32], mask: NDArray[np.uint8], tokenizer: Chat
 
 def _with_exact_offsets(tokenizer_json: str) -> str:
     """Return the tokenizer without `trim_offsets`, which removes blanks from offsets and never affects ids."""
-    described = json.loads(tokenizer_json)
+    if "trim_offsets" not in tokenizer_json:
+        return tokenizer_json
+    described = orjson.loads(tokenizer_json)
     stack = [described.get("post_processor")]
     while stack:
         processor = stack.pop()
@@ -223,7 +254,7 @@ def _with_exact_offsets(tokenizer_json: str) -> str:
             if "trim_offsets" in processor:
                 processor["trim_offsets"] = False
             stack.extend(processor.get("processors") or [])
-    return json.dumps(described)
+    return orjson.dumps(described).decode()
 
 
 def _restore(tokenizer_json: str, special_tokens: dict[str, str], chat_templates: dict[str, str]) -> ChatTokenizer:

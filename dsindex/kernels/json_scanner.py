@@ -1,33 +1,27 @@
-"""Kernels for lines of JSON (RFC 8259): find where lines end, which are JSON, and the strings under wanted keys.
+"""Kernels for lines of JSON (RFC 8259): find where lines end, and which are certainly JSON.
 
 Imports numba, so import it where it is used. Every function ignores the bytes from `end` on, and returns -1 if it
 does not find what it looks for.
-
-64 bytes are compared at once, in LLVM vector code that compiles to the widest instructions of the machine. LLVM does
-not vectorise equivalent loops, which take twice the time. Everything is in this file, because numba's cache does not
-notice changes in other files.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
-from numba.extending import intrinsic
 
 from dsindex.kernels.jit import compiled, inlined
+from dsindex.kernels.vectors import (
+    LANES,
+    NOTHING,
+    ONE,
+    count_before,
+    mark_newlines,
+    mark_special,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-LANES = 64
-"""Bytes compared in one step, all within the array. A mark is bit k of a uint64, for byte k."""
-
-_BYTE, _MARKS = ir.IntType(8), ir.IntType(LANES)
-_VECTOR = ir.VectorType(_BYTE, LANES)
-_QUOTE, _BACKSLASH, _BLANK, _NEWLINE = (ir.Constant(_VECTOR, [ord(byte)] * LANES) for byte in '"\\ \n')
 
 MAX_DEPTH = 64
 """Deepest nesting that the scanner follows; deeper lines are left to json.loads, whose limit is Python's."""
@@ -35,98 +29,31 @@ MAX_DEPTH = 64
 MAX_NUMBER_BYTES = 4000
 """Longer numbers are left to json.loads: Python refuses integers of more than 4,300 digits."""
 
-_SPACE, _TEXT, _DIGIT, _HEX, _ESCAPE = 1, 2, 4, 8, 16
+SPACE, TEXT, DIGIT, HEX, _ESCAPE = 1, 2, 4, 8, 16
+"""Classes of bytes in CLASSES; a byte may be of several."""
 
 
 def _classes() -> NDArray[np.uint8]:
     """Return the classes of each byte value: white space, unescaped text, digit, hex digit, after a backslash."""
     classes = np.zeros(256, dtype=np.uint8)
-    classes[0x20:] = _TEXT
+    classes[0x20:] = TEXT
     classes[[ord('"'), ord("\\")]] = 0
-    for members, bit in ((b" \t\r", _SPACE), (b"0123456789", _DIGIT), (b'"\\/bfnrt', _ESCAPE)):
+    for members, bit in ((b" \t\r", SPACE), (b"0123456789", DIGIT), (b'"\\/bfnrt', _ESCAPE)):
         classes[list(members)] |= bit
-    classes[list(b"0123456789abcdefABCDEF")] |= _HEX
+    classes[list(b"0123456789abcdefABCDEF")] |= HEX
     return classes
 
 
-_CLASSES = _classes()
-
-_HEX_VALUES = np.zeros(256, dtype=np.int64)
-for _digit in range(16):
-    _HEX_VALUES[[ord(f"{_digit:x}"), ord(f"{_digit:X}")]] = _digit
-
-_ESCAPED = np.zeros(256, dtype=np.uint8)
-_ESCAPED[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
+CLASSES = _classes()
 
 _VALUE, _KEY, _AFTER = 0, 1, 2
-"""States of `_skip_value`, by what comes next: a value; a key; a comma, a closing bracket or the end."""
-
-_NOTHING, _ONE = np.uint64(0), np.uint64(1)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _mark_newlines(_context: Any, data: Any, position: Any) -> Any:  # noqa: ANN401 - numba's own types
-    """Return marks of the newlines in data[position : position + 64]."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401 - as above
-        address = _address(context, builder, signature.args[0], arguments[0], arguments[1])
-        found = builder.icmp_unsigned("==", builder.load(address, align=1), _NEWLINE)
-        return builder.bitcast(found, _MARKS)
-
-    return types.uint64(data, position), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _mark_special(_context: Any, data: Any, position: Any) -> Any:  # noqa: ANN401 - numba's own types
-    """Return marks of the quotes, backslashes and bytes below 0x20 in data[position : position + 64]."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401 - as above
-        address = _address(context, builder, signature.args[0], arguments[0], arguments[1])
-        return _is_special(builder, builder.load(address, align=1))
-
-    return types.uint64(data, position), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _copy_and_mark_special(_context: Any, data: Any, position: Any, texts: Any, written: Any) -> Any:  # noqa: ANN401
-    """Copy data[position : position + 64] to texts[written : written + 64], and return marks like `_mark_special`."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401 - as above
-        source = _address(context, builder, signature.args[0], arguments[0], arguments[1])
-        target = _address(context, builder, signature.args[2], arguments[2], arguments[3])
-        octets = builder.load(source, align=1)
-        builder.store(octets, target, align=1)
-        return _is_special(builder, octets)
-
-    return types.uint64(data, position, texts, written), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _count_before(_context: Any, marks: Any) -> Any:  # noqa: ANN401 - numba's own types
-    """Return the number of bytes before the first mark; at least one mark must be set."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:  # noqa: ANN401 - as above
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(marks), generate
-
-
-def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:  # noqa: ANN401 - as above
-    items = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(items, [index]), _VECTOR.as_pointer())
-
-
-def _is_special(builder: Any, octets: Any) -> Any:  # noqa: ANN401 - as above
-    is_quote = builder.icmp_unsigned("==", octets, _QUOTE)
-    is_backslash = builder.icmp_unsigned("==", octets, _BACKSLASH)
-    is_control = builder.icmp_unsigned("<", octets, _BLANK)
-    return builder.bitcast(builder.or_(builder.or_(is_quote, is_backslash), is_control), _MARKS)
+"""States of `skip_value`, by what comes next: a value; a key; a comma, a closing bracket or the end."""
 
 
 @inlined
-def _skip_class(data: NDArray[np.uint8], position: int, end: int, members: int) -> int:
+def skip_class(data: NDArray[np.uint8], position: int, end: int, members: int) -> int:
     """Return the index of the first byte outside a class."""
-    while position < end and _CLASSES[data[position]] & members:
+    while position < end and CLASSES[data[position]] & members:
         position += 1
     return position
 
@@ -138,25 +65,25 @@ def _skip_escape(data: NDArray[np.uint8], position: int, end: int) -> int:
         return -1
     escaped = data[position + 1]
     if escaped != ord("u"):
-        return position + 2 if _CLASSES[escaped] & _ESCAPE else -1
+        return position + 2 if CLASSES[escaped] & _ESCAPE else -1
     if position + 6 > end:
         return -1
-    left = _CLASSES[data[position + 2]] & _CLASSES[data[position + 3]]
-    right = _CLASSES[data[position + 4]] & _CLASSES[data[position + 5]]
-    return position + 6 if left & right & _HEX else -1
+    left = CLASSES[data[position + 2]] & CLASSES[data[position + 3]]
+    right = CLASSES[data[position + 4]] & CLASSES[data[position + 5]]
+    return position + 6 if left & right & HEX else -1
 
 
 @inlined
-def _skip_string(data: NDArray[np.uint8], position: int, end: int) -> int:
+def skip_string(data: NDArray[np.uint8], position: int, end: int) -> int:
     """Return the index after the closing quote of the string whose opening quote is at `position`."""
     position += 1
     while 0 <= position < end:
         if position + LANES <= len(data):
-            marks = _mark_special(data, position)
-            if marks == _NOTHING:
+            marks = mark_special(data, position)
+            if marks == NOTHING:
                 position += LANES
                 continue
-            position += _count_before(marks)
+            position += count_before(marks)
             if position >= end:
                 break
         byte = data[position]
@@ -164,7 +91,7 @@ def _skip_string(data: NDArray[np.uint8], position: int, end: int) -> int:
             position = _skip_escape(data, position, end)
         elif byte == ord('"'):
             return position + 1
-        elif _CLASSES[byte] & _TEXT:  # in the last 63 bytes
+        elif CLASSES[byte] & TEXT:  # in the last 63 bytes
             position += 1
         else:
             break
@@ -176,17 +103,17 @@ def _skip_key(data: NDArray[np.uint8], position: int, end: int) -> int:
     """Return the index after the colon of the key at `position`."""
     if data[position] != ord('"'):
         return -1
-    position = _skip_string(data, position, end)
+    position = skip_string(data, position, end)
     if position < 0:
         return -1
-    position = _skip_class(data, position, end, _SPACE)
+    position = skip_class(data, position, end, SPACE)
     return position + 1 if position < end and data[position] == ord(":") else -1
 
 
 @compiled
 def _skip_digits(data: NDArray[np.uint8], position: int, end: int) -> int:
     """Return the index after one or more digits."""
-    after = _skip_class(data, position, end, _DIGIT)
+    after = skip_class(data, position, end, DIGIT)
     return after if after > position else -1
 
 
@@ -212,8 +139,8 @@ def _skip_scalar(data: NDArray[np.uint8], position: int, end: int) -> int:
     """Return the index after the string, number, true, false or null at `position`."""
     first = data[position]
     if first == ord('"'):
-        return int(_skip_string(data, position, end))
-    if first == ord("-") or _CLASSES[first] & _DIGIT:
+        return int(skip_string(data, position, end))
+    if first == ord("-") or CLASSES[first] & DIGIT:
         return int(_skip_number(data, position, end))
     for word in (b"true", b"false", b"null"):
         if first == word[0] and position + len(word) <= end:
@@ -225,7 +152,7 @@ def _skip_scalar(data: NDArray[np.uint8], position: int, end: int) -> int:
 
 
 @compiled
-def _skip_value(data: NDArray[np.uint8], position: int, end: int, closings: NDArray[np.int64]) -> int:
+def skip_value(data: NDArray[np.uint8], position: int, end: int, closings: NDArray[np.int64]) -> int:
     """Return the index after the JSON value at `position`; closings[1:] is scratch space for closing brackets."""
     depth = 0
     expected = _VALUE
@@ -247,7 +174,7 @@ def _skip_value(data: NDArray[np.uint8], position: int, end: int, closings: NDAr
             if depth == len(closings):
                 return -1
             closings[depth] = ord("}") if byte == ord("{") else ord("]")
-            position = _skip_class(data, position + 1, end, _SPACE)
+            position = skip_class(data, position + 1, end, SPACE)
             # An empty pair of brackets is complete; the next iteration closes it.
             is_empty = position < end and data[position] == closings[depth]
             expected = _AFTER if is_empty else (_KEY if byte == ord("{") else _VALUE)
@@ -257,7 +184,7 @@ def _skip_value(data: NDArray[np.uint8], position: int, end: int, closings: NDAr
         if depth == 0 and expected == _AFTER:
             return position
         if position >= 0:
-            position = _skip_class(data, position, end, _SPACE)
+            position = skip_class(data, position, end, SPACE)
     return -1
 
 
@@ -267,20 +194,20 @@ def find_newlines(data: NDArray[np.uint8], size: int, newlines: NDArray[np.int64
     position, count = 0, 0
     while position < size:
         if position + LANES <= len(data):
-            marks = _mark_newlines(data, position)
+            marks = mark_newlines(data, position)
             step = LANES
         else:
-            marks = _ONE if data[position] == ord("\n") else _NOTHING
+            marks = ONE if data[position] == ord("\n") else NOTHING
             step = 1
-        while marks != _NOTHING:
-            index = position + _count_before(marks)
+        while marks != NOTHING:
+            index = position + count_before(marks)
             if index >= size:
                 break
             if count == len(newlines):
                 return -1
             newlines[count] = index
             count += 1
-            marks &= marks - _ONE
+            marks &= marks - ONE
         position += step
     return count
 
@@ -303,398 +230,6 @@ def scan_lines(
     closings = np.empty(MAX_DEPTH + 1, dtype=np.int64)
     for line in range(len(starts)):
         end = ends[line]
-        position = _skip_class(data, starts[line], end, _SPACE)
-        position = _skip_value(data, position, end, closings)
-        accepted[line] = position >= 0 and _skip_class(data, position, end, _SPACE) == end
-
-
-@inlined
-def _find_key(
-    data: NDArray[np.uint8],
-    begin: int,
-    end: int,
-    keys: NDArray[np.uint8],
-    key_ends: NDArray[np.int64],
-    objects: NDArray[np.int64],
-    within: int,
-) -> int:
-    """Return the number of the wanted key in data[begin:end]; -1 for another key, -2 for one with escapes."""
-    for position in range(begin, end):
-        if data[position] == ord("\\"):
-            return -2
-    key_begin = 0
-    for number in range(len(key_ends)):
-        key_end = key_ends[number]
-        same = objects[number] == within and key_end - key_begin == end - begin
-        for index in range(end - begin if same else 0):
-            same = same and data[begin + index] == keys[key_begin + index]
-        if same:
-            return number
-        key_begin = key_end
-    return -1
-
-
-@inlined
-def _read_code_unit(data: NDArray[np.uint8], position: int, end: int) -> int:
-    r"""Return the code unit of the escape \uXXXX at `position`."""
-    if position + 6 > end or data[position] != ord("\\") or data[position + 1] != ord("u"):
-        return -1
-    code = 0
-    for index in range(position + 2, position + 6):
-        if not _CLASSES[data[index]] & _HEX:
-            return -1
-        code = 16 * code + _HEX_VALUES[data[index]]
-    return code
-
-
-@inlined
-def _write_character(code: int, texts: NDArray[np.uint8], written: int) -> int:
-    """Write a character in UTF-8 and return the index after it."""
-    if code < 0x80:
-        texts[written] = code
-        return written + 1
-    if code < 0x800:
-        texts[written] = 0xC0 | code >> 6
-    else:
-        if code < 0x10000:
-            texts[written] = 0xE0 | code >> 12
-        else:
-            texts[written] = 0xF0 | code >> 18
-            texts[written + 1] = 0x80 | code >> 12 & 0x3F
-            written += 1
-        texts[written + 1] = 0x80 | code >> 6 & 0x3F
-        written += 1
-    texts[written + 1] = 0x80 | code & 0x3F
-    return written + 2
-
-
-@inlined
-def _read_unicode_escape(
-    data: NDArray[np.uint8], position: int, end: int, texts: NDArray[np.uint8], written: int
-) -> tuple[int, int]:
-    r"""Write the character of one or two escapes \uXXXX at `position`; return the indices after both, -1 if invalid."""
-    code = _read_code_unit(data, position, end)
-    position += 6
-    if 0xD800 <= code < 0xDC00:
-        low = _read_code_unit(data, position, end)
-        position += 6
-        code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00) if 0xDC00 <= low < 0xE000 else -1
-    if code < 0 or 0xDC00 <= code < 0xE000:
-        return -1, written
-    return position, _write_character(code, texts, written)
-
-
-@inlined
-def _read_string(
-    data: NDArray[np.uint8],
-    position: int,
-    end: int,
-    texts: NDArray[np.uint8],
-    written: int,
-) -> tuple[int, int]:
-    """Write the text of the string whose opening quote is at `position`.
-
-    Returns:
-        The index after its closing quote, -1 if there is none or the text has a lone surrogate, which UTF-8 cannot
-        represent; and the index after the written text.
-    """
-    position += 1
-    while 0 <= position < end:
-        if position + LANES <= len(data):
-            marks = _copy_and_mark_special(data, position, texts, written)  # excess bytes are overwritten later
-            if marks == _NOTHING:
-                position, written = position + LANES, written + LANES
-                continue
-            plain = _count_before(marks)
-            position, written = position + plain, written + plain
-            if position >= end:
-                break
-        byte = data[position]
-        if byte == ord("\\"):
-            escaped = _ESCAPED[data[position + 1]] if position + 1 < end else np.uint8(0)
-            if escaped:
-                texts[written] = escaped
-                position, written = position + 2, written + 1
-            else:
-                position, written = _read_unicode_escape(data, position, end, texts, written)
-        elif byte == ord('"'):
-            return position + 1, written
-        elif _CLASSES[byte] & _TEXT:  # in the last 63 bytes
-            texts[written] = byte
-            position, written = position + 1, written + 1
-        else:
-            break
-    return -1, written
-
-
-@inlined
-def _enter_member(
-    data: NDArray[np.uint8],
-    position: int,
-    end: int,
-    keys: NDArray[np.uint8],
-    key_ends: NDArray[np.int64],
-    objects: NDArray[np.int64],
-    within: int,
-) -> tuple[int, int]:
-    """Skip a bracket or comma at `position` and a key; return the key's number and its value's index; -1 if unsure."""
-    begin = _skip_class(data, position + 1, end, _SPACE)
-    if begin == end or data[begin] != ord('"'):
-        return -1, -1
-    after = _skip_string(data, begin, end)
-    if after < 0:
-        return -1, -1
-    number = _find_key(data, begin + 1, after - 1, keys, key_ends, objects, within)
-    position = _skip_class(data, after, end, _SPACE)
-    if number == -2 or position == end or data[position] != ord(":"):
-        return -1, -1
-    position = _skip_class(data, position + 1, end, _SPACE)
-    return number, (position if position < end else -1)
-
-
-@inlined
-def _leave_objects(
-    data: NDArray[np.uint8], position: int, end: int, objects: NDArray[np.int64], within: int
-) -> tuple[int, int]:
-    """Skip white space and the closing brackets of objects under wanted keys; return the index, and the object then."""
-    position = _skip_class(data, position, end, _SPACE)
-    while within >= 0 and position < end and data[position] == ord("}"):
-        within = objects[within]
-        position = _skip_class(data, position + 1, end, _SPACE)
-    return position, within
-
-
-@inlined
-def _find_value(
-    data: NDArray[np.uint8],
-    position: int,
-    end: int,
-    keys: NDArray[np.uint8],
-    key_ends: NDArray[np.int64],
-    objects: NDArray[np.int64],
-    columns: NDArray[np.int64],
-    within: int,
-    line: int,
-    last_lines: NDArray[np.int64],
-    closings: NDArray[np.int64],
-) -> tuple[int, int, int]:
-    """Skip the bracket or comma at `position`, and what is not wanted.
-
-    Returns:
-        The column of the next wanted value, its index, and the object that it is in. The column is -1, and the index
-        after the last member, if there is none. The index is -1 if unsure.
-    """
-    while True:
-        number, position = _enter_member(data, position, end, keys, key_ends, objects, within)
-        if position < 0:
-            return -1, -1, within
-        if number >= 0:
-            is_again = last_lines[number] == line
-            last_lines[number] = line
-            if is_again or (columns[number] < 0 and data[position] != ord("{")):
-                return -1, -1, within
-            if columns[number] >= 0:
-                return columns[number], position, within
-            within = number
-            continue
-        position = _skip_value(data, position, end, closings)
-        if position < 0:
-            return -1, -1, within
-        position, within = _leave_objects(data, position, end, objects, within)
-        if position == end or data[position] != ord(","):
-            return -1, position, within
-
-
-@inlined
-def _is_closed(data: NDArray[np.uint8], position: int, end: int, within: int) -> bool:
-    """Tell whether the line ends with the closing bracket of its object at `position`."""
-    if within >= 0 or position == end or data[position] != ord("}"):
-        return False
-    return bool(_skip_class(data, position + 1, end, _SPACE) == end)
-
-
-@inlined
-def _read_object(
-    data: NDArray[np.uint8],
-    position: int,
-    end: int,
-    keys: NDArray[np.uint8],
-    key_ends: NDArray[np.int64],
-    objects: NDArray[np.int64],
-    columns: NDArray[np.int64],
-    texts: NDArray[np.uint8],
-    text_ends: NDArray[np.int64],
-    line: int,
-    last_lines: NDArray[np.int64],
-    closings: NDArray[np.int64],
-) -> bool:
-    """Write the strings under the wanted keys of the object in data[position:end]; return False if unsure."""
-    missing = len(text_ends)
-    position = _skip_class(data, position, end, _SPACE)
-    if position == end or data[position] != ord("{"):
-        return False
-    within = -1
-    while True:
-        column, position, within = _find_value(
-            data, position, end, keys, key_ends, objects, columns, within, line, last_lines, closings
-        )
-        if position < 0:
-            return False
-        if column < 0:
-            break
-        if data[position] != ord('"'):
-            return False
-        missing -= 1
-        position, written = _read_string(data, position, end, texts, text_ends[column, line])
-        text_ends[column, line + 1] = written
-        if position < 0:
-            return False
-        position, within = _leave_objects(data, position, end, objects, within)
-        if position == end or data[position] != ord(","):
-            break
-    return missing == 0 and _is_closed(data, position, end, within)
-
-
-@compiled
-def read_objects(
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    keys: NDArray[np.uint8],
-    key_ends: NDArray[np.int64],
-    objects: NDArray[np.int64],
-    columns: NDArray[np.int64],
-    texts: NDArray[np.uint8],
-    text_ends: NDArray[np.int64],
-) -> bool:
-    """Read the strings under the wanted keys, if every line is certainly an object that has each key once.
-
-    A wanted key is one of the line's object, or of the object under another wanted key. `.a.b` and `.a.c` make the
-    keys `a`, `b` and `c`, with objects [-1, 0, 0] and columns [-1, 0, 1].
-
-    Args:
-        data: The bytes.
-        starts: Index in `data` of each line's first byte.
-        ends: Index in `data` after each line's last byte.
-        keys: The wanted keys in UTF-8, concatenated.
-        key_ends: End of each key in `keys`.
-        objects: Number of the key whose object has this key; -1 for the line's object.
-        columns: Number of each key's row in `text_ends`; -1 for a key of an object.
-        texts: Output: the unescaped strings, those of a key one after the other; needs the size of all lines plus
-            LANES bytes for each key.
-        text_ends: Output: the end of each string in `texts`, shape [rows, lines + 1]. The caller sets column 0 to where
-            each key's strings begin.
-
-    Returns:
-        False if `json.loads` must decide. The encoding is not checked.
-    """
-    closings = np.empty(MAX_DEPTH + 1, dtype=np.int64)
-    last_lines = np.full(len(key_ends), -1)
-    for line in range(len(starts)):
-        if not _read_object(
-            data,
-            starts[line],
-            ends[line],
-            keys,
-            key_ends,
-            objects,
-            columns,
-            texts,
-            text_ends,
-            line,
-            last_lines,
-            closings,
-        ):
-            return False
-    return True
-
-
-@inlined
-def _read_ids(
-    data: NDArray[np.uint8], position: int, end: int, limit: int, ids: NDArray[np.uint32], written: int
-) -> tuple[int, int]:
-    """Write the integers in [0, limit) of the list whose opening bracket is at `position`.
-
-    Returns:
-        The index after its closing bracket, -1 if there is anything else in the list; and the index after the ids.
-    """
-    position = _skip_class(data, position + 1, end, _SPACE)
-    if position < end and data[position] == ord("]"):
-        return position + 1, written
-    while position < end:
-        begin, value = position, np.int64(0)
-        while position < end and position < begin + 10 and _CLASSES[data[position]] & _DIGIT:
-            value = 10 * value + (data[position] - ord("0"))
-            position += 1
-        if position == begin or (data[begin] == ord("0") and position > begin + 1) or value >= limit:
-            break
-        ids[written] = value
-        written += 1
-        position = _skip_class(data, position, end, _SPACE)
-        if position < end and data[position] == ord("]"):
-            return position + 1, written
-        if position == end or data[position] != ord(","):
-            break
-        position = _skip_class(data, position + 1, end, _SPACE)
-    return -1, written
-
-
-@compiled
-def read_id_lists(
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    keys: NDArray[np.uint8],
-    key_ends: NDArray[np.int64],
-    objects: NDArray[np.int64],
-    columns: NDArray[np.int64],
-    limit: int,
-    ids: NDArray[np.uint32],
-    id_ends: NDArray[np.int64],
-) -> bool:
-    """Read the list of token ids under the one wanted key, like `read_objects`.
-
-    Args:
-        data: The bytes.
-        starts: Index in `data` of each line's first byte.
-        ends: Index in `data` after each line's last byte.
-        keys: The keys that lead to the list, as for `read_objects`.
-        key_ends: End of each key in `keys`.
-        objects: Number of the key whose object has this key; -1 for the line's object.
-        columns: 0 for the last key, -1 for the others.
-        limit: Ids are below this number.
-        ids: Output: the ids of all lists; needs an item for every two bytes of the lines.
-        id_ends: Output: the end of each line's ids, shape [lines].
-
-    Returns:
-        False if `json.loads` must decide. The encoding is not checked.
-    """
-    closings = np.empty(MAX_DEPTH + 1, dtype=np.int64)
-    last_lines = np.full(len(key_ends), -1)
-    written = 0
-    for line in range(len(starts)):
-        end, within, is_found = ends[line], -1, False
-        position = _skip_class(data, starts[line], end, _SPACE)
-        if position == end or data[position] != ord("{"):
-            return False
-        while True:
-            column, position, within = _find_value(
-                data, position, end, keys, key_ends, objects, columns, within, line, last_lines, closings
-            )
-            if position < 0:
-                return False
-            if column < 0:
-                break
-            if data[position] != ord("["):
-                return False
-            is_found = True
-            position, written = _read_ids(data, position, end, limit, ids, written)
-            if position < 0:
-                return False
-            position, within = _leave_objects(data, position, end, objects, within)
-            if position == end or data[position] != ord(","):
-                break
-        if not (is_found and _is_closed(data, position, end, within)):
-            return False
-        id_ends[line] = written
-    return True
+        position = skip_class(data, starts[line], end, SPACE)
+        position = skip_value(data, position, end, closings)
+        accepted[line] = position >= 0 and skip_class(data, position, end, SPACE) == end

@@ -19,12 +19,13 @@ LOAD_FROM_BYTES = 64 << 20
 
 
 class Kernels(NamedTuple):
-    """The kernels, under their names in json_scanner and tokens."""
+    """The kernels, under their names in json_scanner, json_reader, tokens and characters."""
 
     find_newlines: Callable[..., Any]
     read_objects: Callable[..., Any]
     read_id_lists: Callable[..., Any]
     insert_token: Callable[..., Any]
+    find_characters: Callable[..., Any]
 
 
 class _Loader:
@@ -57,6 +58,7 @@ class _Loader:
         kernels.read_id_lists(line, np.zeros(1, np.int64), places, key, key_ends, objects, columns, 1, ids, places)
         for dtype in ("<u2", "<i4"):
             kernels.insert_token(np.zeros(1, np.uint32), np.zeros(0, np.int64), 0, np.empty(1, dtype))
+        kernels.find_characters(line, 0, len(line), 0x80, np.zeros(1 << 16, np.bool_), places)
         self.kernels = kernels
 
 
@@ -80,7 +82,9 @@ def loaded_kernels() -> Kernels | None:
 
 def import_kernels() -> Kernels:
     """Import numba and return the kernels."""
-    from dsindex.kernels.json_scanner import find_newlines, read_id_lists, read_objects
+    from dsindex.kernels.characters import find_characters
+    from dsindex.kernels.json_reader import read_id_lists, read_objects
+    from dsindex.kernels.json_scanner import find_newlines
     from dsindex.kernels.tokens import insert_token
 
-    return Kernels(find_newlines, read_objects, read_id_lists, insert_token)
+    return Kernels(find_newlines, read_objects, read_id_lists, insert_token, find_characters)

@@ -1,4 +1,4 @@
-"""What the blends in a cache folder really draw from each dataset, compared with a mixture."""
+"""What the blends in a cache folder really draw from each dataset, compared with what is intended."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from dsindex.mixing.amounts import show_percent
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from dsindex.indices.needed_caches import PartCounts
     from dsindex.indices.splits import SplitMatrix
-    from dsindex.mixing.counting import SourceCounts
-    from dsindex.mixing.mixture import Mixture
 
 CHUNK_ITEMS = 1 << 22
 ROUNDING = 0.001
@@ -30,16 +29,33 @@ ROUNDING = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IntendedBlend:
+    """What a split should draw."""
+
+    split: str
+    """train, valid or test."""
+    prefixes: tuple[str, ...]
+    shares: tuple[float, ...] | None
+    """The share of each dataset in the samples; None if that is left to Megatron."""
+    tokens: int | None = None
+    """Tokens of the run; None if only the shares are intended."""
+    parts: tuple[PartCounts, ...] | None = None
+    """The part of each dataset in the split, if it was counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnBlend:
     """The samples that one cached blend draws."""
 
+    split: str
     description: str
     """Path of its description.txt."""
+    prefixes: tuple[str, ...]
     num_samples: tuple[int, ...]
-    """Samples of each dataset, in the order of the mixture."""
+    """Samples of each dataset."""
     sequence_length: int
     findings: tuple[str, ...]
-    """Differences from the mixture as sentences; empty if there is none beyond rounding."""
+    """Differences from what is intended as sentences; empty if there is none beyond rounding."""
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -48,46 +64,38 @@ class DrawnBlend:
         return tuple(num / total if total else 0.0 for num in self.num_samples)
 
 
-def check_drawn(
-    folder: str,
-    mixture: Mixture,
-    counts: Sequence[SourceCounts],
-    *,
-    matrix: SplitMatrix | None,
-    has_length: bool,
-) -> list[DrawnBlend]:
-    """Compare every blend of these datasets in a cache folder with a mixture.
+def check_drawn(folder: str, intended: IntendedBlend, *, matrix: SplitMatrix | None) -> list[DrawnBlend]:
+    """Compare every blend of a split's datasets in a cache folder with what is intended.
 
     Args:
         folder: The cache folder (`--data-cache-path`).
-        mixture: What is intended.
-        counts: Its datasets.
+        intended: What the split should draw.
         matrix: The parts of the splits; None if each split has its own path.
-        has_length: Whether the tokens of the run are intended as well, and not only the shares.
 
     Raises:
-        InputError: If there is no folder, or no blend of these datasets for training in it.
+        InputError: If there is no folder, or no blend of these datasets for training in it; those of valid and test
+            need not be there.
         FormatError: If a description of a blend is damaged.
     """
     if not os.path.isdir(folder):
         msg = f"{folder}: expected a folder with index caches, found none; check --data-cache-path"
         raise InputError(msg)
-    prefixes = [source.prefix for source in mixture.sources]
     others: list[str] = []
     found: list[DrawnBlend] = []
-    for path in sorted(glob.glob(os.path.join(glob.escape(folder), f"*-{BLENDED_CLASS}-train-description.txt"))):
+    pattern = f"*-{BLENDED_CLASS}-{intended.split}-description.txt"
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), pattern))):
         described = read_description(path)
         paths = [str(dataset.get("dataset_path")) for dataset in described["datasets"]]
-        order = _match(prefixes, paths)
+        order = _match(intended.prefixes, paths)
         if order is None:
             others.append(", ".join(paths))
         else:
             parts = [described["datasets"][number] for number in order]
-            found.append(_compare(path, described, order, parts, mixture, counts, matrix, has_length=has_length))
-    if not found:
+            found.append(_compare(path, described, order, parts, intended, matrix))
+    if not found and intended.split == "train":
         got = f"blends of other datasets only ({others[0]})" if others else "none"
         msg = (
-            f"{folder}: expected the train split of a blend of {', '.join(prefixes)}, got {got}; check "
+            f"{folder}: expected the train split of a blend of {', '.join(intended.prefixes)}, got {got}; check "
             "--data-cache-path, or build it with dsindex index"
         )
         raise InputError(msg)
@@ -120,11 +128,8 @@ def _compare(
     described: Mapping[str, Any],
     order: Sequence[int],
     parts: Sequence[Mapping[str, Any]],
-    mixture: Mixture,
-    counts: Sequence[SourceCounts],
+    intended: IntendedBlend,
     matrix: SplitMatrix | None,
-    *,
-    has_length: bool,
 ) -> DrawnBlend:
     drawn = _count_drawn(path, len(order), described.get("size"))
     drawn = [drawn[number] for number in order]
@@ -132,9 +137,16 @@ def _compare(
     if type(length) is not int or length < 1:
         msg = f"{path}: expected a sequence length, got {length!r}; build the cache again"
         raise FormatError(msg)
-    findings = _find_other_data(os.path.dirname(path), parts, counts, matrix)
-    findings += _find_differences(drawn, length, mixture, has_length=has_length)
-    return DrawnBlend(description=path, num_samples=tuple(drawn), sequence_length=length, findings=tuple(findings))
+    findings = _find_other_data(os.path.dirname(path), parts, intended, matrix)
+    findings += _find_differences(drawn, length, intended)
+    return DrawnBlend(
+        split=intended.split,
+        description=path,
+        prefixes=intended.prefixes,
+        num_samples=tuple(drawn),
+        sequence_length=length,
+        findings=tuple(findings),
+    )
 
 
 def _count_drawn(path: str, num_datasets: int, size: object) -> list[int]:
@@ -158,26 +170,28 @@ def _count_drawn(path: str, num_datasets: int, size: object) -> list[int]:
     return [int(num) for num in drawn]
 
 
-def _find_differences(drawn: Sequence[int], length: int, mixture: Mixture, *, has_length: bool) -> list[str]:
+def _find_differences(drawn: Sequence[int], length: int, intended: IntendedBlend) -> list[str]:
     size = sum(drawn)
     findings = []
-    for source, num in zip(mixture.sources, drawn, strict=True):
-        intended = size * source.share
-        if abs(num - intended) > max(len(drawn), ROUNDING * intended):
+    for prefix, share, num in zip(intended.prefixes, intended.shares or (), drawn, strict=intended.shares is not None):
+        wanted = size * share
+        if abs(num - wanted) > max(len(drawn), ROUNDING * wanted):
             findings.append(
-                f"{source.prefix}: {num:,} of {size:,} samples, {show_percent(num / size)}, are drawn from it, but "
-                f"{show_percent(source.share)} are intended"
+                f"{prefix}: {num:,} of {size:,} samples, {show_percent(num / size)}, are drawn from it, but "
+                f"{show_percent(share)} are intended"
             )
-    tokens = size * length
-    if has_length and abs(tokens - mixture.tokens) > max((len(drawn) + 1) * length, ROUNDING * mixture.tokens):
+    tokens, wanted_tokens = size * length, intended.tokens
+    if wanted_tokens is not None and abs(tokens - wanted_tokens) > max(
+        (len(drawn) + 1) * length, ROUNDING * wanted_tokens
+    ):
         findings.append(
-            f"the blend has {tokens:,} tokens ({size:,} samples of {length:,}), but {mixture.tokens:,} are intended"
+            f"the blend has {tokens:,} tokens ({size:,} samples of {length:,}), but {wanted_tokens:,} are intended"
         )
     return findings
 
 
 def _find_other_data(
-    folder: str, parts: Sequence[Mapping[str, Any]], counts: Sequence[SourceCounts], matrix: SplitMatrix | None
+    folder: str, parts: Sequence[Mapping[str, Any]], intended: IntendedBlend, matrix: SplitMatrix | None
 ) -> list[str]:
     """Return sentences about caches that were built from other data or another part of it."""
     expected = [None if matrix is None else [None if part is None else list(part) for part in matrix]]
@@ -190,17 +204,17 @@ def _find_other_data(
         remedy = f"pass --split {'1' if built is None else repr(built)}"
         return [f"the caches were built with {how}, and so from another part of the data; {remedy}"]
     findings = []
-    for source, described in zip(counts, parts, strict=True):
+    for number, (prefix, described) in enumerate(zip(intended.prefixes, parts, strict=True)):
         files = cache_files(folder, described)
         record = read_record(files.record)
         if record is not None and isinstance(record.get("source"), dict):
-            findings += _find_changes(source.prefix, record["source"], files.record)
-        elif os.path.isfile(files.array("document_index")):
+            findings += _find_changes(prefix, record["source"], files.record)
+        elif intended.parts is not None and os.path.isfile(files.array("document_index")):
             documents = open_index_array(files.array("document_index"), what="a document index", shape=(None,))
-            sequences = source.part.end - source.part.begin
+            sequences = intended.parts[number].end - intended.parts[number].begin
             if len(documents) % sequences:
                 findings.append(
-                    f"{source.prefix}: its cache was built from other data: {len(documents):,} entries of the document "
+                    f"{prefix}: its cache was built from other data: {len(documents):,} entries of the document "
                     f"index are no multiple of {sequences:,} sequences; build it again"
                 )
     return findings

@@ -15,7 +15,9 @@ import numpy as np
 import xxhash
 
 from dsindex.errors import BadRecordError, InputError, TokenizerError
-from dsindex.regular_files import open_unbuffered
+from dsindex.objects.requests import RequestCounts, request_counts
+from dsindex.objects.urls import is_url
+from dsindex.readable import input_status, open_readable
 from dsindex.shards.attempt import Attempt, shard_folder
 from dsindex.shards.layout import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
 from dsindex.shards.quarantine import quarantine_line
@@ -180,6 +182,8 @@ class ShardResult:
     """The decompressor of a part of a stream; with another one, the part might end elsewhere."""
     counts: tuple[tuple[str, int], ...] = ()
     """Further named counts of a kind of shard, to be added up over shards."""
+    requests: RequestCounts | None = None
+    """The requests to object stores that this process has made so far; for the driver, and not recorded."""
 
 
 def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
@@ -226,6 +230,8 @@ def check_unchanged(task: ShardTask) -> None:
     Raises:
         InputError: If it is missing or has changed.
     """
+    if is_url(task.path):
+        return  # every read asks for the object of the plan
     try:
         status = os.stat(task.path)
     except OSError as error:
@@ -253,19 +259,22 @@ def fingerprint_input(path: str) -> str:
     """Fingerprint an input by its size and 16 samples of its bytes, including the first and the last.
 
     Returns:
-        XXH3-128, hexadecimal; independent of the file's path and time.
+        XXH3-128, hexadecimal; independent of the file's path and time. For an object its version, such as its ETag,
+        which costs no request where the object was looked at.
 
     Raises:
         InputError: If it cannot be read.
     """
+    if is_url(path):
+        return input_status(path).version
     try:
-        with open_unbuffered(path) as file:
-            size_bytes = os.fstat(file.fileno()).st_size
+        with open_readable(path) as file:
+            size_bytes = file.size_bytes
             digest = xxhash.xxh3_128(size_bytes.to_bytes(8, "big"))
             last = max(0, size_bytes - FINGERPRINT_SAMPLE_BYTES)
             for sample in range(FINGERPRINT_SAMPLES):
                 offset = last * sample // (FINGERPRINT_SAMPLES - 1)
-                digest.update(os.pread(file.fileno(), FINGERPRINT_SAMPLE_BYTES, offset))
+                digest.update(file.read_at(FINGERPRINT_SAMPLE_BYTES, offset))
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror}); it existed when the job was planned"
         raise InputError(msg) from error
@@ -384,6 +393,7 @@ class _ShardWriter:
             input_fingerprint=fingerprint_input(self._task.path),
             decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             num_filtered=self._filtered,
+            requests=request_counts() if is_url(self._task.path) else None,
         )
 
 

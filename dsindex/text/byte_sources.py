@@ -7,22 +7,24 @@ needs no byte before it; at the start of the file the first line is its own as w
 
 from __future__ import annotations
 
+import contextlib
 import io
-import os
-import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from dsindex.containers.decoding import Decoder
 from dsindex.errors import InputError, RecordError
-from dsindex.regular_files import open_unbuffered
+from dsindex.readable import open_readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from io import FileIO
 
     from dsindex.containers.kinds import Container
+    from dsindex.readable import Readable
     from dsindex.text.forms import TextPart
+
+OVERRUN_BYTES = 64 << 10
+"""Bytes read at a time past the end of a range, where only the rest of one line is needed."""
 
 
 class ByteSource(Protocol):
@@ -46,10 +48,10 @@ class ByteSource(Protocol):
 class PlainSource:
     """A byte range [begin, end) of a plain file, from the byte before it on."""
 
-    def __init__(self, path: str, file: FileIO, begin: int, end: int) -> None:
+    def __init__(self, path: str, file: Readable, begin: int, end: int) -> None:
         self._path = path
         self._file = file
-        self._size = os.fstat(file.fileno()).st_size
+        self._size = file.size_bytes
         if end > self._size:
             msg = f"{path}: expected at least {end} bytes, got {self._size}; the file became shorter, run the job again"
             raise InputError(msg)
@@ -58,7 +60,7 @@ class PlainSource:
         self._position = self.begin
         self._end = end
         self.own_end = end - 1 - self.begin
-        file.seek(self.begin)
+        file.expect_forwards(self.begin, end + OVERRUN_BYTES)
 
     @property
     def at_end(self) -> bool:
@@ -71,7 +73,7 @@ class PlainSource:
         wanted = min(len(view), stop - self._position)
         done = 0
         while done < wanted:
-            got = self._file.readinto(view[done:wanted])
+            got = self._file.read_into(view[done:wanted], self._position + done)
             if not got:
                 raise changed(self._path, self._position + wanted, self._position + done)
             done += got
@@ -82,7 +84,8 @@ class PlainSource:
 class StreamSource:
     """The members of a compressed file that begin in its bytes [begin, end), and what follows them."""
 
-    def __init__(self, path: str, file: FileIO, container: Container, begin: int, end: int) -> None:
+    def __init__(self, path: str, file: Readable, container: Container, begin: int, end: int) -> None:
+        file.expect_forwards(begin, end + OVERRUN_BYTES)
         self._decoder = Decoder(path, file, container, begin=begin)
         self._end = end
         self._position = 0
@@ -145,30 +148,27 @@ def open_source(part: TextPart) -> Iterator[tuple[ByteSource, int | None]]:
 
 
 @contextmanager
-def opened_input(path: str, expected_size: int | None) -> Iterator[FileIO]:
-    """Open an input, and check on closing that it has not changed.
+def opened_input(path: str, expected_size: int | None) -> Iterator[Readable]:
+    """Open an input, and check on closing that it has not changed; of an object, every read checks it.
 
     Raises:
         InputError: If it cannot be read, does not have the expected size, or changed meanwhile.
     """
-    try:
-        file = open_unbuffered(path)
-    except OSError as error:
-        msg = f"{path}: expected a file that can be read, got {error.strerror!r}; check the path and its permissions"
-        raise InputError(msg) from error
-    with file:
-        before = os.fstat(file.fileno())
-        if not stat.S_ISREG(before.st_mode):
-            msg = f"{path}: expected a regular file, got another kind; write the data to a file first"
-            raise InputError(msg)
-        if expected_size not in (None, before.st_size):
+    with contextlib.ExitStack() as opened:
+        try:
+            file = opened.enter_context(open_readable(path))
+        except OSError as error:
             msg = (
-                f"{path}: expected {expected_size} bytes, got {before.st_size}; the file changed since the job was"
+                f"{path}: expected a file that can be read, got {error.strerror!r}; check the path and its permissions"
+            )
+            raise InputError(msg) from error
+        before = file.size_bytes
+        if expected_size not in (None, before):
+            msg = (
+                f"{path}: expected {expected_size} bytes, got {before}; the file changed since the job was"
                 " planned, run it again from the start"
             )
             raise InputError(msg)
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
         damage: InputError | None = None
         try:
             yield file
@@ -176,9 +176,9 @@ def opened_input(path: str, expected_size: int | None) -> Iterator[FileIO]:
             raise
         except InputError as error:  # it may be what a change looks like
             damage = error
-        after = os.fstat(file.fileno())
-        if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-            raise changed(path, before.st_size, after.st_size) from damage
+        after = file.size_if_changed()
+        if after is not None:
+            raise changed(path, before, after) from damage
         if damage is not None:
             raise damage
 

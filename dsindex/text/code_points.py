@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dsindex.kernels.loader import loaded_kernels
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -13,7 +15,9 @@ if TYPE_CHECKING:
 
 _NUM_CODE_POINTS = 0x110000
 _PIECE_BYTES = 1 << 20
-"""Text searched in one step."""
+"""Text searched in one step without the kernels."""
+_EXPECTED_PLACES = 256
+"""Room for places in a block of text; most have none."""
 
 
 class CodePoints:
@@ -32,8 +36,10 @@ class CodePoints:
                 raise ValueError(msg)
             flags[first : last + 1] = 1
         self._members = np.packbits(flags, bitorder="little")
-        self._leads = np.zeros(256, np.uint8)
-        self._leads[np.unique(_first_bytes(np.flatnonzero(flags)))] = 1
+        self._pairs = np.zeros(1 << 16, np.bool_)
+        """Whether a member has these first two bytes in UTF-8, as a big-endian number."""
+        self._pairs[_first_bytes(np.flatnonzero(flags))] = True
+        self._lowest = int(np.argmax(self._pairs)) >> 8
         self._is_empty = not flags.any()
 
     def find_texts(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -45,16 +51,24 @@ class CodePoints:
         """
         if self._is_empty or len(offsets) < 2:
             return np.empty(0, np.int64)
-        begin, end = int(offsets[0]), int(offsets[-1])
-        lowest = int(np.argmax(self._leads))
-        found: list[NDArray[np.int64]] = []
-        for start in range(begin, end, _PIECE_BYTES):
-            piece = data[start : min(start + _PIECE_BYTES, end)]
-            high = np.flatnonzero(piece >= lowest)  # few, if most characters have one or two bytes
-            places = high[self._leads[piece[high]] > 0] + start
-            found.append(places[self._are_members(places, data, end)])
-        places = np.concatenate([np.empty(0, np.int64), *found])
+        places = self._find_places(data, int(offsets[0]), int(offsets[-1]))
+        places = places[self._are_members(places, data, int(offsets[-1]))]
         return np.unique(np.searchsorted(offsets, places, side="right") - 1)
+
+    def _find_places(self, data: NDArray[np.uint8], begin: int, end: int) -> NDArray[np.int64]:
+        """Return where characters begin in data[begin:end] that share their first two bytes with a member."""
+        kernels = loaded_kernels()
+        if kernels is not None:
+            places = np.empty(_EXPECTED_PLACES, np.int64)
+            while (count := kernels.find_characters(data, begin, end, self._lowest, self._pairs, places)) < 0:
+                places = np.empty(8 * len(places), np.int64)
+            return places[:count]
+        found = [np.empty(0, np.int64)]
+        for start in range(begin, end - 1, _PIECE_BYTES):
+            stop = min(start + _PIECE_BYTES, end - 1)
+            high = np.flatnonzero(data[start:stop] >= self._lowest) + start  # few in most texts
+            found.append(high[self._pairs[data[high].astype(np.int64) << 8 | data[high + 1]]])
+        return np.concatenate(found)
 
     def _are_members(self, places: NDArray[np.int64], data: NDArray[np.uint8], end: int) -> NDArray[np.bool_]:
         """Decode the characters that begin at `places` and look them up."""
@@ -70,5 +84,9 @@ class CodePoints:
 
 
 def _first_bytes(points: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the first UTF-8 byte of each code point, none of them in ASCII."""
-    return np.select([points < 0x800, points < 0x10000], [0xC0 | points >> 6, 0xE0 | points >> 12], 0xF0 | points >> 18)
+    """Return the first two UTF-8 bytes of each code point, none of them in ASCII, as a big-endian number."""
+    two = 0xC080 | points >> 6 << 8 | points & 0x3F
+    three = 0xE080 | points >> 12 << 8 | points >> 6 & 0x3F
+    four = 0xF080 | points >> 18 << 8 | points >> 12 & 0x3F
+    pairs: NDArray[np.int64] = np.select([points < 0x800, points < 0x10000], [two, three], four)
+    return pairs

@@ -206,7 +206,7 @@ def give_back_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 8 << 20)  # more than most blocks of tokens, less than a table of words
-        mallopt(_M_TRIM_THRESHOLD, 4 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 16 << 20)  # more than a block needs, or each one faults its pages in again
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3

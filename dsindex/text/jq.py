@@ -44,6 +44,13 @@ _HEAD = re.compile(
         \s*(?:\[\s*\]\s*)?(?:\|(?P<rest>.*))?\s*$""",
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
+_WHOLE_LIST = re.compile(
+    r"""\.\s*\[ \s* (?:-?\d+ | -?\d*\s*:\s*-?\d*) \s*\]
+      | (?:map|first|last|nth|limit|until|reverse|flatten|indices|sort|sort_by|group_by|unique|unique_by|min_by|max_by)
+        (?![\w:])""",
+    re.VERBOSE,
+)
+"""The beginning of a filter that fails on a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +260,46 @@ def parse_mask_pattern(pattern: str) -> MaskPattern:
             f"jq pattern {pattern!r}: expected the name of one field first, as in `.role` or `.messages | select(…)`"
         )
     name = found["name"] or (found["quoted"] or found["bracket"]).strip('"')
-    return MaskPattern(pattern=pattern, field=name, rest=found["rest"].strip() if found["rest"] is not None else None)
+    return MaskPattern(pattern=pattern, field=name, rest=_element_filter(pattern, found["rest"]))
+
+
+def _element_filter(pattern: str, rest: str | None) -> str | None:
+    """Return the filter for one element: without `.[] |` in front, or `map(…)` around it, which plain jq needs.
+
+    Raises:
+        InputError: If the filter begins with something that only a whole list has.
+    """
+    if rest is None:
+        return None
+    rest = rest.strip()
+    if iterated := re.match(r"\.\s*\[\s*\]\s*(?:\|(?P<rest>.*))?$", rest, re.DOTALL):
+        return iterated["rest"].strip() if iterated["rest"] is not None else None
+    if (mapped := re.match(r"map\s*(?P<inner>\(.*\))\s*$", rest, re.DOTALL)) and _is_one_group(mapped["inner"]):
+        return mapped["inner"][1:-1].strip()
+    if found := _WHOLE_LIST.match(rest):
+        raise InputError(
+            f"jq pattern {pattern!r}: {found[0].strip()!r} is for a whole list, but the filter is applied to each "
+            'message; write a condition for one message, as in `.conversations | select(.from == "human")`'
+        )
+    return rest
+
+
+def _is_one_group(text: str) -> bool:
+    """Tell whether the parenthesis at a text's beginning is closed at its end."""
+    depth, position, in_string = 0, 0, False
+    while position < len(text):
+        character = text[position]
+        if in_string:
+            position += character == "\\"
+            in_string = character != '"'
+        elif character == '"':
+            in_string = True
+        else:
+            depth += (character == "(") - (character == ")")
+            if depth == 0:
+                return position == len(text) - 1
+        position += 1
+    return False
 
 
 def check_pattern(pattern: str) -> None:

@@ -7,13 +7,12 @@ plain file are byte ranges; those of a compressed one begin where its members do
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.text.byte_sources import changed, open_source, opened_input
+from dsindex.text.byte_sources import OVERRUN_BYTES, changed, open_source, opened_input
 from dsindex.text.scanning import find_newlines
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 _BOM = b"\xef\xbb\xbf"
 _NEWLINE = 10
-_OVERRUN_BYTES = 64 << 10
-"""Bytes read at a time past the end of a range, where only the rest of one line is needed."""
 LARGEST_HEAD_BYTES = 1 << 20
 """Bytes that are kept of a line that is larger than the limit."""
 _COUNT_BYTES = 4 << 20
@@ -142,9 +139,10 @@ def count_lines(path: str, offset: int) -> int:
     buffer = np.empty(_COUNT_BYTES, np.uint8)
     newlines = 0
     with opened_input(path, None) as file:
+        file.expect_forwards(0, offset)
         for position in range(0, offset, _COUNT_BYTES):
             wanted = min(_COUNT_BYTES, offset - position)
-            got = os.preadv(file.fileno(), [memoryview(buffer.data)[:wanted]], position)
+            got = file.read_into(memoryview(buffer.data)[:wanted], position)
             if got < wanted:
                 raise changed(path, offset, position + got)
             newlines += int(np.count_nonzero(buffer[:wanted] == _NEWLINE))
@@ -223,7 +221,7 @@ class _PartReader:
         """Fill the buffer up to the end of the part, then in small steps."""
         view = memoryview(self.buffer)[self.filled :]
         if self.is_past_own_end(self.base + self.filled):
-            view = view[:_OVERRUN_BYTES]
+            view = view[:OVERRUN_BYTES]
         self.filled += self.source.read_into(view)
 
     def whole_lines(self) -> int:

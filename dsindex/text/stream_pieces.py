@@ -39,6 +39,7 @@ def split_stream(
         InputError: If the file cannot be read, has changed, is damaged or cut off.
     """
     with opened_input(path, expected_size) as file:
+        file.expect_forwards(0, file.size_bytes)
         decoder = Decoder(path, file, container)
         last = len(bounds) - 2
         piece = 0

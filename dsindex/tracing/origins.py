@@ -5,21 +5,26 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from dsindex.errors import FormatError, InputError
 from dsindex.json_text import decode_json
+from dsindex.objects.urls import absolute
 from dsindex.regular_files import open_file
 from dsindex.shards.provenance import ROWS_PER_GROUP, count_rows, groups_with_line, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
+PROVENANCE_SUFFIX = ".provenance.parquet"
 LARGEST_MANIFEST_BYTES = 256 << 20
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +55,7 @@ class Origins:
 
     def __init__(self, prefix: str, num_documents: int) -> None:
         self.prefix = prefix
-        self._provenance = f"{prefix}.provenance.parquet"
+        self._provenance = f"{prefix}{PROVENANCE_SUFFIX}"
         manifest = f"{prefix}.manifest.json"
         for path, what in ((manifest, "manifest"), (self._provenance, "provenance")):
             if not os.path.isfile(path):
@@ -79,9 +84,8 @@ class Origins:
             return dict(zip(own.tolist(), zip(*picked, strict=True), strict=True))
 
         groups = np.split(numbers, np.flatnonzero(np.diff(numbers // ROWS_PER_GROUP)) + 1) if len(numbers) else []
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for found in pool.map(read, groups):
-                rows.update(found)
+        for found in map_in_threads(read, groups):
+            rows.update(found)
         return [self._line(*rows[int(document)]) for document in documents]
 
     def absolute_path(self, number: int) -> str:
@@ -108,15 +112,14 @@ class Origins:
 
         num_rows = count_rows(self._provenance)
         groups = groups_with_line(self._provenance, wanted.tolist(), line)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return [document for found in pool.map(search, groups) for document in found]
+        return [document for found in map_in_threads(search, groups) for document in found]
 
     def _numbers_of(self, path: str) -> list[int]:
-        absolute = os.path.abspath(path)
+        absolute_path = absolute(path)
         return [
             number
             for number, (given, there) in enumerate(zip(self.inputs, self._absolute, strict=True))
-            if given == path or there == absolute
+            if given == path or there == absolute_path
         ]
 
     def _line(self, number: int, offset: int, line: int) -> SourceLine:
@@ -126,25 +129,48 @@ class Origins:
         return SourceLine(path=self.inputs[number], line=line, offset=offset, input=number)
 
 
-def _read_inputs(path: str) -> tuple[list[str], list[str]]:
-    """Return the inputs in a manifest as they were given, and where they were.
+def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Return the results for all items, in order; one item alone is worth no thread."""
+    if len(items) < 2:
+        return list(map(function, items))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(function, items))
+
+
+def read_manifest(path: str) -> Any:  # noqa: ANN401 - whatever JSON has
+    """Return a manifest as JSON, unchecked.
 
     Raises:
-        FormatError: If the manifest is damaged.
+        FormatError: If it cannot be read.
     """
     try:
         with open_file(path) as file:
             if os.fstat(file.fileno()).st_size > LARGEST_MANIFEST_BYTES:
                 msg = f"expected at most {LARGEST_MANIFEST_BYTES} bytes"
                 raise ValueError(msg)
-            manifest: Any = decode_json(file.read())
+            return decode_json(file.read())
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
+def _read_inputs(path: str) -> tuple[list[str], list[str]]:
+    """Return the inputs in a manifest as they were given, and where they were.
+
+    Raises:
+        FormatError: If the manifest is damaged.
+    """
+    manifest = read_manifest(path)
+    try:
         given = [entry["path"] for entry in manifest["content"]["inputs"]]
         planned = [entry[0] for entry in manifest["run"].get("plan", {}).get("inputs", [])]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        msg = f"{path}: cannot be read as a manifest ({error}); restore the file"
-        raise FormatError(msg) from error
+    except (LookupError, TypeError, AttributeError) as error:
+        raise _damaged(path, error) from error
     if not all(isinstance(name, str) for name in [*given, *planned]):
         msg = f"{path}: expected the paths of inputs, got other values; restore the file"
         raise FormatError(msg)
-    absolute = planned if len(planned) == len(given) else [os.path.abspath(name) for name in given]
-    return given, absolute
+    places = planned if len(planned) == len(given) else [absolute(name) for name in given]
+    return given, places
+
+
+def _damaged(path: str, error: Exception) -> FormatError:
+    return FormatError(f"{path}: cannot be read as a manifest ({error}); restore the file")

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dsindex.errors import InputError
-from dsindex.tracing.origins import Origins
+from dsindex.tracing.merged import find_document_origins
+from dsindex.tracing.origins import map_in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from dsindex.tracing.merged import DocumentOrigin, PartDocument
     from dsindex.tracing.origins import SourceLine
 
 
@@ -85,6 +86,8 @@ class TracedPart:
     num_tokens: int
     source: SourceLine | None
     """The record that the document was made from; None if it is unknown."""
+    part: PartDocument | None = None
+    """The document in the dataset that was merged into this one; None if it was not merged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,21 +113,20 @@ def trace_samples(located: Iterable[LocatedSample]) -> list[SampleTrace]:
     documents: dict[str, list[int]] = {prefix: [] for prefix in datasets}
     for each in samples:
         documents[each.data.prefix] += [each.data.document_of(part.sequence) for part in each.parts]
-    sources: dict[str, Iterator[SourceLine | None]] = {}
-    notes: dict[str, tuple[str, ...]] = {}
-    for prefix, own in documents.items():
-        try:
-            lines: list[SourceLine] | list[None] = Origins(prefix, datasets[prefix].num_documents).of(own)
-            notes[prefix] = ()
-        except InputError as error:
-            lines, notes[prefix] = [None] * len(own), (str(error),)
-        sources[prefix] = iter(lines)
+
+    def find_origins(prefix: str) -> tuple[Iterator[DocumentOrigin], tuple[str, ...]]:
+        found, notes = find_document_origins(prefix, datasets[prefix].num_documents, documents[prefix])
+        return iter(found), notes
+
+    found = dict(zip(documents, map_in_threads(find_origins, list(documents)), strict=True))
+    origins = {prefix: own for prefix, (own, _) in found.items()}
+    notes = {prefix: own for prefix, (_, own) in found.items()}
     numbers = {prefix: iter(own) for prefix, own in documents.items()}
     return [
         SampleTrace(
             sample=each.sample,
             parts=tuple(
-                _trace_part(each, part, next(numbers[each.data.prefix]), next(sources[each.data.prefix]))
+                _trace_part(each, part, next(numbers[each.data.prefix]), next(origins[each.data.prefix]))
                 for part in each.parts
             ),
             notes=notes[each.data.prefix],
@@ -133,7 +135,7 @@ def trace_samples(located: Iterable[LocatedSample]) -> list[SampleTrace]:
     ]
 
 
-def _trace_part(located: LocatedSample, part: Part, document: int, source: SourceLine | None) -> TracedPart:
+def _trace_part(located: LocatedSample, part: Part, document: int, origin: DocumentOrigin) -> TracedPart:
     data = located.data
     before = data.sequence_lengths[data.document_sequences(document).start : part.sequence]
     return TracedPart(
@@ -144,5 +146,6 @@ def _trace_part(located: LocatedSample, part: Part, document: int, source: Sourc
         sequence=part.sequence,
         sequence_offset=part.offset,
         num_tokens=part.num_tokens,
-        source=source,
+        source=origin.source,
+        part=origin.part,
     )

@@ -30,6 +30,7 @@ from tests.benchmarks.builds import (
     measure_warm_ray,
 )
 from tests.benchmarks.containers import measure_containers
+from tests.benchmarks.instruct import measure_instruct
 from tests.benchmarks.merges import measure_many_documents, measure_many_shards, measure_merge
 from tests.benchmarks.packing import measure_packing
 from tests.benchmarks.plans import measure_cluster, measure_planning
@@ -74,6 +75,7 @@ GROUPS: dict[str, tuple[Callable[[Setting], Measured], ...]] = {
     "growth": (measure_growth,),
     "merge": (measure_merge,),
     "packing": (measure_packing,),
+    "instruct": (measure_instruct,),
     "indices": (lambda setting: measure_against_megatron_core(setting, "indices"),),
     "reading": (lambda setting: measure_against_megatron_core(setting, "reading"),),
     "scale": (measure_planning, measure_cluster, measure_many_shards, measure_many_documents),
@@ -137,6 +139,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers-python", default=sys.executable, metavar="PY", help="Python that has megatron-core")
     parser.add_argument("--datatrove-python", default=sys.executable, metavar="PY", help="Python that has datatrove")
     parser.add_argument("--modalities-python", default=sys.executable, metavar="PY", help="Python that has modalities")
+    parser.add_argument("--transformers-python", default=sys.executable, metavar="PY", help="the same for transformers")
     parser.add_argument("--temporary", type=_folder, help="where inputs and outputs go (default: the system's folder)")
     parser.add_argument("--output", type=Path, default=Path("bench-output"), help="default: bench-output")
     return parser.parse_args(arguments)
@@ -170,6 +173,7 @@ def _make_setting(options: argparse.Namespace, folder: Path) -> Setting:
         peers_python=options.peers_python,
         datatrove_python=options.datatrove_python,
         modalities_python=options.modalities_python,
+        transformers_python=options.transformers_python,
         full=options.full,
         rounds=options.rounds or (3 if options.full else 2),
         megabytes=options.megabytes or (1200 if options.full else 60),

@@ -20,6 +20,7 @@ from isal import igzip
 
 from dsindex.containers.decoding import Decoder
 from dsindex.containers.kinds import detect_container
+from dsindex.readable import LocalFile
 from tests.benchmarks.processes import Run, alternate, measure
 from tests.benchmarks.rows import Row, absent, compare_runs
 from tests.benchmarks.setting import check_same
@@ -61,11 +62,11 @@ def measure_containers(setting: Setting) -> list[Row]:
             row = compare_runs("containers", name, against, ours=runs["ours"], peer=runs["unpack"], target=target)
             rows.append(row)
         if len(paths) == 1:
-            busy = tuple(run.cpu_seconds / run.seconds / setting.workers for run in runs["ours"])
+            busy = tuple(run.late_cpus / setting.workers for run in runs["ours"])
             rows.append(
                 Row(
                     group="containers",
-                    name=f"{name}: share of {setting.workers} CPUs in use",
+                    name=f"{name}: share of {setting.workers} CPUs in use, second half",
                     unit="",
                     ours=busy,
                     ratios=busy,
@@ -115,7 +116,7 @@ def _decode_alone(paths: list[Path], threads: int) -> float | None:
 
     def decode(path: Path) -> None:
         with path.open("rb", buffering=0) as file:
-            decoder = Decoder(str(path), file, detect_container(os.pread(file.fileno(), 16, 0)))
+            decoder = Decoder(str(path), LocalFile(file), detect_container(os.pread(file.fileno(), 16, 0)))
             while not decoder.at_end:
                 decoder.read(1 << 20)
 

@@ -39,6 +39,8 @@ class Run:
     seconds: float
     cpu_seconds: float
     peak_bytes: int
+    late_cpus: float = 0.0
+    """CPUs in use on average in the second half of the time."""
     digest: str | None = None
     """Of what it wrote."""
     output: str = ""
@@ -103,6 +105,7 @@ def watch() -> None:
         "seconds": seconds,
         "cpu_seconds": max(used.ru_utime + used.ru_stime, sampler.cpu_seconds),
         "peak_bytes": sampler.peak_bytes,
+        "late_cpus": sampler.late_cpus(),
         "output": output + said if process.returncode else output,
         "code": process.returncode,
     }
@@ -178,6 +181,17 @@ class _Sampler(threading.Thread):
         self._over = threading.Event()
         self.peak_bytes = 0
         self._computed: dict[tuple[int, str], float] = {}
+        self._history: list[tuple[float, float]] = []
+        """When it looked, and the CPU seconds computed by then."""
+
+    def late_cpus(self) -> float:
+        """Return the CPUs in use on average in the second half of what was watched; 0 if that was too short."""
+        if len(self._history) < 2:
+            return 0.0
+        half = (self._history[0][0] + self._history[-1][0]) / 2
+        late = [entry for entry in self._history if entry[0] >= half]
+        (began, before), (ended, after) = late[0], late[-1]
+        return (after - before) / (ended - began) if ended > began else 0.0
 
     @property
     def cpu_seconds(self) -> float:
@@ -201,6 +215,8 @@ class _Sampler(threading.Thread):
             for pid in pids:
                 begun, seconds = cpu_time_of(pid)
                 self._computed[pid, begun] = seconds
+            if pids:
+                self._history.append((began, self.cpu_seconds))
             used = sum(map(proportional_bytes, pids))
             self.peak_bytes = max(self.peak_bytes, used)
             pause = max(SAMPLE_SECONDS, _SHARE_OF_SAMPLING * (time.perf_counter() - began))

@@ -35,6 +35,8 @@ class Setting:
     """Of an environment with megatron-core and what dsindex needs."""
     datatrove_python: str = sys.executable
     modalities_python: str = sys.executable
+    transformers_python: str = sys.executable
+    """Of an environment with transformers and datasets."""
     full: bool = False
     rounds: int = 2
     megabytes: float = 60

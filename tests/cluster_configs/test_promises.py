@@ -108,7 +108,7 @@ def read_stack() -> dict[str, Any]:
         pass
 
     Loader.add_multi_constructor("!", lambda loader, _, node: loader.construct_scalar(node))
-    stack = yaml.load((CONFIGS / "aws_stack.yaml").read_text(), Loader)
+    stack = Loader((CONFIGS / "aws_stack.yaml").read_text()).get_single_data()
     assert isinstance(stack, dict)
     return stack
 

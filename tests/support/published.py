@@ -18,8 +18,9 @@ def published(folder: Path) -> dict[str, bytes]:
 
 
 def move_tokenizer_away(prefix: str) -> None:
-    """Change a dataset's manifest as if its tokenizer were no longer where it was."""
+    """Change a dataset's manifest as if its tokenizer were no longer where it was, nor near the first input."""
     path = Path(f"{prefix}.manifest.json")
     manifest = json.loads(path.read_bytes())
     manifest["run"]["tokenizer_path"] = "/nowhere/tokenizer"
+    manifest["run"]["plan"]["inputs"][0][0] = "/nowhere/input"
     path.write_text(json.dumps(manifest))

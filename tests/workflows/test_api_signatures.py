@@ -20,6 +20,7 @@ from workflows.jobs.verify import VerifyConfig
 from workflows.options.config import BuildConfig, MergeConfig
 from workflows.options.index import IndexConfig
 from workflows.options.instruct import InstructConfig
+from workflows.options.mix import MixConfig
 from workflows.options.pack import PackConfig
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ MODELS: dict[str, tuple[tuple[type[Options], ...], set[str], set[str]]] = {
     "estimate": ((BuildConfig,), NOT_HERE | {"check"}, {"index_options"}),
     "merge": ((MergeConfig,), NOT_HERE, {"progress"}),
     "build_index": ((IndexConfig,), set(), {"progress"}),
+    "mix": ((MixConfig,), set(), set()),
     "pack": ((PackConfig,), NOT_HERE | {"output_prefix"}, {"progress"}),
     "instruct": ((InstructConfig,), NOT_HERE, {"config", "progress"}),
     "verify": ((VerifyConfig,), set(), {"prefix", "progress"}),
@@ -97,7 +99,7 @@ def test_open_takes_what_the_library_takes() -> None:
         assert parameter.default == library[name].default, name
 
 
-@pytest.mark.parametrize("name", [*MODELS, "open"])
+@pytest.mark.parametrize("name", [*MODELS, "open", "report"])
 def test_only_the_subject_is_positional(name: str) -> None:
     kinds = [parameter.kind for parameter in parameters(name).values()]
     positional = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -105,7 +107,7 @@ def test_only_the_subject_is_positional(name: str) -> None:
     assert inspect.Parameter.POSITIONAL_ONLY not in kinds
 
 
-@pytest.mark.parametrize("name", [*MODELS, "open"])
+@pytest.mark.parametrize("name", [*MODELS, "open", "report"])
 def test_docstring_names_every_parameter(name: str) -> None:
     documented = inspect.getdoc(getattr(dsindex, name)) or ""
     for option in parameters(name):
@@ -184,6 +186,9 @@ def call(name: str, *arguments: Any, **options: Any) -> None:
         ("build_index", ["x.pbin"], {"seq_length": 8, "epochs": 1}, "data_path: expected datasets of .bin and .idx"),
         ("merge", [[]], {"output_prefix": "o"}, "input: expected at least one dataset, got none"),
         ("merge", [["a", 3]], {"output_prefix": "o"}, "input: expected a path, or the result of a function"),
+        ("mix", [], {}, "mix: give at least one dataset"),
+        ("mix", [{"a": 0.4}], {}, "source: expected an amount such as '40%', '2epochs' or '10B', or None, got 0.4"),
+        ("mix", ["a"], {"check": True}, "mix: check=True needs data_cache_path, the folder of the caches"),
         ("pack", ["a"], {"tokenizer": "t", "output": "x.bin"}, "pack: output: expected the name of a .pbin file"),
         (
             "verify",
@@ -198,6 +203,8 @@ def call(name: str, *arguments: Any, **options: Any) -> None:
         ("convert", ["a", "b.pbin"], {"pbin_era": "1999"}, "convert: pbin_era: expected one of spec, "),
         ("instruct", ["a"], {"config": 3}, "config: expected the path of a YAML file or a dict, got an int"),
         ("instruct", ["a"], {"config": {}, "tokenizer": "t"}, "instruct: output_prefix is required"),
+        ("report", [[]], {"output": "o"}, "prefix: expected at least one dataset, got none"),
+        ("report", ["a"], {"output": "o", "cache": 3}, "cache: expected a path, or several, got an int"),
         ("open", [3], {}, "path: expected a path, or the result of a function that made a dataset, got 3"),
     ],
 )

@@ -13,13 +13,16 @@ import pytest
 
 from dsindex.errors import InputError, TaskError
 from tests.support.autoscaling_cluster import autoscaling_cluster, read_shape
+from tests.support.datasets import write_dataset
 from tests.support.golden import OWN, ROOT
 from tests.support.processes import PATIENCE_SECONDS
+from workflows.cli import main
 from workflows.execution.calls import Call, Shortage
 from workflows.execution.local import ThreadExecutor
 from workflows.jobs.build import run_build
 from workflows.progress.displays import PlainDisplay
 from workflows.progress.reporter import Reporter
+from workflows.stages import start
 from workflows.stages.nodes import require_sound_here, versions
 from workflows.stages.start import wait_for_nodes
 
@@ -96,7 +99,9 @@ class Starved(ThreadExecutor):
         self.requested = number
         return number
 
-    def wait(self, timeout: float) -> list[Outcome]:  # noqa: ARG002
+    def wait(self, timeout: float) -> list[Outcome]:
+        if self.shortage is None:
+            return super().wait(timeout)
         self.num_waits -= 1
         if not self.num_waits:
             self.shortage = None
@@ -115,6 +120,24 @@ def test_waiting_is_shown_without_a_percentage(capsys: pytest.CaptureFixture[str
     assert last.startswith("nodes: done in")
     assert last.endswith("2/7 CPUs")
     assert executor.requested == 7
+
+
+@pytest.mark.parametrize("command", ["verify", "repair", "index", "raw-index", "convert"])
+def test_jobs_without_a_work_folder_say_what_they_wait_for(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(start, "make_executor", lambda *_, **__: Starved(2))
+    prefix = write_dataset(tmp_path / "d", [[[1, 2, 3]], [[4, 5]]])
+    (tmp_path / "x.jsonl").write_text("{}\n")
+    words = {
+        "verify": [prefix],
+        "repair": [prefix, "--output", f"{prefix}2"],
+        "index": ["--data-path", prefix, "--seq-length", "2", "--epochs", "1", "--split", "1"],
+        "raw-index": [str(tmp_path / "x.jsonl")],
+        "convert": [prefix, str(tmp_path / "x.pbin")],
+    }[command]
+    assert main([command, *words]) == 0
+    assert "nodes: done in" in capsys.readouterr().err
 
 
 def test_nothing_is_said_where_nodes_are_there(capsys: pytest.CaptureFixture[str]) -> None:

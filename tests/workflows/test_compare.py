@@ -99,6 +99,17 @@ def test_empty_documents_alone_are_boundaries_of_documents(tmp_path: Path, capsy
     ]
 
 
+def test_empty_sequences_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = write_dataset(tmp_path / "one", [[[1, 2]], []])
+    other = write_dataset(tmp_path / "other", [[[1, 2]], [[]]])
+    assert main(["compare", one, other]) == 1
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "DIFFERENT",
+        "  the tokens are the same one after the other; the boundaries of sequences within documents differ",
+        "  rule: empty texts: A has 0 sequences without tokens, B has 1 sequence; that is all",
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -203,6 +203,17 @@ def test_without_identifiers_plain_names_are_written_and_said(folder: Path) -> N
     assert any("a job will not find these caches" in note for note in report.notes)
 
 
+def test_instruction_data_is_indexed_with_a_note_about_its_mask(tmp_path: Path) -> None:
+    notes = []
+    for name in ("chat_loss_mask", "chat_text_document", "web_text_document"):
+        write_dataset(tmp_path / name, [[[1, 2, 3], [4, 5, 6]]])
+        own = {"data_path": (str(tmp_path / name),), "data_cache_path": str(tmp_path / "cache")}
+        report = index(**own, seq_length=2, split="1,0,0", epochs=1)
+        notes += [note for note in report.notes if "instruction data" in note]
+    assert [note.partition(" is ")[0] for note in notes] == [str(tmp_path / "chat_text_document")]
+    assert "not read chat_loss_mask" in notes[0]
+
+
 def test_like_takes_settings_from_a_description_and_flags_win(folder: Path) -> None:
     index(**options(seed=7, split="3,1", epochs=None, num_samples="40,none,none"))
     (like,) = (folder / "cache").glob("*train-description.txt")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from workflows.cli import main
 from workflows.commands.inspect import describe_inspection
 from workflows.jobs.build import run_build
 from workflows.jobs.inspect import InspectOptions, run_inspect
+from workflows.state.lock import hold_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,8 +194,14 @@ def test_instruction_data_shows_its_trainable_tokens(tmp_path: Path, capsys: pyt
     write_dataset(tmp_path / "chat_text_document", [[[5, 6, 7]], [[8]]])
     write_dataset(tmp_path / "chat_loss_mask", [[[0, 1, 1]], [[0]]], dtype="u1")
     write_dataset(tmp_path / "chat_packing_8", [[[0, 1]]], dtype="i4")
-    facts = inspect(capsys, str(tmp_path / "chat"))["facts"]
+    seen = inspect(capsys, str(tmp_path / "chat"))
+    facts = seen["facts"]
     assert (facts["trainable tokens"], facts["block layouts"]) == ("2 of 4", ["chat_packing_8"])
+    assert [excerpt["mask"] for excerpt in seen["excerpts"]] == [[0, 1, 1], [0]]
+    assert main(["inspect", str(tmp_path / "chat"), "--document", "0", "--tokens", "2"]) == 0
+    assert "\n    5│[6]│ … 1 more token\n" in capsys.readouterr().out
+    colored = describe_inspection(run_inspect(str(tmp_path / "chat"), InspectOptions(document=0)), colored=True)
+    assert "5\x1b[2m│\x1b[0m\x1b[32m6\x1b[0m" in colored
     write_dataset(tmp_path / "chat_loss_mask", [[[0, 1]]], dtype="u1")
     assert any("expected 4 masks" in found for found in inspect(capsys, str(tmp_path / "chat"), code=1)["findings"])
 
@@ -205,3 +214,29 @@ def test_a_work_folder_shows_its_job(
     seen = inspect(capsys, f"{config.output_prefix}.build")
     assert (seen["kind"], seen["facts"]["finished"], seen["facts"]["state"]) == ("work folder", "yes", "done")
     assert seen["facts"]["inputs"] == [str(OWN.docs)]
+
+
+def test_a_work_folder_whose_driver_was_killed_says_so(
+    make_config: Callable[..., BuildConfig], quiet: Reporter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = make_config(keep_shards=True)
+    run_build(config, reporter=quiet)
+    folder = Path(f"{config.output_prefix}.build")
+    progress = json.loads((folder / "progress.json").read_bytes())
+    (folder / "progress.json").write_text(json.dumps({**progress, "state": "running"}))
+
+    def state() -> str:
+        return str(inspect(capsys, str(folder))["facts"]["state"])
+
+    lock = folder / "owner.json"
+    with hold_lock(str(lock), what="this"):
+        owner = lock.read_bytes()
+        assert state() == "running"
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    lock.write_text(json.dumps({**json.loads(owner), "pid": child.pid}))
+    before = lock.read_bytes()
+    assert state() == "running when it ended: its driver is gone"
+    assert lock.read_bytes() == before
+    lock.write_text(json.dumps({**json.loads(owner), "pid": child.pid, "boot": "another"}))
+    assert state() == "running"

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dsindex
 from dsindex.indices.blend import parse_data_path
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN
 from workflows.cli import main
+from workflows.commands.mix import as_json
 
 
 @pytest.fixture(autouse=True)
@@ -154,6 +156,25 @@ def test_check_knows_caches_of_a_path_for_each_split(capsys: pytest.CaptureFixtu
     assert (code, "built with datasets for each split, and so from another part" in shown) == (1, True)
 
 
+def test_check_compares_valid_and_test_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "identifiers.json").write_text('{"class": "T"}')
+    job = "--seq-length 10 --num-samples 40,8,0 --tokenizer-identifiers identifiers.json --data-cache-path cache"
+    for words in (
+        "--data-path 3 web 1 books --split 8,2",
+        "--train-data-path 3 web 1 books --valid-data-path 1 code 1 web",
+    ):
+        assert main(["index", *words.split(), *job.split(), "--executor", "local"]) == 0
+    code, shown = check("web=75% books=25% --seq-length 10 --split 8,2", capsys)
+    assert "-valid-description.txt: draws what is intended\n  web: 6 of 8 samples, 75%; 60 tokens\n" in shown
+    own = "--seq-length 10 --per-split-data-args-path mix.json --valid-data-path"
+    for weights, expected in (("1 code 1 web", "draws what is intended"), ("0.1 code 9 web", "draws something else")):
+        code, shown = check(f"web=75% books=25% {own} {weights}", capsys)
+        assert f"-valid-description.txt: {expected}\n  code: 4 of 8 samples, 50%; 40 tokens\n" in shown
+        assert code == 1  # the train split of a job with --split is in the folder, too
+        Path("mix.json").unlink()
+    assert "--valid-data-path: expected" in check(f"web=75% books=25% {own} -1 code 1 web", capsys)[1]
+
+
 @pytest.mark.parametrize(
     "case",
     [case for case in json.loads((GOLDEN / "gpt_index_cases.json").read_bytes()) if "blend" in case["name"]],
@@ -172,7 +193,9 @@ def test_plan_of_a_blend_is_what_megatron_draws(
         capsys,
     )
     assert shown["ok"]
-    [cache] = shown["caches"]
+    cache, *others = shown["caches"]
+    assert [each["split"] for each in others] == ["valid", "test"][: 2 if "three_splits" in case["name"] else 0]
+    assert [sum(each["num_samples"]) for each in others] == [length for length in case["lengths"][1:] if length]
     assert shown["num_samples"] == sum(cache["num_samples"]) == case["lengths"][0]
     for source, drawn in zip(shown["datasets"], cache["num_samples"], strict=True):
         assert abs(source["num_samples"] - drawn) <= 1
@@ -227,6 +250,26 @@ def test_wrong_use_is_one_sentence(
     assert (got, out) == (code, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_mixture_in_python_and_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = plan(f"web=60% books=40% --tokens 2k {JOB}", capsys)
+    mixed = dsindex.mix({Path("web"): "60%", "books": "40%"}, tokens="2k", seq_length=10, split="1")
+    assert as_json(mixed) == expected
+    assert mixed.data_path == tuple(expected["data_path"])
+    assert repr(mixed) == "MixResult(0.6 web 0.4 books: 2,000 tokens)"
+    assert str(mixed).startswith("dataset ")
+    again = dsindex.mix(data_path=mixed.data_path, tokens=2000, seq_length=10, split="1")
+    assert [source.share for source in again.mixture.sources] == [source.share for source in mixed.mixture.sources]
+    rest = dsindex.mix({"web": "60%", "books": None}, tokens=2000, seq_length=10, split="1")
+    assert rest.data_path == mixed.data_path
+    file = tmp_path / "mix.yaml"
+    file.write_text("source: [web=60%, books=40%]\ntokens: 2k\nseq-length: 10\nsplit: '1'\n")
+    assert plan(f"--config {file}", capsys) == expected
+    assert plan(f"--config {file} --tokens 1k", capsys)["tokens"] == 1000
+    assert plan(f"--config {file} web=10% books", capsys)["datasets"][0]["share"] == 0.1
+    file.write_text("sources: [web]\n")
+    assert "sources" in run(f"--config {file}", capsys)[2]
 
 
 def test_path_may_have_an_equals_sign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

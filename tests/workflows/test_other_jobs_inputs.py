@@ -91,13 +91,15 @@ def test_instruct_gives_the_same_data_of_every_container(tmp_path: Path, shard_s
             seq_length=768,
             on_bad_record="quarantine",
             split="8,1,1",
+            export=("sft",),
         )
         run_instruct(
             config, check_config({**SPEC, "max_length": 768, "too_long": "split"}, source="test"), reporter=Reporter()
         )
         files = published(tmp_path / f"out-{name}")
         found[name] = {file: content for file, content in files.items() if file.endswith((".bin", ".idx"))}
-    assert len(found["x.jsonl"]) > 4
+        found[name] |= {path.name: path.read_bytes() for path in tmp_path.glob(f"out-{name}/chat_sft/*.jsonl")}
+    assert {"train.jsonl", "chat_train_loss_mask.bin"} <= found["x.jsonl"].keys()
     for name, files in found.items():
         assert files == found["x.jsonl"], name
 

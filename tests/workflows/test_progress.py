@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import itertools
 import json
 import os
 import pty
@@ -32,8 +33,9 @@ from workflows.progress import reporter as progress
 from workflows.progress.choice import make_reporter
 from workflows.progress.displays import JsonDisplay, PlainDisplay, describe, describe_end, format_duration
 from workflows.progress.json_lines import is_asked_for, json_lines_undone
-from workflows.progress.progress_file import FolderFile, LastingFile, ProgressFile, conclude
+from workflows.progress.progress_file import FolderFile, LastingFile, ProgressFile, conclude, read_progress
 from workflows.progress.reporter import Reporter
+from workflows.progress.series import MOST_POINTS
 from workflows.progress.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -396,6 +398,27 @@ def test_file_is_whole_at_any_moment_and_says_how_the_job_ended(tmp_path: Path) 
     assert state["format"] == "dsindex progress 1"
     assert (state["state"], state["error"], state["pid"]) == ("failed", "RuntimeError: no disk", os.getpid())
     assert os.listdir(tmp_path) == ["progress.json"]
+
+
+def test_file_has_a_stage_over_its_time_in_few_points(tmp_path: Path) -> None:
+    file = ProgressFile(FolderFile(str(tmp_path)).write, output="/x")
+    path = str(tmp_path / "progress.json")
+    for second in range(2000):
+        file.show(replace(SNAPSHOT, seconds=second + 1.0, done=second + 8, average_speed=1.0, retries=second // 1500))
+    file.end(replace(SNAPSHOT, seconds=2001.5, done=2007, retries=1, lost_workers=2))
+    file.show(replace(SNAPSHOT, stage="merge", seconds=0.5, done=1, average_speed=2.0))
+    entry = read_progress(path)
+    assert entry is not None
+    series = entry["finished_stages"][0]["series"]
+    assert 60 < len(series) <= MOST_POINTS
+    assert (series[0], series[-1]) == ([0.0, 7, 0, 0], [2001.5, 2007, 1, 2])  # 7 were kept from an earlier run
+    times = [point[0] for point in series]
+    assert max(later - time for time, later in itertools.pairwise(times)) < 2000 / 50
+    assert [point[:2] for point in entry["stage"]["series"]] == [[0.0, 0], [0.5, 1]]
+    file.close(OSError("full"))
+    entry = read_progress(path)
+    assert entry is not None
+    assert [stage["series"] for stage in (entry["stage"], *entry["finished_stages"])] == [[], []]
 
 
 def test_file_that_cannot_be_written_does_not_end_the_job(tmp_path: Path) -> None:

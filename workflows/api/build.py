@@ -30,6 +30,8 @@ def build(
     input_list: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     input_split: str | None = None,
     input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = "auto",
+    endpoint_url: str | None = None,
+    region: str | None = None,
     tokenizer: TokenizerLike,
     output_prefix: str | os.PathLike[str],
     json_keys: Sequence[str] = ("text",),
@@ -102,12 +104,14 @@ def build(
     `seq_length` on, the index caches of every dataset are built as well.
 
     Args:
-        input: Files (JSONL, compressed or not, tables), patterns or folders, in the order of the output; `-` is
-            standard input.
+        input: Files (JSONL, compressed or not, tables), patterns or folders, in the order of the output, also
+            addresses in object stores; `-` is standard input.
         input_list: Files that list inputs, one path per line, which come after `input`.
         input_split: The split to take from a folder that has several; `all` for every split.
         input_format: What the inputs hold that are not Parquet or Arrow: JSON lines, plain text with a document per
             line or per file, or CSV; `auto` goes by their names.
+        endpoint_url: Server of `s3://` inputs; `AWS_ENDPOINT_URL` or Amazon's own if None.
+        region: Region of `s3://` inputs; `AWS_REGION` or us-east-1 if None.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
         output_prefix: Outputs are named `PREFIX_KEY_document.*`.
         json_keys: Keys whose texts are tokenized: names, paths such as `.meta.text`, or jq patterns such as
@@ -197,6 +201,8 @@ def estimate(
     input_list: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     input_split: str | None = None,
     input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = "auto",
+    endpoint_url: str | None = None,
+    region: str | None = None,
     tokenizer: TokenizerLike,
     output_prefix: str | os.PathLike[str],
     json_keys: Sequence[str] = ("text",),
@@ -244,6 +250,8 @@ def estimate(
         input_list: Files that list inputs.
         input_split: The split to take from a folder.
         input_format: What the inputs hold.
+        endpoint_url: Server of `s3://` inputs.
+        region: Region of `s3://` inputs.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
         output_prefix: Where the build would write.
         json_keys: Keys whose texts are tokenized.

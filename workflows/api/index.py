@@ -12,9 +12,9 @@ from workflows.api.progress import open_reporter
 from workflows.api.results import IndexResult, Result, fields_of
 from workflows.api.subjects import list_text_prefixes
 from workflows.commands.options import validated
-from workflows.execution.choice import make_executor
 from workflows.jobs.index import run_index
 from workflows.options.index import IndexConfig
+from workflows.stages.start import start_with_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from workflows.api.subjects import Subject
 
     Blend = Subject | Iterable[Subject | float]
+    """A dataset, or datasets with weights before each or none."""
 
 PATHS = ("data_path", "train_data_path", "valid_data_path", "test_data_path")
 
@@ -134,17 +135,17 @@ def build_index(
         DsindexError: If the job cannot be done as asked.
     """
     options = join_connected_cluster(given_options(build_index, locals()))
-    options |= {name: _words(name, options[name]) for name in PATHS if name in options}
+    options |= {name: blend_words(name, options[name]) for name in PATHS if name in options}
     config = validated(options, IndexConfig)
     with open_reporter(progress) as reporter:
         reporter.stage("index", total=1, unit="jobs")
-        with contextlib.closing(make_executor(config)) as tasks:
+        with contextlib.closing(start_with_nodes(config, reporter)) as tasks:
             report = run_index(config, executor=tasks)
         reporter.advance(1)
     return IndexResult(**fields_of(report))
 
 
-def _words(option: str, blend: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
+def blend_words(option: str, blend: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
     """Return prefixes and weights as on the command line.
 
     Raises:

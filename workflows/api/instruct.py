@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from workflows.api.progress import Progress
     from workflows.api.tokenizers import TokenizerLike
+    from workflows.options.instruct import ExportKind
 
 
 @api_function
@@ -38,11 +39,15 @@ def instruct(
     input_list: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
     input_split: str | None = None,
     input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] | None = None,
+    endpoint_url: str | None = None,
+    region: str | None = None,
     tokenizer: TokenizerLike | None = None,
     output_prefix: str | os.PathLike[str] | None = None,
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] | None = None,
     seq_length: int | None = None,
     split: str | Sequence[float] | None = None,
     split_seed: int | None = None,
+    export: ExportKind | Sequence[ExportKind] | None = None,
     on_bad_record: Literal["fail", "quarantine"] | None = None,
     on_bad_input: Literal["fail", "skip-file"] | None = None,
     max_bad_records: int | str | None = None,
@@ -64,19 +69,23 @@ def instruct(
     An option that is None is taken from the section `job` of `config`, or else is the command line's default.
 
     Args:
-        input: Files (JSONL, compressed or not, tables), patterns or folders, in the order of the output; `-` is
-            standard input.
+        input: Files (JSONL, compressed or not, tables), patterns or folders, in the order of the output, also
+            addresses in object stores; `-` is standard input.
         input_list: Files that list inputs, one path per line, which come after `input`.
         input_split: The split to take from a folder that has several; `all` for every split.
         input_format: What the inputs hold that are not Parquet or Arrow: JSON lines, plain text with a document per
             line or per file, or CSV; `auto` goes by their names.
+        endpoint_url: Server of `s3://` inputs; `AWS_ENDPOINT_URL` or Amazon's own if None.
+        region: Region of `s3://` inputs; `AWS_REGION` or us-east-1 if None.
         config: How records become prompts and which parts are trainable: a YAML file, or a dict of the same content.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`, which has no chat
             template.
         output_prefix: Outputs are named `PREFIX_text_document.*`, `PREFIX_loss_mask.*`, and so on.
+        engine: Tokenizer engine; `auto` uses gigatoken if it returns the same tokens and masks.
         seq_length: Pack conversations into blocks of this many tokens; also `max_length` if `config` has none.
         split: Shares of train, valid and test, decided by a hash of each conversation's content.
         split_seed: Seed of that hash.
+        export: Formats of other trainers to write as well: `hf`, `hf-disk`, `bridge`, `sft`.
         on_bad_record: Stop at the first bad record, or quarantine bad records.
         on_bad_input: Whether a damaged input ends the job or is left out as a whole.
         max_bad_records: Stop if more are quarantined: a number, or a share such as "0.1%".
@@ -86,7 +95,7 @@ def instruct(
         work_dir: Work folder; `PREFIX.build` if None.
         keep_shards: Keep the work folder after success.
         fresh: Start over; the old output is replaced when the new one is complete.
-        executor: As for `build`, with processes instead of threads.
+        executor: As for `build`, with processes instead of threads if there is much text.
         address: The Ray cluster to join.
         installed: Do not send this process's code to the cluster's nodes; they have dsindex installed.
         workers: Number of concurrent tasks; all CPUs if None.

@@ -11,8 +11,8 @@ from workflows.api.subjects import find_prefix, list_text_prefixes
 from workflows.api.tokenizers import tokenizer_in_place
 
 if TYPE_CHECKING:
-    from dsindex.datasets.gpt import SampleOptions
     from dsindex.datasets.opening import Dataset
+    from dsindex.datasets.sample_masks import SampleOptions
     from workflows.api.subjects import Subject, Subjects
     from workflows.api.tokenizers import TokenizerLike
 

@@ -27,6 +27,8 @@ def pack(
     input_list: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     input_split: str | None = None,
     input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = "auto",
+    endpoint_url: str | None = None,
+    region: str | None = None,
     tokenizer: TokenizerLike,
     output: str | os.PathLike[str],
     eod_token: str | None = None,
@@ -53,12 +55,14 @@ def pack(
     """Tokenize text into packed data for Modalities, as `dsindex pack` does.
 
     Args:
-        input: Files (JSONL, compressed or not, tables), patterns or folders, in the order of the output; `-` is
-            standard input.
+        input: Files (JSONL, compressed or not, tables), patterns or folders, in the order of the output, also
+            addresses in object stores; `-` is standard input.
         input_list: Files that list inputs, one path per line, which come after `input`.
         input_split: The split to take from a folder that has several; `all` for every split.
         input_format: What the inputs hold that are not Parquet or Arrow: JSON lines, plain text with a document per
             line or per file, or CSV; `auto` goes by their names.
+        endpoint_url: Server of `s3://` inputs; `AWS_ENDPOINT_URL` or Amazon's own if None.
+        region: Region of `s3://` inputs; `AWS_REGION` or us-east-1 if None.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
         output: Path of the `.pbin`.
         eod_token: Ends every document; the folder's `eos_token` if None. Tokenizer objects name none.

@@ -18,16 +18,20 @@ from workflows.commands.build import describe_build
 from workflows.commands.convert import describe_conversion
 from workflows.commands.instruct import describe_instruct
 from workflows.commands.merge import describe_merge
+from workflows.commands.mix import describe_mix
 from workflows.commands.pack import describe_pack
 from workflows.commands.plan import describe_plan
 from workflows.commands.repair import describe_packed_repair, describe_repair
+from workflows.commands.report import describe_report
 from workflows.commands.verify import describe_verification
 from workflows.jobs.build import BuildReport
 from workflows.jobs.estimate import BuildEstimate
 from workflows.jobs.index import IndexReport, describe_index
 from workflows.jobs.instruct import InstructReport
 from workflows.jobs.merge import MergeReport
+from workflows.jobs.mix import MixReport
 from workflows.jobs.pack import PackReport
+from workflows.jobs.report import WrittenReport
 
 if TYPE_CHECKING:
     from workflows.verification.report import VerifyReport
@@ -102,6 +106,22 @@ class MergeResult(MergeReport):
 
     def __repr__(self) -> str:
         return _show(self, self.prefixes, (self.num_documents, self.num_tokens))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixResult(MixReport):
+    """A planned mixture."""
+
+    @property
+    def data_path(self) -> tuple[str, ...]:
+        """The words of Megatron's `--data-path`: weights and prefixes."""
+        return self.mixture.data_path
+
+    def __str__(self) -> str:
+        return describe_mix(self).rstrip()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({' '.join(self.data_path)}: {count(self.mixture.tokens, 'token')})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +254,22 @@ class EstimateResult(BuildEstimate):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(about {self.documents:,.0f} documents, {self.tokens:,.0f} tokens)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportResult(WrittenReport):
+    """A page about datasets that was written."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The datasets on the page."""
+        return tuple(dataset.section.name for dataset in self.datasets)
+
+    def __str__(self) -> str:
+        return describe_report(self).rstrip()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.output}: {count(len(self.datasets), 'dataset')})"
 
 
 def fields_of(report: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass

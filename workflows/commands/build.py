@@ -29,6 +29,7 @@ from workflows.progress.json_lines import write_summary
 if TYPE_CHECKING:
     import argparse
 
+    from dsindex.objects.requests import RequestCounts
     from workflows.jobs.build import BuildReport
 
 DESCRIPTION = """\
@@ -172,7 +173,7 @@ def describe_build(report: BuildReport) -> str:
         f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {filtered}{counts.quarantined:,} quarantined + "
         f"{counts.blank:,} blank"
     )
-    lines += report.input_notes
+    lines += [*describe_requests(report.requests), *report.input_notes]
     for dataset in report.datasets:
         lines.append(
             f"{dataset.prefix}: {count(dataset.num_documents, 'document')}, "
@@ -181,3 +182,17 @@ def describe_build(report: BuildReport) -> str:
         lines += [f"  .{suffix:4} {dataset.files[suffix].digest}" for suffix in ("bin", "idx")]
     lines += [describe_index(indices).rstrip() for indices in report.indices]
     return "\n".join(lines) + "\n"
+
+
+def describe_requests(requests: RequestCounts) -> list[str]:
+    """Return what was asked of object stores; nothing if that is nothing.
+
+    >>> from dsindex.objects.requests import RequestCounts
+    >>> describe_requests(RequestCounts(process="", gets=312, lists=2, received_bytes=1_200_000_000))
+    ['objects: 312 GETs, 2 LISTs, 1.2 GB']
+    """
+    if not requests.gets and not requests.lists:
+        return []
+    asked = [count(requests.gets, "GET"), *([count(requests.lists, "LIST")] if requests.lists else [])]
+    retries = [count(requests.retries, "repetition")] if requests.retries else []
+    return ["objects: " + ", ".join([*asked, format_size(requests.received_bytes), *retries])]

@@ -7,15 +7,19 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
+from workflows.commands.options import UsageError
 from workflows.jobs.compare import run_compare
+from workflows.jobs.compare_caches import are_caches, run_compare_caches
 from workflows.progress.choice import make_reporter
 from workflows.progress.standard_streams import write_json, write_lines
 
 if TYPE_CHECKING:
     import argparse
 
-    from dsindex.comparing import Edges
+    from dsindex.comparing.caches import IndexDifference, SplitComparison
+    from dsindex.comparing.rules import Edges
     from workflows.jobs.compare import CompareReport, Excerpt
+    from workflows.jobs.compare_caches import CacheReport
 
 DESCRIPTION = """\
 Tell whether two datasets have the same tokens, and if not, where they first differ and by which rule:
@@ -23,15 +27,21 @@ what ends and begins documents (EOD, BOS), what became of empty texts, where doc
 tokens of a text themselves. Both may be of any tool: MMIDIDX pairs or .pbin files. Where there are
 manifests, differences of inputs, tokenizer, options and counts are listed, too.
 
+Instruction data is compared with its loss masks and block layouts. Of two index caches, which may be
+Megatron's own, every index is compared, and the settings in their descriptions.
+
 The exit code is 1 if they differ."""
-EXAMPLES = ("dsindex compare out/docs_text_document /old/docs_text_document",)
+EXAMPLES = (
+    "dsindex compare out/docs_text_document /old/docs_text_document",
+    "dsindex compare out/cache /old/cache",
+)
 REQUIRED = {"first": "", "second": ""}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex compare`."""
-    parser.add_argument("first", metavar="A", help="PREFIX or FILE.pbin")
-    parser.add_argument("second", metavar="B", help="PREFIX or FILE.pbin")
+    parser.add_argument("first", metavar="A", help="PREFIX, FILE.pbin or index cache")
+    parser.add_argument("second", metavar="B", help="the other one, of the same kind")
     parser.add_argument(
         "--tokenizer-model",
         metavar="PATH",
@@ -41,7 +51,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare two datasets and print what was found."""
+    """Compare two datasets or index caches and print what was found."""
+    if are_caches(options.first, options.second):
+        if options.tokenizer_model is not None:
+            msg = "--tokenizer-model does not apply to index caches, which have no texts"
+            raise UsageError(msg)
+        caches = run_compare_caches(options.first, options.second)
+        if options.json:
+            write_json(sys.stdout, {"is_same": caches.is_same, **asdict(caches)})
+        else:
+            write_lines(describe_caches(caches))
+        return 0 if caches.is_same else 1
     with make_reporter() as reporter:
         report = run_compare(options.first, options.second, tokenizer=options.tokenizer_model, reporter=reporter)
     if options.json:
@@ -62,6 +82,7 @@ def _plain(report: CompareReport) -> dict[str, object]:
         "first_difference": [None if excerpt is None else asdict(excerpt) for excerpt in report.excerpts],
         "same_text": report.same_text,
         "settings": [{"name": name, "a": a, "b": b} for name, a, b in report.settings],
+        **({} if report.masks is None else {"masks": asdict(report.masks)}),
     }
 
 
@@ -74,6 +95,7 @@ def describe_comparison(report: CompareReport) -> str:
     ]
     lines += ["the same" if report.is_same else "DIFFERENT", *_describe_rules(report)]
     lines += _describe_difference(report)
+    lines += _describe_masks(report)
     if report.settings:
         width = max(len(name) for name, _, _ in report.settings)
         lines += ["settings and counts:"]
@@ -84,12 +106,15 @@ def describe_comparison(report: CompareReport) -> str:
 def _describe_rules(report: CompareReport) -> list[str]:
     comparison = report.comparison
     if comparison.is_same:
-        return []
+        return [] if report.is_same else ["  the tokens are the same"]
     lines = []
     if comparison.same_tokens:
         is_of_documents = comparison.difference is not None or comparison.edges[0] != comparison.edges[1]
         what = "documents" if is_of_documents else "sequences within documents"
         lines.append(f"  the tokens are the same one after the other; the boundaries of {what} differ")
+    if comparison.empty_sequences is not None:
+        found = [count(number, "sequence") for number in comparison.empty_sequences]
+        lines.append(f"  rule: empty texts: A has {found[0]} without tokens, B has {found[1]}; that is all")
     a, b = comparison.edges
     lines += [f"  rule: {sentence}" for sentence in _describe_edges(a, b)]
     if not lines and comparison.difference is not None:
@@ -143,3 +168,53 @@ def _describe_excerpt(name: str, excerpt: Excerpt | None) -> list[str]:
     ids = f"… {' '.join(map(str, excerpt.before))} | {' '.join(map(str, excerpt.ids)) or 'end'}"
     text = [] if excerpt.text is None else [f"       {excerpt.text!r}"]
     return [f"    {name}  {place}: {ids}", *text]
+
+
+def _describe_masks(report: CompareReport) -> list[str]:
+    masks = report.masks
+    if masks is None:
+        return []
+    lines = ["  the loss masks are the same"]
+    if masks.difference is not None:
+        a, b = masks.trainable
+        places = [
+            f"{side} document {number:,}" + ("" if source is None else f" ({source})")
+            for side, number, source in zip("AB", masks.difference.documents, report.mask_sources, strict=True)
+            if number is not None
+        ]
+        lines = [
+            f"  the loss masks differ: A has {count(a, 'trainable token')}, B has {b:,}",
+            f"    first in {' and '.join(places)}, at token {masks.difference.token:,}",
+        ]
+    says = {True: "is the same", False: "differs", None: "is there on one side only"}
+    return lines + [f"  the block layout {name} {says[same]}" for name, same in masks.layouts.items()]
+
+
+def describe_caches(report: CacheReport) -> str:
+    """Return the result of comparing index caches as text."""
+    lines = [f"{side}  {path}" for side, path in zip("AB", report.paths, strict=True)]
+    lines.append("the same" if report.is_same else "DIFFERENT")
+    for split in report.splits:
+        lines += _describe_split(split)
+    return "\n".join(lines) + "\n"
+
+
+def _describe_split(split: SplitComparison) -> list[str]:
+    if None in split.paths:
+        side = "A" if split.paths[1] is None else "B"
+        return [f"  {split.split}: only {side} has a cache of this split"]
+    lines = [f"  {split.split}: {_describe_index(each)}" for each in split.differences]
+    if not lines:
+        lines = [f"  {split.split}: all {split.num_indices} indices are the same"]
+    return lines + [f"  {split.split}: {name}  A {a} · B {b}" for name, a, b in split.settings]
+
+
+def _describe_index(each: IndexDifference) -> str:
+    name = each.index if each.dataset is None else f"{each.index} of dataset {each.dataset}"
+    a, b = each.lengths
+    if each.position is None or each.values is None:
+        begins = "" if 0 in each.lengths else ", which begin the same"
+        return f"{name}: A has {count(a, 'item')}, B has {b:,}{begins}"
+    sizes = f"{a:,} items" if a == b else f"A's {a:,} and B's {b:,} items"
+    mine, theirs = ("·".join(map(str, values)) for values in each.values)
+    return f"{name} first differs at item {each.position:,} of {sizes}: A {mine}, B {theirs}"

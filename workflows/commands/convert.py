@@ -11,11 +11,11 @@ from dsindex.amounts import count
 from dsindex.conversion import convert_to_indexed, convert_to_pbin, convert_version
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
-from workflows.execution.choice import make_executor
 from workflows.execution.dispatch import RetryPolicy
 from workflows.execution.ordered import ordered_runner
 from workflows.options.config import ExecutorConfig
 from workflows.progress.standard_streams import write_lines
+from workflows.stages.start import start_with_nodes
 
 if TYPE_CHECKING:
     import argparse
@@ -78,7 +78,7 @@ def convert_dataset(
     """
     check_names(source, destination)
     version = PBIN_VERSIONS[pbin_era] if pbin_era else None
-    executor = make_executor(config)
+    executor = start_with_nodes(config)
     try:
         policy = RetryPolicy(deadline_seconds=config.shard_deadline)
         run_tasks = ordered_runner(executor, name="convert", policy=policy)

@@ -12,12 +12,12 @@ from workflows.commands.options import (
     validated,
     without_megatron_flags,
 )
-from workflows.execution.choice import make_executor
 from workflows.jobs.index import describe_index, run_index
 from workflows.options.index import IndexConfig
 from workflows.options.index_arguments import add_index_arguments
 from workflows.options.index_tokenizer import take_job_tokenizer
 from workflows.progress.standard_streams import write_lines
+from workflows.stages.start import start_with_nodes
 
 if TYPE_CHECKING:
     import argparse
@@ -66,7 +66,7 @@ def read_index_config(options: argparse.Namespace) -> IndexConfig:
 def run(options: argparse.Namespace) -> int:
     """Build or explain index caches, and print a summary."""
     config = read_index_config(options)
-    executor = make_executor(config)
+    executor = start_with_nodes(config)
     try:
         report = run_index(config, executor=executor)
     finally:

@@ -28,7 +28,8 @@ index, an index cache, instruction data, the work folder of a job, or a manifest
 type, sizes, origin, quantiles of the documents' lengths, and the first documents as text.
 
 Tokens are divided by │, and characters that control a terminal are escaped. The tokenizer is the
-one in the manifest, if it is unchanged; without one, ids are shown.
+one in the manifest, if it is unchanged; without one, ids are shown. Tokens of instruction data that
+are trained on are green in a terminal, and in brackets elsewhere.
 
 Exit code 0: readable. 1: damaged; each finding is one line."""
 EXAMPLES = (
@@ -38,7 +39,7 @@ EXAMPLES = (
 )
 WIDTH = 100
 BORDER = "│"
-STYLES = {"border": "2", "name": "1", "escape": "33", "found": "7", "damage": "31"}
+STYLES = {"border": "2", "name": "1", "escape": "33", "found": "7", "learnt": "32", "damage": "31"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -150,6 +151,8 @@ class _Page:
             yield f"    {self._text(excerpt.text)}"
             return
         head += f": {count(excerpt.num_tokens, 'token')}"
+        if excerpt.part is not None:
+            head += f", document {excerpt.part.document:,} of {self._text(excerpt.part.prefix)}"
         if excerpt.source is not None:
             source = excerpt.source
             head += f", {self._text(source.input)}, line {source.line:,}"
@@ -161,16 +164,17 @@ class _Page:
         line, width, place = "…" if excerpt.begin else "", 0, excerpt.begin
         for piece in excerpt.pieces:
             marked = excerpt.marked is not None and excerpt.marked[0] <= place < excerpt.marked[1]
+            learnt = excerpt.mask is not None and any(excerpt.mask[place : place + len(piece.ids)])
             place += len(piece.ids)
             ids = "+".join(map(str, piece.ids))
             text = ids if piece.text is None else f"{ids}:{piece.text}" if self._ids else piece.text
             shown = show_text(text)
-            if marked and not self._colored:
+            if (marked or learnt) and not self._colored:
                 shown = f"[{shown}]"
             if line and width + len(shown) + 1 > WIDTH:
                 yield line
                 line, width = "", 0
-            style = "found" if marked else "escape" if shown != text else None
+            style = "found" if marked else "learnt" if learnt else "escape" if shown != text else None
             line += self._styled(shown, style) + self._styled(BORDER, "border")
             width += len(shown) + 1
             if piece.text is not None and "\n" in piece.text:

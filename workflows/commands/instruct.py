@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from dsindex.amounts import count, format_size, format_speed
 from dsindex.errors import InputError
@@ -11,7 +11,7 @@ from dsindex.instruction.config import InstructionConfig, check_config
 from dsindex.yaml_file import option_names, read_yaml
 from workflows.commands.options import UsageError, add_input_arguments, add_record_arguments, name_lists, validated
 from workflows.jobs.instruct import run_instruct
-from workflows.options.instruct import InstructConfig
+from workflows.options.instruct import ExportKind, InstructConfig
 from workflows.progress.choice import make_reporter
 from workflows.progress.json_lines import write_summary
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from workflows.jobs.instruct import BuiltSplit, InstructReport
+    from workflows.jobs.instruct_exports import MadeExport
 
 DESCRIPTION = """\
 Turn conversations into instruction-tuning data: P_text_document (tokens) and P_loss_mask (uint8, 1 = trainable),
@@ -28,7 +29,7 @@ With --split each is made per split: P_train_text_document, and so on.
 
 CONFIG says how records become prompts and which of their text is trained on (special_tokens, message_construction,
 loss_masking_jq_patterns, or a chat template). The options below can also be set in its section `job`, with
-underscores for dashes; flags override it. Tasks run in processes, unless --executor says otherwise.
+underscores for dashes; flags override it. Tasks run in processes if there is much text, unless --executor says so.
 
 Run the same command again to continue an interrupted job."""
 EXAMPLES = (
@@ -48,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--output-prefix", metavar="P", help="outputs are named P_text_document.*, P_loss_mask.*, …")
     data.add_argument("--tokenizer-model", metavar="PATH", help="a tokenizer.json, or a folder with one")
     data.add_argument(
+        "--engine",
+        choices=["auto", "gigatoken", "reference", "tokenizers"],
+        help="the library that encodes; auto is gigatoken where it returns the same tokens and masks, else the "
+        "reference (default: auto)",
+    )
+    data.add_argument(
         "--seq-length",
         type=int,
         metavar="L",
@@ -57,6 +64,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--split", metavar="A,B,C", help="shares of train, valid and test, by a hash of each conversation's content"
     )
     data.add_argument("--split-seed", type=int, metavar="N", help="seed of the split (default: 1234)")
+    data.add_argument(
+        "--export",
+        action="extend",
+        nargs="+",
+        choices=get_args(ExportKind),
+        metavar="KIND",
+        help="also write a folder for other trainers: hf (Parquet with labels), hf-disk (the same, saved by "
+        "datasets), bridge (packed Parquet of Megatron-Bridge and NeMo), sft (JSON lines for Megatron's --sft)",
+    )
     add_record_arguments(parser, largest_shard="8MiB")
 
 
@@ -73,6 +89,14 @@ def run(options: argparse.Namespace) -> int:
         outputs=[
             {"prefix": split.prefix, "documents": split.statistics.conversations, "tokens": split.statistics.tokens}
             for split in report.splits
+        ],
+        exports=[
+            {
+                "path": export.path,
+                "kind": export.kind,
+                "rows": sum(split.rows for split in export.content.splits.values()),
+            }
+            for export in report.exports
         ],
     )
     return 0
@@ -129,7 +153,9 @@ def describe_instruct(report: InstructReport) -> str:
     counts = report.counts
     lines = []
     if report.already_complete:
-        lines.append("already complete: the same plan was carried out before, nothing was done")
+        is_idle = all(export.already_complete for export in report.exports)
+        done = "nothing was done" if is_idle else "only exports were made"
+        lines.append(f"already complete: the same plan was carried out before, {done}")
     else:
         lines.append(
             f"done in {report.seconds:.1f} s: {format_size(report.input_bytes)} of input, "
@@ -146,7 +172,19 @@ def describe_instruct(report: InstructReport) -> str:
     lines += report.input_notes
     for split in report.splits:
         lines += _describe_split(split)
+    for export in report.exports:
+        lines += _describe_export(export)
     return "\n".join(lines) + "\n"
+
+
+def _describe_export(export: MadeExport) -> list[str]:
+    was_there = ", already complete" if export.already_complete else ""
+    lines = [f"{export.path}/: export {export.kind}{was_there}"]
+    for name, split in export.content.splits.items():
+        learnt = "" if split.targets is None else f", {split.tokens:,} tokens, {split.targets:,} targets"
+        left_out = f", {split.left_out:,} left out, which it would misread" if split.left_out else ""
+        lines.append(f"  {name}: {count(split.rows, 'row')}{learnt}{left_out}")
+    return lines
 
 
 def _describe_split(split: BuiltSplit) -> list[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError
 from dsindex.formats.raw_index import raw_index_path
+from dsindex.objects.urls import ObjectUrl, is_url
 from dsindex.text.hub import can_be_name
 from dsindex.yaml_file import read_yaml
 from workflows.commands import build, convert, index, instruct, pack, repair, verify
@@ -80,10 +81,25 @@ def check_command(command: str, options: argparse.Namespace, *, shipped: Collect
                 raise UsageError(_relative(name, path, is_output=True))
     for name in INPUTS:
         for path in _paths(given, name):
-            is_there = os.path.isabs(path) or path.split("/")[0] in shipped
+            _refuse_query(name, path)
+            is_there = os.path.isabs(path) or is_url(path) or path.split("/")[0] in shipped
             is_name = name == "tokenizer_model" and can_be_name(path) and not os.path.exists(path)
             if not is_there and not is_name:
                 raise UsageError(_relative(name, path, is_output=False))
+
+
+def _refuse_query(name: str, path: str) -> None:
+    """Refuse a signed address, which would be logged with the job's command.
+
+    Raises:
+        UsageError: Naming it.
+    """
+    if isinstance(path, ObjectUrl) and path.query:
+        msg = (
+            f"--{name}: expected addresses without a query on the command line of a job, which is logged, got "
+            f"one for {path}; put it into a list, and name that with --input-list"
+        )
+        raise UsageError(msg)
 
 
 def _relative(name: str, path: str, *, is_output: bool) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count
 from dsindex.mixing.amounts import show_epochs, show_percent
-from workflows.commands.options import read_config
+from workflows.commands.options import add_config_argument, read_config
 from workflows.jobs.mix import MixReport, run_mix
 from workflows.options.mix import MixConfig, add_mix_arguments
 from workflows.progress.standard_streams import write_json, write_lines
@@ -40,6 +40,7 @@ _HEADINGS = ("dataset", "tokens", "of all", "weight", "drawn", "of drawn", "epoc
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex mix`."""
     add_mix_arguments(parser)
+    add_config_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -84,6 +85,7 @@ def as_json(report: MixReport) -> dict[str, Any]:
         "warnings": list(report.warnings),
         "caches": [
             {
+                "split": blend.split,
                 "description": blend.description,
                 "num_samples": list(blend.num_samples),
                 "sequence_length": blend.sequence_length,
@@ -166,11 +168,10 @@ def _iteration(report: MixReport, tokens: int) -> int:
 def _describe_drawn(report: MixReport, blend: DrawnBlend) -> Iterator[str]:
     size = sum(blend.num_samples)
     yield f"{blend.description}: draws {'something else' if blend.findings else 'what is intended'}"
-    for source, num, share in zip(report.mixture.sources, blend.num_samples, blend.shares, strict=True):
+    epoch = {source.prefix: source.tokens for source in report.mixture.sources} if blend.split == "train" else {}
+    for prefix, num, share in zip(blend.prefixes, blend.num_samples, blend.shares, strict=True):
         tokens = num * blend.sequence_length
-        yield (
-            f"  {source.prefix}: {num:,} of {count(size, 'sample')}, {show_percent(share)}; "
-            f"{tokens:,} tokens, {show_epochs(tokens / source.tokens)} epochs"
-        )
+        epochs = f", {show_epochs(tokens / epoch[prefix])} epochs" if prefix in epoch else ""
+        yield f"  {prefix}: {num:,} of {count(size, 'sample')}, {show_percent(share)}; {tokens:,} tokens{epochs}"
     for finding in blend.findings:
         yield f"  FOUND: {finding}"

@@ -71,8 +71,14 @@ def add_input_arguments(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         metavar="PATH",
         help="files, patterns or folders, in the order of the output: JSONL, compressed or not, Parquet, Arrow or CSV; "
-        "- is standard input",
+        "here or in object stores (s3://, gs://, az://, https://); - is standard input",
     )
+    group.add_argument(
+        "--endpoint-url",
+        metavar="URL",
+        help="server of s3:// inputs, such as MinIO's (default: AWS_ENDPOINT_URL, or Amazon's own)",
+    )
+    group.add_argument("--region", metavar="NAME", help="region of s3:// inputs (default: AWS_REGION, or us-east-1)")
     group.add_argument(
         "--input-list",
         nargs="+",
@@ -195,7 +201,7 @@ def read_options(options: argparse.Namespace) -> dict[str, Any]:
 
 def name_lists(options: dict[str, Any]) -> dict[str, Any]:
     """Return options with a list of one text where an option that takes a list has a text."""
-    for name in ("input", "input_list", "json_keys", "repeat"):
+    for name in ("input", "input_list", "json_keys", "repeat", "export"):
         if isinstance(options.get(name), str):
             options[name] = [options[name]]
     return options

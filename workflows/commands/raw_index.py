@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from dsindex.amounts import count
 from dsindex.formats.raw_index import create_raw_index
 from workflows.commands.options import add_executor_arguments, read_config
-from workflows.execution.choice import make_executor
 from workflows.execution.dispatch import RetryPolicy
 from workflows.execution.ordered import ordered_runner
 from workflows.options.config import ExecutorConfig
 from workflows.progress.standard_streams import write_lines
+from workflows.stages.start import start_with_nodes
 
 if TYPE_CHECKING:
     import argparse
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Index one file and print its line counts."""
     config = read_config(options, ExecutorConfig, beside=("file", "output", "drop_faulty_entries"))
-    executor = make_executor(config)
+    executor = start_with_nodes(config)
     try:
         account = create_raw_index(
             options.file,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from dsindex.amounts import count
 from dsindex.errors import InputError
@@ -17,8 +17,8 @@ from workflows.verification.traced_text import TracedTexts
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
-    from dsindex.tracing.origins import SourceLine
     from workflows.jobs.trace import BackwardReport, ForwardReport, ShownPart, TracedDocument
 
 DESCRIPTION = """\
@@ -34,6 +34,8 @@ EXAMPLES = (
     "dsindex trace out/cache --line docs.jsonl:180",
 )
 DEFAULT_SHOWN_TOKENS = 32
+
+Report = TypeVar("Report", "ForwardReport", "BackwardReport")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,14 +83,14 @@ def run(options: argparse.Namespace) -> int:
     if numbers is not None:
         shown = DEFAULT_SHOWN_TOKENS if options.text_tokens is None else options.text_tokens
         forward = trace_forward(samples, numbers, texts=texts, batches=batches, shown_tokens=shown)
-        _print(options, asdict(forward), describe_forward(forward))
+        _print(options, forward, describe_forward)
         return 0
     if document is not None:
         prefix, number = document
         backward = trace_document(samples, number, prefix=prefix or None, batches=batches, texts=texts)
     elif line is not None:
         backward = trace_line(samples, line[0], line[1], batches=batches, texts=texts)
-    _print(options, asdict(backward), describe_backward(backward))
+    _print(options, backward, describe_backward)
     return 0
 
 
@@ -144,7 +146,7 @@ def describe_backward(report: BackwardReport) -> str:
 
 
 def _describe_part(part: ShownPart) -> list[str]:
-    line = f"  {part.prefix}, document {part.document}, tokens {part.begin}:{part.end}{_describe_source(part.source)}"
+    line = f"  {part.prefix}, document {part.document}, tokens {part.begin}:{part.end}{_describe_origin(part)}"
     more = "…" if part.end - part.begin > len(part.tokens) else ""
     if not part.tokens:
         return [line]
@@ -159,7 +161,7 @@ def _describe_part(part: ShownPart) -> list[str]:
 def _describe_document(document: TracedDocument, num_samples: int) -> list[str]:
     head = (
         f"{document.prefix}, document {document.document}: {count(document.num_tokens, 'token')}"
-        f"{_describe_source(document.source)}"
+        f"{_describe_origin(document)}"
     )
     if not document.occurrences:
         return [head, f"  in none of the {count(num_samples, 'sample')}"]
@@ -172,8 +174,9 @@ def _describe_document(document: TracedDocument, num_samples: int) -> list[str]:
     ]
 
 
-def _describe_source(source: SourceLine | None) -> str:
-    return "" if source is None else f", from {source.path}, line {source.line}"
+def _describe_origin(of: ShownPart | TracedDocument) -> str:
+    part = "" if of.part is None else f", document {of.part.document} of {of.part.prefix}"
+    return part if of.source is None else f"{part}, from {of.source.path}, line {of.source.line}"
 
 
 def _place(step: int | None, rank: int | None) -> str:
@@ -189,8 +192,8 @@ def _parse_place(given: str, flag: str, form: str) -> tuple[str, int]:
     return name, int(number)
 
 
-def _print(options: argparse.Namespace, report: dict[str, object], text: str) -> None:
+def _print(options: argparse.Namespace, report: Report, describe: Callable[[Report], str]) -> None:
     if options.json:
-        write_json(sys.stdout, report)
+        write_json(sys.stdout, asdict(report))
     else:
-        write_lines(text)
+        write_lines(describe(report))

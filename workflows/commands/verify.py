@@ -8,12 +8,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
+from dsindex.exports.reading import export_folder_of
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
 from workflows.jobs.verify import VerifyConfig, run_verify
 from workflows.jobs.verify_pbin import run_pbin_verify
 from workflows.options.pack import PBIN_SUFFIX
 from workflows.progress.choice import make_reporter
 from workflows.progress.standard_streams import write_json, write_lines
+from workflows.verification.exports import verify_export
 
 if TYPE_CHECKING:
     import argparse
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Prove that a dataset is intact: sizes, and the structure and every entry of its .idx, or of a .pbin
 of any version. If it has a manifest, also digests, token ids, EOD at the end of every document,
-record counts and provenance. A path that ends in .pbin is a .pbin.
+record counts and provenance. A path that ends in .pbin is a .pbin; the folder of an export of
+`dsindex instruct` is one as well.
 
 --cache checks index caches against the data: that descriptions, names and arrays agree, and that
 every sample has the right tokens. --against-source reads and tokenizes the inputs again, and names
@@ -89,6 +92,10 @@ def check_options(prefixes: Sequence[str], config: VerifyConfig) -> None:
     if "sample" in config.model_fields_set and not config.against_source:
         msg = "--sample needs --against-source: it is the share of documents to compare with the source"
         raise UsageError(msg)
+    exports = [prefix for prefix in prefixes if os.path.isdir(prefix) and export_folder_of(prefix) is not None]
+    if exports and (config.cache is not None or config.against_source):
+        msg = f"--cache and --against-source are for datasets, not for the export {exports[0]}; leave one of them out"
+        raise UsageError(msg)
     packed = [prefix for prefix in prefixes if prefix.endswith(PBIN_SUFFIX)]
     if packed and config.cache is not None:
         msg = f"--cache checks Megatron's index caches, which {packed[0]} cannot have; leave one of them out"
@@ -96,9 +103,11 @@ def check_options(prefixes: Sequence[str], config: VerifyConfig) -> None:
 
 
 def verify_dataset(given: str, config: VerifyConfig, *, reporter: Reporter) -> VerifyReport:
-    """Verify one dataset: a `.pbin`, or an MMIDIDX pair by its prefix or one of its files."""
+    """Verify one dataset: a `.pbin`, the folder of an export, or an MMIDIDX pair by its prefix or one of its files."""
     if given.endswith(PBIN_SUFFIX):
         return run_pbin_verify(given, config, reporter=reporter)
+    if os.path.isdir(given) and export_folder_of(given) is not None:
+        return verify_export(given, reporter=reporter)
     return run_verify(as_prefix(given), config, reporter=reporter)
 
 

@@ -13,6 +13,8 @@ KERNEL_MODULES = (
     "indices/mersenne.py",
     "indices/sample.py",
     "instruction/best_fit.py",
+    "kernels/characters.py",
+    "kernels/json_reader.py",
     "kernels/json_scanner.py",
     "kernels/sample_assembly.py",
     "kernels/tokens.py",

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsindex.dtypes import dtype_for_vocabulary
+from dsindex.objects.requests import RequestCounts, all_requests
 from dsindex.shards.tokenize import ShardSettings
 from workflows.jobs.frame import Job, JobOutcome, Made, run_job
 from workflows.options.config import work_folder_path
@@ -83,6 +84,8 @@ class BuildReport:
     """Sentences about inputs that are repeated or were left out."""
     indices: tuple[IndexReport, ...]
     """One per dataset if index options were given; otherwise empty."""
+    requests: RequestCounts
+    """The requests to object stores."""
 
 
 def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, Any] | None = None) -> BuildReport:
@@ -109,6 +112,7 @@ class _Build:
     """The parts of a build that other kinds of job do not have."""
 
     def __init__(self, config: BuildConfig, reporter: Reporter, index: Mapping[str, Any] | None) -> None:
+        self._requests_before = all_requests()
         self._index_configs = _index_configs(config, index)
         self._indices: tuple[IndexReport, ...] = ()
         self._reporter = reporter
@@ -326,6 +330,7 @@ class _Build:
             engine=self._source.engine.name if self._config.token_ids is None else "token ids as given",
             input_notes=self._source.notes,
             indices=self._indices,
+            requests=all_requests().since(self._requests_before),
         )
 
     def _conclude(self, executor: Executor) -> None:

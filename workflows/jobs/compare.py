@@ -8,17 +8,22 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from dsindex.comparing import compare_datasets, num_documents, read_document
+from dsindex.comparing.datasets import compare_datasets
+from dsindex.comparing.documents import num_documents, read_document
+from dsindex.comparing.instruction import compare_masks
 from dsindex.datasets.decoding import decode_tokens
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.pbin import PbinDocuments
 from dsindex.errors import DsindexError, FormatError, InputError
-from dsindex.shards.provenance import read_source
 from dsindex.text.tokenizer import load_tokenizer
+from dsindex.tracing.merged import find_document_origins
 from workflows.state.manifest import read_manifest
 
 if TYPE_CHECKING:
-    from dsindex.comparing import Comparison, Dataset
+    from dsindex.comparing.datasets import Comparison
+    from dsindex.comparing.documents import Dataset
+    from dsindex.comparing.instruction import MaskComparison
     from workflows.progress.reporter import Reporter
     from workflows.state.manifest import Content
 
@@ -67,18 +72,22 @@ class CompareReport:
     """Whether the documents that differ have the same text; None if that is not known."""
     settings: tuple[tuple[str, str, str], ...]
     """Names of what the manifests differ in, with both values."""
+    masks: MaskComparison | None = None
+    """Of instruction data."""
+    mask_sources: tuple[str | None, str | None] = (None, None)
+    """Input and line of the first document whose mask differs."""
 
     @property
     def is_same(self) -> bool:
         """Whether the datasets are the same."""
-        return self.comparison.is_same
+        return self.comparison.is_same and (self.masks is None or self.masks.is_same)
 
 
 def run_compare(first: str, second: str, *, tokenizer: str | None, reporter: Reporter) -> CompareReport:
     """Compare two datasets.
 
     Args:
-        first: A prefix, one of the files of an MMIDIDX pair, or a `.pbin`.
+        first: A prefix, also of instruction data, one of the files of an MMIDIDX pair, or a `.pbin`.
         second: The same of the other.
         tokenizer: Path or name of the tokenizer that shows texts; None: the one in each manifest.
         reporter: Shows progress.
@@ -90,7 +99,10 @@ def run_compare(first: str, second: str, *, tokenizer: str | None, reporter: Rep
     """
     if tokenizer is not None:
         load_tokenizer(tokenizer)  # before the long work
-    paths = _path_of(first), _path_of(second)
+    prefixes = _instruction_prefixes(first, second)
+    paths = (
+        (_path_of(first), _path_of(second)) if prefixes is None else tuple(f"{each}{TEXT_SUFFIX}" for each in prefixes)
+    )
     one, other = (_open(path) for path in paths)
     reporter.stage("compare", total=num_documents(one), unit="documents")
     done = 0
@@ -116,7 +128,11 @@ def run_compare(first: str, second: str, *, tokenizer: str | None, reporter: Rep
             _excerpt(sides[1], other, numbers[1], token + shifts[1], tokenizer),
         )
         same_text = _have_same_text(sides, (one, other), numbers, comparison, tokenizer)
+    masks = None if prefixes is None else compare_masks(*prefixes)
+    numbers = (None, None) if masks is None or masks.difference is None else masks.difference.documents
     return CompareReport(
+        masks=masks,
+        mask_sources=(_find_source(sides[0], numbers[0]), _find_source(sides[1], numbers[1])),
         sides=sides,
         comparison=comparison,
         excerpts=excerpts,
@@ -128,6 +144,27 @@ def run_compare(first: str, second: str, *, tokenizer: str | None, reporter: Rep
 def _path_of(given: str) -> str:
     stem, suffix = os.path.splitext(given)
     return stem if suffix in {".bin", ".idx"} else given
+
+
+def _instruction_prefixes(first: str, second: str) -> tuple[str, str] | None:
+    """Return the prefixes of instruction data; None if neither is.
+
+    Raises:
+        InputError: If only one of them is.
+    """
+    found = _is_instruction(first), _is_instruction(second)
+    if found[0] != found[1]:
+        given, other = (first, second) if found[0] else (second, first)
+        msg = (
+            f"{other}: expected the prefix of instruction data to compare with {given}, got something else; to compare "
+            f"tokens alone, give {given}{TEXT_SUFFIX}"
+        )
+        raise InputError(msg)
+    return (first, second) if found[0] else None
+
+
+def _is_instruction(prefix: str) -> bool:
+    return all(os.path.isfile(f"{prefix}{suffix}.idx") for suffix in (TEXT_SUFFIX, MASK_SUFFIX))
 
 
 def _open(path: str) -> Dataset:
@@ -177,16 +214,15 @@ def _excerpt(side: Side, dataset: Dataset, number: int | None, token: int, token
     )
 
 
-def _find_source(side: Side, number: int) -> str | None:
+def _find_source(side: Side, number: int | None) -> str | None:
     """Return the input and the line of a document."""
-    path = f"{side.path.removesuffix(PBIN_SUFFIX)}.provenance.parquet"
-    if side.content is None or not os.path.exists(path):
+    if number is None or side.content is None:
         return None
     try:
-        source = read_source(path, number)
-        return f"{side.content.inputs[source.input].path}, line {source.line:,}"
-    except (DsindexError, IndexError):
+        [origin], _ = find_document_origins(side.path.removesuffix(PBIN_SUFFIX), side.num_documents, [number])
+    except FormatError:
         return None  # a damaged file, which `dsindex verify` names, does not matter for the tokens
+    return None if origin.source is None else f"{origin.source.path}, line {origin.source.line:,}"
 
 
 def _decode(side: Side, tokens: object, tokenizer: str | None) -> str | None:

@@ -88,6 +88,8 @@ class Job:
     """Whether tasks run Python code, so that threads would not help."""
     engine: Engine | None = None
     """The engine, if the job encodes."""
+    tokenizer_path: str | None = None
+    """Where the tokenizer is, if it is not an option of the job."""
     notes: tuple[str, ...] = ()
     """Sentences to say before the work begins."""
     require_same_inputs: Callable[[Sequence[Manifest]], None] | None = None
@@ -148,11 +150,12 @@ def run_job(job: Job, *, reporter: Reporter) -> JobOutcome:
             finished = _find_finished(job)  # another driver may have finished meanwhile
             if finished is None:
                 return _run(job, folder, reporter, began)
-    else:
-        _tidy_up(job)
-    if job.conclude is not None:
-        with contextlib.closing(make_executor(job.config)) as executor:
-            job.conclude(executor)
+    try:
+        if job.conclude is not None:
+            with contextlib.closing(make_executor(job.config)) as executor:
+                job.conclude(executor)
+    finally:
+        _tidy_up(job)  # at the end, as the work folder has standard input
     return JobOutcome(
         contents=tuple(manifest.content for manifest in finished),
         run=finished[0].run,
@@ -317,7 +320,7 @@ def _make_and_publish(job: Job, work: Work, standings: Sequence[Standing], began
 
 def _tokenizer_path(job: Job) -> str | None:
     """Return the path of a job's tokenizer; None if it has none, a name in the hub, or a path that is not UTF-8."""
-    path = getattr(job.config, "tokenizer_model", None)
+    path = getattr(job.config, "tokenizer_model", job.tokenizer_path)
     if not isinstance(path, str) or not os.path.exists(path):
         return None
     return None if any("\udc80" <= character <= "\udcff" for character in os.path.abspath(path)) else path

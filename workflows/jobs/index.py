@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsindex.amounts import count
+from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.errors import InputError, OutputError
 from dsindex.indices.cache import (
     read_description,
@@ -39,7 +40,7 @@ from workflows.jobs.index_sources import sources, with_given_paths
 from workflows.jobs.index_start_up import explain_sequences, find_type_faults, write_sequences
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.indices.needed_caches import CacheSettings
     from workflows.execution.calls import Executor
@@ -103,7 +104,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
     return IndexReport(
         tasks=tuple(tasks),
         results=tuple(results),
-        notes=tuple(notes),
+        notes=(*notes, *_masked(counts)),
         findings=findings,
         seconds=time.monotonic() - began,
     )
@@ -113,6 +114,17 @@ def _prefixes_of_job(config: IndexConfig, counts: Counts) -> dict[str, str]:
     """Return the prefixes as the job types them → those on this machine."""
     as_typed = job_paths(config, list(counts))
     return {as_typed(prefix): prefix for prefix in counts}
+
+
+def _masked(prefixes: Iterable[str]) -> Iterator[str]:
+    """Yield a note for each dataset whose loss mask a pre-training job would not read."""
+    for prefix in prefixes:
+        stem = prefix.removesuffix(TEXT_SUFFIX)
+        if stem != prefix and os.path.isfile(f"{stem}{MASK_SUFFIX}.idx"):
+            yield (
+                f"{prefix} is instruction data: a job that reads it as --data-path learns all its tokens, as it does "
+                f"not read {os.path.basename(stem)}{MASK_SUFFIX}; for the mask, see the exports of `dsindex instruct`"
+            )
 
 
 def count_all(config: IndexConfig, settings: CacheSettings, executor: Executor) -> Counts:

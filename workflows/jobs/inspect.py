@@ -18,10 +18,13 @@ from dsindex.text.references import reference_of
 from workflows.execution.cpus import available_cpus
 from workflows.jobs.inspect_caches import look_at_cache
 from workflows.jobs.inspect_excerpts import Excerpt, Excerpts
+from workflows.jobs.inspect_exports import look_at_export
 from workflows.jobs.inspect_origin import Origin, find_origin
-from workflows.jobs.inspect_others import look_at_lines, look_at_loss_masks, look_at_work_folder
+from workflows.jobs.inspect_others import look_at_lines, look_at_loss_masks, look_at_work_folder, open_loss_masks
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from dsindex.inspection.kinds import Subject
     from dsindex.inspection.lengths import LengthSummary
 
@@ -88,12 +91,15 @@ def run_inspect(path: str, options: InspectOptions) -> Inspection:
         elif subject.kind == "pbin":
             _look_at_packed(seen, options)
         elif subject.kind == "instruction data":
-            _look_at_indexed(seen, f"{subject.path}_text_document", options)
+            masks = open_loss_masks(subject.path)
+            _look_at_indexed(seen, f"{subject.path}_text_document", options, masks=masks)
             look_at_loss_masks(seen.facts, seen.findings, subject.path)
         elif subject.kind == "index cache":
             _look_at_cache(seen, options)
         elif subject.kind == "raw index":
             look_at_lines(seen.facts, seen.excerpts, subject.path, line=options.document, cut=options.max_tokens)
+        elif subject.kind == "export":
+            look_at_export(seen.facts, seen.findings, subject.path)
         else:
             seen.facts |= look_at_work_folder(subject.path)
     except IndexError as error:
@@ -115,6 +121,7 @@ def _refuse_foreign(subject: Subject, options: InspectOptions) -> None:
         "pbin": {"document", "find"},
         "raw index": {"document"},
         "index cache": {"sample", "split", "data_path"},
+        "export": set(),
         "work folder": set(),
     }[subject.kind]
     for name in ("document", "sequence", "sample", "find", "split", "data_path"):
@@ -125,7 +132,9 @@ def _refuse_foreign(subject: Subject, options: InspectOptions) -> None:
             raise InputError(msg)
 
 
-def _look_at_indexed(seen: Inspection, prefix: str, options: InspectOptions) -> None:
+def _look_at_indexed(
+    seen: Inspection, prefix: str, options: InspectOptions, *, masks: NDArray[Any] | None = None
+) -> None:
     seen.facts["files"] = size_of([f"{prefix}.bin", f"{prefix}.idx"])
     origin = find_origin(prefix, options.tokenizer_model)
     is_whole = True
@@ -146,7 +155,7 @@ def _look_at_indexed(seen: Inspection, prefix: str, options: InspectOptions) -> 
     seen.facts |= {"sequences": store.num_sequences, "tokens": len(store.tokens)}
     if store.dataset.sequence_modes is not None:
         seen.facts["modes"] = "each sequence has a mode"
-    _look_at_tokens(seen, store, origin, options, is_whole=is_whole)
+    _look_at_tokens(seen, store, origin, options, is_whole=is_whole, masks=masks)
 
 
 def _look_at_packed(seen: Inspection, options: InspectOptions) -> None:
@@ -164,12 +173,18 @@ def _look_at_packed(seen: Inspection, options: InspectOptions) -> None:
 
 
 def _look_at_tokens(
-    seen: Inspection, store: IndexedStore | PackedStore, origin: Origin, options: InspectOptions, *, is_whole: bool
+    seen: Inspection,
+    store: IndexedStore | PackedStore,
+    origin: Origin,
+    options: InspectOptions,
+    *,
+    is_whole: bool,
+    masks: NDArray[Any] | None = None,
 ) -> None:
     _tell_origin(seen, origin)
     if not _agrees(seen, store, origin):
         origin = origin.without_provenance()
-    excerpts = Excerpts(store, origin, options.max_tokens)
+    excerpts = Excerpts(store, origin, options.max_tokens, masks=masks)
     if options.document is not None:
         seen.excerpts.append(excerpts.document(options.document))
     elif options.sequence is not None and isinstance(store, IndexedStore):

@@ -64,6 +64,7 @@ class CacheView:
                 pieces=tuple(pieces_of(shown, origin.tokenizer, before=before)),
                 document=document,
                 source=origin.source_of(document),
+                part=origin.part_of(document),
             )
             excerpts.append(excerpt)
         return excerpts

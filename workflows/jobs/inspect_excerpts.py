@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsindex.errors import FormatError
 from dsindex.inspection.borders import Piece, cut_pieces
 from dsindex.inspection.stores import IndexedStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
     from dsindex.inspection.finding import Match
     from dsindex.inspection.stores import PackedStore
     from dsindex.text.tokenizer import Tokenizer
+    from dsindex.tracing.merged import PartDocument
     from workflows.jobs.inspect_origin import DocumentSource, Origin
+
+Found = TypeVar("Found")
 
 FIRST_TOKENS = 64
 """Tokens shown of each document in an overview."""
@@ -40,6 +45,10 @@ class Excerpt:
     """The tokens of a match: the first, and one past the last, counted as `begin`."""
     document: int | None = None
     source: DocumentSource | None = None
+    part: PartDocument | None = None
+    """The document in the dataset that was merged into this one."""
+    mask: tuple[int, ...] | None = None
+    """Of instruction data: 1 for each token shown that is trainable, else 0."""
     text: str | None = None
     """The line of a raw index, instead of tokens."""
 
@@ -50,12 +59,27 @@ class Excerpt:
 
 
 class Excerpts:
-    """Takes excerpts from one dataset."""
+    """Takes excerpts from one dataset.
 
-    def __init__(self, store: IndexedStore | PackedStore, origin: Origin, max_tokens: int | None) -> None:
+    Args:
+        store: Its tokens.
+        origin: Its manifest, tokenizer and provenance.
+        max_tokens: Tokens shown of a document; None for a default.
+        masks: The loss mask of each token, for instruction data.
+    """
+
+    def __init__(
+        self,
+        store: IndexedStore | PackedStore,
+        origin: Origin,
+        max_tokens: int | None,
+        *,
+        masks: NDArray[Any] | None = None,
+    ) -> None:
         self._store = store
         self._origin = origin
         self._max_tokens = max_tokens
+        self._masks = masks
         self.findings: list[str] = []
         """Sentences about provenance that cannot be read."""
 
@@ -101,6 +125,7 @@ class Excerpts:
             marked=(match.position, match.position + length),
             document=match.document,
             source=self._source(match.document),
+            part=self._part(match.document),
         )
 
     def _excerpt(self, title: str, document: int, begin: int, end: int, *, first_only: bool = False) -> Excerpt:
@@ -117,6 +142,8 @@ class Excerpts:
             ),
             document=document,
             source=self._source(document),
+            part=self._part(document),
+            mask=self._mask(begin, min(end, begin + shown)),
         )
 
     def _pieces(self, begin: int, end: int, first: int) -> list[Piece]:
@@ -128,9 +155,20 @@ class Excerpts:
             before=tokens[max(begin - BEFORE, first) : begin].tolist(),
         )
 
+    def _mask(self, begin: int, end: int) -> tuple[int, ...] | None:
+        if self._masks is None or len(self._masks) != len(self._store.tokens):
+            return None
+        return tuple(int(value != 0) for value in self._masks[begin:end].tolist())
+
     def _source(self, document: int) -> DocumentSource | None:
+        return self._look_up(self._origin.source_of, document)
+
+    def _part(self, document: int) -> PartDocument | None:
+        return self._look_up(self._origin.part_of, document)
+
+    def _look_up(self, find: Callable[[int], Found | None], document: int) -> Found | None:
         try:
-            return self._origin.source_of(document)
+            return find(document)
         except FormatError as error:
             if str(error) not in self.findings:
                 self.findings.append(str(error))

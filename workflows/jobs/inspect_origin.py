@@ -6,22 +6,22 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from dsindex.errors import DsindexError, FormatError, TokenizerError
+from dsindex.errors import DsindexError, FormatError
+from dsindex.readable import input_status, is_there
 from dsindex.shards.provenance import read_source
 from dsindex.shards.tokenize import fingerprint_input
-from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer
+from dsindex.text.recorded_tokenizer import find_tokenizer
+from dsindex.text.tokenizer import load_tokenizer
+from dsindex.tracing.merged import PartDocument, find_parts, part_number
 from workflows.state.manifest import read_manifest
 from workflows.state.publishing import PROVENANCE_SUFFIX
+from workflows.verification.recorded_tokenizer import name_tokenizer
 
 if TYPE_CHECKING:
     from dsindex.text.tokenizer import Tokenizer
-    from workflows.state.manifest import Content, Manifest, RecordedTokenizer
+    from workflows.state.manifest import Content, Manifest
 
 SHOWN_INPUTS = 3
-LEVELS_ABOVE = 3
-"""Folders above the dataset and its inputs in which a tokenizer of the recorded name and hash is looked for."""
 GIVE_TOKENIZER = "to see text, give the tokenizer with --tokenizer-model"
 
 
@@ -47,6 +47,8 @@ class Origin:
     manifest: Manifest | None = None
     tokenizer: Tokenizer | None = None
     has_provenance: bool = False
+    has_parts: bool = False
+    """Whether it was merged from datasets, which may have provenance."""
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
@@ -58,7 +60,21 @@ class Origin:
 
     def without_provenance(self) -> Origin:
         """Return the same origin without the lines of documents."""
-        return replace(self, has_provenance=False)
+        return replace(self, has_provenance=False, has_parts=False)
+
+    def part_of(self, document: int) -> PartDocument | None:
+        """Return the document in the dataset that was merged into this one; None if it was not merged.
+
+        Raises:
+            FormatError: If a manifest is damaged.
+        """
+        if not self.has_parts or self.manifest is None:
+            return None
+        parts = find_parts(self.prefix, self.manifest.content.documents)
+        part = parts[part_number(parts, document)]
+        if part.is_whole:
+            return None
+        return PartDocument(prefix=part.prefix, document=document - part.first_document)
 
     def source_of(self, document: int) -> DocumentSource | None:
         """Return the record that a document was made from; None if it is not recorded.
@@ -66,6 +82,9 @@ class Origin:
         Raises:
             FormatError: If the provenance is damaged or belongs to another dataset.
         """
+        part = self.part_of(document)
+        if part is not None:
+            return _origin_of_part(part.prefix).source_of(part.document)
         if not self.has_provenance or self.manifest is None:
             return None
         path = f"{self.prefix}.{PROVENANCE_SUFFIX}"
@@ -101,19 +120,32 @@ def find_origin(prefix: str, tokenizer_model: str | None) -> Origin:
     except FormatError as error:
         given = load_tokenizer(tokenizer_model) if tokenizer_model is not None else None
         return Origin(prefix=prefix, tokenizer=given, findings=[str(error)])
-    recorded = manifest.content.tokenizer if manifest is not None else None
-    folders = _folders_near(prefix, manifest)
-    tokenizer, notes = _choose_tokenizer(recorded, tokenizer_model, folders, manifest)
+    tokenizer, notes = _choose_tokenizer(prefix, manifest, tokenizer_model)
     has_provenance = os.path.isfile(f"{prefix}.{PROVENANCE_SUFFIX}")
-    if manifest is not None and not has_provenance:
+    has_parts = not has_provenance and manifest is not None and _is_merged(manifest)
+    if manifest is not None and not has_provenance and not has_parts:
         notes.append("no provenance: it is not recorded from which line each document comes")
     return Origin(
         prefix=prefix,
         manifest=manifest,
         tokenizer=tokenizer,
         has_provenance=has_provenance,
+        has_parts=has_parts,
         facts={} if manifest is None else _facts(manifest),
         notes=notes,
+    )
+
+
+def _is_merged(manifest: Manifest) -> bool:
+    """Tell whether a dataset was merged from others, as `find_parts` does."""
+    inputs = manifest.content.inputs
+    return manifest.content.account is None and bool(inputs) and all(entry.documents is not None for entry in inputs)
+
+
+def _origin_of_part(prefix: str) -> Origin:
+    """Return the origin of a dataset that was merged, for the lines of its documents."""
+    return Origin(
+        prefix=prefix, manifest=read_manifest(prefix), has_provenance=os.path.isfile(f"{prefix}.{PROVENANCE_SUFFIX}")
     )
 
 
@@ -141,25 +173,10 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
     return facts
 
 
-def _folders_near(prefix: str, manifest: Manifest | None) -> list[str]:
-    """Return where a recorded tokenizer is looked for: here, and above the dataset and its first input."""
-    starts = [os.path.abspath(prefix)]
-    if manifest is not None and manifest.run.plan["inputs"]:
-        starts.append(str(manifest.run.plan["inputs"][0][0]))
-    folders = [""]
-    for start in starts:
-        folder = start
-        for _ in range(LEVELS_ABOVE):
-            folder = os.path.dirname(folder)
-            folders.append(folder)
-    return list(dict.fromkeys(folders))
-
-
-def _choose_tokenizer(
-    recorded: RecordedTokenizer | None, given: str | None, folders: list[str], manifest: Manifest | None
-) -> tuple[Tokenizer | None, list[str]]:
+def _choose_tokenizer(prefix: str, manifest: Manifest | None, given: str | None) -> tuple[Tokenizer | None, list[str]]:
     """Return the tokenizer to decode with, and sentences about it."""
-    if recorded is None:
+    recorded = manifest.content.tokenizer if manifest is not None else None
+    if manifest is None or recorded is None:
         if given is not None:
             return load_tokenizer(given), ["no tokenizer is recorded, so it is unknown whether this is the right one"]
         lacks = (
@@ -168,57 +185,28 @@ def _choose_tokenizer(
             else "no manifest: origin and tokenizer are unknown"
         )
         return None, [f"{lacks}; {GIVE_TOKENIZER}"]
+    named = name_tokenizer(recorded, manifest)
     if given is not None:
-        tokenizer = load_tokenizer(given, options=_options_of(recorded, given=True))
-        is_same = tokenizer.sha256 == recorded.sha256
+        tokenizer = named.load(given, is_given=True)
+        is_same = tokenizer.sha256 == named.sha256
         return tokenizer, [] if is_same else [
             (
                 f"{given} is another tokenizer (sha256 {tokenizer.sha256[:16]}…) than the dataset was made with "
-                f"({recorded.name}, sha256 {recorded.sha256[:16]}…), so the text can be wrong"
+                f"({named.name}, sha256 {named.sha256[:16]}…), so the text can be wrong"
             )
         ]
-    return _find_recorded(recorded, folders, was_at=None if manifest is None else manifest.run.tokenizer_path)
-
-
-def _find_recorded(
-    recorded: RecordedTokenizer, folders: list[str], *, was_at: str | None
-) -> tuple[Tokenizer | None, list[str]]:
-    """Return the tokenizer with the recorded hash, and why there is none."""
-    if recorded.revision is not None:
-        places = [f"{recorded.name}@{recorded.revision}"]
-    elif "vocab_file" in (recorded.options or {}):
-        places = [recorded.name]
-    else:
-        named = [*([] if was_at is None else [was_at]), *(os.path.join(folder, recorded.name) for folder in folders)]
-        places = [place for place in named if os.path.exists(place)]
-    problem = f"the tokenizer {recorded.name} is neither where it was, nor here, nor above the dataset or its inputs"
-    for place in places:
-        try:
-            tokenizer = load_tokenizer(place, options=_options_of(recorded, given=False))
-        except (DsindexError, OSError) as error:
-            problem = f"the tokenizer cannot be read ({error})"
-            continue
-        if tokenizer.sha256 == recorded.sha256:
-            return tokenizer, []
+    found, others = find_tokenizer(named, prefix)
+    if found is not None:
+        return found, []
+    problem = f"the tokenizer {named.name} is neither where it was, nor here, nor above the dataset or its inputs"
+    for other in others[-1:]:
         problem = (
-            f"{place} is not the tokenizer of the dataset: expected sha256 {recorded.sha256[:16]}…, got "
-            f"{tokenizer.sha256[:16]}…"
+            f"the tokenizer cannot be read ({other.error})"
+            if other.sha256 is None
+            else f"{other.place} is not the tokenizer of the dataset: expected sha256 {named.sha256[:16]}…, got "
+            f"{other.sha256[:16]}…"
         )
     return None, [f"{problem}; {GIVE_TOKENIZER}"]
-
-
-def _options_of(recorded: RecordedTokenizer, *, given: bool) -> TokenizerOptions:
-    """Return the recorded options of a tokenizer; a given path takes the place of GPT-2's two files."""
-    options = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in (recorded.options or {}).items()
-        if not (given and name == "vocab_file")
-    }
-    try:
-        return TypeAdapter(TokenizerOptions).validate_python(options)
-    except ValidationError as error:
-        msg = f"{recorded.name}: expected options of a tokenizer in the manifest, got {options}; it is damaged"
-        raise TokenizerError(msg) from error
 
 
 def _problem_of(manifest: Manifest, number: int) -> str | None:
@@ -226,11 +214,13 @@ def _problem_of(manifest: Manifest, number: int) -> str | None:
     recorded = manifest.content.inputs[number]
     path = recorded.path
     absolute = manifest.run.plan["inputs"]
-    if not os.path.isfile(path) and number < len(absolute):
+    if not is_there(path) and number < len(absolute):
         path = absolute[number][0]
     try:
-        if recorded.size_bytes is not None and os.path.getsize(path) != recorded.size_bytes:
-            return f"changed: it had {recorded.size_bytes:,} bytes and has {os.path.getsize(path):,}"
+        status = input_status(path)
+        path = status.path
+        if recorded.size_bytes is not None and status.size_bytes != recorded.size_bytes:
+            return f"changed: it had {recorded.size_bytes:,} bytes and has {status.size_bytes:,}"
         if recorded.fingerprint is not None and fingerprint_input(path) != recorded.fingerprint:
             return "changed: it has the same size and other content"
     except (OSError, DsindexError):

@@ -20,10 +20,13 @@ from dsindex.regular_files import open_file
 from workflows.jobs.inspect_excerpts import Excerpt
 from workflows.progress.progress_file import LARGEST_BYTES, PROGRESS_FILE
 from workflows.state.history import read_history
-from workflows.state.work_folder import LEDGER_FILE
+from workflows.state.lock import owner_is_gone
+from workflows.state.work_folder import LEDGER_FILE, LOCK_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from numpy.typing import NDArray
 
 BLOCK_BYTES = 1 << 22
 FIRST_LINES = 3
@@ -54,6 +57,14 @@ def look_at_lines(
         shown = len(text) if line is not None and cut is None else min(len(text), cut or LINE_CHARACTERS)
         more = f" … {len(text) - shown:,} more characters" if shown < len(text) else ""
         excerpts.append(Excerpt(title=f"line {number:,} of the index", num_tokens=0, text=f"{text[:shown]}{more}"))
+
+
+def open_loss_masks(prefix: str) -> NDArray[Any] | None:
+    """Return the loss mask of each token of instruction data; None if they cannot be read."""
+    try:
+        return IndexedDataset(f"{prefix}{MASK_SUFFIX}").token_columns()[0]
+    except FormatError:
+        return None
 
 
 def look_at_loss_masks(facts: dict[str, Any], findings: list[str], prefix: str) -> None:
@@ -94,6 +105,8 @@ def look_at_work_folder(path: str) -> dict[str, Any]:
     for name in ("output", "state", "started", "updated", "host", "error", "message"):
         if isinstance(progress.get(name), str):
             facts[name] = progress[name]
+    if facts.get("state") == "running" and owner_is_gone(os.path.join(path, LOCK_FILE)):
+        facts["state"] = "running when it ended: its driver is gone"
     stage = progress.get("stage")
     if isinstance(stage, dict):
         facts["stage"] = (

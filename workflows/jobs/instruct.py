@@ -8,7 +8,7 @@ their `.idx` exists, the others are complete.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,12 +17,11 @@ import xxhash
 
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.instruction.block_files import PackingResult, PackingTask, write_packing
+from dsindex.instruction.recipe import make_recipe
 from dsindex.instruction.shards import (
     MASK_DTYPE,
     InstructionSettings,
     encode_shard,
-    make_instruction_encoder,
-    make_recipe,
     split_names,
     split_prefix,
     text_key,
@@ -31,6 +30,7 @@ from dsindex.instruction.statistics import InstructionStatistics
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
 from workflows.jobs.frame import Job, JobOutcome, Made, run_job
+from workflows.jobs.instruct_exports import InstructExports, MadeExport
 from workflows.jobs.instruct_outputs import SplitOutputs
 from workflows.options.config import work_folder_path
 from workflows.options.instruct import as_text_config
@@ -54,6 +54,10 @@ if TYPE_CHECKING:
     from workflows.state.manifest import Content, RecordCounts, RecordedPacking, Run
 
     Results = Sequence[tuple[ShardTask, ShardResult]]
+
+
+THREADS_UP_TO_BYTES = 8 << 20
+"""Text that is encoded in this process: one CPU encodes it in the time that worker processes take to start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,8 @@ class InstructReport:
     run: Run
     input_notes: tuple[str, ...]
     """Sentences about inputs that are repeated or were left out."""
+    exports: tuple[MadeExport, ...] = ()
+    """The folders in formats of other trainers."""
 
 
 def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, reporter: Reporter) -> InstructReport:
@@ -107,8 +113,8 @@ class _Instruct:
         self._config = config
         self._reporter = reporter
         self._work_dir = work_folder_path(config)
-        self._source = open_source(as_text_config(config), append_eod=False, reporter=reporter)
-        tokenizer = self._source.tokenizer
+        source = open_source(as_text_config(config), append_eod=False, reporter=reporter)
+        tokenizer = source.tokenizer
         self._dtype = dtype_for_vocabulary(tokenizer.vocabulary_size)
         self._splits = [
             SplitOutputs(split=split, config=config, work_dir=self._work_dir, dtype=self._dtype)
@@ -117,8 +123,9 @@ class _Instruct:
         self._outputs = [
             Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES) for split in self._splits for prefix in split.prefixes
         ]
-        self._recipe = make_recipe(instruction, tokenizer, config.tokenizer_model)
-        make_instruction_encoder(self._recipe)  # reports wrong tokens, patterns and templates before work begins
+        # Reports wrong tokens, patterns and templates before work begins.
+        self._recipe = make_recipe(instruction, tokenizer, config.tokenizer_model, engine=source.engine)
+        self._source = replace(source, engine=self._recipe.engine)
         self._instruction = orjson.loads(self._recipe.config)
         self._chat_files = xxhash.xxh3_64_hexdigest(
             orjson.dumps([self._recipe.special_tokens, self._recipe.chat_templates])
@@ -137,6 +144,9 @@ class _Instruct:
             split.token_sources(self._plan.plan_id, self._source.text_bytes) for split in self._splits
         ]
 
+        self._exports = InstructExports(
+            config, instruction, splits=self._splits, source=self._source, reporter=reporter
+        )
         self._results: Results = ()
         self._packings: list[PackingResult | None] = []
 
@@ -152,7 +162,8 @@ class _Instruct:
                 for prefix in split.former_packings()
             ),
             input_bytes=source.total_bytes,
-            holds_gil=True,
+            # What starts and loads a process, threads have done before.
+            holds_gil=source.text_bytes > THREADS_UP_TO_BYTES,
             engine=source.engine,
             notes=source.first_notes(),
             require_same_inputs=partial(require_recorded_inputs, source.inputs),
@@ -162,11 +173,13 @@ class _Instruct:
             make=self._make,
             describe=self._describe,
             describe_kept=partial(describe_kept, source, self._work_dir),
+            conclude=self._exports.make if self._exports.are_due else None,
         )
         return self._report(run_job(job, reporter=self._reporter))
 
     def _examine(self) -> None:
-        """Check the disk space."""
+        """Check the exports' folders and the disk space."""
+        self._exports.examine()
         total = self._source.text_bytes
         check_room(
             # No sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed.
@@ -272,4 +285,5 @@ class _Instruct:
             seconds=outcome.seconds,
             run=outcome.run,
             input_notes=self._source.notes,
+            exports=tuple(self._exports.made),
         )

@@ -12,7 +12,7 @@ from dsindex.storage import free_bytes
 from workflows.jobs.frame import Job, Made, run_job
 from workflows.state.identity import Plan
 from workflows.state.inputs import InputFile
-from workflows.state.manifest import Content, RecordedInput, RecordedOptions
+from workflows.state.manifest import Content, RecordedInput, RecordedOptions, RecordedTokenizer, read_manifest
 from workflows.state.outputs import MEGATRON_SUFFIXES, Output
 from workflows.state.publishing import Dataset, Target
 
@@ -53,13 +53,14 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeReport:
     plan = Plan(settings={"output-prefix": prefix}, inputs=inputs)
     target = Target(prefix=prefix, plan_id=plan.plan_id, bound_bytes=sum(part.bin_bytes for part in parts))
     dataset = Dataset(target=target, parts=parts, provenance=None)
+    tokenizer, tokenizer_path = _shared_tokenizer(prefixes, parts)
 
     def make(_: Work) -> Made:
         return Made(groups=((dataset,),), num_shards=len(parts))
 
     def describe(_: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
         _require_unchanged(inputs)
-        return [_content(config, dataset, files[0])]
+        return [_content(config, dataset, files[0], tokenizer)]
 
     job = Job(
         config=config,
@@ -69,6 +70,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeReport:
         examine=lambda: _check_room(prefix, parts),
         make=make,
         describe=describe,
+        tokenizer_path=tokenizer_path,
     )
     outcome = run_job(job, reporter=reporter)
     return _report(config, outcome.contents[0], already_complete=outcome.already_complete)
@@ -82,10 +84,40 @@ def _require_unchanged(inputs: Sequence[InputFile]) -> None:
             raise InputError(msg)
 
 
-def _content(config: MergeConfig, dataset: Dataset, files: dict[str, StoredFile]) -> Content:
+def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> tuple[RecordedTokenizer | None, str | None]:
+    """Return the tokenizer of all datasets and its path; None if one does not name it, or they differ."""
+    shared, path = None, None
+    for prefix, part in zip(prefixes, parts, strict=True):
+        try:
+            manifest = read_manifest(prefix)
+        except FormatError:
+            return None, None
+        if manifest is None or manifest.content.tokenizer is None or not _describes(manifest.content, part):
+            return None, None
+        own = manifest.content.tokenizer
+        if shared is None:
+            shared, path = own, manifest.run.tokenizer_path
+        if own.model_copy(update={"name": shared.name}) != shared:
+            return None, None
+    return shared, path
+
+
+def _describes(content: Content, part: Part) -> bool:
+    """Tell whether a manifest is that of a dataset, and not of one that was there before."""
+    header = part.header
+    return (content.documents, content.sequences, content.tokens) == (
+        header.num_documents,
+        header.num_sequences,
+        part.bin_bytes // header.dtype.itemsize,
+    )
+
+
+def _content(
+    config: MergeConfig, dataset: Dataset, files: dict[str, StoredFile], tokenizer: RecordedTokenizer | None
+) -> Content:
     """Return the content of the manifest."""
     header = dataset.header
-    return Content(
+    content = Content(
         inputs=[
             RecordedInput(path=path, documents=part.header.num_documents, sequences=part.header.num_sequences)
             for path, part in zip(config.input, dataset.parts, strict=True)
@@ -97,6 +129,7 @@ def _content(config: MergeConfig, dataset: Dataset, files: dict[str, StoredFile]
         options=RecordedOptions(),
         digests=files,
     )
+    return content if tokenizer is None else content.model_copy(update={"tokenizer": tokenizer})
 
 
 def _report(config: MergeConfig, content: Content, *, already_complete: bool) -> MergeReport:

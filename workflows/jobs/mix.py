@@ -12,12 +12,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError, OutputError
-from dsindex.indices.blend import parse_data_path
+from dsindex.indices.blend import Blend, parse_data_path
 from dsindex.indices.needed_caches import CacheSettings
 from dsindex.indices.splits import parse_split, split_matrix
 from dsindex.mixing.amounts import Amount, Kind, divide
 from dsindex.mixing.counting import WHOLE_IN_TRAIN, SourceCounts, count_source
-from dsindex.mixing.drawn import DrawnBlend, check_drawn
+from dsindex.mixing.drawn import DrawnBlend, IntendedBlend, check_drawn
 from dsindex.mixing.mixture import Mixture, mix, write_weights
 from dsindex.mixing.warnings import find_warnings, find_weight_warnings
 from dsindex.storage import atomic_writer, make_folder
@@ -26,7 +26,7 @@ from workflows.options.index import DEFAULT_SPLIT
 from workflows.options.mix import read_source
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from dsindex.indices.splits import SplitMatrix
     from workflows.options.mix import MixConfig
@@ -89,7 +89,10 @@ def run_mix(config: MixConfig) -> MixReport:
     drawn: list[DrawnBlend] = []
     if config.check:
         folder = config.data_cache_path or ""
-        drawn = check_drawn(folder, mixture, counts, matrix=settings.matrix, has_length=has_length)
+        blends = _intended(
+            config, mixture, counts, settings.matrix, has_length=has_length, has_weights=weights is not None
+        )
+        drawn = [each for blend in blends for each in check_drawn(folder, blend, matrix=settings.matrix)]
     if config.per_split_data_args_path is not None:
         warnings += _write_per_split(config.per_split_data_args_path, mixture, config)
     return MixReport(
@@ -100,6 +103,35 @@ def run_mix(config: MixConfig) -> MixReport:
         drawn=tuple(drawn),
         per_split_data_args_path=config.per_split_data_args_path,
     )
+
+
+def _intended(
+    config: MixConfig,
+    mixture: Mixture,
+    counts: Sequence[SourceCounts],
+    matrix: SplitMatrix | None,
+    *,
+    has_length: bool,
+    has_weights: bool,
+) -> Iterator[IntendedBlend]:
+    """Yield what each split should draw: valid and test have the weights of train, or datasets of their own."""
+    prefixes = tuple(source.prefix for source in mixture.sources)
+    shares = tuple(source.share for source in mixture.sources)
+    yield IntendedBlend(
+        split="train",
+        prefixes=prefixes,
+        shares=shares,
+        tokens=mixture.tokens if has_length else None,
+        parts=tuple(source.part for source in counts),
+    )
+    for number, (split, given) in enumerate((("valid", config.valid_data_path), ("test", config.test_data_path)), 1):
+        if given:
+            blend = _parse_blend(given, split)
+            total = sum(blend.weights or ())
+            own = None if blend.weights is None else tuple(weight / total for weight in blend.weights)
+            yield IntendedBlend(split=split, prefixes=blend.prefixes, shares=own)
+        elif matrix is not None and matrix[number] is not None:
+            yield IntendedBlend(split=split, prefixes=prefixes, shares=shares if has_weights else None)
 
 
 def _settings(config: MixConfig, split: str | None) -> CacheSettings:
@@ -213,10 +245,7 @@ def _write_per_split(path: str, mixture: Mixture, config: MixConfig) -> list[str
         if not given:
             continue
         words[split] = list(given)
-        try:
-            prefixes = parse_data_path(given, flag=f"--{split}-data-path").prefixes
-        except ValueError as error:
-            raise InputError(str(error)) from error
+        prefixes = _parse_blend(given, split).prefixes
         _count(prefixes, WHOLE_IN_TRAIN)
         warnings += [
             f"{prefix} is in {split} and in train, so the job is evaluated on what it was trained on"
@@ -231,6 +260,13 @@ def _write_per_split(path: str, mixture: Mixture, config: MixConfig) -> list[str
     with atomic_writer(path) as file:
         file.write(text.encode())
     return warnings
+
+
+def _parse_blend(given: Sequence[str], split: str) -> Blend:
+    try:
+        return parse_data_path(given, flag=f"--{split}-data-path")
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def _read(path: str) -> bytes:

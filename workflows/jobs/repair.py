@@ -22,9 +22,9 @@ from dsindex.rescue.by_shards import repair_by_shards
 from dsindex.rescue.by_tokens import repair_by_eod, repair_by_lengths
 from dsindex.rescue.outputs import RepairOutputs, RepairReport, require_digest
 from dsindex.storage import digest_file
-from workflows.execution.choice import make_executor
 from workflows.execution.ordered import ordered_runner
 from workflows.jobs.repair_shards import find_shards, find_work_folder
+from workflows.stages.start import start_with_nodes
 from workflows.state.manifest import Manifest, read_manifest
 from workflows.verification.source import SourceConfig, lay_out_source, open_recorded_source
 
@@ -58,7 +58,7 @@ def run_repair(prefix: str, config: RepairConfig, *, reporter: Reporter) -> Repa
         FormatError: If no way is certain, with the reason for each.
         OutputError: If an output exists or cannot be written.
     """
-    executor = make_executor(config)
+    executor = start_with_nodes(config, reporter)
     try:
         return _Repair(prefix, config, reporter, executor).run()
     finally:
@@ -72,7 +72,7 @@ def run_pbin_repair(path: str, config: RepairConfig) -> int:
         FormatError: If it is damaged in another way.
         OutputError: If the output exists or cannot be written.
     """
-    executor = make_executor(config)
+    executor = start_with_nodes(config)
     try:
         return repair_joined(path, config.output, run_tasks=ordered_runner(executor, name="repair"))
     finally:

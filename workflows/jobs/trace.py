@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from dsindex.datasets.blended import BlendedDataset
 from dsindex.datasets.gpt import GPTDataset
+from dsindex.datasets.index_files import expect_scattered_reads
 from dsindex.datasets.opening import open_dataset
-from dsindex.errors import InputError
+from dsindex.errors import FormatError, InputError
+from dsindex.tracing.merged import DocumentOrigin, PartDocument, find_document_origins, find_parts
 from dsindex.tracing.origins import Origins
 from dsindex.tracing.samples import trace_samples
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from dsindex.datasets.indexed import IndexedDataset
+    from dsindex.tracing.merged import PartOfDataset
     from dsindex.tracing.origins import SourceLine
     from dsindex.tracing.samples import SampleTrace
     from dsindex.tracing.search import Occurrence
@@ -41,6 +44,8 @@ class ShownPart:
     end: int
     """One past the last token."""
     source: SourceLine | None
+    part: PartDocument | None
+    """The document in the dataset that was merged into this one."""
     text: str | None
     """The text of the first tokens; None if there is no tokenizer."""
     tokens: tuple[int, ...]
@@ -92,6 +97,8 @@ class TracedDocument:
     document: int
     num_tokens: int
     source: SourceLine | None
+    part: PartDocument | None
+    """The document in the dataset that was merged into this one."""
     occurrences: tuple[ShownOccurrence, ...]
 
 
@@ -141,6 +148,9 @@ def trace_forward(
         if not 0 <= number < len(samples):
             msg = f"expected a sample from 0 to {len(samples) - 1}, got {number}"
             raise InputError(msg)
+    for own in samples.datasets if isinstance(samples, BlendedDataset) else [samples]:
+        tokens, lengths, *_ = own.dataset.token_columns()
+        expect_scattered_reads(tokens, lengths, own.document_index, own.sample_index)
     traces = trace_samples(samples.locate(number) for number in wanted)
     notes = {note: None for trace in traces for note in trace.notes}
     shown = tuple(_show_sample(samples, trace, texts, batches, shown_tokens) for trace in traces)
@@ -157,9 +167,10 @@ def _show_sample(
         text = texts.decode(part.prefix, tokens)
         document_text = None
         if part.source is not None:
-            texts.check_input(part.prefix, part.source.input)
+            made = part.prefix if part.part is None else part.part.prefix
+            texts.check_input(made, part.source.input)
             if text is None and shown_tokens:
-                document_text = _cut(texts.read(part.prefix, part.source), shown_tokens * CHARACTERS_PER_TOKEN)
+                document_text = _cut(texts.read(made, part.source), shown_tokens * CHARACTERS_PER_TOKEN)
         parts.append(
             ShownPart(
                 prefix=part.prefix,
@@ -168,6 +179,7 @@ def _show_sample(
                 begin=part.offset,
                 end=part.offset + part.num_tokens,
                 source=part.source,
+                part=part.part,
                 text=text,
                 tokens=tuple(tokens),
                 document_text=document_text,
@@ -208,14 +220,10 @@ def trace_document(
     if not 0 <= document < count:
         msg = f"{chosen}: expected a document from 0 to {count - 1}, got {document}"
         raise InputError(msg)
-    notes: list[str] = []
-    source = None
-    try:
-        [source] = Origins(datasets[own[0]].prefix, count).of([document])
-        texts.check_input(datasets[own[0]].prefix, source.input)
-    except InputError as error:
-        notes.append(str(error))
-    found = tuple(_trace_back(samples, number, document, source, batches) for number in own)
+    data = datasets[own[0]]
+    [origin], notes = find_document_origins(data.prefix, count, [document])
+    _check_input(texts, data.prefix, origin)
+    found = tuple(_trace_back(samples, number, document, origin, batches) for number in own)
     return BackwardReport(num_samples=len(samples), documents=found, notes=(*notes, *texts.notes))
 
 
@@ -229,25 +237,21 @@ def trace_line(
         FormatError: If the cache, a manifest or provenance is damaged.
     """
     found, notes, inputs, has_file = [], dict[str, None](), dict[str, None](), False
-    origins: dict[str, Origins | None] = {}
+    opened: dict[str, list[tuple[PartOfDataset, Origins]]] = {}
     for number, data in enumerate(_datasets(samples)):
-        if data.prefix not in origins:
-            try:
-                origins[data.prefix] = Origins(data.prefix, data.num_documents)
-            except InputError as error:
-                origins[data.prefix] = None
-                notes[str(error)] = None
-        own = origins[data.prefix]
-        if own is None:
-            continue
-        inputs.update(dict.fromkeys(own.inputs))
-        if not own.has_input(path):
-            continue
-        has_file = True
-        documents = own.find(path, line)
-        for document, source in zip(documents, own.of(documents), strict=True):
-            texts.check_input(data.prefix, source.input)
-            found.append(_trace_back(samples, number, document, source, batches))
+        if data.prefix not in opened:
+            opened[data.prefix] = _open_origins(data, notes)
+        for part, origins in opened[data.prefix]:
+            inputs.update(dict.fromkeys(origins.inputs))
+            if not origins.has_input(path):
+                continue
+            has_file = True
+            documents = origins.find(path, line)
+            for document, source in zip(documents, origins.of(documents), strict=True):
+                place = None if part.is_whole else PartDocument(prefix=part.prefix, document=document)
+                origin = DocumentOrigin(source=source, part=place)
+                _check_input(texts, data.prefix, origin)
+                found.append(_trace_back(samples, number, part.first_document + document, origin, batches))
     if not has_file:
         if not inputs and notes:
             raise InputError(next(iter(notes)))
@@ -262,8 +266,32 @@ def trace_line(
     return BackwardReport(num_samples=len(samples), documents=tuple(found), notes=(*notes, *texts.notes))
 
 
+def _open_origins(data: IndexedDataset, notes: dict[str, None]) -> list[tuple[PartOfDataset, Origins]]:
+    """Open the origins of all parts of a dataset, and note where they are unknown.
+
+    Raises:
+        FormatError: If the dataset's own manifest or provenance is damaged or belongs to another dataset.
+    """
+    opened = []
+    for part in find_parts(data.prefix, data.num_documents):
+        try:
+            opened.append((part, Origins(part.prefix, part.num_documents)))
+        except InputError as error:
+            notes[str(error)] = None
+        except FormatError as error:
+            if part.is_whole:
+                raise
+            notes[str(error)] = None
+    return opened
+
+
+def _check_input(texts: TracedTexts, prefix: str, origin: DocumentOrigin) -> None:
+    if origin.source is not None:
+        texts.check_input(prefix if origin.part is None else origin.part.prefix, origin.source.input)
+
+
 def _trace_back(
-    samples: Samples, number: int, document: int, source: SourceLine | None, batches: Batches | None
+    samples: Samples, number: int, document: int, origin: DocumentOrigin, batches: Batches | None
 ) -> TracedDocument:
     data = _datasets(samples)[number]
     if isinstance(samples, BlendedDataset):
@@ -277,7 +305,8 @@ def _trace_back(
         dataset=number,
         document=document,
         num_tokens=sum(lengths),
-        source=source,
+        source=origin.source,
+        part=origin.part,
         occurrences=tuple(
             _show_occurrence(each, sum(lengths[: each.sequence - sequences.start]), batches) for each in occurrences
         ),

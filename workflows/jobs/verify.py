@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from dsindex.checks.caches import find_caches, verify_cache
 from dsindex.checks.structure import DOCUMENTS_PER_PIECE, DocumentPiece, IndexCounts, verify_ends, verify_index
 from workflows.execution.calls import Call
-from workflows.execution.choice import make_executor
+from workflows.stages.start import start_with_nodes
 from workflows.state.manifest import manifest_path
 from workflows.verification.checks import Check, Step, Verdict
 from workflows.verification.comparison import open_for_comparison, run_and_compare
@@ -70,7 +70,7 @@ def run_verify(prefix: str, config: VerifyConfig, *, reporter: Reporter) -> Veri
     absence = report_absence(prefix, [f"{prefix}.bin", f"{prefix}.idx", manifest_path(prefix)])
     if absence is not None:
         return absence
-    executor = make_executor(config)
+    executor = start_with_nodes(config, reporter)
     try:
         return _verify(prefix, config, executor=executor, reporter=reporter)
     finally:

@@ -16,8 +16,8 @@ from dsindex.checks.pbin import (
 from dsindex.checks.stored import read_runs
 from dsindex.errors import FormatError
 from workflows.execution.calls import Call
-from workflows.execution.choice import make_executor
 from workflows.options.pack import PBIN_SUFFIX
+from workflows.stages.start import start_with_nodes
 from workflows.state.manifest import manifest_path
 from workflows.verification.checks import Check, Step, Verdict
 from workflows.verification.comparison import open_for_comparison, run_and_compare
@@ -70,7 +70,7 @@ def run_pbin_verify(path: str, config: VerifyConfig, *, reporter: Reporter) -> V
     provenance = _check_provenance(recorded, counts)
     checks += [index, *_check_content(path, recorded, header, counts), provenance]
     pattern = source.settings.pattern if source is not None else None
-    executor = make_executor(config, holds_gil=pattern is not None and pattern.key is None)
+    executor = start_with_nodes(config, reporter, holds_gil=pattern is not None and pattern.key is None)
     try:
         ran = run_and_compare(
             checks,

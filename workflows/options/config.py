@@ -20,6 +20,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from dsindex.errors import InputError
+from dsindex.objects.urls import Access, is_url, parse_url
 from dsindex.option_problems import describe_problem
 from dsindex.text.conversion.families import MEGATRON_SPECIAL_TOKENS
 from dsindex.text.joining import JOINED, decode_separator
@@ -119,10 +121,14 @@ class RecordsConfig(WorkConfig):
 
     model_config = ConfigDict(validate_default=True)  # so that missing inputs are reported with what else is missing
 
+    endpoint_url: str | None = None
+    """Address of the server of `s3://` inputs; None for AWS_ENDPOINT_URL or Amazon's own."""
+    region: str | None = None
+    """Region of the buckets of `s3://` inputs; None for AWS_REGION or us-east-1."""
     input_list: tuple[str, ...] = ()
     """Lists of paths; their entries come after those of `input`."""
     input: tuple[str, ...] = ()
-    """Files, patterns, folders, and `-` for standard input."""
+    """Files, patterns and folders, here or in object stores, and `-` for standard input."""
     input_split: str | None = None
     """The split to take from folders that have several."""
     input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = "auto"
@@ -148,7 +154,24 @@ class RecordsConfig(WorkConfig):
         if (*given, *lists).count("-") > 1:
             msg = "expected standard input (-) once, since it can be read only once; leave one out"
             raise ValueError(msg)
-        return given
+        access = Access(endpoint_url=info.data.get("endpoint_url"), region=info.data.get("region"))
+        try:
+            return tuple(parse_url(path, access) if is_url(path) else path for path in given)
+        except InputError as error:
+            raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _is_server(cls, url: str | None) -> str | None:
+        if url is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", url):
+            msg = "expected an address such as https://storage.example.com, without user, password and query"
+            raise ValueError(msg)
+        return url
+
+    @property
+    def access(self) -> Access:
+        """How the object stores of the inputs are reached."""
+        return Access(endpoint_url=self.endpoint_url, region=self.region)
 
     @field_validator("max_bad_records", mode="before")
     @classmethod

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from workflows.options.config import RecordsConfig, TextConfig
+
+ExportKind = Literal["hf", "hf-disk", "bridge", "sft"]
 
 
 def parse_shares(value: object) -> object:
@@ -28,12 +30,16 @@ class InstructConfig(RecordsConfig):
     """`dsindex instruct`: from conversations to tokens, masks and packed blocks."""
 
     largest_shard: ClassVar[int] = 8 << 20
-    """Smaller than a build's: a worker encodes about 1 MB/s, so a shard of 64 MiB would take a minute."""
+    """Smaller than a build's: a worker encodes a tenth as fast, and all should be busy to the end."""
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto"
+    """`auto` is gigatoken where it returns the same tokens and masks."""
     seq_length: int | None = Field(default=None, ge=2, le=2**27)
     """Pack conversations into blocks of this many tokens; None: write no packing."""
     split: Annotated[tuple[float, float, float] | None, BeforeValidator(parse_shares)] = None
     """Shares of train, valid and test; None: one dataset."""
     split_seed: int = Field(default=1234, ge=0, lt=2**64)
+    export: tuple[ExportKind, ...] = ()
+    """Formats of other trainers to write as well."""
 
     @field_validator("split")
     @classmethod
@@ -43,11 +49,27 @@ class InstructConfig(RecordsConfig):
             raise ValueError(msg)
         return split
 
+    @field_validator("export")
+    @classmethod
+    def _names_each_once(cls, export: tuple[ExportKind, ...]) -> tuple[ExportKind, ...]:
+        return tuple(dict.fromkeys(export))
+
+    @model_validator(mode="after")
+    def _can_be_exported(self) -> Self:
+        if "bridge" in self.export and self.seq_length is None:
+            msg = "--export bridge needs --seq-length, the places of a pack"
+            raise ValueError(msg)
+        if "sft" in self.export and self.no_provenance:
+            msg = "--export sft needs the provenance, which tells what became of each line; leave out --no-provenance"
+            raise ValueError(msg)
+        return self
+
+
+class _ChatText(TextConfig):
+    largest_shard: ClassVar[int] = InstructConfig.largest_shard
+
 
 def as_text_config(config: InstructConfig) -> TextConfig:
-    """Return the options of a job that tokenizes with the reference, without the post-processor.
-
-    Masks need the offsets of tokens, which only the `tokenizers` engine returns.
-    """
+    """Return the options of a job that tokenizes without the post-processor."""
     shared: dict[str, Any] = {name: getattr(config, name) for name in RecordsConfig.model_fields}
-    return TextConfig(**shared, engine="reference", tokenizer_hf_no_include_special_tokens=True)
+    return _ChatText(**shared, engine=config.engine, tokenizer_hf_no_include_special_tokens=True)

@@ -27,7 +27,7 @@ Tokens = Annotated[int, BeforeValidator(_tokens)]
 class MixConfig(Options):
     """`dsindex mix`: a blend from the datasets' real token counts."""
 
-    source: tuple[str, ...] = ()
+    source: Words = ()
     """Datasets as PREFIX or PREFIX=AMOUNT."""
     data_path: Words | None = None
     """A blend as Megatron has it, to be explained."""

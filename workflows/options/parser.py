@@ -27,6 +27,7 @@ COMMANDS = {
     "compare": ("tell whether two datasets are the same, and by which rule they differ", "workflows.commands.compare"),
     "verify": ("prove that a dataset is intact", "workflows.commands.verify"),
     "inspect": ("show what a dataset is and what it holds, down to its tokens", "workflows.commands.inspect"),
+    "report": ("write a page about datasets, to look at and to keep", "workflows.commands.report"),
     "trace": ("show where samples come from, and which samples have a line", "workflows.commands.trace"),
     "repair": ("restore a damaged dataset, in new files", "workflows.commands.repair"),
     "raw-index": ("write Modalities' index of the lines of a JSONL file", "workflows.commands.raw_index"),

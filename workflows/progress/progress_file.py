@@ -6,8 +6,9 @@
 
 `state` is running, done, stopped or failed; `error` says in a sentence why a job stopped or failed, and `message` is
 what a running job said last, such as what it waits for. The fields of a stage are those of
-workflows.progress.snapshot.Snapshot, without speeds once it has ended. A running job writes the file at least every
-BEAT_SECONDS: if `updated` is older than a minute, its driver was killed.
+workflows.progress.snapshot.Snapshot, without speeds once it has ended, and `series`, its progress over time
+(workflows.progress.series). A running job writes the file at least every BEAT_SECONDS: if `updated` is older than a
+minute, its driver was killed.
 
 The file lies beside the output as `PREFIX.progress.json`, where it stays, and as `progress.json` in the work folder.
 """
@@ -30,6 +31,7 @@ from workflows.execution.interrupts import TerminatedError
 from workflows.execution.ray_token import hide_token
 from workflows.progress.heartbeat import Heartbeat
 from workflows.progress.json_lines import utc_now
+from workflows.progress.series import Series
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,13 +77,14 @@ class ProgressFile:
             "stage": None,
             "finished_stages": [],
         }
+        self._series = Series()
         self._write()
         self._heartbeat = Heartbeat(self._write, seconds=BEAT_SECONDS)
 
     def show(self, snapshot: Snapshot) -> None:
         """Write the running stage; a message is kept until there is progress."""
         before = self._entry["stage"]
-        stage = _describe(snapshot)
+        stage = {**_describe(snapshot), "series": self._series.add(snapshot)}
         changes: dict[str, Any] = {"stage": stage}
         if before is not None and before["done"] != stage["done"]:
             changes["message"] = None
@@ -90,6 +93,7 @@ class ProgressFile:
     def end(self, snapshot: Snapshot) -> None:
         """Add the stage to the finished ones."""
         ended = {name: value for name, value in _describe(snapshot).items() if name not in SPEEDS}
+        ended["series"] = self._series.add(snapshot, last=True)
         self._write(stage=None, message=None, finished_stages=[*self._entry["finished_stages"], ended])
 
     def say(self, text: str) -> None:
@@ -102,7 +106,14 @@ class ProgressFile:
         if error is None:
             self._write(state="done", message=None)
         else:
-            self._write(state="failed" if isinstance(error, Exception) else "stopped", error=_reason(error))
+            state = "failed" if isinstance(error, Exception) else "stopped"
+            self._write(state=state, error=_reason(error), **self._without_series())
+
+    def _without_series(self) -> dict[str, Any]:
+        """Return the stages without their series, so that a full disk has room for the reason of the end."""
+        stages = [self._entry["stage"], *self._entry["finished_stages"]]
+        stage, *finished = [stage and {**stage, "series": []} for stage in stages]
+        return {"stage": stage, "finished_stages": finished}
 
     def _write(self, **changes: Any) -> None:  # noqa: ANN401 - values of JSON
         with self._lock, contextlib.suppress(OSError):
@@ -178,6 +189,14 @@ class LastingFile:
             self.is_foreign = True
         except OSError:
             os.replace(self.temporary, self.path)
+
+
+def read_progress(path: str) -> dict[str, Any] | None:
+    """Return the content of a progress file; None if there is none, or it is something else."""
+    try:
+        return _parse(_read(path) or b"")
+    except OSError:
+        return None
 
 
 def conclude(file: LastingFile) -> None:

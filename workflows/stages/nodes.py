@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import dsindex
 from dsindex.errors import DsindexError, InputError
-from dsindex.regular_files import open_unbuffered
+from dsindex.objects.urls import ObjectUrl
+from dsindex.readable import open_readable
 from dsindex.storage import free_bytes, output_error, remove_if_present
 from dsindex.text.forms import TextPart
 from workflows.execution.calls import Call
@@ -227,12 +228,21 @@ def versions() -> dict[str, str]:
 
 def _look_at_inputs(inputs: Sequence[InputFile]) -> tuple[int, list[str]]:
     faults = []
+    seen: set[str] = set()
     for known in inputs:
+        if isinstance(known.absolute_path, ObjectUrl):
+            where = f"{known.absolute_path.scheme}://{known.absolute_path.bucket}"
+            if where in seen:
+                continue  # a request for every object on every node would cost more than it tells
+            seen.add(where)
         path, size_bytes = known.absolute_path, known.size_bytes
         try:
-            with open_unbuffered(path) as file:
-                got = os.fstat(file.fileno()).st_size
-                file.read(1)
+            with open_readable(path) as file:
+                got = file.size_bytes
+                file.read_at(1, 0)
+        except InputError as error:
+            faults.append(str(error))
+            continue
         except OSError as error:
             faults.append(f"{path}: cannot be read ({error.strerror}); {SHARE_IT}")
             continue

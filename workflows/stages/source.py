@@ -206,7 +206,13 @@ def open_source(
 
     work_dir = work_folder_path(config)
     stored = None if reporter is None else spool_path(work_dir)
-    paths = find_paths(config.input, lists=config.input_list, split=config.input_split, standard_input=stored)
+    paths = find_paths(
+        config.input,
+        lists=config.input_list,
+        split=config.input_split,
+        standard_input=stored,
+        access=config.access,
+    )
     is_piped = any(path.is_standard_input for path in paths)
     inputs = look_at_inputs(path for path in paths if not path.is_standard_input)
     if is_piped:

@@ -11,12 +11,13 @@ from dsindex.kernels.loader import count_bytes
 from workflows.execution.calls import EarlyStart
 from workflows.execution.choice import make_executor, wants_ray, wants_threads
 from workflows.execution.interrupts import raise_missed_stop
+from workflows.progress.choice import make_reporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from workflows.execution.calls import Executor
-    from workflows.options.config import WorkConfig
+    from workflows.options.config import ExecutorConfig, WorkConfig
     from workflows.progress.reporter import Reporter
 
 LOOK_SECONDS = 0.5
@@ -61,6 +62,32 @@ def start_and_examine(
             executor.close()
         raise
     pool.shutdown()
+    return executor
+
+
+def start_with_nodes(config: ExecutorConfig, reporter: Reporter | None = None, *, holds_gil: bool = False) -> Executor:
+    """Start the executor of a job without a work folder, and wait until its cluster has a node.
+
+    Args:
+        config: The options.
+        reporter: Shows what is waited for; None to show it on standard error.
+        holds_gil: As for `make_executor`.
+
+    Raises:
+        TaskError: If Ray cannot be reached, or there is no node and no autoscaler that would add one.
+    """
+    executor = make_executor(config, holds_gil=holds_gil)
+    try:
+        if reporter is not None:
+            reporter.follow(executor)
+            wait_for_nodes(executor, reporter, lambda: 1)
+        elif executor.shortage is not None:
+            with make_reporter() as own:
+                own.follow(executor)
+                wait_for_nodes(executor, own, lambda: 1)
+    except BaseException:
+        executor.close()
+        raise
     return executor
 
 

@@ -6,11 +6,13 @@ Meanwhile, ranges of the output that finished shards fill are merged (workflows.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dsindex.containers.decoding import require_whole
 from dsindex.errors import InputError, RecordError
 from dsindex.merging import MergeRange
+from dsindex.objects.requests import note_requests
 from dsindex.shards.tokenize import ShardResult, ShardTask, tokenize_shard
 from workflows.execution.calls import Call
 from workflows.execution.cpus import available_cpus
@@ -151,6 +153,8 @@ class _Stage:
         if isinstance(what, MergeRange):
             self._work.ledger.record_range(what, value)
             return []
+        note_requests(value.requests)
+        value = replace(value, requests=None)
         self._work.ledger.record_shard(self._tasks[what], value)
         return [(task, self._early.call(task)) for task in self._take(what, value, fresh=True)]
 

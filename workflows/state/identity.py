@@ -34,7 +34,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as it is stored."""
-        parts = {file.absolute_path: list(file.parts.bounds) for file in self.inputs if file.parts is not None}
+        parts = {str(file.absolute_path): list(file.parts.bounds) for file in self.inputs if file.parts is not None}
         return {
             "settings": dict(self.settings),
             "inputs": [[file.absolute_path, file.size_bytes, file.version] for file in self.inputs],

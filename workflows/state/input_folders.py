@@ -14,15 +14,20 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from dsindex.errors import InputError
+from dsindex.objects.urls import ObjectUrl, is_url
 from dsindex.shards.ownership import MARKER_FILE
 from workflows.state.dataset_splits import FolderFile, choose_split, find_split, require_all_parts
+from workflows.state.object_inputs import ListedEntry, list_entries
 from workflows.state.saved_datasets import DICT_FILE, STATE_FILE, read_data_files, read_split_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+_Entry: TypeAlias = "os.DirEntry[str] | ListedEntry"
+_Lister: TypeAlias = "Callable[[str], Mapping[str, _Entry]]"
 
 DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 COMPRESSION_SUFFIXES = (".gz", ".bgz", ".zst", ".zstd", ".bz2", ".xz")
@@ -61,7 +66,12 @@ def find_folder_files(folder: str, split: str | None) -> list[str]:
         InputError: If nothing is found, a folder cannot be read, the split cannot be told, a file of a numbered set
             is missing, or a file seems to be there twice, in two formats.
     """
-    files, others = _walk(folder)
+    objects: Mapping[str, ObjectUrl] = {}
+    if isinstance(folder, ObjectUrl):
+        folders, objects = list_entries(folder)
+        files, others = _walk(folder.rstrip("/"), lambda path: folders.get(path, {}))
+    else:
+        files, others = _walk(folder, _list)
     if not files:
         msg = (
             f"{folder}: expected files with records ({', '.join(DATA_SUFFIXES)}, also compressed) in this folder, "
@@ -71,7 +81,7 @@ def find_folder_files(folder: str, split: str | None) -> list[str]:
     chosen = choose_split(folder, files, split)
     require_all_parts(chosen)
     _require_one_format(chosen)
-    return [file.path for file in chosen]
+    return [objects.get(file.path, file.path) for file in chosen]
 
 
 def data_stem(name: str) -> str | None:
@@ -86,7 +96,7 @@ def data_stem(name: str) -> str | None:
     return stem if suffix.lower() in DATA_SUFFIXES else None
 
 
-def _walk(folder: str) -> tuple[list[FolderFile], Counter[str]]:
+def _walk(folder: str, list_folder: _Lister) -> tuple[list[FolderFile], Counter[str]]:
     """Return the files below a folder, and how many others of each kind there are."""
     files: list[FolderFile] = []
     others: Counter[str] = Counter()
@@ -96,15 +106,21 @@ def _walk(folder: str) -> tuple[list[FolderFile], Counter[str]]:
         if isinstance(member, FolderFile):
             files.append(member)
         else:
-            pending.extend(reversed(_members(member, others)))
+            pending.extend(reversed(_members(member, others, list_folder)))
     return files, others
 
 
-def _members(folder: _Subfolder, others: Counter[str]) -> Sequence[FolderFile | _Subfolder]:
-    entries = _list(folder.path)
+def _members(folder: _Subfolder, others: Counter[str], list_folder: _Lister) -> Sequence[FolderFile | _Subfolder]:
+    entries = list_folder(folder.path)
     if MARKER_FILE in entries:
         others["work folders of dsindex"] += 1
         return ()
+    if is_url(folder.path) and (DICT_FILE in entries or STATE_FILE in entries):
+        msg = (
+            f"{folder.path}: expected files with records, got a folder that datasets.save_to_disk wrote, whose order "
+            f"is only read on this machine; copy it here, or name its .arrow files by a pattern"
+        )
+        raise InputError(msg)
     if DICT_FILE in entries:
         splits = read_split_names(folder.path)
         return [_below(folder, name, split=name) for name in splits]
@@ -114,12 +130,12 @@ def _members(folder: _Subfolder, others: Counter[str]) -> Sequence[FolderFile | 
             split = folder.split or saved.split
             return [_file(folder, name, split=split) for name in saved.names]
     if entries.keys() >= _HUB_CACHE:
-        return _snapshot(folder)
+        return _snapshot(folder, list_folder)
     return _plain_members(folder, entries, others)
 
 
 def _plain_members(
-    folder: _Subfolder, entries: Mapping[str, os.DirEntry[str]], others: Counter[str]
+    folder: _Subfolder, entries: Mapping[str, _Entry], others: Counter[str]
 ) -> list[FolderFile | _Subfolder]:
     members: list[FolderFile | _Subfolder] = []
     has_info = "dataset_info.json" in entries
@@ -150,17 +166,17 @@ def _below(folder: _Subfolder, name: str, *, split: str | None = None) -> _Subfo
     return _Subfolder(path=os.path.join(folder.path, name), parts=(*folder.parts, name), split=split)
 
 
-def _snapshot(folder: _Subfolder) -> list[_Subfolder]:
+def _snapshot(folder: _Subfolder, list_folder: _Lister) -> list[_Subfolder]:
     """Return the only snapshot in a dataset's folder of the hub's cache; its blobs have no suffix."""
     snapshots = _below(folder, "snapshots")
-    names = sorted(_list(snapshots.path), key=os.fsencode)
+    names = sorted(list_folder(snapshots.path), key=os.fsencode)
     if len(names) > 1:
         msg = f"{snapshots.path}: expected one revision, found {len(names)} ({', '.join(names)}); name one of them"
         raise InputError(msg)
     return [_below(snapshots, name) for name in names]
 
 
-def _list(path: str) -> dict[str, os.DirEntry[str]]:
+def _list(path: str) -> Mapping[str, _Entry]:
     try:
         with os.scandir(path) as entries:
             return {entry.name: entry for entry in entries}

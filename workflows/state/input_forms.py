@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 from dsindex.containers.cuts import find_cuts
 from dsindex.containers.kinds import SUFFIXES, detect_file
 from dsindex.errors import InputError
-from dsindex.regular_files import open_unbuffered
+from dsindex.readable import input_status, open_readable
 from dsindex.text.forms import InputForm
 from workflows.state.inputs import LARGEST_SHARD_BYTES, TEXT_PER_STORED_BYTE, InputParts, by_input
 
@@ -163,11 +163,12 @@ def _with_form(file: InputFile, *, wanted: InputFormat) -> InputFile:
 
 
 def _detect_table(path: str, head: bytes) -> TableFormat | None:
-    from dsindex.text.tables.formats import detect_table
+    from dsindex.text.tables.formats import PARQUET_MAGIC, detect_table
 
-    with open_unbuffered(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        return detect_table(head, os.pread(file.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)))
+    if detect_table(head, PARQUET_MAGIC) != "parquet":
+        return detect_table(head, b"")
+    with open_readable(path) as file:
+        return detect_table(head, file.read_at(_TAIL_BYTES, max(0, file.size_bytes - _TAIL_BYTES)))
 
 
 def _named_format(name: str, container: Container) -> Format:
@@ -207,7 +208,7 @@ def _cut_table(path: str, format: TableFormat, shard_size: int, columns: Columns
 
 def _size_of(path: str) -> int:
     try:
-        return os.path.getsize(path)
+        return input_status(path).size_bytes
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror}); it existed when the job was planned"
         raise InputError(msg) from error

@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError
+from dsindex.objects.urls import NO_ACCESS, ObjectUrl, absolute, is_url, parse_url
 from workflows.state.input_folders import find_folder_files
 from workflows.state.input_lists import read_input_list
+from workflows.state.object_inputs import expand_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from dsindex.objects.urls import Access
 
 STANDARD_INPUT = "-"
 """Standard input as an entry of `--input` or `--input-list`; a file of this name is `./-`."""
@@ -59,6 +63,7 @@ def find_paths(
     lists: Sequence[str] = (),
     split: str | None = None,
     standard_input: str | None = None,
+    access: Access = NO_ACCESS,
 ) -> list[FoundPath]:
     """Resolve inputs to paths, in the order of the output.
 
@@ -67,31 +72,33 @@ def find_paths(
         lists: Files with one path per line, or `-` for a list on standard input; their entries are no patterns.
         split: The split to take from each folder that has several; `all` for all of them.
         standard_input: Where standard input is stored; None if the job cannot read it.
+        access: How the object stores of addresses are reached.
 
     Raises:
         InputError: For a pattern without a match, a list or folder that cannot be used, or a split without files.
     """
-    entries = [*_given(patterns, standard_input), *_listed(lists)]
+    entries = [*_given(patterns, standard_input, access), *_listed(lists, access)]
     found: list[FoundPath] = []
     num_folders = 0
     for entry in entries:
-        if entry.is_standard_input or not os.path.isdir(entry.path):
+        if entry.is_standard_input or not _is_folder(entry.path):
             found.append(entry)
             continue
         num_folders += 1
         with entry.errors_placed():
             files = find_folder_files(entry.path, split)
-        found += [_found(path, entry.origin) for path in files]
+        found += [_found(path, access, entry.origin) for path in files]
     if split is not None and not num_folders:
         msg = f"--input-split {split}: expected a folder to take the split from, got files only; leave the option out"
         raise InputError(msg)
     return found
 
 
-def _given(patterns: Iterable[str], standard_input: str | None) -> Iterator[FoundPath]:
+def _given(patterns: Iterable[str], standard_input: str | None, access: Access) -> Iterator[FoundPath]:
     for pattern in patterns:
         if pattern != STANDARD_INPUT:
-            yield from map(_found, _expand(pattern))
+            for path in _expand(parse_url(pattern, access) if is_url(pattern) else pattern):
+                yield _found(path, access)
         elif standard_input is not None:
             yield FoundPath(path=pattern, absolute_path=standard_input)
         else:
@@ -99,17 +106,29 @@ def _given(patterns: Iterable[str], standard_input: str | None) -> Iterator[Foun
             raise InputError(msg)
 
 
-def _listed(lists: Iterable[str]) -> Iterator[FoundPath]:
+def _listed(lists: Iterable[str], access: Access) -> Iterator[FoundPath]:
     for path in lists:
         for origin, entry in read_input_list(path):
-            yield _found(entry, origin)
+            try:
+                found = _found(entry, access, origin)
+            except InputError as error:
+                raise InputError(f"{origin}: {error}") from error
+            yield found
 
 
-def _found(path: str, origin: str = "") -> FoundPath:
-    return FoundPath(path=path, absolute_path=os.path.abspath(path), origin=origin)
+def _is_folder(path: str) -> bool:
+    return path.is_folder if isinstance(path, ObjectUrl) else os.path.isdir(path)
 
 
-def _expand(pattern: str) -> list[str]:
+def _found(path: str, access: Access, origin: str = "") -> FoundPath:
+    if is_url(path):
+        path = parse_url(path, access)
+    return FoundPath(path=path, absolute_path=absolute(path), origin=origin)
+
+
+def _expand(pattern: str) -> Sequence[str]:
+    if isinstance(pattern, ObjectUrl):
+        return expand_pattern(pattern) if pattern.has_magic and not pattern.is_folder else [pattern]
     if os.path.exists(pattern) or not glob.has_magic(pattern):
         return [pattern]
     if "**" in pattern:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError
 from dsindex.json_text import show_name
+from dsindex.objects.urls import is_url
 from dsindex.text.sampling import multiply_shares
+from workflows.state.object_inputs import names_object
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +74,7 @@ def describe_repeats(inputs: Sequence[InputFile]) -> dict[str, float]:
     for file in inputs:
         before = times.get(file.absolute_path, 0.0) if file.repetition else 0.0
         times[file.absolute_path] = before + (1.0 if file.share is None else file.share)
-    return {path: number for path, number in times.items() if number != 1}
+    return {str(path): number for path, number in times.items() if number != 1}
 
 
 def kept_share(inputs: Sequence[InputFile], sample: float | None) -> float:
@@ -91,6 +93,8 @@ def _find(inputs: Sequence[InputFile], name: str) -> list[int]:
     named = [position for position, file in enumerate(inputs) if file.path == name]
     if named:
         return named
+    if is_url(name):
+        return [position for position, file in enumerate(inputs) if names_object(name, file.path)]
     if os.path.isdir(name):
         folder = os.path.join(os.path.abspath(name), "")
         return [position for position, file in enumerate(inputs) if file.absolute_path.startswith(folder)]

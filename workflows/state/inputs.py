@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError
+from dsindex.objects.urls import absolute, is_url
+from dsindex.readable import input_status
 from dsindex.regular_files import STANDARD_INPUT_KIND, what_is_no_file
 from dsindex.shards.tokenize import ShardTask
 from dsindex.text.forms import JSON_LINES
@@ -27,6 +30,7 @@ TEXT_PER_STORED_BYTE = 4
 """About the bytes of text per byte of a compressed input or a table: the result depends on it only for speed."""
 FEW_SHARDS = 32
 """About as many shards are planned until they reach the largest size."""
+_LOOKED_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +54,7 @@ class InputFile:
     absolute_path: str
     size_bytes: int
     version: str
-    """Modification time in ns."""
+    """Modification time in ns, or an object's ETag."""
     form: InputForm = JSON_LINES
     parts: InputParts | None = None
     """Where it can be cut; None: anywhere, by bytes."""
@@ -75,18 +79,22 @@ def look_at_inputs(paths: Iterable[FoundPath]) -> list[InputFile]:
     Raises:
         InputError: If one cannot be an input, naming it.
     """
-    files = []
-    for found in paths:
-        with found.errors_placed():
-            if found.is_standard_input:
-                files.append(replace(_look_at(found.absolute_path), path=found.path))
-            else:
-                files.append(_look_at(found.path))
-    return files
+    paths = list(paths)
+    if not any(is_url(found.path) for found in paths):
+        return list(map(_look_at_found, paths))
+    with ThreadPoolExecutor(_LOOKED_AT_ONCE, thread_name_prefix="dsindex-stat") as pool:
+        return list(pool.map(_look_at_found, paths))
+
+
+def _look_at_found(found: FoundPath) -> InputFile:
+    with found.errors_placed():
+        if found.is_standard_input:
+            return replace(_look_at(found.absolute_path), path=found.path)
+        return _look_at(found.path)
 
 
 def _look_at(path: str) -> InputFile:
-    kind = what_is_no_file(path)
+    kind = None if is_url(path) else what_is_no_file(path)
     if kind is not None:
         remedy = (
             "give it as --input -, which stores it first"
@@ -96,22 +104,21 @@ def _look_at(path: str) -> InputFile:
         msg = f"{path}: expected a file, got {kind}; {remedy}"
         raise InputError(msg)
     try:
-        status = os.stat(path)
+        status = input_status(path)
     except OSError as error:
-        remedy = "fetch or mount it first: inputs are local files" if "://" in path else "check --input"
-        msg = f"{path}: cannot be read ({error.strerror}); {remedy}"
+        msg = f"{path}: cannot be read ({error.strerror}); check --input"
         raise InputError(msg) from error
-    if status.st_size == 0:
+    if status.size_bytes == 0:
         msg = f"{path}: expected at least one record, got an empty file; leave it out of --input"
         raise InputError(msg)
-    if not os.access(path, os.R_OK):
+    if not is_url(path) and not os.access(path, os.R_OK):
         msg = f"{path}: cannot be read (Permission denied); check --input"
         raise InputError(msg)
     return InputFile(
-        path=path,
-        absolute_path=os.path.abspath(path),
-        size_bytes=status.st_size,
-        version=str(status.st_mtime_ns),
+        path=status.path,
+        absolute_path=absolute(status.path),
+        size_bytes=status.size_bytes,
+        version=status.version,
     )
 
 

@@ -72,6 +72,22 @@ def is_lock(path: str) -> bool:
         return False
 
 
+def owner_is_gone(path: str) -> bool:
+    """Tell whether a lock's owner is known to have ended without releasing it; nothing is changed.
+
+    False as well if there is no lock, or its owner is on another host, where only the next driver waits for its lease.
+    """
+    try:
+        with contextlib.ExitStack() as opened:
+            folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
+            opened.callback(os.close, folder)
+            found = opened.enter_context(_open_found(folder, path))
+            owner = None if found is None else _parse_owner(found.content)
+            return owner is not None and _is_alive(owner) is False
+    except (OSError, PlanError):
+        return False
+
+
 class _Lock:
     """A lock file in its open folder."""
 

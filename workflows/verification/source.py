@@ -7,17 +7,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pydantic import TypeAdapter, ValidationError
-
 from dsindex.checks.source import SourceInput, SourceRange, SourceSettings, lay_out_range
-from dsindex.errors import InputError, TokenizerError
+from dsindex.errors import InputError
+from dsindex.readable import input_status, is_there
 from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.forms import TextPart
 from dsindex.text.parts import read_part
 from dsindex.text.patterns import parse_text_pattern
 from dsindex.text.records import TextColumn
 from dsindex.text.selection import Selection, open_selection
-from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
 from workflows.options.config import ExecutorConfig
@@ -26,6 +24,7 @@ from workflows.state.input_forms import detect_form, find_parts
 from workflows.state.input_paths import STANDARD_INPUT
 from workflows.state.publishing import PROVENANCE_SUFFIX
 from workflows.verification.pbin_options import read_pbin_options
+from workflows.verification.recorded_tokenizer import load_recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,10 +34,9 @@ if TYPE_CHECKING:
 
     from dsindex.formats.pbin import PbinHeader
     from dsindex.text.patterns import TextPattern
-    from dsindex.text.tokenizer import Tokenizer
     from workflows.execution.calls import Executor
     from workflows.state.input_forms import InputFormat
-    from workflows.state.manifest import Content, Manifest, RecordedInput, RecordedTokenizer
+    from workflows.state.manifest import Content, Manifest, RecordedInput
 
 RANGE_BYTES = 16 << 20
 """Size of a range of an input, if there is no provenance through which documents are found."""
@@ -98,7 +96,7 @@ def open_recorded_source(
         )
         raise InputError(msg)
     options = content.options
-    tokenizer = load_recorded(recorded, config.tokenizer_model, was_at=manifest.run.tokenizer_path)
+    tokenizer = load_recorded(prefix, recorded, manifest, given=config.tokenizer_model)
     provenance = f"{prefix}.{PROVENANCE_SUFFIX}"
     inputs, findings = _find_inputs(content.inputs, manifest.run.plan)
     settings = SourceSettings(
@@ -206,52 +204,6 @@ def _other_keys(key: str, plan: Mapping[str, Any]) -> list[str]:
     return [other for other in keys if isinstance(other, str) and other != key]
 
 
-def load_recorded(recorded: RecordedTokenizer, given: str | None, *, was_at: str | None = None) -> Tokenizer:
-    """Load the tokenizer in a manifest.
-
-    Args:
-        recorded: The tokenizer.
-        given: The path to load it from; None for where it was.
-        was_at: Its path when the dataset was made, if that is known; otherwise its name is taken as one.
-
-    Raises:
-        TokenizerError: If it is missing or differs from the recorded one.
-    """
-    name, sha256 = recorded.name, recorded.sha256
-    if was_at is not None and os.path.exists(was_at):
-        name = was_at
-    if given is None and recorded.revision is not None:
-        name = f"{name}@{recorded.revision}"
-    elif given is None and "vocab_file" not in (recorded.options or {}) and not os.path.exists(name):
-        msg = (
-            f"expected the tokenizer {name!r} (sha256 {sha256[:16]}…) that the dataset was made with, found none by "
-            f"that name; give its path with --tokenizer-model"
-        )
-        raise TokenizerError(msg)
-    path = given if given is not None else name
-    tokenizer = load_tokenizer(path, options=_recorded_options(recorded, given))
-    if tokenizer.sha256 != sha256:
-        msg = (
-            f"{path}: expected the tokenizer with sha256 {sha256} that the dataset was made with, "
-            f"got {tokenizer.sha256}; give that one with --tokenizer-model"
-        )
-        raise TokenizerError(msg)
-    return tokenizer
-
-
-def _recorded_options(recorded: RecordedTokenizer, given: str | None) -> TokenizerOptions:
-    """Return the options of a build; a given path takes the place of GPT-2's two files."""
-    options = dict(recorded.options or {})
-    if given is not None:
-        options.pop("vocab_file", None)
-    named = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
-    try:
-        return TypeAdapter(TokenizerOptions).validate_python(named)
-    except ValidationError as error:
-        msg = f"{recorded.name}: expected options of a tokenizer in the manifest, got {options}; it is damaged"
-        raise TokenizerError(msg) from error
-
-
 def _find_inputs(
     recorded: Sequence[RecordedInput], plan: Mapping[str, Any]
 ) -> tuple[tuple[SourceInput, ...], list[str]]:
@@ -261,10 +213,11 @@ def _find_inputs(
     for number, file in enumerate(recorded):
         path = file.path
         is_piped = path == STANDARD_INPUT
-        if (is_piped or not os.path.isfile(path)) and number < len(absolute):
+        if (is_piped or not is_there(path)) and number < len(absolute):
             path = absolute[number]
         try:
-            size_bytes = os.path.getsize(path)
+            status = input_status(path)
+            path, size_bytes = status.path, status.size_bytes
             fingerprint = fingerprint_input(path)
             form = detect_form(path, shown_as=file.path, wanted=cast("InputFormat", file.format or "jsonl"))
         except OSError as error:

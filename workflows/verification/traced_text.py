@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, cast
 
 from dsindex.errors import InputError, TokenizerError
+from dsindex.readable import input_status, is_there
 from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.tokenizer import decode, load_tokenizer
 from workflows.state.input_paths import STANDARD_INPUT
 from workflows.state.manifest import read_manifest
-from workflows.verification.source import load_recorded, read_document_text
+from workflows.verification.recorded_tokenizer import load_recorded
+from workflows.verification.source import read_document_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,15 +85,17 @@ class TracedTexts:
     def _find_input(self, manifest: Manifest, number: int) -> str | None:
         recorded, planned = manifest.content.inputs[number], manifest.run.plan["inputs"]
         path = recorded.path
-        if (path == STANDARD_INPUT or not os.path.isfile(path)) and number < len(planned):
+        if (path == STANDARD_INPUT or not is_there(path)) and number < len(planned):
             path = str(planned[number][0])
         was = "lines are those that it had when the dataset was made from it"
-        if not os.path.isfile(path):
+        if not is_there(path):
             if recorded.path != STANDARD_INPUT:
                 self._notes[f"{path}: this input is not there any more; {was}"] = None
             return None
         try:
-            same = os.path.getsize(path) == recorded.size_bytes and fingerprint_input(path) == recorded.fingerprint
+            status = input_status(path)
+            path = status.path
+            same = status.size_bytes == recorded.size_bytes and fingerprint_input(path) == recorded.fingerprint
         except (OSError, InputError) as error:
             self._notes[f"{path}: this input cannot be read ({error}); {was}"] = None
             return None
@@ -108,7 +111,7 @@ class TracedTexts:
     def _load(self, prefix: str) -> Tokenizer | None:
         manifest = self._manifest(prefix)
         recorded = None if manifest is None else manifest.content.tokenizer
-        if recorded is None:
+        if recorded is None or manifest is None:
             if self._given is None:
                 self._notes[f"{prefix}: has no manifest that names its tokenizer; show text with --tokenizer-model"] = (
                     None
@@ -120,9 +123,7 @@ class TracedTexts:
             return self._by_sha256.setdefault("given", load_tokenizer(self._given))
         if recorded.sha256 not in self._by_sha256:
             try:
-                self._by_sha256[recorded.sha256] = load_recorded(
-                    recorded, self._given, was_at=None if manifest is None else manifest.run.tokenizer_path
-                )
+                self._by_sha256[recorded.sha256] = load_recorded(prefix, recorded, manifest, given=self._given)
             except TokenizerError as error:
                 if self._given is not None:
                     raise

@@ -19,6 +19,8 @@ from dsindex.text.tables.formats import ARROW_FILE_MAGIC, CONTINUATION
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from dsindex.text.tables.files import Content
+
 SCHEMA, DICTIONARY, RECORD_BATCH = 1, 2, 3
 """Types of headers."""
 _PREFIX_BYTES = 8
@@ -52,7 +54,7 @@ class BatchHeader:
     """Number of further buffers of each column of views."""
 
 
-def find_stream_messages(path: str, data: memoryview) -> list[Message]:
+def find_stream_messages(path: str, data: Content) -> list[Message]:
     """Find the messages of a stream, up to its end mark or the end of the file.
 
     Raises:
@@ -67,7 +69,7 @@ def find_stream_messages(path: str, data: memoryview) -> list[Message]:
         if data[position : position + 4] != CONTINUATION:
             msg = f"{path}: expected an Arrow stream, got something else as {place}; fetch or write the file again"
             raise InputError(msg)
-        if struct.unpack_from("<i", data, position + 4)[0] == 0:
+        if struct.unpack("<i", data[position + 4 : position + 8])[0] == 0:
             break
         messages.append(_read_message(path, data, position, place))
         position = messages[-1].end
@@ -77,7 +79,7 @@ def find_stream_messages(path: str, data: memoryview) -> list[Message]:
     return messages
 
 
-def find_file_messages(path: str, data: memoryview) -> list[Message]:
+def find_file_messages(path: str, data: Content) -> list[Message]:
     """Find the messages of an Arrow file by its footer: the schema, all dictionaries, and the record batches in order.
 
     Such a file holds a stream, after its magic, and the footer tells where its messages are.
@@ -88,7 +90,7 @@ def find_file_messages(path: str, data: memoryview) -> list[Message]:
     if data[-len(ARROW_FILE_MAGIC) :] != ARROW_FILE_MAGIC or len(data) < 2 * _FILE_END_BYTES:
         msg = f"{path}: expected an Arrow file that ends with a footer; it is cut off, fetch or write it again"
         raise InputError(msg)
-    (size,) = struct.unpack_from("<i", data, len(data) - _FILE_END_BYTES)
+    (size,) = struct.unpack("<i", data[len(data) - _FILE_END_BYTES :][:4])
     begin = len(data) - _FILE_END_BYTES - size
     if size <= 0 or begin < 0:
         msg = f"{path}: expected an Arrow file whose footer is inside it, got a footer of {size} bytes; fetch it again"
@@ -107,7 +109,7 @@ def find_file_messages(path: str, data: memoryview) -> list[Message]:
     return messages
 
 
-def read_batch_header(path: str, data: memoryview, message: Message) -> BatchHeader:
+def read_batch_header(path: str, data: Content, message: Message) -> BatchHeader:
     """Read the header of a record batch.
 
     Raises:
@@ -140,7 +142,7 @@ def read_batch_header(path: str, data: memoryview, message: Message) -> BatchHea
     )
 
 
-def wanted_bytes(header: BatchHeader, body: memoryview, schema: pa.Schema, wanted: Sequence[int]) -> int:
+def wanted_bytes(header: BatchHeader, body: Content, schema: pa.Schema, wanted: Sequence[int]) -> int:
     """Return the uncompressed size of some columns, as the header and the first bytes of each buffer claim it.
 
     Args:
@@ -155,17 +157,17 @@ def wanted_bytes(header: BatchHeader, body: memoryview, schema: pa.Schema, wante
         num_buffers = _count_buffers(field.type, variadic)
         if number in wanted:
             for begin, size in header.buffers[position : position + num_buffers]:
-                total += _uncompressed_size(body[begin : begin + size]) if header.is_compressed else size
+                total += _uncompressed_size(body[begin : begin + min(size, 8)], size) if header.is_compressed else size
         position += num_buffers
     return total
 
 
-def _uncompressed_size(buffer: memoryview) -> int:
+def _uncompressed_size(head: memoryview, stored_bytes: int) -> int:
     """Return the size that a compressed buffer claims in its first eight bytes; -1 there means it is not compressed."""
-    if len(buffer) < 8:
-        return len(buffer)
-    size = _unpack(buffer, "<q", 0)
-    return size if size >= 0 else len(buffer) - 8
+    if len(head) < 8:
+        return stored_bytes
+    size = _unpack(head, "<q", 0)
+    return size if size >= 0 else stored_bytes - 8
 
 
 def _count_buffers(kind: pa.DataType, variadic: Iterator[int]) -> int:
@@ -193,7 +195,7 @@ def _count_buffers(kind: pa.DataType, variadic: Iterator[int]) -> int:
     return own + sum(_count_buffers(kind.field(number).type, variadic) for number in range(kind.num_fields))
 
 
-def _message_of_kind(path: str, data: memoryview, offset: int, kind: int, what: str) -> Message:
+def _message_of_kind(path: str, data: Content, offset: int, kind: int, what: str) -> Message:
     place = f"{what} at byte {offset}"
     if not 0 <= offset <= len(data) - _PREFIX_BYTES:
         raise _cut_off(path, place)
@@ -204,11 +206,11 @@ def _message_of_kind(path: str, data: memoryview, offset: int, kind: int, what: 
     return message
 
 
-def _read_message(path: str, data: memoryview, position: int, place: str) -> Message:
+def _read_message(path: str, data: Content, position: int, place: str) -> Message:
     if data[position : position + 4] != CONTINUATION:
         msg = f"{path}: expected {place}, got something else; the file is damaged, fetch or write it again"
         raise InputError(msg)
-    (size,) = struct.unpack_from("<i", data, position + 4)
+    (size,) = struct.unpack("<i", data[position + 4 : position + 8])
     body = position + _PREFIX_BYTES + size
     if size <= 0 or body > len(data):
         raise _cut_off(path, place)

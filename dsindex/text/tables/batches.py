@@ -26,12 +26,16 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
+    from dsindex.text.tables.files import Content
+
 StoredFormat: TypeAlias = Literal["parquet", "arrow-file", "arrow-stream"]
 
 _READ_BYTES = 1 << 20
 """Bytes of a Parquet column read at a time."""
 _FIRST_ROWS, _MOST_ROWS = 16, 4096
 """Rows decoded at a time from Parquet: the first, as their size is unknown, and the most."""
+_MOST_LEAVES_AHEAD = 2
+"""Columns of Parquet that are read ahead next to each other, where the file is not on this machine."""
 _BYTES_PER_INDEX = 8
 """A Parquet column with fewer bytes per row than this, and a dictionary, stays encoded until its rows are cut."""
 
@@ -52,7 +56,7 @@ def read_schema(file: TableFile, format: StoredFormat) -> pa.Schema:
     """
     if format == "parquet":
         return open_parquet(file).schema_arrow
-    data = file.mapped()
+    data = file.content()
     return _arrow_schema(file.path, data, find_messages(file.path, data, format))
 
 
@@ -143,6 +147,8 @@ def _read_parquet(
     if encoded and fields is not None:
         opened = open_parquet(file, encoded, opened.metadata)
     for number, group in enumerate(groups[begin:end], begin):
+        if len(leaves) <= _MOST_LEAVES_AHEAD:
+            file.expect_forwards([_chunk_range(opened, number, leaf) for leaf in leaves])
         what = f"a Parquet file with a readable row group {number}"
         with errors_named(file.path, what):
             batches = opened.iter_batches(_FIRST_ROWS, row_groups=[number], columns=columns, use_threads=False)
@@ -166,6 +172,13 @@ def _read_parquet(
                 "the file is damaged, fetch or write it again"
             )
             raise InputError(msg)
+
+
+def _chunk_range(opened: pq.ParquetFile, group: int, leaf: int) -> tuple[int, int]:
+    """Return where a column of a row group is in the file, as the footer claims."""
+    chunk = opened.metadata.row_group(group).column(leaf)
+    begin = min(filter(None, [chunk.dictionary_page_offset, chunk.data_page_offset]), default=0)
+    return max(0, begin), begin + chunk.total_compressed_size
 
 
 def check_columns(path: str, opened: pq.ParquetFile, groups: Sequence[ParquetGroup]) -> None:
@@ -210,7 +223,7 @@ def _encoded_columns(opened: pq.ParquetFile, groups: Sequence[ParquetGroup]) -> 
     return [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
 
 
-def find_messages(path: str, data: memoryview, format: StoredFormat) -> list[Message]:
+def find_messages(path: str, data: Content, format: StoredFormat) -> list[Message]:
     """Find the messages of an Arrow file or stream, the schema first.
 
     Raises:
@@ -222,7 +235,7 @@ def find_messages(path: str, data: memoryview, format: StoredFormat) -> list[Mes
 def _read_arrow(
     file: TableFile, begin: int, end: int, format: StoredFormat, fields: Sequence[tuple[str, ...]] | None
 ) -> Iterator[TableBatch]:
-    data = file.mapped()
+    data = file.content()
     messages = find_messages(file.path, data, format)
     batches = [number for number, message in enumerate(messages) if message.kind == RECORD_BATCH]
     _check_range(file.path, end, len(batches), "record batches")
@@ -232,6 +245,7 @@ def _read_arrow(
     skipped = [message for message in messages[: batches[begin]] if message.kind in {SCHEMA, DICTIONARY}]
     pieces = _Pieces(data, [*skipped, *messages[batches[begin] : batches[end - 1] + 1]])
     schema = _arrow_schema(file.path, data, messages)
+    file.expect_forwards([(messages[batches[begin]].begin, messages[batches[end - 1]].end)])
     with errors_named(file.path, "an Arrow file with a readable schema"):
         reader = pa.ipc.open_stream(pa.PythonFile(pieces, mode="r"), options=_wanted(schema, fields))
     for group, number in enumerate(batches[begin:end], begin):
@@ -246,7 +260,7 @@ def _read_arrow(
         file.release(messages[number].begin, messages[number].end)
 
 
-def _arrow_schema(path: str, data: memoryview, messages: Sequence[Message]) -> pa.Schema:
+def _arrow_schema(path: str, data: Content, messages: Sequence[Message]) -> pa.Schema:
     with errors_named(path, "an Arrow file with a readable schema"):
         schema = pa.ipc.open_stream(pa.PythonFile(_Pieces(data, messages[:1]), mode="r")).schema
         check_names(schema)
@@ -256,7 +270,7 @@ def _arrow_schema(path: str, data: memoryview, messages: Sequence[Message]) -> p
 class _Pieces:
     """Messages of a stream, one after the other, as a file that pyarrow reads without copies."""
 
-    def __init__(self, data: memoryview, messages: Sequence[Message]) -> None:
+    def __init__(self, data: Content, messages: Sequence[Message]) -> None:
         self.closed = False
         self._data = data
         self._ranges = [(message.begin, message.end) for message in reversed(messages)]

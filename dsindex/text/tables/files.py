@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
 import zlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
 from dsindex.errors import InputError
-from dsindex.regular_files import open_file
+from dsindex.readable import LocalFile
+from dsindex.text.byte_sources import changed, opened_input
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from dsindex.readable import Readable
+
+Content: TypeAlias = "memoryview[int] | FetchedContent"
+"""The bytes of a table: mapped memory, or what fetches its slices."""
 _SHOWN_CHARACTERS = 200
+_MOST_HINTS = 2
+"""Ranges that may be read ahead at once; more would hold much memory."""
 _ERRORS = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, KeyError, struct.error)
 _ERRORS_OF_SOURCES = (EOFError, zlib.error)
 """What decompression raises."""
@@ -31,25 +39,33 @@ class TableFile:
 
     mode = "rb"
 
-    def __init__(self, path: str, file: BinaryIO) -> None:
+    def __init__(self, path: str, file: Readable) -> None:
         self.path = path
-        self.size = os.fstat(file.fileno()).st_size
+        self.size = file.size_bytes
         self.closed = False
         self._file = file
+        self._position = 0
         self._map: mmap.mmap | None = None
 
     def read(self, num_bytes: int = -1) -> bytes:
         """Return up to `num_bytes` bytes, all that are left if negative."""
-        left = max(0, self.size - self._file.tell())
-        return self._file.read(left if num_bytes < 0 else min(num_bytes, left))
+        left = max(0, self.size - self._position)
+        wanted = left if num_bytes < 0 else min(num_bytes, left)
+        content = self._file.read_at(wanted, self._position)
+        self._position += len(content)
+        return content
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move to a position, which may be behind the end."""
-        return self._file.seek(offset, whence)
+        position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
+        if position < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        self._position = position
+        return position
 
     def tell(self) -> int:
         """Return the position."""
-        return self._file.tell()
+        return self._position
 
     def seekable(self) -> bool:
         """Return True."""
@@ -58,8 +74,8 @@ class TableFile:
     def close(self) -> None:
         """Do nothing: whoever opened the file closes it."""
 
-    def mapped(self) -> memoryview:
-        """Return the content as mapped memory; nothing is read before it is used.
+    def content(self) -> Content:
+        """Return the content, of which nothing is read before it is used.
 
         Raises:
             InputError: If the file is empty.
@@ -67,9 +83,17 @@ class TableFile:
         if self.size == 0:
             msg = f"{self.path}: expected a table, got an empty file; fetch or write it again"
             raise InputError(msg)
+        if not isinstance(self._file, LocalFile):
+            return FetchedContent(self._file, 0, self.size)
         if self._map is None:
-            self._map = mmap.mmap(self._file.fileno(), self.size, prot=mmap.PROT_READ)
+            self._map = mmap.mmap(self._file.file.fileno(), self.size, prot=mmap.PROT_READ)
         return memoryview(self._map)
+
+    def expect_forwards(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Say that these ranges of bytes will be read forwards, next to each other; a local file needs no such hint."""
+        if not isinstance(self._file, LocalFile) and len(ranges) <= _MOST_HINTS:
+            for begin, end in ranges:
+                self._file.expect_forwards(begin, end)
 
     def release(self, begin: int, end: int) -> None:
         """Take a part of the mapped content out of this process's memory, until it is used again."""
@@ -83,9 +107,34 @@ class TableFile:
         Raises:
             InputError: If it did.
         """
-        size = os.fstat(self._file.fileno()).st_size
-        if size < self.size:
-            raise _changed(self.path, self.size, size)
+        size = self._file.size_if_changed()
+        if size is not None and size < self.size:
+            raise changed(self.path, self.size, size)
+
+
+class FetchedContent:
+    """A part of a file that is not on this machine; slices of it are fetched."""
+
+    def __init__(self, file: Readable, begin: int, end: int) -> None:
+        self._file = file
+        self._begin = begin
+        self._end = end
+
+    def __len__(self) -> int:
+        return self._end - self._begin
+
+    def __getitem__(self, wanted: slice) -> memoryview[int]:
+        begin, end, _ = wanted.indices(len(self))
+        return memoryview(self._file.read_at(max(0, end - begin), self._begin + begin))
+
+    def part(self, begin: int, end: int) -> FetchedContent:
+        """Return a part of it, of which nothing is fetched yet."""
+        return FetchedContent(self._file, self._begin + begin, self._begin + end)
+
+
+def part_of(content: Content, begin: int, end: int) -> Content:
+    """Return the bytes [begin, end) of a content without reading them."""
+    return content.part(begin, end) if isinstance(content, FetchedContent) else content[begin:end]
 
 
 @contextmanager
@@ -93,35 +142,14 @@ def open_table(path: str, expected_size: int | None = None) -> Iterator[TableFil
     """Open a table, and check on closing that it has not changed.
 
     Args:
-        path: A regular file.
+        path: A regular file, or the address of an object.
         expected_size: Size of the file in bytes when the job was planned.
 
     Raises:
         InputError: If the file cannot be read, does not have the expected size, or changes while it is read.
     """
-    try:
-        file = open_file(path)
-    except OSError as error:
-        msg = f"{path}: expected a file that can be read, got {error.strerror!r}; check the path and its permissions"
-        raise InputError(msg) from error
-    with file:
-        before = os.fstat(file.fileno())
-        if expected_size not in (None, before.st_size):
-            msg = (
-                f"{path}: expected {expected_size} bytes, got {before.st_size}; the file changed since the job was"
-                " planned, run it again from the start"
-            )
-            raise InputError(msg)
-        try:
-            yield TableFile(path, file)
-        except InputError as error:
-            after = os.fstat(file.fileno())
-            if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-                raise _changed(path, before.st_size, after.st_size) from error
-            raise
-        after = os.fstat(file.fileno())
-        if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-            raise _changed(path, before.st_size, after.st_size)
+    with opened_input(path, expected_size) as file:
+        yield TableFile(path, file)
 
 
 @contextmanager
@@ -155,10 +183,3 @@ def _describe(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return f"one that needs more memory than there is ({shown}); it may be damaged, fetch or write it again"
     return f"an error ({shown}); it may be cut off or damaged, fetch or write it again"
-
-
-def _changed(path: str, expected: int, got: int) -> InputError:
-    return InputError(
-        f"{path}: expected {expected} bytes, got {got} or other content; the file changed while it was read,"
-        " run the job again from the start once nothing writes to it"
-    )

@@ -14,7 +14,7 @@ from dsindex.text.tables.arrow_messages import (
 from dsindex.text.tables.batches import check_columns, find_messages, leaf_columns, open_parquet, read_schema
 from dsindex.text.tables.columns import find_columns, joined_fields
 from dsindex.text.tables.csv_rows import read_csv_schema
-from dsindex.text.tables.files import open_table
+from dsindex.text.tables.files import open_table, part_of
 from dsindex.text.tables.parquet_footer import read_parquet_groups
 
 if TYPE_CHECKING:
@@ -101,12 +101,12 @@ def _measure_parquet(
 def _measure_arrow(
     file: TableFile, schema: pa.Schema, numbers: Sequence[int], format: StoredFormat
 ) -> tuple[RowGroup, ...]:
-    data = file.mapped()
+    data = file.content()
     groups = []
     for message in find_messages(file.path, data, format):
         if message.kind == RECORD_BATCH:
             header = read_batch_header(file.path, data, message)
-            size = wanted_bytes(header, data[message.body : message.end], schema, numbers)
+            size = wanted_bytes(header, part_of(data, message.body, message.end), schema, numbers)
             groups.append(RowGroup(num_rows=header.num_rows, text_bytes=size))
     return tuple(groups)
 

@@ -13,6 +13,7 @@ from dsindex.containers.cuts import find_cuts
 from dsindex.containers.decoding import Decoder
 from dsindex.containers.kinds import HEAD_BYTES, Container, detect_container, detect_file
 from dsindex.errors import InputError
+from dsindex.readable import LocalFile
 from tests.support.compressed import COMPRESSORS, zstd_frames
 
 TEXT = b"".join(b'{"text": "%d %s"}\n' % (number, bytes([97 + number % 26]) * (number % 200)) for number in range(300))
@@ -28,7 +29,7 @@ def write(folder: Path, name: str, content: bytes) -> tuple[str, Container]:
 
 def decode(path: str, container: Container, *, begin: int = 0, size: int = 1000) -> bytes:
     with open(path, "rb", buffering=0) as file:
-        decoder = Decoder(path, file, container, begin=begin)
+        decoder = Decoder(path, LocalFile(file), container, begin=begin)
         pieces = []
         while not decoder.at_end:
             pieces.append(decoder.read(size))
@@ -55,7 +56,7 @@ def test_decoder_reads_nothing_from_before_on(tmp_path: Path, name: str) -> None
     path, container = write(tmp_path, name, content)
     whole, before = b"", 0
     with open(path, "rb", buffering=0) as file:
-        decoder = Decoder(path, file, container)
+        decoder = Decoder(path, LocalFile(file), container)
         for before in [*range(1, len(content), 97), None]:
             while not decoder.at_end:
                 text = decoder.read(1 << 20, before=before)
@@ -101,7 +102,7 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, name: str, share: flo
     content = COMPRESSORS[name](TEXT)
     path, container = write(tmp_path, name, content)
     with open(path, "rb", buffering=0) as file:
-        decoder = Decoder(path, file, container)
+        decoder = Decoder(path, LocalFile(file), container)
         ends = [0]
         while not decoder.at_end:
             decoder.read(1 << 20)
@@ -176,7 +177,7 @@ def test_a_bomb_is_decoded_in_bounded_pieces(tmp_path: Path) -> None:
     assert Path(path).stat().st_size < 30_000
     total = 0
     with open(path, "rb", buffering=0) as file:
-        decoder = Decoder(path, file, container)
+        decoder = Decoder(path, LocalFile(file), container)
         while not decoder.at_end:
             text = decoder.read(1 << 20)
             assert len(text) <= 1 << 20

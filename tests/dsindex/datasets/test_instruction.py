@@ -27,7 +27,8 @@ RECORDS = [SPEC_RECORD, conversation("Привет", "日本🎉 \n", role="r", 
 
 
 @pytest.fixture
-def jsonl(tmp_path: Path) -> Path:
+def jsonl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "chat.jsonl"
     path.write_text("".join(json.dumps(record, ensure_ascii=bool(i % 2)) + "\n" for i, record in enumerate(RECORDS)))
     return path
@@ -62,6 +63,12 @@ def test_sample_has_tokens_for_each_field_and_ids_of_special_tokens(jsonl: Path)
     assert again[0]["role"]["value"] == SPEC_RECORD["role"]
     with pytest.raises(IndexError, match=r"a record in \[0, 3\), got 3"):
         dataset[3]
+
+
+def test_special_tokens_may_be_a_list(jsonl: Path) -> None:
+    tokens = list(SPECIAL.values())
+    dataset = InstructionDataset(jsonl, tokenizer=train("bytes"), jq_patterns=PATTERNS, special_tokens=tokens)
+    assert dataset[0]["special_tokens"] == {"<s>": 0, "</s>": 1}
 
 
 def test_dataset_checks_its_tokens_patterns_and_fields(jsonl: Path) -> None:

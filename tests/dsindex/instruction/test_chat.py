@@ -308,3 +308,34 @@ def test_modalities_template_lines_are_joined() -> None:
     source = "{% for turn in messages %}\n{{ turn.role + ':' }}\n{{ turn.content + '\\n' }}\n{% endfor %}\n"
     assert ChatTemplate(source, join_lines=True).render(MESSAGES[:2])[0] == "system:Be brief.\nuser:Hi\n"
     assert ChatTemplate(source).render(MESSAGES[1:2])[0] == "user:\nHi\n\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "expected"),
+    [
+        pytest.param("{{ today }}", {"today": "x"}, "x", id="given"),
+        pytest.param("{{ today | default('x') }}{{ today }}", {}, "x", id="default"),
+        pytest.param("{% if tone | upper == 'LOUD' %}!{% endif %}{{ tone }}", {}, "", id="asked-for"),
+        pytest.param("{{ bos_token }}", {}, "", id="special-token"),
+        pytest.param("{% if false %}{% set x = 1 %}{% endif %}{{ x }}", {}, "", id="own-variable"),
+    ],
+)
+def test_variable_that_may_be_missing_is_written_as_nothing(source: str, given: dict[str, str], expected: str) -> None:
+    assert ChatTemplate(source).render(MESSAGES, **given) == (expected, [])
+
+
+@pytest.mark.parametrize(
+    "source", ["{{ today }}", "{{ 'It is ' ~ today }}", "{{ 'It is ' + today }}", "{{ today.day }}"]
+)
+def test_variable_that_nobody_gave_is_named(source: str) -> None:
+    with pytest.raises(
+        RecordProblem, match="'today' is undefined: nobody gave this variable; set it under `template_v"
+    ):
+        ChatTemplate(source).render(MESSAGES)
+    with pytest.raises(RecordProblem, match="'eos_token' is undefined; set it under `special_tokens`"):
+        ChatTemplate("{{ 'x' + eos_token }}").render(MESSAGES)
+
+
+def test_tools_have_their_own_template_if_the_tokenizer_has_one() -> None:
+    template = ChatTemplate("plain", tool_source="{{ tools[0].name }}")
+    assert [template.render(MESSAGES, **given)[0] for given in ({}, {"tools": [{"name": "f"}]})] == ["plain", "f"]

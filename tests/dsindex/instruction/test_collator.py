@@ -74,7 +74,7 @@ def test_collator_refuses(options: dict[str, Any], error: type[Exception], match
 
 def test_collator_needs_a_construction_and_a_pad_token() -> None:
     with pytest.raises(InputError, match="expected message_construction"):
-        InstructionCollator(parse_config("chat_template: x"), train("bytes"))
+        InstructionCollator(parse_config("chat_template: chatml"), train("bytes"))
     with pytest.raises(InputError, match="pad_token or eos_token"):
         InstructionCollator(parse_config("message_construction: [role]"), train("bytes"))
 

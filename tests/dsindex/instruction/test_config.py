@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsindex.errors import InputError
-from dsindex.instruction.config import parse_config, read_instruction_config
+from dsindex.instruction.config import InstructionConfig, parse_config, read_instruction_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +28,16 @@ if TYPE_CHECKING:
         pytest.param("chat_template: x\nchat_template_file: y", "got both", id="two-templates"),
         pytest.param("b_include_to_loss_token: x", "two different tokens", id="one-marker"),
         pytest.param("b_include_to_loss_token: x\ne_include_to_loss_token: x", "two different", id="same-marker"),
+        pytest.param(
+            "template_variables: {messages: []}", "cannot set 'messages', which each record has", id="variable"
+        ),
+        pytest.param("learn: first", "learn: expected one of all or last_turn", id="learn"),
+        pytest.param(
+            "learn: last_turn\nb_include_to_loss_token: x\ne_include_to_loss_token: y",
+            "rather than markers",
+            id="both-ways",
+        ),
+        pytest.param("special_tokens: [<s>, <s>]", "special_tokens: .*names '<s>' twice", id="token-twice"),
         pytest.param("too_long: split", "needs max_length", id="no-length"),
         pytest.param("too_long: chop\nmax_length: 5", "too_long: expected one of refuse, .* got 'chop'", id="policy"),
         pytest.param("max_length: 1", "max_length: expected at least 2, got 1", id="length"),
@@ -50,3 +60,25 @@ def test_configuration_takes_its_template_from_a_file_beside_it(tmp_path: Path) 
         read_instruction_config(tmp_path / "chat.yaml")
     with pytest.raises(InputError, match=r"other\.yaml: cannot be read"):
         read_instruction_config(tmp_path / "other.yaml")
+
+
+def test_roles_are_added_to_the_usual_ones() -> None:
+    roles = parse_config("role_mapping: {bot: assistant, system: user}").role_mapping
+    assert {name: roles[name] for name in ("bot", "system", "human", "developer", "function_call", "observation")} == {
+        "bot": "assistant",
+        "system": "user",
+        "human": "user",
+        "developer": "developer",
+        "function_call": "assistant",
+        "observation": "tool",
+    }
+
+
+def test_special_tokens_may_be_a_list() -> None:
+    assert parse_config("special_tokens: [<s>, </s>]").special_tokens == {"<s>": "<s>", "</s>": "</s>"}
+    assert parse_config("special_tokens: [{eos_token: </s>}]").special_tokens == {"eos_token": "</s>"}
+
+
+def test_configuration_survives_json() -> None:
+    config = parse_config("special_tokens: [<s>]\nrole_mapping: {bot: user}\ntemplate_variables: {date: {a: [1]}}")
+    assert InstructionConfig.model_validate_json(config.model_dump_json()) == config

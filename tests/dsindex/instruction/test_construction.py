@@ -157,3 +157,52 @@ def test_special_tokens_in_text_are_counted_or_refused() -> None:
     assert InstructionEncoder(config(HUMAN), train("bytes")).encode(record).special_in_text
     with pytest.raises(RecordProblem, match="'</s>'"):
         InstructionEncoder(config(HUMAN + "special_tokens_in_text: refuse"), train("bytes")).encode(record)
+
+
+def learnt_texts(yaml: str, record: dict[str, Any]) -> list[str]:
+    tokenizer = train("bytes")
+    encoded = InstructionEncoder(parse_config(yaml), tokenizer).encode(record)
+    lines = show_masks(encoded.tokens, encoded.mask, tokenizer).split("\n")
+    return [line.split(" | ")[1] for line in lines if line.startswith("learn")]
+
+
+@pytest.mark.parametrize("missing", [["role"], ["instruction"], ["role", "instruction"]])
+@pytest.mark.parametrize("null", [False, True])
+def test_records_may_lack_fields_from_which_nothing_is_learnt(missing: list[str], null: bool) -> None:
+    record = {**SPEC_RECORD, **dict.fromkeys(missing)}
+    if not null:
+        record = {key: value for key, value in record.items() if key not in missing}
+    assert learnt_texts(SPEC_YAML, record) == learnt_texts(SPEC_YAML, SPEC_RECORD)
+    with pytest.raises(RecordProblem, match=f"field '{missing[0]}': .* under `optional_fields`"):
+        learnt_texts(SPEC_YAML + "optional_fields: []\n", record)
+
+
+def test_records_need_the_fields_that_are_learnt() -> None:
+    with pytest.raises(RecordProblem, match="field 'conversations'"):
+        learnt_texts(SPEC_YAML, {"role": "x", "instruction": "y"})
+
+
+def test_special_tokens_of_a_list_are_checked_and_not_written() -> None:
+    yaml = SPEC_YAML.replace("bos_token: <s>\n    eos_token: </s>", "[<s>, </s>]")
+    assert yaml != SPEC_YAML
+    encoder = InstructionEncoder(parse_config(yaml), train("bytes"))
+    assert encoder.special_ids == {"<s>": 0, "</s>": 1}
+    assert not {0, 1} & set(encoder.encode(SPEC_RECORD).tokens.tolist())
+    with pytest.raises(TokenizerError, match="<eod>"):
+        InstructionEncoder(parse_config(yaml.replace("[<s>", "[<eod>")), train("bytes"))
+
+
+def test_weights_and_last_turn_leave_replies_out() -> None:
+    record = conversation("up", "one", "up", "two", "three")
+    record["conversations"][-1]["from"] = "gpt"
+    assert learnt_texts(SPEC_YAML, record) == ["'one'", "'twothree</s>'"]
+    assert learnt_texts(SPEC_YAML + "learn: last_turn\n", record) == ["'twothree</s>'"]
+    record["conversations"][3]["weight"] = 0
+    record["conversations"][1]["train"] = False
+    assert learnt_texts(SPEC_YAML, record) == ["'three</s>'"]
+
+
+def test_messages_may_have_parts() -> None:
+    record = conversation("up", "one")
+    record["conversations"][1]["value"] = [{"type": "text", "text": "on"}, {"type": "text", "text": "e"}]
+    assert learnt_texts(SPEC_YAML, record) == ["'one</s>'"]

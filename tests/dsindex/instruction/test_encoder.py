@@ -93,7 +93,7 @@ def test_marker_in_a_text_is_refused(where: int) -> None:
 
 
 def test_template_has_to_say_what_is_learnt() -> None:
-    with pytest.raises(InputError, match="expected marks for the trainable text, got none"):
+    with pytest.raises(InputError, match=r"not mark the generated text .* cannot be found: its generation prompt"):
         encoder("", template="{{ messages }}")
     with pytest.raises(InputError, match="the tokenizer has none"):
         InstructionEncoder(parse_config("{}"), train("bytes"))
@@ -108,7 +108,7 @@ def test_template_has_to_say_what_is_learnt() -> None:
         pytest.param(chat("a", "\udfa0"), "bad-text", id="surrogate"),
         pytest.param({"messages": [{"role": "bard", "content": "x"}]}, "unknown-role", id="role"),
         pytest.param(
-            {"messages": [{"role": "assistant", "content": None, "tool_calls": [1]}]}, "template-failed", id="template"
+            {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "template-failed", id="template"
         ),
     ],
 )
@@ -123,7 +123,7 @@ def test_conversation_that_is_nested_too_deep_is_a_problem_not_a_crash() -> None
     for _ in range(100_000):
         deep = [deep]
     with pytest.raises(RecordProblem, match="nested too deep"):
-        encoder("").encode({**chat("a", "b"), "tools": deep})
+        encoder("").encode({**chat("a", "b"), "tools": [{"x": deep}]})
     with pytest.raises(RecordProblem):
         InstructionEncoder(parse_config("message_construction: [role]"), train("bytes")).encode(
             {"role": "x", "y": deep}
@@ -252,3 +252,53 @@ def test_tokenizer_that_is_none_is_refused(tmp_path: Path) -> None:
         ChatTokenizer.from_path(tmp_path / "nosuch")
     with pytest.raises(TokenizerError, match=r"text of a tokenizer\.json"):
         ChatTokenizer("{}")
+
+
+def learnt_text(config: str, record: dict[str, Any], template: str = PLAIN) -> str:
+    tokenizer = train("bytes")
+    options = parse_config(config).model_copy(update={"chat_template": template})
+    encoded = InstructionEncoder(options, tokenizer).encode(record)
+    return tokenizer.decode(encoded.tokens[encoded.mask == 1])
+
+
+def test_null_content_of_a_tool_call_is_not_learnt() -> None:
+    template = (
+        "{% for m in messages %}{% generation %}{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls is defined }};"
+        "{% endgeneration %}{% endfor %}"
+    )
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
+    reply = {"role": "assistant", "content": "x", "tool_calls": None}
+    assert learnt_text("{}", {"messages": [call, reply]}, template) == '[{"name": "f"}];x;'
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("special_tokens: {eos_token: </s>}", "you</s>what</s>"),
+        ("special_tokens: {eos_token: </s>}\nlearn: last_turn", "what</s>"),
+        ("special_tokens: {eos_token: </s>}\nmax_length: 24\ntoo_long: split", "you</s>what</s>"),
+        ("special_tokens: {eos_token: </s>}\nmax_length: 24\ntoo_long: split\nlearn: last_turn", "what</s>"),
+    ],
+)
+def test_only_wanted_replies_are_learnt_also_in_parts(config: str, expected: str) -> None:
+    record = chat("up", "you", "up", "no", "up", "what")
+    record["messages"][3]["weight"] = 0
+    assert learnt_text(config, record).replace(" ", "") == expected
+
+
+def test_markers_cannot_leave_a_reply_out() -> None:
+    record = chat("up", "you")
+    record["messages"][1]["train"] = False
+    config = parse_config(MODALITIES + "assistant_role: Assistant\n")
+    with pytest.raises(RecordProblem, match="markers leave none out"):
+        InstructionEncoder(config, train("bytes")).encode(record)
+    with pytest.raises(RecordProblem, match="name the role of replies with `assistant_role`"):
+        InstructionEncoder(parse_config(MODALITIES), train("bytes")).encode(record)
+
+
+def test_variables_of_the_record_go_before_those_of_the_configuration() -> None:
+    template = "{{ day }}{% generation %}{{ day }}{{ hour }}{{ tools | length }}{% endgeneration %}"
+    config = "template_variables: {day: Mon, hour: '1'}"
+    record = {**chat("up", "you"), "tools": '[{"name": "f"}]'}
+    assert learnt_text(config, record, template) == "Mon11"
+    assert learnt_text(config, {**record, "chat_template_kwargs": {"day": "Tue"}}, template) == "Tue11"

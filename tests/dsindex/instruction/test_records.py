@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import pickle
 from typing import Any
 
@@ -10,6 +11,7 @@ from dsindex.instruction.records import (
     alpaca_to_messages,
     check_text,
     parse_record,
+    read_conversation,
     read_messages,
     sharegpt_to_messages,
 )
@@ -43,7 +45,7 @@ USER, REPLY = {"role": "user", "content": "Hi"}, {"role": "assistant", "content"
         ),
         pytest.param(
             {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}]},
-            [USER, {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}],
+            [USER, {"role": "assistant", "tool_calls": [{"name": "f"}]}],
             id="tool-calls",
         ),
     ],
@@ -107,3 +109,88 @@ def test_check_text_names_a_lone_surrogate() -> None:
 def test_record_problem_survives_a_process_border() -> None:
     problem = pickle.loads(pickle.dumps(RecordProblem("no-turns", "nothing said")))  # noqa: S301
     assert (problem.kind, problem.reason) == ("no-turns", "nothing said")
+
+
+def test_variables_of_a_record_are_those_of_its_template() -> None:
+    tools, documents = [{"name": "f"}], [{"title": "t"}]
+    record = {
+        "messages": [USER, REPLY],
+        "tools": json.dumps(tools),
+        "documents": documents,
+        "chat_template_kwargs": {"enable_thinking": False, "date_string": None, "tools": None},
+    }
+    assert read_conversation(record).variables == {"enable_thinking": False, "tools": tools, "documents": documents}
+    given = {"messages": [USER], "tools": " ", "documents": None, "chat_template_kwargs": '{"a": 1}'}
+    assert read_conversation(given).variables == {"a": 1}
+    assert read_conversation({"messages": [USER], "tools": []}).variables == {"tools": []}
+
+
+@pytest.mark.parametrize(
+    ("field", "match"),
+    [
+        ({"tools": {"name": "f"}}, "`tools`: expected a list of objects, got an object"),
+        ({"tools": '{"name": "f"}'}, "`tools`: expected a list of objects, got an object in a text"),
+        ({"tools": "f(x)"}, "`tools`: .*not JSON"),
+        ({"tools": ["f"]}, "`tools`: expected item 1 to be an object, got a text"),
+        ({"documents": ["d"]}, "`documents`: expected item 1"),
+        ({"chat_template_kwargs": [1]}, "`chat_template_kwargs` to be an object, got a list"),
+        ({"chat_template_kwargs": "{"}, "`chat_template_kwargs`: .*not JSON"),
+        ({"chat_template_kwargs": {"messages": []}}, "cannot set 'messages'"),
+        ({"messages": [{**USER, "weight": 0.5}]}, "message 1: expected `weight` to be 0 or 1, got 0.5"),
+    ],
+)
+def test_variables_of_a_wrong_shape_are_refused(field: dict[str, Any], match: str) -> None:
+    with pytest.raises(RecordProblem, match=match) as caught:
+        read_conversation({"messages": [USER, REPLY], **field})
+    assert caught.value.kind == "bad-field"
+
+
+@pytest.mark.parametrize(
+    ("learn", "weights", "expected"),
+    [
+        ("all", {}, None),
+        ("all", {3: 1}, None),
+        ("all", {1: 0}, (3, 4)),
+        ("all", {0: 0}, None),
+        ("last_turn", {}, (3, 4)),
+        ("last_turn", {3: 0}, (4,)),
+    ],
+)
+def test_learnt_replies_are_those_with_weight_in_the_wanted_turns(
+    learn: Any, weights: dict[int, int], expected: tuple[int, ...] | None
+) -> None:
+    turns = [dict(turn) for turn in (USER, REPLY, USER, REPLY, REPLY)]
+    for number, weight in weights.items():
+        turns[number]["weight"] = weight
+    assert read_conversation({"messages": turns}, learn=learn).learnt == expected
+
+
+def test_record_without_values_under_other_formats_is_recognised() -> None:
+    record = {"messages": None, "instruction": None, "conversations": [{"from": "human", "value": "Hi"}]}
+    assert read_messages(record) == [USER]
+
+
+@pytest.mark.parametrize(
+    ("line", "match"),
+    [
+        (b"{", r"does not end on this line .* `jq -c \. FILE`"),
+        (b"[", "does not end on this line"),
+        (b'  {"messages": [', "does not end on this line"),
+        (b'[{"messages": []}]', r"expected a JSON object, got a list; write each record .*jq -c '\.\[\]'"),
+        (b'"role": "user",', "Extra data"),
+    ],
+)
+def test_pretty_printed_file_is_recognised(line: bytes, match: str) -> None:
+    with pytest.raises(RecordProblem, match=match):
+        parse_record(line)
+
+
+def test_learnt_replies_need_the_role_of_replies() -> None:
+    bot = {"role": "bot", "content": "x"}
+    roles = {"user": "user", "bot": "Bot"}
+    with pytest.raises(RecordProblem, match=r"message 2: expected a reply .* got the role 'Bot'; name the role"):
+        read_conversation({"messages": [USER, {**bot, "weight": 0}]}, roles=roles)
+    with pytest.raises(RecordProblem, match="none of its messages has the role 'assistant'; `assistant_role` names"):
+        read_conversation({"messages": [USER, bot]}, roles=roles, learn="last_turn")
+    turns = [USER, bot, USER, bot]
+    assert read_conversation({"messages": turns}, roles=roles, learn="last_turn", assistant_role="Bot").learnt == (3,)

@@ -16,14 +16,12 @@ from dsindex.formats.mmididx import check_index, read_index
 from dsindex.instruction.block_files import PackingTask, write_packing
 from dsindex.instruction.block_layout import lay_out_blocks
 from dsindex.instruction.config import check_config
+from dsindex.instruction.recipe import EncoderRecipe, make_instruction_encoder, make_recipe
 from dsindex.instruction.records import parse_record
 from dsindex.instruction.shards import (
-    EncoderRecipe,
     InstructionSettings,
     bad_records_of,
     encode_shard,
-    make_instruction_encoder,
-    make_recipe,
     split_names,
     statistics_of,
     text_key,
@@ -31,6 +29,7 @@ from dsindex.instruction.shards import (
 from dsindex.instruction.splits import split_by_hash
 from dsindex.shards.ownership import MARKER_FILE, mark_folder
 from dsindex.shards.tokenize import PROVENANCE, ShardResult, ShardTask
+from dsindex.text.engines import choose_engine
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC
 from tests.support.golden import OWN
@@ -43,7 +42,9 @@ if TYPE_CHECKING:
 
 def recipe_of(**options: Any) -> EncoderRecipe:
     folder = str(OWN.plain_tokenizer)
-    return make_recipe(check_config({**SPEC, **options}, source="test"), load_tokenizer(folder), folder)
+    tokenizer = load_tokenizer(folder)
+    engine = choose_engine(tokenizer, "auto", add_special_tokens=False)
+    return make_recipe(check_config({**SPEC, **options}, source="test"), tokenizer, folder, engine=engine)
 
 
 def settings_of(work_dir: Path, recipe: EncoderRecipe | None = None, **options: Any) -> InstructionSettings:

@@ -47,11 +47,11 @@ def test_statistics_add_up() -> None:
         tokens=np.zeros(6, np.uint32),
         mask=np.array([0, 0, 1, 0, 1, 1], np.uint8),
         lengths=np.array([4, 2]),
-        fingerprint=bytes(16),
+        content=[],
         cut=2,
         special_in_text=True,
     )
-    total = InstructionStatistics.of(encoded) + InstructionStatistics.of(encoded)
+    total = InstructionStatistics.of([encoded], learnt=3) + InstructionStatistics.of([encoded], learnt=3)
     assert total == InstructionStatistics(conversations=2, sequences=4, tokens=12, learnt=6, cut=4, special_in_text=2)
     assert total.describe() == "2 conversations, 4 sequences, 12 tokens, 6 trainable (50.0 %), 4 cut off"
     assert (

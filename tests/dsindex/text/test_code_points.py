@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from dsindex.kernels.loader import import_kernels
 from dsindex.text import code_points
 from dsindex.text.code_points import CodePoints
 
@@ -20,9 +21,12 @@ EDGES = [0x88E, 0x88F, 0x890, 0xA7CD, 0xA7CE, 0xA7CF, 0xA7D0, 0x1093F, 0x10940, 
 PLAIN = ["a", "plain words, ", "é", "Привет ", "中文", "😀"]
 
 
-@pytest.fixture(autouse=True)
-def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["kernel", "numpy"])
+def _small_steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = import_kernels() if request.param == "kernel" else None
+    monkeypatch.setattr(code_points, "loaded_kernels", lambda: kernels)
     monkeypatch.setattr(code_points, "_PIECE_BYTES", 100)
+    monkeypatch.setattr(code_points, "_EXPECTED_PLACES", 1)
 
 
 def buffers(texts: list[str]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:

@@ -40,6 +40,10 @@ def select(pattern: str, value: Any) -> list[bool]:
     [
         pytest.param('.conversations | select(.from == "human")', [True, False, True], id="the-spec"),
         pytest.param('.conversations[] | select(.from == "human")', [True, False, True], id="iterated"),
+        pytest.param('.conversations | .[] | select(.from == "human")', [True, False, True], id="iterated-after"),
+        pytest.param('.conversations|map( select(.from == "human") )', [True, False, True], id="mapped"),
+        pytest.param('.conversations | map(select(.value | test("^[)a]")))', [True, False, False], id="mapped-bracket"),
+        pytest.param(".conversations | .[]", [True, True, True], id="iterated-alone"),
         pytest.param('.["conversations"]|.from=="human"', [True, False, True], id="comparison"),
         pytest.param('."conversations" | .from | startswith("g")', [False, True, False], id="second-pipe"),
         pytest.param(".conversations", [True, True, True], id="all"),
@@ -239,3 +243,26 @@ def test_patterns_can_be_pickled_and_are_shared_in_a_process() -> None:
     shared = open_patterns(fields)
     assert open_patterns(pickle.loads(pickle.dumps(fields))) is shared  # noqa: S301
     assert pickle.loads(pickle.dumps(shared)).read({"a": 1}).value("x") == 1  # noqa: S301
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "map(.from) | .[0]",
+        "first",
+        ".[0]",
+        ".[-1:]",
+        ".[:2] | .from",
+        "sort_by(.from)",
+        "map(.a) + map(.b)",
+        "last | .x",
+    ],
+)
+def test_mask_pattern_for_a_whole_list_is_refused_with_the_form_that_works(rest: str) -> None:
+    with pytest.raises(InputError, match=r"is for a whole list, .* as in `\.conversations \| select\(\.from"):
+        parse_mask_pattern(f".conversations | {rest}")
+
+
+def test_mask_pattern_may_begin_like_the_name_of_a_list_function() -> None:
+    assert parse_mask_pattern(".a | firstly::x").rest == "firstly::x"
+    assert parse_mask_pattern(".a | .first").rest == ".first"

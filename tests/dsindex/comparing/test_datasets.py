@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dsindex import comparing
-from dsindex.comparing import Difference, Edges, compare_datasets
+from dsindex.comparing import arrays, documents, rules
+from dsindex.comparing.datasets import compare_datasets
+from dsindex.comparing.documents import Difference
+from dsindex.comparing.rules import Edges
 from dsindex.datasets.indexed import IndexedDataset
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from dsindex.comparing import Comparison
+    from dsindex.comparing.datasets import Comparison
 
 BOS, EOD = 900, 901
 RNG = np.random.default_rng(5)
@@ -26,8 +28,10 @@ TEXTS = [RNG.integers(1, 800, size=size).tolist() for size in (3, 0, 1, 7, 0, 40
 
 @pytest.fixture(autouse=True, params=[1, 50, 1 << 20])
 def _steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparing, "BLOCK_TOKENS", request.param)
-    monkeypatch.setattr(comparing, "BLOCK_DOCUMENTS", max(1, request.param // 10))
+    monkeypatch.setattr(rules, "BLOCK_TOKENS", request.param)
+    monkeypatch.setattr(rules, "BLOCK_DOCUMENTS", max(1, request.param // 10))
+    monkeypatch.setattr(documents, "BLOCK_ENDS", max(1, request.param // 10))
+    monkeypatch.setattr(arrays, "BLOCK", request.param)
 
 
 @pytest.fixture
@@ -117,6 +121,16 @@ def test_boundaries_alone_differ(compare: Callable[..., Comparison], tmp_path: P
     other = write_dataset(tmp_path / "other", [[[1], [2, 3]]])
     found = compare_datasets(IndexedDataset(one), IndexedDataset(other))
     assert (found.same_tokens, found.same_boundaries, found.difference) == (True, False, None)
+
+
+def test_empty_texts_as_sequences_without_tokens_are_a_rule(tmp_path: Path) -> None:
+    """preprocess_data_fast.py writes such sequences; preprocess_data.py writes a document without a sequence."""
+    one = write_dataset(tmp_path / "one", [[[1, 2]], [], [[3], [4]]])
+    other = write_dataset(tmp_path / "other", [[[1, 2]], [[]], [[3], [4]]])
+    third = write_dataset(tmp_path / "third", [[[1, 2]], [[]], [[3, 4]]])
+    found = compare_datasets(IndexedDataset(one), IndexedDataset(other))
+    assert (found.is_same, found.difference, found.empty_sequences) == (False, None, (0, 1))
+    assert compare_datasets(IndexedDataset(other), IndexedDataset(third)).empty_sequences is None
 
 
 def test_what_megatron_made_with_and_without_a_rule() -> None:

@@ -1,0 +1,70 @@
+"""The sequences that a training sample's tokens come from, found in the indices without reading tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dsindex.datasets.indexed import IndexedDataset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplePart:
+    """A run of a sample's tokens, and the sequence that it comes from."""
+
+    prefix: str
+    """Prefix of the dataset."""
+    sequence: int
+    """Number of the sequence in the dataset."""
+    offset: int
+    """Position of the first token in the sequence."""
+    num_tokens: int
+
+
+def find_parts(
+    dataset: IndexedDataset,
+    document_index: NDArray[Any],
+    sample_index: NDArray[Any],
+    row: int,
+    *,
+    num_tokens: int,
+    extra: int,
+) -> list[SamplePart] | None:
+    """Return the parts of a sample, in order, without those that have no tokens.
+
+    Args:
+        dataset: The tokens.
+        document_index: Sequence numbers in the order of training.
+        sample_index: Rows [position in document_index, token offset], shape [samples + 1, 2].
+        row: Row of the sample index where the sample begins.
+        num_tokens: Tokens of a whole sample.
+        extra: Tokens that a sample shares with the next: 1 or 0.
+
+    Returns:
+        The parts; None if the indices point outside the data, as `assemble_samples` tells.
+    """
+    tokens, lengths, pointers, shift = dataset.token_columns()
+    if not 0 <= row < len(sample_index) - 1:
+        return None
+    (first, first_offset), (last, last_offset) = sample_index[row : row + 2].tolist()
+    if not 0 <= first <= last < len(document_index):
+        return None
+    parts = []
+    room = num_tokens
+    for position in range(first, last + 1):
+        sequence = int(document_index[position])
+        if not 0 <= sequence < len(lengths):
+            return None
+        length = int(lengths[sequence])
+        low = first_offset if position == first else 0
+        high = last_offset + extra if position == last else length
+        begin = (int(pointers[sequence]) >> shift) + low
+        if not 0 <= low <= high <= length or high - low > room or not 0 <= begin <= len(tokens) - (high - low):
+            return None
+        if high > low:
+            parts.append(SamplePart(prefix=dataset.prefix, sequence=sequence, offset=low, num_tokens=high - low))
+        room -= high - low
+    return parts

@@ -1,0 +1,325 @@
+"""Kernels for lines of JSON (RFC 8259): read the strings, or the lists of token ids, under wanted keys.
+
+Imports numba, so import it where it is used. Every function ignores the bytes from `end` on, and returns -1 if it
+does not find what it looks for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.kernels.jit import compiled, inlined
+from dsindex.kernels.json_scanner import (
+    CLASSES,
+    DIGIT,
+    MAX_DEPTH,
+    SPACE,
+    skip_class,
+    skip_string,
+    skip_value,
+)
+from dsindex.kernels.json_strings import read_string
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@inlined
+def _find_key(
+    data: NDArray[np.uint8],
+    begin: int,
+    end: int,
+    keys: NDArray[np.uint8],
+    key_ends: NDArray[np.int64],
+    objects: NDArray[np.int64],
+    within: int,
+) -> int:
+    """Return the number of the wanted key in data[begin:end]; -1 for another key, -2 for one with escapes."""
+    for position in range(begin, end):
+        if data[position] == ord("\\"):
+            return -2
+    key_begin = 0
+    for number in range(len(key_ends)):
+        key_end = key_ends[number]
+        same = objects[number] == within and key_end - key_begin == end - begin
+        for index in range(end - begin if same else 0):
+            same = same and data[begin + index] == keys[key_begin + index]
+        if same:
+            return number
+        key_begin = key_end
+    return -1
+
+
+@inlined
+def _enter_member(
+    data: NDArray[np.uint8],
+    position: int,
+    end: int,
+    keys: NDArray[np.uint8],
+    key_ends: NDArray[np.int64],
+    objects: NDArray[np.int64],
+    within: int,
+) -> tuple[int, int]:
+    """Skip a bracket or comma at `position` and a key; return the key's number and its value's index; -1 if unsure."""
+    begin = skip_class(data, position + 1, end, SPACE)
+    if begin == end or data[begin] != ord('"'):
+        return -1, -1
+    after = skip_string(data, begin, end)
+    if after < 0:
+        return -1, -1
+    number = _find_key(data, begin + 1, after - 1, keys, key_ends, objects, within)
+    position = skip_class(data, after, end, SPACE)
+    if number == -2 or position == end or data[position] != ord(":"):
+        return -1, -1
+    position = skip_class(data, position + 1, end, SPACE)
+    return number, (position if position < end else -1)
+
+
+@inlined
+def _leave_objects(
+    data: NDArray[np.uint8], position: int, end: int, objects: NDArray[np.int64], within: int
+) -> tuple[int, int]:
+    """Skip white space and the closing brackets of objects under wanted keys; return the index, and the object then."""
+    position = skip_class(data, position, end, SPACE)
+    while within >= 0 and position < end and data[position] == ord("}"):
+        within = objects[within]
+        position = skip_class(data, position + 1, end, SPACE)
+    return position, within
+
+
+@inlined
+def _find_value(
+    data: NDArray[np.uint8],
+    position: int,
+    end: int,
+    keys: NDArray[np.uint8],
+    key_ends: NDArray[np.int64],
+    objects: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    within: int,
+    line: int,
+    last_lines: NDArray[np.int64],
+    closings: NDArray[np.int64],
+) -> tuple[int, int, int]:
+    """Skip the bracket or comma at `position`, and what is not wanted.
+
+    Returns:
+        The column of the next wanted value, its index, and the object that it is in. The column is -1, and the index
+        after the last member, if there is none. The index is -1 if unsure.
+    """
+    while True:
+        number, position = _enter_member(data, position, end, keys, key_ends, objects, within)
+        if position < 0:
+            return -1, -1, within
+        if number >= 0:
+            is_again = last_lines[number] == line
+            last_lines[number] = line
+            if is_again or (columns[number] < 0 and data[position] != ord("{")):
+                return -1, -1, within
+            if columns[number] >= 0:
+                return columns[number], position, within
+            within = number
+            continue
+        position = skip_value(data, position, end, closings)
+        if position < 0:
+            return -1, -1, within
+        position, within = _leave_objects(data, position, end, objects, within)
+        if position == end or data[position] != ord(","):
+            return -1, position, within
+
+
+@inlined
+def _is_closed(data: NDArray[np.uint8], position: int, end: int, within: int) -> bool:
+    """Tell whether the line ends with the closing bracket of its object at `position`."""
+    if within >= 0 or position == end or data[position] != ord("}"):
+        return False
+    return bool(skip_class(data, position + 1, end, SPACE) == end)
+
+
+@inlined
+def _read_object(
+    data: NDArray[np.uint8],
+    position: int,
+    end: int,
+    keys: NDArray[np.uint8],
+    key_ends: NDArray[np.int64],
+    objects: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    texts: NDArray[np.uint8],
+    text_ends: NDArray[np.int64],
+    line: int,
+    last_lines: NDArray[np.int64],
+    closings: NDArray[np.int64],
+) -> bool:
+    """Write the strings under the wanted keys of the object in data[position:end]; return False if unsure."""
+    missing = len(text_ends)
+    position = skip_class(data, position, end, SPACE)
+    if position == end or data[position] != ord("{"):
+        return False
+    within = -1
+    while True:
+        column, position, within = _find_value(
+            data, position, end, keys, key_ends, objects, columns, within, line, last_lines, closings
+        )
+        if position < 0:
+            return False
+        if column < 0:
+            break
+        if data[position] != ord('"'):
+            return False
+        missing -= 1
+        position, written = read_string(data, position, end, texts, text_ends[column, line])
+        text_ends[column, line + 1] = written
+        if position < 0:
+            return False
+        position, within = _leave_objects(data, position, end, objects, within)
+        if position == end or data[position] != ord(","):
+            break
+    return missing == 0 and _is_closed(data, position, end, within)
+
+
+@compiled
+def read_objects(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    keys: NDArray[np.uint8],
+    key_ends: NDArray[np.int64],
+    objects: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    texts: NDArray[np.uint8],
+    text_ends: NDArray[np.int64],
+) -> bool:
+    """Read the strings under the wanted keys, if every line is certainly an object that has each key once.
+
+    A wanted key is one of the line's object, or of the object under another wanted key. `.a.b` and `.a.c` make the
+    keys `a`, `b` and `c`, with objects [-1, 0, 0] and columns [-1, 0, 1].
+
+    Args:
+        data: The bytes.
+        starts: Index in `data` of each line's first byte.
+        ends: Index in `data` after each line's last byte.
+        keys: The wanted keys in UTF-8, concatenated.
+        key_ends: End of each key in `keys`.
+        objects: Number of the key whose object has this key; -1 for the line's object.
+        columns: Number of each key's row in `text_ends`; -1 for a key of an object.
+        texts: Output: the unescaped strings, those of a key one after the other; needs the size of all lines plus
+            LANES bytes for each key.
+        text_ends: Output: the end of each string in `texts`, shape [rows, lines + 1]. The caller sets column 0 to where
+            each key's strings begin.
+
+    Returns:
+        False if `json.loads` must decide. The encoding is not checked.
+    """
+    closings = np.empty(MAX_DEPTH + 1, dtype=np.int64)
+    last_lines = np.full(len(key_ends), -1)
+    for line in range(len(starts)):
+        if not _read_object(
+            data,
+            starts[line],
+            ends[line],
+            keys,
+            key_ends,
+            objects,
+            columns,
+            texts,
+            text_ends,
+            line,
+            last_lines,
+            closings,
+        ):
+            return False
+    return True
+
+
+@inlined
+def _read_ids(
+    data: NDArray[np.uint8], position: int, end: int, limit: int, ids: NDArray[np.uint32], written: int
+) -> tuple[int, int]:
+    """Write the integers in [0, limit) of the list whose opening bracket is at `position`.
+
+    Returns:
+        The index after its closing bracket, -1 if there is anything else in the list; and the index after the ids.
+    """
+    position = skip_class(data, position + 1, end, SPACE)
+    if position < end and data[position] == ord("]"):
+        return position + 1, written
+    while position < end:
+        begin, value = position, np.int64(0)
+        while position < end and position < begin + 10 and CLASSES[data[position]] & DIGIT:
+            value = 10 * value + (data[position] - ord("0"))
+            position += 1
+        if position == begin or (data[begin] == ord("0") and position > begin + 1) or value >= limit:
+            break
+        ids[written] = value
+        written += 1
+        position = skip_class(data, position, end, SPACE)
+        if position < end and data[position] == ord("]"):
+            return position + 1, written
+        if position == end or data[position] != ord(","):
+            break
+        position = skip_class(data, position + 1, end, SPACE)
+    return -1, written
+
+
+@compiled
+def read_id_lists(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    keys: NDArray[np.uint8],
+    key_ends: NDArray[np.int64],
+    objects: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    limit: int,
+    ids: NDArray[np.uint32],
+    id_ends: NDArray[np.int64],
+) -> bool:
+    """Read the list of token ids under the one wanted key, like `read_objects`.
+
+    Args:
+        data: The bytes.
+        starts: Index in `data` of each line's first byte.
+        ends: Index in `data` after each line's last byte.
+        keys: The keys that lead to the list, as for `read_objects`.
+        key_ends: End of each key in `keys`.
+        objects: Number of the key whose object has this key; -1 for the line's object.
+        columns: 0 for the last key, -1 for the others.
+        limit: Ids are below this number.
+        ids: Output: the ids of all lists; needs an item for every two bytes of the lines.
+        id_ends: Output: the end of each line's ids, shape [lines].
+
+    Returns:
+        False if `json.loads` must decide. The encoding is not checked.
+    """
+    closings = np.empty(MAX_DEPTH + 1, dtype=np.int64)
+    last_lines = np.full(len(key_ends), -1)
+    written = 0
+    for line in range(len(starts)):
+        end, within, is_found = ends[line], -1, False
+        position = skip_class(data, starts[line], end, SPACE)
+        if position == end or data[position] != ord("{"):
+            return False
+        while True:
+            column, position, within = _find_value(
+                data, position, end, keys, key_ends, objects, columns, within, line, last_lines, closings
+            )
+            if position < 0:
+                return False
+            if column < 0:
+                break
+            if data[position] != ord("["):
+                return False
+            is_found = True
+            position, written = _read_ids(data, position, end, limit, ids, written)
+            if position < 0:
+                return False
+            position, within = _leave_objects(data, position, end, objects, within)
+            if position == end or data[position] != ord(","):
+                break
+        if not (is_found and _is_closed(data, position, end, within)):
+            return False
+        id_ends[line] = written
+    return True

@@ -1,0 +1,59 @@
+"""Threads that fetch ranges of objects while their readers compute.
+
+They are daemons: a process that ends does not wait for a slow store.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MOST_THREADS = 64
+"""Requests of a process that are in flight at once."""
+
+
+class _Fetchers:
+    """A pool that starts a thread when a request finds none idle."""
+
+    def __init__(self) -> None:
+        self._requests: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = self._open = 0
+
+    def submit(self, function: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        with self._lock:
+            self._open += 1
+            is_wanted = self._open > self._threads and self._threads < MOST_THREADS
+            if is_wanted:
+                self._threads += 1
+                number = self._threads
+        self._requests.put((future, function))
+        if is_wanted:
+            threading.Thread(target=self._work, name=f"dsindex-fetch-{number}", daemon=True).start()
+        return future
+
+    def _work(self) -> None:
+        while True:
+            future, function = self._requests.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except BaseException as error:  # noqa: BLE001 - it is raised to whoever waits
+                    future.set_exception(error)
+            del future, function
+            with self._lock:
+                self._open -= 1
+
+
+_fetchers = _Fetchers()
+
+
+def fetch_later(function: Callable[[], Any]) -> Future[Any]:
+    """Call a function in one of the threads, and return its future result."""
+    return _fetchers.submit(function)

@@ -1,0 +1,247 @@
+"""Requests to object stores: counted, tried again where that may help, and their failures put into sentences.
+
+What the library says about a failure holds the whole address, so nothing of it is ever shown but the status and the
+store's own name of the error.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from dsindex.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dsindex.objects.urls import ObjectUrl
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+_METADATA = ("169.254.169.254", "metadata.google.internal", "169.254.170.2", "169.254.170.23")
+_REGION_CODES = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+_RENEW = "the credentials of this node do not hold, renew them"
+_REMEDIES = {
+    "NoSuchBucket": "there is no such bucket, check its name and --endpoint-url",
+    "RequestTimeTooSkewed": "this machine's clock is wrong, set it",
+    **dict.fromkeys(("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"), _RENEW),
+}
+"""The store's name of an error → what to do."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How often a request is tried, and how long the pauses are."""
+
+    attempts: int = 8
+    first_pause: float = 0.2
+    """Seconds; each further pause is twice as long."""
+    longest_pause: float = 10.0
+    unreachable_attempts: int = 3
+    """For a server that cannot be reached at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCounts:
+    """The requests of one process so far."""
+
+    process: str
+    """Random name of the process."""
+    gets: int = 0
+    lists: int = 0
+    retries: int = 0
+    received_bytes: int = 0
+
+    def since(self, earlier: RequestCounts) -> RequestCounts:
+        """Return what was added since then."""
+        return RequestCounts(
+            process=self.process,
+            gets=self.gets - earlier.gets,
+            lists=self.lists - earlier.lists,
+            retries=self.retries - earlier.retries,
+            received_bytes=self.received_bytes - earlier.received_bytes,
+        )
+
+
+@dataclass(slots=True)
+class _Counters:
+    process: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    gets: int = 0
+    lists: int = 0
+    retries: int = 0
+    received_bytes: int = 0
+
+
+_counters = _Counters()
+_others: dict[str, RequestCounts] = {}
+"""Other process → its counts, as it told them last."""
+
+
+def count_requests(*, gets: int = 0, lists: int = 0, retries: int = 0, received_bytes: int = 0) -> None:
+    """Add requests to the counts of this process."""
+    with _counters.lock:
+        _counters.gets += gets
+        _counters.lists += lists
+        _counters.retries += retries
+        _counters.received_bytes += received_bytes
+
+
+def request_counts() -> RequestCounts:
+    """Return the counts of this process."""
+    with _counters.lock:
+        return RequestCounts(
+            process=_counters.process,
+            gets=_counters.gets,
+            lists=_counters.lists,
+            retries=_counters.retries,
+            received_bytes=_counters.received_bytes,
+        )
+
+
+def note_requests(counts: RequestCounts | None) -> None:
+    """Remember what another process has counted so far; it may say so late, and more than once."""
+    if counts is not None and counts.process != _counters.process:
+        known = _others.get(counts.process)
+        if known is None or counts.gets + counts.lists > known.gets + known.lists:
+            _others[counts.process] = counts
+
+
+def all_requests() -> RequestCounts:
+    """Return the counts of this process and of those that it knows of."""
+    own = request_counts()
+    known = [own, *_others.values()]
+    return RequestCounts(
+        process=own.process,
+        gets=sum(counts.gets for counts in known),
+        lists=sum(counts.lists for counts in known),
+        retries=sum(counts.retries for counts in known),
+        received_bytes=sum(counts.received_bytes for counts in known),
+    )
+
+
+class StoreError(InputError):
+    """An object store refuses a request, or cannot be reached."""
+
+
+class MissingObjectError(StoreError):
+    """There is no object at an address."""
+
+
+class EmptyRangeError(StoreError):
+    """A range begins behind the end of an object."""
+
+
+def insist(
+    url: ObjectUrl,
+    request: Callable[[], Answer],
+    *,
+    patience: Patience | None = None,
+    is_given_up: Callable[[], bool] = lambda: False,
+) -> Answer:
+    """Make a request, again and again after pauses as long as the failure may pass.
+
+    Args:
+        url: What is asked for, for messages.
+        request: Makes the request; errors are those of obstore.
+        patience: How long to go on.
+        is_given_up: Tells whether nobody waits for the answer any more.
+
+    Raises:
+        StoreError: If the request is refused, or fails for too long; the latter is transient.
+    """
+    patience = patience or Patience()
+    pause = patience.first_pause
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            return request()
+        except InputError:
+            raise
+        except Exception as error:  # noqa: BLE001 - obstore raises several kinds, and its texts hold signatures
+            failure, may_pass = _describe(url, error)
+            most = patience.unreachable_attempts if may_pass == "unreachable" else patience.attempts
+        if may_pass == "no" or attempt >= most or is_given_up():
+            raise failure from None
+        count_requests(retries=1)
+        time.sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(2 * pause, patience.longest_pause)
+
+
+def changed_object(url: str) -> InputError:
+    """Return the error for an object that is not what was looked at."""
+    return InputError(
+        f"{url}: expected the object that was there when the job was planned, got another; the object was replaced,"
+        " run the job again from the start once nothing writes to it"
+    )
+
+
+def _describe(url: ObjectUrl, error: Exception) -> tuple[InputError, str]:
+    """Return a failure as a sentence, and whether it may pass: `no`, `yes`, or `unreachable`."""
+    text = str(error)
+    status = int(match[1]) if (match := _STATUS.search(text)) else None
+    code = match[1] if (match := _CODE.search(text)) else ""
+    refusal = _refusal_of_kind(url, type(error).__name__, text) or _refusal_of_store(url, status, code)
+    if refusal is not None:
+        return refusal, "no"
+    is_unreachable = "kind: Connect" in text
+    answer = " ".join(filter(None, [str(status or ""), code])) or "a broken connection"
+    what = "the server cannot be reached" if is_unreachable else f"the store answers with {answer}, again and again"
+    failure = StoreError(f"{url}: cannot be read ({what}); run the same command again later, or check the network")
+    failure.transient = True
+    return failure, "unreachable" if is_unreachable else "yes"
+
+
+def _refusal_of_kind(url: ObjectUrl, kind: str, text: str) -> InputError | None:
+    """Return a failure that no further attempt changes, as the library tells it; None for others."""
+    if any(server in text for server in _METADATA):
+        return StoreError(
+            f"{url}: cannot be read (this node has no credentials: neither in the environment nor from a metadata "
+            f"server); set them on every node, or {_anonymous(url)} for public data"
+        )
+    if kind == "NotSupportedError":
+        return StoreError(f"{url}: expected a server that sends parts of files, got one that does not; download it")
+    if kind in {"ValueError", "InvalidPathError"}:
+        return StoreError(f"{url}: expected keys without empty parts, `.` or `..` between slashes; rename the objects")
+    if "Received redirect without LOCATION" in text:
+        return _wrong_region(url)
+    return None
+
+
+def _refusal_of_store(url: ObjectUrl, status: int | None, code: str) -> InputError | None:
+    """Return a failure that no further attempt changes, by the store's answer; None for others."""
+    if status is None or status in {408, 429} or status >= 500:
+        return None
+    if status in {301, 307} or code in _REGION_CODES:
+        return _wrong_region(url)
+    if status == 412:
+        return changed_object(url)
+    if status == 416:
+        return EmptyRangeError(f"{url}: expected more bytes, the object ends before; run the job again from the start")
+    if status == 404 and code != "NoSuchBucket":
+        return MissingObjectError(f"{url}: cannot be read (no such object; a folder ends in a slash); check --input")
+    said = f"{status} {code}".strip()
+    remedy = _REMEDIES.get(code) or (
+        "check what this node's credentials may read" if status in {401, 403} else "check the address"
+    )
+    return StoreError(f"{url}: cannot be read ({said}); {remedy}")
+
+
+def _wrong_region(url: ObjectUrl) -> InputError:
+    region = url.access.region
+    got = "the default one" if region is None else repr(region)
+    return StoreError(f"{url}: expected the region of the bucket, got {got}; name its region with --region")
+
+
+def _anonymous(url: ObjectUrl) -> str:
+    return {"s3": "AWS_SKIP_SIGNATURE=true", "gs": "GOOGLE_SKIP_SIGNATURE=true"}.get(
+        url.scheme, "AZURE_SKIP_SIGNATURE=true"
+    )

@@ -1,0 +1,210 @@
+"""The stores behind addresses, and the requests that readers make: look at an object, read a range, list a folder.
+
+Credentials are found by obstore on the machine that makes a request, and are neither sent nor stored.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections import OrderedDict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from dsindex.errors import InputError
+from dsindex.objects.requests import EmptyRangeError, changed_object, count_requests, insist
+from dsindex.objects.urls import ObjectIdentity, ObjectUrl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dsindex.objects.urls import Access
+
+HEAD_BYTES = 4096
+"""Bytes that are read of an object to look at it."""
+REQUEST_SECONDS = 60
+CONNECT_SECONDS = 5
+_PAGE_ENTRIES = 1000
+_PLAIN_WEB_PATH = re.compile(r"[A-Za-z0-9._/-]*")
+"""Paths that are the same in any encoding."""
+_REMEMBERED_HEADS = 4096
+_heads: OrderedDict[tuple[str, ObjectIdentity], bytes] = OrderedDict()
+"""The first bytes of the objects that were looked at last: small ones are read once."""
+
+
+def look_at_object(url: ObjectUrl) -> tuple[ObjectUrl, bytes]:
+    """Return the address with the object's identity, and the object's first HEAD_BYTES bytes, by one request.
+
+    Raises:
+        InputError: If it cannot be read, or its server does not say by what a change is noticed.
+    """
+    if url.identity is not None:
+        key = (str(url), url.identity)
+        head = _heads.get(key)
+        if head is None:
+            end = min(HEAD_BYTES, url.identity.size_bytes)
+            head = bytes(read_range(url, 0, end)) if end else b""
+            _remember(key, head)
+        return url, head
+    try:
+        content, meta = _get(url, 0, HEAD_BYTES)
+    except EmptyRangeError:
+        return url.identified(ObjectIdentity(size_bytes=0, version="empty")), b""
+    identity = _identity(url, meta)
+    head = bytes(content)
+    _remember((str(url), identity), head)
+    return url.identified(identity), head
+
+
+def read_range(url: ObjectUrl, begin: int, end: int, *, is_given_up: Callable[[], bool] = lambda: False) -> Any:  # noqa: ANN401
+    """Return the bytes [begin, end) of an object that was looked at, as a buffer.
+
+    Raises:
+        InputError: If it cannot be read, or is another object by now.
+    """
+    identity = url.identity
+    if identity is None:
+        msg = f"expected an object that was looked at, got {url}"
+        raise ValueError(msg)
+    content, meta = _get(url, begin, end, if_match=identity.version, is_given_up=is_given_up)
+    if _identity(url, meta) != identity or len(content) != end - begin:
+        raise changed_object(url)
+    return content
+
+
+def list_folder(url: ObjectUrl, *, recursive: bool = True) -> list[ObjectUrl]:
+    """Return the objects below a folder, with their identities, sorted by the bytes of their keys.
+
+    Args:
+        url: The folder.
+        recursive: Whether to list its subfolders, too.
+
+    Raises:
+        InputError: If it cannot be listed.
+    """
+    import obstore
+
+    store = _bucket_store(url.scheme, url.bucket, url.access)
+
+    def request() -> list[Any]:
+        if not recursive:
+            found = list(obstore.list_with_delimiter(store, url.key.strip("/"))["objects"])
+            count_requests(lists=max(1, -(-len(found) // _PAGE_ENTRIES)))
+            return found
+        pages = list(obstore.list(store, url.key.strip("/"), chunk_size=_PAGE_ENTRIES))
+        count_requests(lists=max(1, len(pages)))
+        return [entry for page in pages for entry in page]
+
+    objects = [
+        url.with_key(entry["path"], identity=_identity(url.with_key(entry["path"]), entry))
+        for entry in insist(url, request)
+    ]
+    return sorted(objects, key=os.fsencode)
+
+
+def _remember(key: tuple[str, ObjectIdentity], head: bytes) -> None:
+    _heads[key] = head
+    while len(_heads) > _REMEMBERED_HEADS:
+        _heads.popitem(last=False)
+
+
+def _get(
+    url: ObjectUrl,
+    begin: int,
+    end: int,
+    *,
+    if_match: str | None = None,
+    is_given_up: Callable[[], bool] = lambda: False,
+) -> tuple[Any, Any]:
+    import_obstore(url)
+    import obstore
+
+    store, path = _store_of(url)
+    options: dict[str, Any] = {"range": (begin, end)}
+    if if_match is not None and if_match.startswith('"'):  # a weak ETag never matches
+        options["if_match"] = if_match
+
+    def request() -> tuple[Any, Any]:
+        count_requests(gets=1)
+        answer = obstore.get(store, path, options=options)
+        content = answer.bytes()
+        count_requests(received_bytes=len(content))
+        return content, answer.meta
+
+    return insist(url, request, is_given_up=is_given_up)
+
+
+def _identity(url: ObjectUrl, meta: Any) -> ObjectIdentity:  # noqa: ANN401 - obstore's ObjectMeta
+    version, modified = meta["e_tag"], meta["last_modified"]
+    if version is None and modified is not None and modified.timestamp() > 0:
+        version = f"modified {modified.isoformat()}"
+    if version is None:
+        msg = (
+            f"{url}: expected a server that says when a file changes, by ETag or Last-Modified, got one that does not; "
+            f"download the file"
+        )
+        raise InputError(msg)
+    return ObjectIdentity(size_bytes=int(meta["size"]), version=version)
+
+
+def import_obstore(url: str) -> None:
+    """Check that the library is installed.
+
+    Raises:
+        InputError: If it is not.
+    """
+    try:
+        import obstore  # noqa: F401
+    except ImportError as error:
+        msg = f"{url}: inputs in object stores need the obstore package; pip install 'dsindex[objects]' on every node"
+        raise InputError(msg) from error
+
+
+def _store_of(url: ObjectUrl) -> tuple[Any, str]:
+    """Return the store, and the object's path in it."""
+    if not url.is_web:
+        return _bucket_store(url.scheme, url.bucket, url.access), url.key
+    if not url.query and _PLAIN_WEB_PATH.fullmatch(url.key):
+        return _web_store(f"{url.scheme}://{url.bucket}", ""), url.key
+    return _web_store(str(url), url.query), ""
+
+
+_CLIENT: dict[str, Any] = {
+    "timeout": timedelta(seconds=REQUEST_SECONDS),
+    "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+}
+_NO_RETRIES: dict[str, Any] = {"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_SECONDS)}
+
+
+@functools.lru_cache(64)
+def _web_store(base: str, query: str) -> Any:  # noqa: ANN401 - obstore's store
+    from obstore.store import HTTPStore
+
+    return HTTPStore.from_url(
+        f"{base}?{query}" if query else base,
+        client_options={**_CLIENT, "allow_http": base.startswith("http:")},
+        retry_config=_NO_RETRIES,
+    )
+
+
+@functools.lru_cache(64)
+def _bucket_store(scheme: str, bucket: str, access: Access) -> Any:  # noqa: ANN401 - obstore's store
+    import_obstore(f"{scheme}://{bucket}")
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+    if scheme == "gs":
+        return GCSStore(bucket, client_options=_CLIENT, retry_config=_NO_RETRIES)
+    if scheme == "az":
+        return AzureStore(bucket, client_options=_CLIENT, retry_config=_NO_RETRIES)
+    environment = os.environ
+    endpoint = (
+        access.endpoint_url or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or None
+    )
+    options: dict[str, Any] = {}
+    if endpoint is not None:
+        options["endpoint"] = endpoint
+    if access.region is not None:
+        options["region"] = access.region
+    is_open = endpoint is not None and endpoint.startswith("http:")
+    return S3Store(bucket, client_options={**_CLIENT, "allow_http": is_open}, retry_config=_NO_RETRIES, **options)

@@ -1,0 +1,170 @@
+"""Addresses of files in object stores: texts that show no secret, and know how to be reached.
+
+Everything that handles paths handles these: as a text, an address is its URL without its query, which is what is
+recorded, compared and shown. What else is needed to read it travels beside the text, also to other processes.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+from dsindex.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+BUCKET_SCHEMES = ("s3", "gs", "az")
+WEB_SCHEMES = ("https", "http")
+SCHEMES = (*BUCKET_SCHEMES, *WEB_SCHEMES)
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_OTHER_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az", "abfs": "az", "abfss": "az", "adl": "az"}
+_HUB = "https://huggingface.co/datasets/ORGANISATION/NAME/resolve/main/FILE"
+_MAGIC = re.compile(r"[*?[]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How the stores of a job are reached, apart from credentials."""
+
+    endpoint_url: str | None = None
+    """Address of a server that speaks S3's language; None for AWS_ENDPOINT_URL or Amazon's own."""
+    region: str | None = None
+    """Region of S3's buckets; None for AWS_REGION or us-east-1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectIdentity:
+    """An object as it was when it was looked at."""
+
+    size_bytes: int
+    version: str
+    """Its ETag, or without one `modified` and the time that the server says."""
+
+
+NO_ACCESS = Access()
+
+
+class ObjectUrl(str):
+    """The URL of an object, a folder of objects or a pattern, without its secrets."""
+
+    __slots__ = ("access", "identity", "query")
+
+    access: Access
+    query: str
+    """The query of a web address, which may hold a signature; empty for buckets."""
+    identity: ObjectIdentity | None
+    """None until it was looked at."""
+
+    def __new__(
+        cls, url: str, *, query: str = "", access: Access = NO_ACCESS, identity: ObjectIdentity | None = None
+    ) -> Self:
+        """Make an address of its text without a query, and what is not shown of it."""
+        self = super().__new__(cls, url)
+        self.query, self.access, self.identity = query, access, identity
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., ObjectUrl], tuple[str, str, Access, ObjectIdentity | None]]:
+        return _rebuild, (str(self), self.query, self.access, self.identity)
+
+    def __str__(self) -> str:
+        return str.__str__(self[:])
+
+    @property
+    def scheme(self) -> str:
+        """One of SCHEMES."""
+        return self.partition("://")[0]
+
+    @property
+    def is_web(self) -> bool:
+        """Whether it is the address of one file on a web server, which has no listing."""
+        return self.scheme in WEB_SCHEMES
+
+    @property
+    def bucket(self) -> str:
+        """The bucket, or the server with its port."""
+        return self.partition("://")[2].partition("/")[0]
+
+    @property
+    def key(self) -> str:
+        """What follows the bucket and a slash."""
+        return self.partition("://")[2].partition("/")[2]
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it ends as a folder does."""
+        return not self.is_web and (self.endswith("/") or not self.key)
+
+    @property
+    def has_magic(self) -> bool:
+        """Whether it is a pattern."""
+        return not self.is_web and _MAGIC.search(self.key) is not None
+
+    def with_key(self, key: str, *, identity: ObjectIdentity | None = None) -> ObjectUrl:
+        """Return another address in the same bucket."""
+        return ObjectUrl(f"{self.scheme}://{self.bucket}/{key}", access=self.access, identity=identity)
+
+    def identified(self, identity: ObjectIdentity) -> ObjectUrl:
+        """Return the address with what was found there."""
+        return ObjectUrl(str(self), query=self.query, access=self.access, identity=identity)
+
+
+def is_url(path: object) -> bool:
+    """Tell whether a text is an address, and no path of this machine.
+
+    >>> is_url("s3://bucket/key"), is_url("data/docs.jsonl")
+    (True, False)
+    """
+    return isinstance(path, str) and _URL.match(path) is not None
+
+
+def parse_url(url: str, access: Access = NO_ACCESS) -> ObjectUrl:
+    """Return an address from a user; one that is parsed already stays as it is.
+
+    >>> parse_url("https://example.com/a.jsonl?X-Amz-Signature=9f86d0")
+    'https://example.com/a.jsonl'
+
+    Raises:
+        InputError: If its scheme is not read, or it names no bucket.
+    """
+    if isinstance(url, ObjectUrl):
+        return url
+    scheme, rest = url.split("://", 1)
+    scheme = scheme.lower()
+    shown = f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
+    if scheme == "hf":
+        msg = f"{shown}: expected the file's address on the web, got one of the Hugging Face hub; write it as {_HUB}"
+        raise InputError(msg)
+    if scheme not in SCHEMES:
+        other = _OTHER_NAMES.get(scheme)
+        remedy = f"write it as {other}://BUCKET/KEY" if other else "copy it to one of these, or to this machine"
+        msg = f"{shown}: expected a path or an address of {', '.join(f'{name}://' for name in SCHEMES)}; {remedy}"
+        raise InputError(msg)
+    if scheme in WEB_SCHEMES:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+        if "@" in parts.netloc:
+            msg = f"{scheme}://{host}{parts.path}: expected an address without user and password; use a signed URL"
+            raise InputError(msg)
+        if not host or parts.path in ("", "/"):
+            msg = f"{scheme}://{host}: expected the address of a file on a web server, got none; check --input"
+            raise InputError(msg)
+        return ObjectUrl(urlunsplit((scheme, host, parts.path, "", "")), query=parts.query, access=access)
+    bucket, _, key = rest.partition("/")
+    if not bucket or _MAGIC.search(bucket) or "@" in bucket:
+        msg = f"{scheme}://{bucket}: expected the name of a bucket after {scheme}://, got another text; check --input"
+        raise InputError(msg)
+    return ObjectUrl(f"{scheme}://{bucket}/{key}", access=access)
+
+
+def absolute(path: str) -> str:
+    """Return a path of this machine as an absolute one, and an address as it is."""
+    return parse_url(path) if is_url(path) else posixpath.abspath(path)
+
+
+def _rebuild(url: str, query: str, access: Access, identity: ObjectIdentity | None) -> ObjectUrl:
+    return ObjectUrl(url, query=query, access=access, identity=identity)

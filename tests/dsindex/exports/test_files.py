@@ -1,0 +1,121 @@
+"""Files of exports: rows, masks and counts of sequences at the edges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dsindex.errors import FormatError
+from dsindex.exports import bridge, hugging_face
+from dsindex.exports.reading import read_facts
+from dsindex.exports.source import ExportedSequences, SequenceSource
+from tests.support.datasets import write_dataset
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dsindex.exports.source import Counts
+
+MASKS = [[1, 1, 0], [1], [1, 1], [0, 0, 0, 1]]
+"""Trainable first tokens, and a sequence of one token, which has no target."""
+FACTS = (("dsindex.export", "hf"),)
+
+
+def split(folder: Path, masks: list[list[int]], *, dtype: Any = np.uint16) -> ExportedSequences:
+    """Sequences 100, 101, … of the lengths of the masks."""
+    first = iter(range(100, 10_000))
+    write_dataset(folder / "chat_text_document", [[[next(first) for _ in mask]] for mask in masks], dtype=dtype)
+    write_dataset(folder / "chat_loss_mask", [[mask] for mask in masks], dtype=np.uint8)
+    source = SequenceSource(tokens=str(folder / "chat_text_document"), mask=str(folder / "chat_loss_mask"))
+    return ExportedSequences(name="train", source=source, num_sequences=len(masks))
+
+
+def counts_of(counts: Counts) -> tuple[int, ...]:
+    return counts.rows, counts.sequences, counts.tokens, counts.trainable, counts.targets
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32])
+def test_rows_with_labels(tmp_path: Path, dtype: Any) -> None:
+    own = split(tmp_path, MASKS, dtype=dtype)
+    [task] = hugging_face.plan_parquet_files([own], folder=str(tmp_path), facts=FACTS)
+    written = hugging_face.write_hugging_face_file(task)
+    table = pq.read_table(tmp_path / "train-00000-of-00001.parquet")
+    assert table.schema.types == [pa.list_(pa.int32()), pa.list_(pa.int8()), pa.list_(pa.int64())]
+    assert table.to_pylist()[0] == {
+        "input_ids": [100, 101, 102],
+        "attention_mask": [1, 1, 1],
+        "labels": [100, 101, -100],
+    }
+    assert counts_of(written.counts) == (4, 4, 10, 6, 3)
+    facts = read_facts(str(tmp_path / "train-00000-of-00001.parquet"))
+    assert facts == {"export": "hf", "rows": "4", "sequences": "4", "tokens": "10", "trainable": "6", "targets": "3"}
+
+
+def test_packs_predict_no_first_token(tmp_path: Path) -> None:
+    own = split(tmp_path, MASKS)
+    packs = bridge.pack_sequences(own.source, 4)
+    [task] = bridge.plan_bridge_files([own], [packs], sequence_length=4, folder=str(tmp_path), facts=())
+    written = bridge.write_bridge_file(task)
+    rows = pq.read_table(tmp_path / "train-00000-of-00001.idx.parquet").to_pylist()
+    assert rows == [
+        {
+            "input_ids": [100, 101, 102, 104, 105],
+            "loss_mask": [1, 0, 0, 1, 0],
+            "seq_start_id": [0, 3],
+            "sequences": [0, 2],
+        },
+        {
+            "input_ids": [103, 106, 107, 108, 109],
+            "loss_mask": [0, 0, 0, 1, 0],
+            "seq_start_id": [0, 1],
+            "sequences": [1, 3],
+        },
+    ]
+    assert counts_of(written.counts) == (2, 4, 10, 6, 3)
+    assert sum(sum(row["loss_mask"]) for row in rows) == written.counts.targets
+
+
+def test_row_groups_of_packs_have_500_rows(tmp_path: Path) -> None:
+    own = split(tmp_path, [[0, 1]] * 1200)
+    packs = bridge.pack_sequences(own.source, 1)
+    [task] = bridge.plan_bridge_files([own], [packs], sequence_length=1, folder=str(tmp_path), facts=())
+    bridge.write_bridge_file(task)
+    metadata = pq.read_metadata(tmp_path / "train-00000-of-00001.idx.parquet")
+    assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [500, 500, 200]
+
+
+@pytest.mark.parametrize("form", ["hf", "hf-disk", "bridge"])
+def test_a_split_without_conversations_is_a_file_without_rows(tmp_path: Path, form: str) -> None:
+    own = split(tmp_path, [])
+    if form == "bridge":
+        packs = bridge.pack_sequences(own.source, 8)
+        tasks: list[Any] = bridge.plan_bridge_files([own], [packs], sequence_length=8, folder=str(tmp_path), facts=())
+        assert bridge.encode_metadata([packs]) == b"[]"
+        written = bridge.write_bridge_file(tasks[0])
+    else:
+        plan = hugging_face.plan_saved_dataset([own], folder=str(tmp_path), has_splits=False)
+        tasks = plan if form == "hf-disk" else hugging_face.plan_parquet_files([own], folder=str(tmp_path), facts=())
+        written = hugging_face.write_hugging_face_file(tasks[0])
+    path = tmp_path / written.file.name
+    table = pa.ipc.open_stream(path).read_all() if form == "hf-disk" else pq.read_table(path)
+    assert (len(tasks), table.num_rows, counts_of(written.counts)) == (1, 0, (0, 0, 0, 0, 0))
+
+
+def test_masks_of_another_dataset_are_refused(tmp_path: Path) -> None:
+    own = split(tmp_path, MASKS)
+    write_dataset(tmp_path / "chat_loss_mask", [[mask] for mask in reversed(MASKS)], dtype=np.uint8)
+    [task] = hugging_face.plan_parquet_files([own], folder=str(tmp_path), facts=())
+    with pytest.raises(FormatError, match=r"chat_loss_mask\.idx: expected the lengths of .*chat_text_document\.idx"):
+        hugging_face.write_hugging_face_file(task)
+    assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    path.write_bytes(b"PAR1 and no more")
+    with pytest.raises(FormatError, match=r"x\.parquet: cannot be read as a Parquet file"):
+        read_facts(str(path))

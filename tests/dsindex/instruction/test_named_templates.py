@@ -1,0 +1,198 @@
+"""The templates that dsindex has: small conversations, written by hand as each family's documentation has them."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+
+from dsindex.errors import InputError, RecordProblem
+from dsindex.instruction.chat import ChatTemplate
+from dsindex.instruction.config import parse_config
+from dsindex.instruction.named_templates import read_template, template_names
+
+pytestmark = pytest.mark.slow
+
+SYSTEM, USER = {"role": "system", "content": "S"}, {"role": "user", "content": "U"}
+REPLY = {"role": "assistant", "content": "R"}
+AGAIN = [{"role": "user", "content": "V"}, {"role": "assistant", "content": "T"}]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+CALL = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]}
+CALLED = [USER, CALL, {"role": "tool", "content": "4"}, REPLY]
+QWEN_TOOLS = (
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with function "
+    "signatures within <tools></tools> XML tags:\n<tools>\n"
+    '{"type": "function", "function": {"name": "f", "parameters": {}}}\n</tools>\n\nFor each function call, return a '
+    "json object with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"
+    '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call><|im_end|>\n'
+)
+QWEN_CALLED = (
+    "<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"
+    '«<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call><|im_end|>\n»'
+    "<|im_start|>user\n<tool_response>\n4\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+)
+LLAMA_SYSTEM = "<s><|start_header_id|>system<|end_header_id|>\n\n"
+LLAMA_DATES = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
+OSS_SYSTEM = (
+    "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\nKnowledge cutoff: 2024-06\n"
+    "Current date: 2026-01-31\n\nReasoning: medium\n\n# Valid channels: analysis, commentary, final. Channel must be "
+    "included for every message.<|end|>"
+)
+
+
+def shown(name: str, messages: list[dict[str, Any]], **variables: Any) -> str:
+    """The text, with « and » around what is learnt."""
+    constants = {"bos_token": "<s>", "eos_token": "</s>"}
+    template = ChatTemplate(read_template(name), constants=constants, date=datetime.date(2026, 1, 31))
+    text, spans = template.render(messages, **variables)
+    for begin, end in reversed(spans):
+        text = f"{text[:begin]}«{text[begin:end]}»{text[end:]}"
+    return text
+
+
+EXPECTED: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "chatml": (
+        [SYSTEM, USER, REPLY],
+        ("<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n«R<|im_end|>\n»"),
+    ),
+    "llama2": (
+        [SYSTEM, USER, REPLY, *AGAIN],
+        ("<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nU [/INST]« R </s>»<s>[INST] V [/INST]« T </s>»"),
+    ),
+    "llama3": (
+        [USER, REPLY],
+        (
+            "<s><|start_header_id|>user<|end_header_id|>\n\nU<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n«R<|eot_id|>»"
+        ),
+    ),
+    "llama3.1": (
+        [SYSTEM, USER, REPLY],
+        (
+            f"{LLAMA_SYSTEM}{LLAMA_DATES}S<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nU<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n«R<|eot_id|>»"
+        ),
+    ),
+    "qwen2.5": (
+        [USER, REPLY],
+        (
+            "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+            "<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n«R<|im_end|>\n»"
+        ),
+    ),
+    "qwen3": (
+        [USER, REPLY, *AGAIN[:1], {**REPLY, "reasoning_content": "think"}],
+        (
+            "<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n«R<|im_end|>\n»<|im_start|>user\nV<|im_end|>\n"
+            "<|im_start|>assistant\n«<think>\nthink\n</think>\n\nR<|im_end|>\n»"
+        ),
+    ),
+    "mistral": (
+        [USER, REPLY, *AGAIN],
+        ("<s>[INST] U[/INST]« R</s>»[INST] V[/INST]« T</s>»"),
+    ),
+    "mistral-tekken": (
+        [USER, REPLY, *AGAIN],
+        ("<s>[INST]U[/INST]«R</s>»[INST]V[/INST]«T</s>»"),
+    ),
+    "mistral-v7": (
+        [SYSTEM, USER, REPLY],
+        ("<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]U[/INST]«R</s>»"),
+    ),
+    "gemma": (
+        [USER, REPLY],
+        ("<s><start_of_turn>user\nU<end_of_turn>\n<start_of_turn>model\n«R<end_of_turn>\n»"),
+    ),
+    "gemma3": (
+        [SYSTEM, {"role": "user", "content": [{"type": "text", "text": " U "}]}, REPLY],
+        ("<s><start_of_turn>user\nS\n\nU<end_of_turn>\n<start_of_turn>model\n«R<end_of_turn>\n»"),
+    ),
+    "deepseek": (
+        [SYSTEM, USER, REPLY, *AGAIN],
+        ("<s>S<｜User｜>U<｜Assistant｜>«R<｜end▁of▁sentence｜>»<｜User｜>V<｜Assistant｜>«T<｜end▁of▁sentence｜>»"),
+    ),
+    "phi3": (
+        [SYSTEM, USER, REPLY],
+        ("<|system|>\nS<|end|>\n<|user|>\nU<|end|>\n<|assistant|>\n«R<|end|>\n</s>»"),
+    ),
+    "phi4": (
+        [USER, REPLY],
+        ("<|im_start|>user<|im_sep|>U<|im_end|><|im_start|>assistant<|im_sep|>«R<|im_end|>»"),
+    ),
+    "gpt-oss": (
+        [SYSTEM, USER, REPLY, AGAIN[0], {**AGAIN[1], "thinking": "think"}],
+        (
+            f"{OSS_SYSTEM}<|start|>developer<|message|># Instructions\n\nS\n\n<|end|><|start|>user<|message|>U<|end|>"
+            "<|start|>assistant«<|channel|>final<|message|>R»<|end|><|start|>user<|message|>V<|end|><|start|>assistant"
+            "«<|channel|>analysis<|message|>think<|end|><|start|>assistant<|channel|>final<|message|>T<|return|>»"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_named_template_is_the_format_of_its_family(name: str) -> None:
+    messages, expected = EXPECTED[name]
+    assert shown(name, messages) == expected
+
+
+def test_every_template_is_tested() -> None:
+    assert sorted(EXPECTED) == template_names()
+
+
+def test_tools_are_written_as_the_family_does() -> None:
+    called = "Environment: ipython\n" + LLAMA_DATES
+    assert shown("llama3.1", CALLED, tools=[TOOL]) == (
+        f"{LLAMA_SYSTEM}{called}<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
+        "Given the following functions, please respond with a JSON for a function call with its proper arguments that "
+        'best answers the given prompt.\n\nRespond in the format {"name": function name, "parameters": dictionary of '
+        "argument name and its value}.Do not use variables.\n\n"
+        '{\n    "type": "function",\n    "function": {\n        "name": "f",\n        "parameters": {}\n    }\n}\n\n'
+        "U<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+        '«{"name": "f", "parameters": {"x": 1}}<|eot_id|>»<|start_header_id|>ipython<|end_header_id|>\n\n"4"<|eot_id|>'
+        "<|start_header_id|>assistant<|end_header_id|>\n\n«R<|eot_id|>»"
+    )
+    assert shown("qwen2.5", [SYSTEM, *CALLED], tools=[TOOL]) == (
+        f"<|im_start|>system\nS\n\n{QWEN_TOOLS}{QWEN_CALLED}«R<|im_end|>\n»"
+    )
+    assert shown("qwen3", CALLED, tools=[TOOL]) == (
+        f"<|im_start|>system\n{QWEN_TOOLS}{QWEN_CALLED}«<think>\n\n</think>\n\nR<|im_end|>\n»"
+    )
+
+
+def test_qwen3_without_thinking_does_not_learn_the_empty_block() -> None:
+    text = shown("qwen3", [USER, REPLY], enable_thinking=False)
+    assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n«R<|im_end|>\n»")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mistral",
+        "mistral-tekken",
+        "mistral-v7",
+        "gemma",
+        "gemma3",
+        "deepseek",
+        "phi3",
+        "phi4",
+        "gpt-oss",
+        "chatml",
+        "llama2",
+        "llama3",
+    ],
+)
+def test_template_without_a_form_for_tools_refuses_them(name: str) -> None:
+    alternating = [USER, {**CALL, "content": "x"}]
+    for messages, tools in (([*alternating], None), ([USER, REPLY], [TOOL]), ([SYSTEM, USER, REPLY], [TOOL])):
+        with pytest.raises(RecordProblem, match="refuses the conversation"):
+            shown(name, messages, tools=tools)
+
+
+def test_name_is_replaced_by_the_text_when_the_configuration_is_read() -> None:
+    assert parse_config("chat_template: llama3").chat_template == read_template("llama3")
+    with pytest.raises(
+        InputError, match=r"configuration: chat_template: expected .* got 'lama3'; did you mean llama3\?"
+    ):
+        parse_config("chat_template: lama3")

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import functools
+import json
+import pickle
+import tempfile
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from dsindex.errors import TokenizerError
+from dsindex.instruction import token_batches
+from dsindex.instruction.config import check_config
+from dsindex.instruction.encoder import InstructionEncoder
+from dsindex.instruction.recipe import make_instruction_encoder, make_recipe
+from dsindex.instruction.token_batches import FastTexts, as_reference, encode_with_reference, make_fast_texts
+from dsindex.instruction.tokens import ChatTokenizer
+from dsindex.text.engines import choose_engine
+from dsindex.text.structures import PATTERNS
+from dsindex.text.tokenizer import load_tokenizer
+from tests.support.chat_tokenizers import LINES, SPECIAL
+from tests.support.conversations import conversation
+from tests.support.golden import OWN
+
+if TYPE_CHECKING:
+    from dsindex.text.tokenizer import Tokenizer as TokenizerData
+
+PLACED = ("gpt2", "llama3", "qwen2", "strips")
+KINDS = (*PLACED, "prefix-space", "space-marks")
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{% if message.role == 'assistant' %}"
+    "{% generation %}{{ message.content }}<|im_end|>{% endgeneration %}{% else %}{{ message.content }}<|im_end|>"
+    "{% endif %}\n{% endfor %}"
+)
+
+
+def make(kind: str) -> Tokenizer:
+    """Return a tokenizer of a kind: byte-level ones as GPT-2, Llama 3 and Qwen 2 have them, and others."""
+    byte_fallback = kind == "space-marks"
+    tokenizer = Tokenizer(models.BPE(byte_fallback=byte_fallback, ignore_merges=kind == "llama3"))
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    if byte_fallback:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        alphabet = []
+    elif kind in {"gpt2", "strips", "prefix-space"}:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=kind == "prefix-space")
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    else:
+        [pattern] = PATTERNS[kind]
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        if kind == "qwen2":
+            tokenizer.normalizer = normalizers.NFC()
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [f"<0x{byte:02X}>" for byte in range(256)] if byte_fallback else []
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(LINES, trainer)
+    tokenizer.add_special_tokens(
+        [AddedToken(text, lstrip=kind == "strips", rstrip=kind == "strips", normalized=False) for text in SPECIAL]
+    )
+    if kind == "llama3":
+        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 700)])
+    return tokenizer
+
+
+@functools.cache
+def data_of(kind: str) -> TokenizerData:
+    with tempfile.TemporaryDirectory() as folder:
+        make(kind).save(f"{folder}/tokenizer.json")
+        return replace(load_tokenizer(f"{folder}/tokenizer.json"), name=kind)
+
+
+@functools.cache
+def fast_of(kind: str) -> FastTexts:
+    data = data_of(kind)
+    engine = choose_engine(data, "gigatoken", add_special_tokens=False)
+    fast = make_fast_texts(data, engine, reference_of(kind))
+    assert fast is not None
+    return fast
+
+
+@functools.cache
+def reference_of(kind: str) -> ChatTokenizer:
+    return ChatTokenizer(data_of(kind).json.decode())
+
+
+placed = pytest.mark.parametrize("kind", PLACED)
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+PIECES = [*SPECIAL, *LINES, " ", "  ", "\n\n", "\r\n", "\t", "é", "e\u0301", "\u212b", "👩‍👩‍👧", "日本", "\u0600"]
+texts = st.lists(
+    st.one_of(
+        st.sampled_from(PIECES),
+        st.text(max_size=8),
+    ),
+    max_size=12,
+).map("".join)
+
+
+@st.composite
+def marked_texts(draw: st.DrawFn) -> tuple[str, list[tuple[int, int]]]:
+    text = draw(texts)
+    places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    return text, list(zip(places[::2], places[1::2], strict=False))
+
+
+@each_kind
+def test_places_are_known_of_byte_level_tokenizers_alone(kind: str) -> None:
+    reason = fast_of(kind).why_unplaced()
+    if kind in PLACED:
+        assert reason is None
+    else:
+        assert reason is not None
+        assert reason.startswith("masks need the characters of each token")
+
+
+@placed
+@settings(max_examples=40)
+@given(marked=st.lists(marked_texts(), max_size=8))
+def test_masks_are_those_of_the_reference(kind: str, marked: list[tuple[str, list[tuple[int, int]]]]) -> None:
+    fast, reference = fast_of(kind), reference_of(kind)
+    found = fast.encode_spans([text for text, _ in marked], [spans for _, spans in marked])
+    for (text, spans), got in zip(marked, found, strict=True):
+        wanted = encode_with_reference(reference, text, spans)
+        assert (got.tokens.tolist(), got.mask.tolist()) == (wanted.tokens.tolist(), wanted.mask.tolist())
+
+
+@each_kind
+@settings(max_examples=30)
+@given(drawn=st.lists(texts, max_size=8))
+def test_tokens_are_those_of_the_reference(kind: str, drawn: list[str]) -> None:
+    reference = reference_of(kind)
+    batch = fast_of(kind).encode(drawn)
+    ids, counts = reference.encode_ids(drawn)
+    assert (batch.tokens.tolist(), batch.lengths.tolist()) == (ids.tolist(), counts.tolist())
+    assert ids.tolist() == [token for text in drawn for token in reference.encode(text).ids.tolist()]
+
+
+@placed
+def test_tokens_that_straddle_a_border_are_trainable(kind: str) -> None:
+    text = "Hello! 👩‍👩‍👧"
+    for begin in range(len(text)):
+        [got] = fast_of(kind).encode_spans([text], [[(begin, begin + 1)]])
+        assert got.mask.any()
+        assert not fast_of(kind).encode_spans([text], [[(begin, begin)]])[0].mask.any()
+
+
+@functools.cache
+def encoders_of(kind: str, has_markers: bool) -> tuple[InstructionEncoder, InstructionEncoder]:
+    """Return encoders with the fast engine, where it can make these masks, and without."""
+    options = {"b_include_to_loss_token": "<s>", "e_include_to_loss_token": "</s>"} if has_markers else {}
+    template = CHATML.replace("{% generation %}", "<s>").replace("{% endgeneration %}", "</s>") if options else CHATML
+    config = check_config({"chat_template": template, **options}, source="test")
+    fast = fast_of(kind) if has_markers or kind in PLACED else None
+    first, second = (InstructionEncoder(config, reference_of(kind), fast=own) for own in (fast, None))
+    return first, second
+
+
+@each_kind
+@pytest.mark.parametrize("has_markers", [False, True])
+@settings(max_examples=15)
+@given(turns=st.lists(st.lists(texts.filter(bool), min_size=2, max_size=5), min_size=1, max_size=5))
+def test_conversations_do_not_depend_on_the_engine(kind: str, has_markers: bool, turns: list[list[str]]) -> None:
+    encoders = encoders_of(kind, has_markers)
+    records = [conversation(*each) for each in turns]
+    lines = [json.dumps(record).encode() for record in records]
+    first, second = (list(encoder.encode_lines(lines)) for encoder in encoders)
+    for got, wanted in zip(first, second, strict=True):
+        if isinstance(wanted, Exception):
+            assert str(got) == str(wanted)
+        else:
+            assert not isinstance(got, Exception)
+            assert (got.tokens.tolist(), got.mask.tolist()) == (wanted.tokens.tolist(), wanted.mask.tolist())
+            assert (got.fingerprint, got.special_in_text) == (wanted.fingerprint, wanted.special_in_text)
+
+
+@placed
+def test_an_audited_text_with_other_tokens_stops_the_job(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_batches, "AUDITED_SHARE", 1)
+    fast = pickle.loads(pickle.dumps(fast_of(kind)))  # noqa: S301 - ours
+    assert fast.encode_spans(["Hello"], [[(0, 2)]])[0].mask.any()
+    another = make("gpt2" if kind in {"llama3", "qwen2"} else "llama3").to_str()
+    engine = choose_engine(data_of(kind), "gigatoken", add_special_tokens=False)
+    other = FastTexts(data_of(kind), engine, ChatTokenizer(another))
+    with pytest.raises(TokenizerError, match="expected the same tokens from gigatoken and tokenizers"):
+        other.encode_spans([LINES[2]], [[(0, 2)]])
+    with pytest.raises(TokenizerError, match="--engine reference"):
+        other.encode([LINES[2]])
+
+
+@each_kind
+def test_recipe_names_the_reference_where_the_fast_engine_cannot_make_masks(kind: str) -> None:
+    engine = choose_engine(data_of(kind), "auto", add_special_tokens=False)
+    assert engine.name == "gigatoken"
+    config = check_config({"chat_template": CHATML}, source="test")
+    recipe = make_recipe(config, data_of(kind), str(OWN.plain_tokenizer), engine=engine)
+    assert recipe.engine.name == ("gigatoken" if kind in PLACED else "tokenizers")
+    if kind not in PLACED:
+        assert "masks need" in str(recipe.engine.describe_fallback())
+    assert make_instruction_encoder(recipe).why_not_fast() is None
+
+
+def test_the_reference_is_no_fast_engine() -> None:
+    data = load_tokenizer(str(OWN.plain_tokenizer))
+    engine = choose_engine(data, "reference", add_special_tokens=False)
+    reference = ChatTokenizer(data.json.decode())
+    assert make_fast_texts(data, engine, reference) is None
+    with pytest.raises(ValueError, match="expected a fast engine"):
+        FastTexts(data, engine, reference)
+    fast = choose_engine(data, "auto", add_special_tokens=False)
+    assert str(as_reference(fast, "of this").describe_fallback()).endswith("gigatoken: of this")

@@ -1,0 +1,287 @@
+"""The trainers' own readers open the exports of instruction data and learn as many tokens as the masks say."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.instruction.config import check_config
+from tests.support.conversations import CONVERSATIONS, SPEC
+from tests.support.golden import OWN
+from workflows.jobs.instruct import run_instruct
+from workflows.options.instruct import InstructConfig
+from workflows.progress.displays import PlainDisplay
+from workflows.progress.reporter import Reporter
+
+LENGTH = 4096
+BRIDGE = os.environ.get("MEGATRON_BRIDGE")
+"""A checkout of Megatron-Bridge, whose package cannot be installed without CUDA."""
+MEGATRON = os.environ.get("MEGATRON_LM")
+"""A checkout of Megatron-LM, whose SFT dataset is not part of megatron-core."""
+NANO = """\
+{%- for message in messages %}
+{%- if message.role == 'system' %}{{ '<SPECIAL_10>System\\n' + message.content.strip() + '\\n' }}
+{%- elif message.role == 'user' %}{{ '<SPECIAL_11>User\\n' + message.content.strip() + '\\n' }}
+{%- else %}{{ '<SPECIAL_11>Assistant\\n' }}{% generation %}{{ message.content.strip() + '\\n<SPECIAL_12>\\n' }}
+{%- endgeneration %}{% endif %}{% endfor %}"""
+"""Megatron's prompt format nemotron-nano-v2, for records that mention no thinking."""
+
+
+def export(folder: Path, instruction: dict[str, Any], **options: Any) -> Path:
+    defaults: dict[str, Any] = {
+        "input": (str(CONVERSATIONS),),
+        "tokenizer_model": str(OWN.plain_tokenizer),
+        "output_prefix": str(folder / "chat"),
+        "executor": "local",
+        "seq_length": LENGTH,
+        "split": "9,1,0",
+    }
+    config = InstructConfig(**{**defaults, **options})
+    run_instruct(config, check_config(instruction, source="test"), reporter=Reporter(PlainDisplay(seconds=1e9)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    instruction = {**SPEC, "max_length": LENGTH}
+    return export(tmp_path_factory.mktemp("made"), instruction, export=("hf", "hf-disk", "bridge"))
+
+
+def targets(folder: Path, split: str = "train") -> int:
+    """Trainable tokens that are not the first of their sequence, counted in the masks."""
+    return sum(int(mask[1:].sum()) for mask in IndexedDataset(folder / f"chat_{split}_loss_mask"))
+
+
+def tokenizer() -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    path = Path(OWN.plain_tokenizer) / "tokenizer.json"
+    return PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="<|endoftext|>", pad_token="<|endoftext|>")
+
+
+def tiny_model() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=len(tokenizer()), n_positions=LENGTH, n_embd=16, n_layer=1, n_head=1, n_inner=16)
+    )
+
+
+def learnt(batches: Any) -> int:
+    return sum(int((batch["labels"][:, 1:] != -100).sum()) for batch in batches)
+
+
+def datasets_of(folder: Path, form: str, cache: Path) -> Any:
+    datasets = pytest.importorskip("datasets")
+    if form == "hf":
+        return datasets.load_dataset(str(folder / "chat_hf"), cache_dir=str(cache))
+    return datasets.load_from_disk(str(folder / "chat_hf_disk"))
+
+
+@pytest.mark.parametrize("form", ["hf", "hf-disk"])
+def test_datasets_has_the_rows_of_both_splits(made: Path, tmp_path: Path, form: str) -> None:
+    found = datasets_of(made, form, tmp_path)
+    assert set(found) == {"train", "validation"}
+    for name, split in (("train", "train"), ("validation", "valid")):
+        texts = IndexedDataset(made / f"chat_{split}_text_document")
+        assert [row["input_ids"] for row in found[name]] == [tokens.tolist() for tokens in texts]
+        assert sum(label != -100 for row in found[name] for label in row["labels"][1:]) == targets(made, split)
+
+
+@pytest.mark.parametrize("form", ["hf", "hf-disk"])
+def test_trl_trains_a_step_and_learns_the_trainable_tokens(made: Path, tmp_path: Path, form: str) -> None:
+    trl = pytest.importorskip("trl")
+    args = trl.SFTConfig(
+        output_dir=str(tmp_path / "out"),
+        max_steps=1,
+        per_device_train_batch_size=2,
+        max_length=None,
+        use_cpu=True,
+        bf16=False,
+        report_to=[],
+        save_strategy="no",
+    )
+    trainer = trl.SFTTrainer(
+        model=tiny_model(),
+        args=args,
+        train_dataset=datasets_of(made, form, tmp_path)["train"],
+        processing_class=tokenizer(),
+    )
+    assert learnt(trainer.get_train_dataloader()) == targets(made)
+    assert np.isfinite(trainer.train().training_loss)
+
+
+def test_trainer_of_transformers_trains_a_step(made: Path, tmp_path: Path) -> None:
+    """With the collator that axolotl and LLaMA-Factory build on."""
+    transformers = pytest.importorskip("transformers")
+    args = transformers.TrainingArguments(
+        output_dir=str(tmp_path / "out"), max_steps=1, per_device_train_batch_size=2, use_cpu=True, report_to=[]
+    )
+    trainer = transformers.Trainer(
+        model=tiny_model(),
+        args=args,
+        train_dataset=datasets_of(made, "hf-disk", tmp_path)["train"],
+        data_collator=transformers.DataCollatorForSeq2Seq(tokenizer(), padding=True),
+    )
+    assert learnt(trainer.get_train_dataloader()) == targets(made)
+    assert np.isfinite(trainer.train().training_loss)
+
+
+@pytest.fixture(scope="module")
+def bridge_reader() -> Any:
+    """Megatron-Bridge's dataset class, without the packages above it, which import CUDA libraries."""
+    if BRIDGE is None:
+        pytest.skip("MEGATRON_BRIDGE names no checkout of Megatron-Bridge")
+    pytest.importorskip("datasets")
+    packages = ["", ".data", ".data.packing", ".data.datasets", ".training", ".training.tokenizers", ".utils"]
+    for name in (f"megatron.bridge{package}" for package in packages):
+        module = ModuleType(name)
+        module.__path__ = [str(Path(BRIDGE, "src", *name.split(".")))]
+        sys.modules[name] = module
+    stubs: dict[str, dict[str, Any]] = {
+        "megatron.bridge.training.tokenizers.tokenizer": {"MegatronTokenizer": object},
+        "megatron.bridge.utils.common_utils": {"get_local_rank_preinit": lambda: 0},
+    }
+    for name, contents in stubs.items():
+        sys.modules[name] = ModuleType(name)
+        sys.modules[name].__dict__.update(contents)
+    return importlib.import_module("megatron.bridge.data.packing.parquet").GPTSFTPackedParquetDataset
+
+
+@pytest.mark.parametrize("pads_boundaries", [False, True])
+def test_megatron_bridge_trains_a_step_and_learns_the_trainable_tokens(
+    made: Path, bridge_reader: Any, pads_boundaries: bool
+) -> None:
+    import torch
+
+    folder = made / f"chat_bridge_{LENGTH}"
+    dataset = bridge_reader(
+        str(folder / "train-*.idx.parquet"),
+        SimpleNamespace(eos_id=0),
+        max_seq_length=LENGTH,
+        pad_to_max_length=True,
+        pad_cu_seqlens=pads_boundaries,
+        pack_metadata_file_path=str(folder / "packed_metadata.json"),
+        prompt_template="{text} {answer}",
+        label_key="answer",
+    )
+    rows = [dataset[number] for number in range(len(dataset))]
+    for number, row in enumerate(rows):
+        dataset.validate_row(number, row["input_ids"], row["loss_mask"], row["seq_boundaries"][:-1])
+    batch = dataset.collate_fn(rows)
+    assert int(batch["loss_mask"].sum()) == targets(made)
+    assert batch["tokens"].shape == batch["labels"].shape == (len(rows), LENGTH)
+    texts = IndexedDataset(made / "chat_train_text_document")
+    assert sum(batch["token_count"]) == texts.num_tokens - len(texts)
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Embedding(len(tokenizer()), 8), torch.nn.Linear(8, len(tokenizer())))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    losses = []
+    for _ in range(2):
+        logits = model(batch["tokens"][:2]).flatten(0, 1)
+        each = torch.nn.functional.cross_entropy(logits, batch["labels"][:2].flatten(), reduction="none")
+        mask = batch["loss_mask"][:2].flatten()
+        loss = (each * mask).sum() / mask.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[1] < losses[0]
+
+
+def test_olmo_core_reads_tokens_and_masks_as_they_are(tmp_path: Path) -> None:
+    """It finds conversations by their EOS, so the token must not begin them as well.
+
+    Its package `ai2-olmo-core` wants another release of rich, and is not in the extra `peers`.
+    """
+    readers = pytest.importorskip("olmo_core.data.numpy_dataset")
+    made = export(tmp_path, {**SPEC, "special_tokens": {"eos_token": "<|endoftext|>"}, "max_length": LENGTH})
+    texts, masks = (IndexedDataset(made / f"chat_train_{name}") for name in ("text_document", "loss_mask"))
+    for name in ("NumpyPaddedFSLDataset", "NumpyPackedFSLDataset"):
+        dataset = getattr(readers, name)(
+            f"{texts.prefix}.bin",
+            sequence_length=LENGTH,
+            pad_token_id=0,
+            eos_token_id=0,
+            vocab_size=len(tokenizer()),
+            dtype=np.uint16,
+            label_mask_paths=[f"{masks.prefix}.bin"],
+        )
+        dataset.work_dir = str(tmp_path / name)
+        dataset.prepare()
+        samples = [dataset[number] for number in range(len(dataset))]
+        assert sum(int(sample["label_mask"].sum()) for sample in samples) == sum(int(mask.sum()) for mask in masks)
+        if name == "NumpyPaddedFSLDataset":
+            assert len(samples) == len(texts)
+            assert all(
+                np.array_equal(sample["input_ids"][: len(own)], own) for sample, own in zip(samples, texts, strict=True)
+            )
+
+
+def load_file(name: str, path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.skipif(MEGATRON is None, reason="MEGATRON_LM names no checkout of Megatron-LM")
+def test_megatron_learns_the_same_tokens_from_the_messages(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    from megatron.core.datasets.utils import Split
+    from tokenizers import AddedToken, Tokenizer
+
+    own = Tokenizer.from_file(str(Path(OWN.plain_tokenizer) / "tokenizer.json"))
+    own.add_special_tokens(["<unk>", *(f"<SPECIAL_{number}>" for number in (10, 11, 12))])
+    own.add_tokens(
+        [AddedToken("Assistant", normalized=False)]
+    )  # its prefix has 3 tokens, as Megatron takes for granted
+    model = tmp_path / "tokenizer"
+    model.mkdir()
+    own.save(str(model / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>", "unk_token": "<unk>"}
+    (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    instruction = {"chat_template": NANO, "record_format": "sharegpt", "max_length": LENGTH}
+    made = export(tmp_path, instruction, tokenizer_model=str(model), export=("sft",), split="9,1,0")
+
+    root = Path(str(MEGATRON))
+    sft_tokenizer = load_file("sft_tokenizer", root / "megatron/core/tokenizers/text/libraries/sft_tokenizer.py")
+    sft_dataset = load_file("sft_dataset", root / "megatron/training/datasets/sft_dataset.py")
+    theirs = sft_tokenizer.SFTTokenizer(str(model), "nemotron-nano-v2")
+    config = SimpleNamespace(
+        tokenizer=SimpleNamespace(
+            tokenize_conversation=theirs.tokenize_conversation,
+            eod=theirs.eod,
+            pad=theirs.pad_id,
+            unique_identifiers={},
+        ),
+        sequence_length=LENGTH,
+        reset_position_ids=False,
+        create_attention_mask=False,
+        reset_attention_mask=False,
+        context_parallel_size=1,
+        random_seed=0,
+        split="1",
+        split_matrix=None,
+    )
+    path = str(made / "chat_sft" / "train.jsonl")
+    rows = sft_dataset.SFTDataset.build_low_level_dataset(path, config)
+    dataset = sft_dataset.SFTDataset(rows, path, np.arange(len(rows)), len(rows), Split.train, config)
+    texts = IndexedDataset(made / "chat_train_text_document")
+    samples = [dataset[number] for number in range(len(dataset))]
+    assert [sample["tokens"][: len(tokens)].tolist() for sample, tokens in zip(samples, texts, strict=True)] == [
+        tokens.tolist() for tokens in texts
+    ]
+    assert sum(int(sample["loss_mask"].sum()) for sample in samples) == targets(made)

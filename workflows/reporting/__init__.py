@@ -1,0 +1,1 @@
+"""The page of `dsindex report`: what it shows, its pictures, and its HTML."""
