@@ -131,15 +131,14 @@ def find_needed_caches(
             continue
         # Megatron treats a single weighted prefix as a blend with --data-path, but not with a path for each split.
         alone = len(blend.prefixes) == 1 and (blend.weights is None or settings.matrix is None)
+        if blend.weights is not None and size is None:
+            raise LimitError(_no_size(split))
         if alone:
             plan_dataset(blend.prefixes[0], split, size)
         elif settings.multiple_validation_sets and settings.matrix is None and split == VALID:
-            if size is None and blend.weights is not None:
-                msg = "split valid: a weighted blend needs a number of samples, got none; leave the weights out"
-                raise LimitError(msg)
             for prefix in blend.prefixes:
                 plan_dataset(prefix, split, size)
-        elif blend.weights is not None:
+        elif blend.weights is not None and size is not None:
             blended.append(_plan_weighted(blend.prefixes, blend.weights, size, split, settings, plan_dataset))
         else:
             blended.append(_plan_unweighted(blend.prefixes, size, split, plan_dataset))
@@ -179,17 +178,11 @@ def _plan_dataset(
 def _plan_weighted(
     prefixes: tuple[str, ...],
     weights: tuple[float, ...],
-    size: int | None,
+    size: int,
     split: int,
     settings: CacheSettings,
     plan_dataset: Callable[[str, int, int | None], GPTCache],
 ) -> BlendedCache:
-    if size is None:
-        msg = (
-            f"split {SPLIT_NAMES[split]}: a weighted blend needs a number of samples, got none; set --num-samples "
-            "TRAIN,VALID,TEST (0 for a split that the job does not use), or leave the split out with --split"
-        )
-        raise LimitError(msg)
     wanted = samples_wanted(weights, size)
     asked = samples_wanted(weights, size, surplus=settings.surplus)
     caches = tuple(plan_dataset(prefix, split, count) for prefix, count in zip(prefixes, asked, strict=True))
@@ -234,3 +227,10 @@ def _blended(
 
 def _place(prefix: str, split: int) -> str:
     return f"{prefix}, split {SPLIT_NAMES[split]}"
+
+
+def _no_size(split: int) -> str:
+    return (
+        f"split {SPLIT_NAMES[split]}: a weighted blend needs a number of samples, got none; set --num-samples "
+        "TRAIN,VALID,TEST (0 for a split that the job does not use), or leave the split out with --split"
+    )

@@ -41,13 +41,17 @@ class Release:
     def __init__(self, name: str, log: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(RELEASES_FOLDER / name)}
         self._log = log
-        with log.open("wb") as said:
+        self._environment = environment
+        self._start()
+
+    def _start(self) -> None:
+        with self._log.open("wb") as said:
             self.process = subprocess.Popen(
                 [sys.executable, str(PROGRAM)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,
-                env=environment,
+                env=self._environment,
                 text=True,
             )
 
@@ -63,7 +67,12 @@ class Release:
         self.process.stdin.write(json.dumps({"flags": flags, "folder": str(folder)}) + "\n")
         self.process.stdin.flush()
         reply = self.process.stdout.readline()
-        assert reply, self._log.read_text(errors="replace")[-3000:]
+        if not reply:  # some jobs end in C++
+            code = self.process.wait(timeout=60)
+            assert code < 0, self._log.read_text(errors="replace")[-3000:]
+            self.close()
+            self._start()
+            return {"stops": f"the process ended with {code}"}
         found: dict[str, Any] = json.loads(reply)
         return found
 
@@ -199,6 +208,9 @@ def test_jobs_find_caches_made_from_flags_alone(
         code = main(["index", *ours])
         shown = capsys.readouterr().err
         before = state(cache)
+        if code != 0 and "Megatron would loop forever" in shown:
+            refused += 1
+            continue
         theirs = process.ask(flags, data)
         if code != 0:
             # What we refuse, the job cannot do: it stops, or it runs out of data.

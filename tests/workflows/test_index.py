@@ -777,3 +777,19 @@ def test_caches_of_nemo_automodel_have_the_tokenizers_name(folder: Path) -> None
     assert any("tokenizer is 'openai-community/gpt2'" in text for f in changed.findings for text in f.sentences)
     with pytest.raises(InputError, match="needs --tokenizer-model, the tokenizer's name_or_path"):
         index(**job, job_tokenizer={"tokenizer_type": "x"})
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        {"data_path": ["1", "web", "1", "books"], "split": "1"},
+        {"data_path": None, "train_data_path": ["web"], "valid_data_path": ["1", "web"]},
+        {"data_path": None, "train_data_path": ["web"], "valid_data_path": ["1", "web", "1", "books"]},
+    ],
+    ids=["together", "one", "several"],
+)
+def test_full_validation_of_weighted_datasets_is_refused_as_in_megatron(folder: Path, paths: dict[str, Any]) -> None:
+    job = options(**paths, epochs=None, train_iters=4, global_batch_size=2, full_validation=True)
+    with pytest.raises(LimitError, match="weighted"):
+        index(**job)
+    assert not (folder / "cache").exists()

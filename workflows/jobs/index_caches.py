@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from dsindex.errors import InputError
+from dsindex.errors import InputError, LimitError
 from dsindex.indices import bigscience
 from dsindex.indices.cache import (
     GPT_ARRAYS,
@@ -98,6 +98,12 @@ def _sizes_of_phases(
         parts = [counts[prefix][0] for prefix in dict.fromkeys(train.prefixes)]
         tokens = sum(part.tokens for part in parts if part is not None)
         return [(samples_for_epochs(config.epochs, tokens, rule=settings.rule(0)), None, None)]
+    if config.full_validation and settings.matrix is not None and any(blend and blend.weights for blend in blends):
+        msg = (
+            "--full-validation: Megatron stops at a weighted --data-path, as one epoch of valid has no number of "
+            "samples; leave the weights out, or give valid a path of its own"
+        )
+        raise LimitError(msg)
     length = TrainingLength(
         train_iters=config.train_iters,
         train_samples=config.train_samples,
