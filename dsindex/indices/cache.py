@@ -54,23 +54,29 @@ class GPTDescription:
     split: str | None
     """As typed; None if each split has its own path."""
     split_matrix: SplitMatrix | None
-    tokenizer: Mapping[str, Any] | None
-    """The tokenizer's `unique_identifiers`; None if they are not known."""
+    tokenizer: Mapping[str, Any] | str | None
+    """The tokenizer's `unique_identifiers`, or its name for NeMo Automodel; None if they are not known."""
     class_name: str = GPT_CLASS
 
     def identifiers(self) -> dict[str, Any]:
         """Return the description as the JSON object that is written."""
         matrix = None if self.split_matrix is None else [None if p is None else list(p) for p in self.split_matrix]
+        # NeMo Automodel has the tokenizer's name here, instead of its identifiers at the end.
+        named = {"tokenizer": self.tokenizer} if isinstance(self.tokenizer, str) else {}
+        described: dict[str, Any] = {}
+        if not isinstance(self.tokenizer, str):
+            described = {"tokenizer": None if self.tokenizer is None else dict(self.tokenizer)}
         return {
             "class": self.class_name,
             "dataset_path": self.dataset_path,
             "num_samples": self.num_samples,
             "index_split": self.index_split,
+            **named,
             "random_seed": self.random_seed,
             "sequence_length": self.sequence_length,
             "split": self.split,
             "split_matrix": matrix,
-            "tokenizer": None if self.tokenizer is None else dict(self.tokenizer),
+            **described,
         }
 
 
@@ -86,12 +92,15 @@ class BlendedDescription:
 
     def identifiers(self) -> dict[str, Any]:
         """Return the description as the JSON object that is written."""
+        tokenizer = self.datasets[0].tokenizer
+        named = {"tokenizer": tokenizer} if isinstance(tokenizer, str) else {}
         return {
             "class": BLENDED_CLASS,
             "datasets": [dataset.identifiers() for dataset in self.datasets],
             "split": self.split,
             "weights": list(self.weights),
             "size": self.size,
+            **named,
         }
 
 

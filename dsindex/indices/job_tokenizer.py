@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 RELEASES = ("0.16", "0.17", "0.18", "0.19", "main")
 """The releases of megatron-core whose identifiers are known, oldest first."""
 
+AUTOMODEL = "nemo-automodel"
+"""In the place of a release: NeMo Automodel, whose descriptions have the tokenizer's name alone."""
+
 BERT_TYPES = ("BertWordPieceLowerCase", "BertWordPieceCase")
 FILE_TYPES = (*BERT_TYPES, "GPT2BPETokenizer")
 SENTENCEPIECE_TYPES = ("SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer")

@@ -48,7 +48,7 @@ class CacheSettings:
     split: str | None = None
     """As typed; None if each split has its own path."""
     matrix: SplitMatrix | None = None
-    tokenizer: Mapping[str, Any] | None = None
+    tokenizer: Mapping[str, Any] | str | None = None
     class_name: str = GPT_CLASS
     """Megatron's class of a dataset."""
     multiple_validation_sets: bool = False

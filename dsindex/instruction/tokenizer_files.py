@@ -1,7 +1,8 @@
 """Read names of special tokens and chat templates from a tokenizer's folder.
 
 The layout is Hugging Face's: `tokenizer_config.json` (special tokens, `chat_template` as a text or a list of named
-ones), `special_tokens_map.json`, and, in newer folders, `chat_template.jinja`, which overrides the configuration's.
+ones), `special_tokens_map.json`, and, in newer folders, `chat_template.jinja` and `additional_chat_templates/`, which
+override the configuration's.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def read_tokenizer_folder(path: Path) -> TokenizerFiles:
             templates |= _templates(described.get("chat_template"), path / name)
     if (path / "chat_template.jinja").exists():
         templates["default"] = _read(path / "chat_template.jinja")
+    for named in sorted((path / "additional_chat_templates").glob("*.jinja")):
+        templates[named.stem] = _read(named)
     return TokenizerFiles(special_tokens=tokens, chat_templates=templates)
 
 

@@ -34,7 +34,7 @@ CALLED_OTHERWISE = {"tokenizer_model": "tokenizer"}
 """It may be an object as well."""
 PATHS_OF_INDEX = {
     *("data_path", "train_data_path", "valid_data_path", "test_data_path"),
-    *("data_args_path", "per_split_data_args_path", "multiple_validation_sets"),
+    *("data_args_path", "per_split_data_args_path", "multiple_validation_sets", "per_dataset_sequences_path"),
 }
 
 MODELS: dict[str, tuple[tuple[type[Options], ...], set[str], set[str]]] = {

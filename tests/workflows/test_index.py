@@ -688,3 +688,92 @@ def test_caches_of_all_phases_are_built(folder: Path) -> None:
     job = options(epochs=None, split="1", train_samples=90, global_batch_size=10, full_validation=True)
     index(**job, phase_transition_iterations="2,4")
     assert sorted(d["num_samples"] for d in described(folder / "cache")) == [20, 50]
+
+
+def test_sequences_of_the_datasets_are_written_for_the_jobs_start(folder: Path) -> None:
+    job = options(data_path=["1", "web", "1", "books"], num_samples="9,0,0", epochs=None, split="1")
+    job |= {
+        "per_dataset_sequences_path": "cache/sequences.json",
+        "dataset_path_as": [f"{name}=/x/{name}" for name in ("web", "books")],
+    }
+    assert index(**job, explain=True).findings[-1].sentences == (
+        "there is no such file; leave out --explain to write it",
+    )
+    index(**job)
+    written = json.loads((folder / "cache/sequences.json").read_text())
+    assert written == {"/x/web": [240, 241], "/x/books": [60, 61]}
+    assert index(**job, explain=True).ok
+    assert any("already" in note for note in index(**job).notes)
+    (folder / "cache/sequences.json").write_text('{"/x/web": [1, 2]}')
+    [*_, finding] = index(**job, explain=True).findings
+    assert finding.sentences == (
+        "/x/web has [1, 2] and should have [240, 241]",
+        "/x/books is missing, spelled as the job types it",
+    )
+    with pytest.raises(OutputError, match=r"should have \[240, 241\]; .* the file was not replaced"):
+        index(**job)
+    (folder / "cache/sequences.json").write_text("mine")
+    with pytest.raises(OutputError, match="it was not replaced: move it away"):
+        index(**job)
+    assert (folder / "cache/sequences.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("release", "size", "dtype", "read"),
+    [
+        ("0.19", 65_500, "<i4", "uint16"),
+        ("0.19", 65_536, "<i4", "uint16"),
+        ("0.19", 65_537, "<i4", None),
+        ("0.17", 65_536, "<i4", None),
+        ("0.19", 65_499, "<u2", None),
+        ("0.19", 70_000, "<u2", "int32"),
+    ],
+)
+def test_vocabulary_whose_tokens_a_fast_start_misreads_is_refused(
+    folder: Path, release: str, size: int, dtype: str, read: str | None
+) -> None:
+    """From 65,500 tokens on Megatron writes int32; up to 65,536 a job with the file reads uint16."""
+    write_dataset(folder / "wide", [[[1] * 500]], dtype=np.dtype(dtype))
+    job = options(data_path=["wide"], split="1", tokenizer_identifiers=None, megatron_release=release)
+    job |= {
+        "job_tokenizer": {"tokenizer_type": "NullTokenizer", "vocab_size": size},
+        "per_dataset_sequences_path": "s.json",
+    }
+    if read is None:
+        index(**job)
+        assert (folder / "s.json").exists()
+        return
+    with pytest.raises(
+        InputError, match=rf"wide: its tokens are \w+, and a job .* reads them as {read}, as its tokenizer"
+    ):
+        index(**job)
+    assert f"reads them as {read}" in index(**job, explain=True).findings[-1].sentences[0]
+    assert not (folder / "s.json").exists()
+
+
+def test_vocabulary_is_known_from_the_manifest(folder: Path) -> None:
+    write_dataset(folder / "wide", [[[1] * 500]], dtype=np.dtype("<i4"))
+    job = options(data_path=["wide"], split="1", per_dataset_sequences_path="s.json")
+    (folder / "wide.manifest.json").write_text('{"tokenizer": {"vocabulary_size": 65510}}')
+    with pytest.raises(InputError, match="as its tokenizer has 65510 tokens"):
+        index(**job)
+    (folder / "wide.manifest.json").write_text("{")
+    index(**job)
+
+
+def test_caches_of_nemo_automodel_have_the_tokenizers_name(folder: Path) -> None:
+    job = options(data_path=["1", "web", "1", "books"], num_samples="9,0,0", epochs=None, split="1")
+    job |= {"tokenizer_identifiers": None, "megatron_release": "nemo-automodel"}
+    index(**job, job_tokenizer={"tokenizer_model": "openai-community/gpt2"})
+    [blend] = [each for each in described(folder / "cache") if each["class"] == "BlendedDataset"]
+    assert list(blend.items())[-1] == ("tokenizer", "openai-community/gpt2")
+    keys = ["class", "dataset_path", "num_samples", "index_split", "tokenizer", "random_seed", "sequence_length"]
+    assert [list(each) for each in blend["datasets"]] == [[*keys, "split", "split_matrix"]] * 2
+    [like] = map(str, (folder / "cache").glob("*Blended*description.txt"))
+    assert index(**{**job, "megatron_release": None, "like": like, "explain": True}).ok
+    alone = {"explain": True, "like": like, "data_cache_path": "cache", "seq_length": None}
+    assert index(**alone).ok
+    changed = index(**{**job, "megatron_release": None, "explain": True, "tokenizer_identifiers": "identifiers.json"})
+    assert any("tokenizer is 'openai-community/gpt2'" in text for f in changed.findings for text in f.sentences)
+    with pytest.raises(InputError, match="needs --tokenizer-model, the tokenizer's name_or_path"):
+        index(**job, job_tokenizer={"tokenizer_type": "x"})

@@ -222,6 +222,8 @@ def test_merged_dataset_has_its_parts_as_sources(built: str, tmp_path: Path) -> 
         ["204", "40,764", "66.7%"],
         ["102", "20,382", "33.3%"],
     ]
+    assert any(f" of {built} · {OWN.docs}, line " in text for text in page.texts["article"])
+    assert any(f"{GOLDEN_EOD}.manifest.json: expected the manifest" in text for text in page.texts["li"])
 
 
 def test_instruction_data_has_its_masks(tmp_path: Path) -> None:
@@ -366,8 +368,9 @@ def test_datasets_are_compared_and_blends_shown(built: str, tmp_path: Path) -> N
     num_samples = int(samples.split()[0].replace(",", ""))
     assert (intended, tokens, samples) == ("90.00%", f"{part:,}", f"{num_samples:,} of 64")
     assert (num_samples >= 100, epochs) == (True, f"{num_samples * 64 / part:.3f}")
-    blends = [row for row in page.rows if len(row) == 5 and row[0] == built and row[4] == "25.000%"]
-    assert [row[1:4] for row in blends] == [["100", "6,400", "25.000%"], ["10", "640", "25.000%"]]
+    blends = [row for row in page.rows if len(row) == 6 and row[0] == built and row[5] == "25.000%"]
+    assert [[*row[1:3], row[4]] for row in blends] == [["100", "6,400", "25.000%"], ["10", "640", "25.000%"]]
+    assert blends[0][3] == f"{6400 / part:.3f}"
     damaged = next(Path(cache).glob("*BlendedDataset-train-dataset_index.npy"))
     damaged.write_bytes(damaged.read_bytes()[:-10])
     page = report(tmp_path, built, GOLDEN_EOD, "--cache", cache, code=1)

@@ -58,11 +58,12 @@ def build_index(
     split: str | None = None,
     seed: int | None = None,
     data_cache_path: str | os.PathLike[str] | None = None,
-    megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main"] | None = None,
+    megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main", "nemo-automodel"] | None = None,
     job_tokenizer: Mapping[str, Any] | None = None,
     tokenizer_identifiers: str | os.PathLike[str] | None = None,
     like: str | os.PathLike[str] | None = None,
     dataset_path_as: Sequence[str] | None = None,
+    per_dataset_sequences_path: str | os.PathLike[str] | None = None,
     no_extra_token: bool = False,
     keep_partial_validation: bool = False,
     mid_level_dataset_surplus: float = 0.005,
@@ -114,6 +115,7 @@ def build_index(
         tokenizer_identifiers: A JSON file with the tokenizer's `unique_identifiers` in the job's Megatron.
         like: A description from such a job, to take tokenizer, seed, sequence length and split from.
         dataset_path_as: Path of each dataset as the job types it, in order, or `HERE=THERE`.
+        per_dataset_sequences_path: Where to write the file that the job reads with its flag of this name.
         no_extra_token: Samples of `seq_length` tokens, not one more.
         keep_partial_validation: Keep valid's last, partial sample.
         mid_level_dataset_surplus: The job's setting, for weighted blends.

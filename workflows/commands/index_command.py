@@ -30,7 +30,7 @@ def add_command_arguments(parser: argparse.ArgumentParser) -> None:
         "and words after it are its variables and arguments. The command itself can be given after --, as in "
         "`dsindex index --megatron-release 0.19 -- torchrun … pretrain_gpt.py …`. Flags override it",
     )
-    parser.add_argument("command", nargs="*", help=argparse.SUPPRESS)  # its usage is in the text above
+    parser.add_argument("command", nargs="*", default=None, help=argparse.SUPPRESS)  # its usage is in the text above
 
 
 def merge_command(merged: dict[str, Any], script: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def merge_command(merged: dict[str, Any], script: Sequence[str], words: Sequence
         msg = f"{place}: expected flags of pretrain_gpt.py, got none that its caches depend on"
         raise InputError(msg)
     replacements = parse_replacements(merged.get("dataset_path_as") or ())
-    for name in (*PATHS, *FILES, "data_cache_path"):
+    for name in (*PATHS, *FILES, "data_cache_path", "per_dataset_sequences_path"):
         value = options.get(name)
         if isinstance(value, str):
             options[name] = local_path(value, replacements)

@@ -29,7 +29,7 @@ With --split each is made per split: P_train_text_document, and so on.
 
 CONFIG says how records become prompts and which of their text is trained on (special_tokens, message_construction,
 loss_masking_jq_patterns, or a chat template). The options below can also be set in its section `job`, with
-underscores for dashes; flags override it. Tasks run in processes if there is much text, unless --executor says so.
+underscores for dashes; flags override it. Much text is encoded in processes, unless --executor says otherwise.
 
 Run the same command again to continue an interrupted job."""
 EXAMPLES = (

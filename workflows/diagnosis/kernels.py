@@ -17,6 +17,7 @@ KERNEL_MODULES = (
     "kernels/json_reader.py",
     "kernels/json_scanner.py",
     "kernels/sample_assembly.py",
+    "kernels/token_counts.py",
     "kernels/tokens.py",
 )
 """The modules that compile kernels, under the package."""

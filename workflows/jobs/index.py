@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsindex.amounts import count
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
-from dsindex.errors import OutputError
+from dsindex.errors import InputError, OutputError
 from dsindex.indices.cache import (
     read_description,
 )
@@ -34,9 +34,10 @@ from dsindex.storage import free_bytes
 from workflows.execution.calls import Call
 from workflows.execution.cpus import available_cpus
 from workflows.execution.ordered import run_in_order
-from workflows.jobs.index_caches import Counts, find_index_caches
+from workflows.jobs.index_caches import Counts, find_index_caches, job_paths
 from workflows.jobs.index_settings import NO_IDENTIFIERS, cache_settings
 from workflows.jobs.index_sources import sources, with_given_paths
+from workflows.jobs.index_start_up import explain_sequences, find_type_faults, write_sequences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -86,12 +87,20 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
     findings: tuple[Finding, ...] = ()
     if config.explain:
         findings = tuple(_explain(task, config.megatron_release) for task in tasks)
+        if config.per_dataset_sequences_path is not None:
+            prefixes = _prefixes_of_job(config, counts)
+            findings += (explain_sequences(config, config.per_dataset_sequences_path, prefixes),)
     elif not config.check:
+        if config.per_dataset_sequences_path is not None:
+            for fault in find_type_faults(config, _prefixes_of_job(config, counts)):
+                raise InputError(fault)
         if executor.kind != "ray":  # Ray's nodes check their own memory
             for task in tasks:
                 check_memory(task.memory_bytes, place=task.name, what="the index")
         _check_room(tasks)
         results = _run(executor, build_index_cache, tasks)
+        if config.per_dataset_sequences_path is not None:
+            notes.append(write_sequences(config.per_dataset_sequences_path, _prefixes_of_job(config, counts)))
     return IndexReport(
         tasks=tuple(tasks),
         results=tuple(results),
@@ -110,6 +119,12 @@ def _masked(prefixes: Iterable[str]) -> Iterator[str]:
                 f"{prefix} is instruction data: a job that reads it as --data-path learns all its tokens, as it does "
                 f"not read {os.path.basename(stem)}{MASK_SUFFIX}; for the mask, see the exports of `dsindex instruct`"
             )
+
+
+def _prefixes_of_job(config: IndexConfig, counts: Counts) -> dict[str, str]:
+    """Return the prefixes as the job types them → those on this machine."""
+    as_typed = job_paths(config, list(counts))
+    return {as_typed(prefix): prefix for prefix in counts}
 
 
 def count_all(config: IndexConfig, settings: CacheSettings, executor: Executor) -> Counts:

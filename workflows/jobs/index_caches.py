@@ -59,7 +59,7 @@ def find_index_caches(
         return _plan_bigscience(config, settings, counts, threads)
     if settings.matrix is not None:
         blends = [blend if part is not None else None for blend, part in zip(blends, settings.matrix, strict=True)]
-    as_typed = _job_paths(config, list(counts))
+    as_typed = job_paths(config, list(counts))
 
     def count_part(prefix: str, split: int) -> PartCounts:
         part = counts[prefix][split]
@@ -121,7 +121,7 @@ def _sizes_of_phases(
         raise InputError(str(error)) from error
 
 
-def _job_paths(config: IndexConfig, prefixes: list[str]) -> Callable[[str], str]:
+def job_paths(config: IndexConfig, prefixes: list[str]) -> Callable[[str], str]:
     """Return the function of `--dataset-path-as`: one path for each prefix, or HERE=THERE for beginnings of paths.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError
 from dsindex.indices.cache import BLENDED_CLASS, GPT_CLASSES, read_description
-from dsindex.indices.job_tokenizer import tokenizer_identifiers
+from dsindex.indices.job_tokenizer import AUTOMODEL, tokenizer_identifiers
 from dsindex.indices.needed_caches import CacheSettings
 from dsindex.indices.releases import name_releases, possible_releases
 from dsindex.indices.splits import SplitMatrix, parse_split, split_matrix
@@ -73,6 +73,11 @@ def job_identifiers(config: IndexConfig, described: Any) -> Any:  # noqa: ANN401
         return _read_identifiers(config.tokenizer_identifiers)
     if release is None:
         return described
+    if config.job_tokenizer is not None and release == AUTOMODEL:
+        if config.job_tokenizer.tokenizer_model is None:
+            msg = "--megatron-release nemo-automodel needs --tokenizer-model, the tokenizer's name_or_path in the job"
+            raise InputError(msg)
+        return config.job_tokenizer.tokenizer_model
     if config.job_tokenizer is not None:
         metadata = config.job_tokenizer.tokenizer_metadata
         try:

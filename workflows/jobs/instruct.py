@@ -56,8 +56,9 @@ if TYPE_CHECKING:
     Results = Sequence[tuple[ShardTask, ShardResult]]
 
 
-THREADS_UP_TO_BYTES = 8 << 20
-"""Text that is encoded in this process: one CPU encodes it in the time that worker processes take to start."""
+THREADS_UP_TO_BYTES = {True: 8 << 20, False: 1 << 20}
+"""Text that is encoded in this process, with the fast engine or without: as much as one CPU encodes in the time that
+worker processes take to start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +163,7 @@ class _Instruct:
                 for prefix in split.former_packings()
             ),
             input_bytes=source.total_bytes,
-            # What starts and loads a process, threads have done before.
-            holds_gil=source.text_bytes > THREADS_UP_TO_BYTES,
+            holds_gil=source.text_bytes > THREADS_UP_TO_BYTES[source.engine.name == "gigatoken"],
             engine=source.engine,
             notes=source.first_notes(),
             require_same_inputs=partial(require_recorded_inputs, source.inputs),

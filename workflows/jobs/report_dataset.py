@@ -12,7 +12,7 @@ from dsindex.errors import DsindexError, FormatError
 from dsindex.inspection.lengths import summarize_lengths
 from dsindex.inspection.stores import IndexedStore, size_of
 from dsindex.reporting.measuring import find_spans, measure
-from dsindex.tracing.origins import Origins
+from dsindex.tracing.merged import find_document_origins
 from workflows.execution.cpus import available_cpus
 from workflows.jobs.report_opening import KnownSources
 from workflows.reporting.amounts import number, percent, short, size
@@ -123,7 +123,8 @@ def _describe(
     wanted = {*chosen, *(document for each in found.sources for document in each.drawn)}
     wanted |= {each.first for each in found.repeats.most}
     texts = DocumentTexts(store, find_spans(store, wanted), tokenizer)
-    lines = _lines_of(opened, content, [*chosen], findings)
+    notes: list[str] = []
+    lines = _lines_of(opened, content, [*chosen], notes, findings)
     used = int(np.count_nonzero(found.counts.by_id))
     share = texts.bytes_per_token(drawn[::2])
     tiles = [
@@ -157,6 +158,7 @@ def _describe(
     examples = make_examples(chosen, texts, found, source_of=lines.get, room_bytes=room.text_bytes)
     section = replace(
         section,
+        notes=(*section.notes, *notes),
         tiles=tuple(tiles),
         blocks=tuple(block for block in blocks if not block.is_empty),
         examples=examples,
@@ -182,18 +184,28 @@ def _describe(
 
 
 def _lines_of(
-    opened: OpenedDataset, content: Content | None, documents: list[int], findings: list[str]
+    opened: OpenedDataset, content: Content | None, documents: list[int], notes: list[str], findings: list[str]
 ) -> dict[int, str]:
-    """Return the lines of the inputs that documents come from, as far as they are recorded."""
+    """Return where documents come from, as far as it is recorded: lines of inputs, or documents of merged datasets."""
     if content is None or not opened.origin.has_provenance or opened.store is None:
         return {}
     try:
-        found = Origins(opened.prefix, opened.store.num_documents).of(documents)
+        found, unknown = find_document_origins(opened.prefix, opened.store.num_documents, documents)
     except DsindexError as error:
         if str(error) not in findings:
             findings.append(str(error))
         return {}
-    return {document: f"{line.path}, line {line.line:,}" for document, line in zip(documents, found, strict=True)}
+    notes += unknown
+    lines = {}
+    for document, origin in zip(documents, found, strict=True):
+        parts = []
+        if origin.part is not None:
+            parts.append(f"document {origin.part.document:,} of {origin.part.prefix}")
+        if origin.source is not None:
+            parts.append(f"{origin.source.path}, line {origin.source.line:,}")
+        if parts:
+            lines[document] = " · ".join(parts)
+    return lines
 
 
 def _section(opened: OpenedDataset, facts: dict[str, Any], findings: Sequence[str]) -> Section:

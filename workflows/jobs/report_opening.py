@@ -125,8 +125,8 @@ class KnownSources:
         ]
         own = [file.documents for file in inputs]
         problem = None
-        if store is not None and names and opened.origin.has_provenance:
-            path = f"{opened.prefix}.{PROVENANCE_SUFFIX}"
+        path = f"{opened.prefix}.{PROVENANCE_SUFFIX}"
+        if store is not None and names and os.path.isfile(path):
             try:
                 recorded = RecordedSources(path, num_documents=store.num_documents, num_inputs=len(names))
                 return cls(recorded, names, input_bytes)

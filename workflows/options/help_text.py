@@ -71,7 +71,8 @@ def examples_epilog(examples: Sequence[str]) -> str:
 
 
 def _is_optional_argument(action: argparse.Action) -> bool:
-    return not action.option_strings and not action.required and action.nargs != argparse.PARSER
+    is_shown = action.help != argparse.SUPPRESS
+    return not action.option_strings and not action.required and action.nargs != argparse.PARSER and is_shown
 
 
 def _usage_word(action: argparse.Action) -> str:

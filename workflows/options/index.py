@@ -106,12 +106,13 @@ class IndexConfig(ExecutorConfig):
     dataset_class: Literal["GPTDataset", "GPTFIMDataset"] = "GPTDataset"
     split: str | None = None
     seed: int | None = Field(default=None, ge=0, lt=2**32)
-    megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main"] | None = None
+    megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main", "nemo-automodel"] | None = None
     job_tokenizer: TokenizerFlags | None = None
     """The job's flags about its tokenizer, for `megatron_release`."""
     tokenizer_identifiers: str | None = None
     like: str | None = None
     dataset_path_as: Words | None = None
+    per_dataset_sequences_path: str | None = None
     no_extra_token: bool = False
     keep_partial_validation: bool = False
     mid_level_dataset_surplus: float = Field(default=MID_LEVEL_SURPLUS, ge=0)

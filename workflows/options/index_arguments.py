@@ -113,6 +113,11 @@ def _add_path_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="the datasets of --valid-data-path are no blend: each has the samples of valid, or all of its own",
     )
+    data.add_argument(
+        "--per-dataset-sequences-path",
+        metavar="FILE.json",
+        help="write the file that the job reads with this flag, for a faster start; --explain compares it",
+    )
     parser.add_argument(
         "--explain",
         action="store_true",

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from dsindex.indices.cache import FIM_CLASS
-from dsindex.indices.job_tokenizer import RELEASES, JobTokenizer
+from dsindex.indices.job_tokenizer import AUTOMODEL, RELEASES, JobTokenizer
 
 NAMES = tuple(field.name for field in fields(JobTokenizer))
 """The flags as names of options."""
@@ -36,7 +36,7 @@ def add_release_argument(group: argparse._ArgumentGroup) -> None:
     """Add `--megatron-release`."""
     group.add_argument(
         "--megatron-release",
-        choices=RELEASES,
+        choices=[*RELEASES, AUTOMODEL],
         help="the job's release of megatron-core, by which the flags of its tokenizer become part of the names",
     )
 

@@ -41,7 +41,10 @@ def show_caches(folder: str, caches: DrawnCaches) -> list[Block]:
             texts=frozenset({0, 1}),
         )
         sentence = f"By the index caches in {folder}. An epoch is all tokens of the split once."
+        if caches.blends:
+            sentence += " These are what each index has; blends below may draw less of it."
         blocks.append(Block(title="Splits and epochs", sentences=(sentence,), tables=(table,)))
+    tokens_of = {(each.prefix, each.split): each.part_tokens for each in caches.splits}
     for blend in caches.blends:
         total = sum(blend.num_samples)
         shares = [num / total if total else 0.0 for num in blend.num_samples]
@@ -54,10 +57,19 @@ def show_caches(folder: str, caches: DrawnCaches) -> list[Block]:
         )
         table = Table(
             caption=f"What the blend of {blend.split} draws",
-            head=("dataset", "samples", "tokens", "drawn", "intended"),
+            head=("dataset", "samples", "tokens", "epochs", "drawn", "intended"),
             rows=tuple(
-                (name, number(num), number(num * blend.sequence_length), f"{drawn:.3%}", f"{share:.3%}")
-                for name, num, drawn, share in zip(names, blend.num_samples, shares, blend.intended, strict=True)
+                (
+                    name,
+                    number(num),
+                    number(num * blend.sequence_length),
+                    _epochs(num * blend.sequence_length, tokens_of.get((prefix, blend.split))),
+                    f"{drawn:.3%}",
+                    f"{share:.3%}",
+                )
+                for name, prefix, num, drawn, share in zip(
+                    names, blend.prefixes, blend.num_samples, shares, blend.intended, strict=True
+                )
             ),
         )
         sentence = (
@@ -70,3 +82,7 @@ def show_caches(folder: str, caches: DrawnCaches) -> list[Block]:
     if caches.findings:
         blocks.append(Block(title="Caches that cannot be read", sentences=caches.findings))
     return blocks
+
+
+def _epochs(tokens: int, part_tokens: int | None) -> str:
+    return f"{tokens / part_tokens:,.3f}" if part_tokens else "-"

@@ -92,7 +92,18 @@ def test_template_whose_replies_cannot_be_found_is_refused(source: str, match: s
 @pytest.mark.parametrize(
     ("source", "messages", "match"),
     [
-        pytest.param(THINKING, CONVERSATION[1:5], "message 2: .*set `learn: last_turn`", id="changes-later"),
+        pytest.param(
+            THINKING,
+            CONVERSATION[1:5],
+            "message 2: .* prompt otherwise .*set `learn: last_turn`",
+            id="thinks-in-the-prompt",
+        ),
+        pytest.param(
+            THINKING.replace("A:<think>' if", "A:' if"),
+            CONVERSATION[1:5],
+            "message 2: .* this reply otherwise when messages follow it .*set `learn: last_turn`",
+            id="changes-later",
+        ),
         pytest.param(
             "{{ messages[0].role[:0] }}" + CHAT, CONVERSATION[2:3], "message 1: .* before it is needed", id="first"
         ),

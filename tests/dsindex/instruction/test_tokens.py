@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -15,9 +15,13 @@ from tokenizers import Tokenizer, pre_tokenizers
 from dsindex.errors import RecordProblem
 from dsindex.instruction.config import parse_config
 from dsindex.instruction.encoder import InstructionEncoder
+from dsindex.instruction.tokenizer_files import read_tokenizer_folder
 from dsindex.instruction.tokens import ChatTokenizer, mask_between_markers, mask_from_spans, show_masks
 from tests.support.chat_tokenizers import KINDS, LINES, train
 from tests.support.golden import TOKENIZERS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 
@@ -192,3 +196,11 @@ def test_mask_between_markers_refuses_what_does_not_alternate(ids: list[int]) ->
 
 def test_show_masks_of_nothing_is_empty() -> None:
     assert show_masks(np.array([], dtype=np.uint32), np.array([], dtype=np.uint8), train("bytes")) == ""
+
+
+def test_folder_may_have_its_named_templates_in_files(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": [{"name": "tool_use", "template": "old"}]}')
+    (tmp_path / "chat_template.jinja").write_text("main")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("new")
+    assert read_tokenizer_folder(tmp_path).chat_templates == {"default": "main", "tool_use": "new"}

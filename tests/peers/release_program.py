@@ -1,0 +1,159 @@
+"""Runs inside one release of Megatron-LM: `python release_program.py < jobs`, with its checkout in PYTHONPATH.
+
+For each job, given as the flags of pretrain_gpt.py, this does what the release does until its datasets are there, and
+tells the numbers of samples, the tokenizer's identifiers and the first samples of each split. No tokenizer is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import sys
+import tempfile
+import typing
+import warnings
+from typing import Any
+
+import typing_extensions
+
+if not hasattr(typing, "override"):  # written for Python 3.12
+    typing.override = typing_extensions.override  # type: ignore[attr-defined]
+warnings.simplefilter("ignore")
+logging.disable(logging.CRITICAL)
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+OUTPUT = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # what Megatron prints is no answer
+
+MODEL = [
+    "--num-layers",
+    "1",
+    "--hidden-size",
+    "16",
+    "--num-attention-heads",
+    "1",
+    "--max-position-embeddings",
+    "4096",
+    "--lr",
+    "1e-4",
+    "--micro-batch-size",
+    "1",
+]
+
+
+def load() -> None:
+    """Import what is asked of the release, and replace what would load a tokenizer or need a GPU."""
+    import torch
+    from megatron.core.tokenizers.text.text_tokenizer import MegatronTokenizerText
+    from megatron.training import training
+
+    library = type("Library", (), {"vocab_size": 100, "eod": 0, "pad_id": -1, "chat_template": None})
+    MegatronTokenizerText._restore_model = lambda _self, **_options: library()
+    training.print_rank_0 = lambda *_words: None
+    store = tempfile.mkdtemp()
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}/s", rank=0, world_size=1)
+
+
+def build_tokenizer(args: Any) -> Any:
+    try:
+        from megatron.core.tokenizers.utils.build_tokenizer import build_tokenizer as build
+    except ImportError:
+        from megatron.core.tokenizers.text.utils.build_tokenizer import build_tokenizer as build
+    return build(args)
+
+
+def counts(args: Any) -> list[tuple[int | None, ...]]:
+    """Return the samples that the job requests, in each of its phases."""
+    from megatron.core import num_microbatches_calculator as calculator
+    from megatron.training import training
+
+    calculator._GLOBAL_NUM_MICROBATCHES_CALCULATOR = None
+    options = {
+        "rank": 1,
+        "rampup_batch_size": args.rampup_batch_size,
+        "global_batch_size": args.global_batch_size,
+        "micro_batch_size": args.micro_batch_size,
+        "data_parallel_size": args.data_parallel_size,
+        "decrease_batch_size_if_needed": False,
+    }
+    if getattr(args, "step_batch_size_schedule", None) is not None:
+        options |= {"step_batch_size_schedule": args.step_batch_size_schedule, "seq_length": args.seq_length}
+    calculator.init_num_microbatches_calculator(**options)
+    training.get_args = lambda: args
+    training.update_train_iters(args)
+    found = []
+    for iteration in [0, *(args.phase_transition_iterations or ())]:
+        args.iteration = iteration
+        if not found or iteration * args.global_batch_size < args.train_samples:
+            found.append(training.get_train_valid_test_num_samples())
+    return found
+
+
+def build(args: Any, sizes: Any) -> list[Any]:
+    """Build the datasets of a job as its pretrain_gpt.py does."""
+    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+    from megatron.training.utils import get_blend_and_blend_per_split
+
+    blend, blend_per_split = get_blend_and_blend_per_split(args)
+    config = GPTDatasetConfig(
+        random_seed=args.seed,
+        sequence_length=args.seq_length,
+        blend=blend,
+        blend_per_split=blend_per_split,
+        split=args.split,
+        multiple_validation_sets=args.multiple_validation_sets,
+        full_validation=args.full_validation,
+        path_to_cache=args.data_cache_path,
+        tokenizer=build_tokenizer(args),
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+        mid_level_dataset_surplus=args.mid_level_dataset_surplus,
+    )
+    kind = GPTDataset
+    if args.fim_data:  # the same indices under another name; its own samples need a real tokenizer
+        kind = type("GPTFIMDataset", (GPTDataset,), {})
+    return list(BlendedMegatronDatasetBuilder(kind, list(sizes), lambda: True, config).build())
+
+
+def digests(dataset: Any) -> Any:
+    """Return a digest of each of the first samples' tokens."""
+    if dataset is None:
+        return None
+    if isinstance(dataset, list):
+        return [digests(each) for each in dataset]
+    samples = [dataset[number]["tokens"].numpy() for number in range(min(8, len(dataset)))]
+    return [len(dataset), [hashlib.md5(sample.tobytes(), usedforsecurity=False).hexdigest() for sample in samples]]
+
+
+def answer(job: dict[str, Any]) -> dict[str, Any]:
+    from megatron.training.arguments import parse_args, validate_args
+
+    os.chdir(job["folder"])
+    sys.argv = ["pretrain_gpt.py", *MODEL, *job["flags"]]
+    args = parse_args()
+    args.rank, args.world_size = 0, 1
+    validate_args(args, {"tokenizer_type": "GPT2BPETokenizer"})
+    args.rank = 1  # it says less
+    sizes = counts(args)
+    identifiers = build_tokenizer(args).unique_identifiers
+    built = [[digests(dataset) for dataset in build(args, each)] for each in sizes]
+    return {"sizes": sizes, "identifiers": identifiers, "splits": built}
+
+
+def main() -> None:
+    load()
+    for line in sys.stdin:
+        try:
+            reply = answer(json.loads(line))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a job that Megatron refuses is an answer
+            reply = {"stops": f"{type(error).__name__}: {error}"[:300]}
+        OUTPUT.write(json.dumps(reply) + "\n")
+        OUTPUT.flush()
+
+
+if __name__ == "__main__":
+    main()

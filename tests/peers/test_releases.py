@@ -1,0 +1,220 @@
+"""Jobs of every release of Megatron-LM find caches that dsindex made from their flags alone.
+
+`DSINDEX_MEGATRON_RELEASES=FOLDER pytest -o addopts= tests/peers/test_releases.py`, where FOLDER has a checkout or an
+unpacked wheel of each release under its name: 0.16, 0.17, 0.18, 0.19 and main, with helpers_cpp compiled for this
+Python. 0.16 must be a checkout, as its wheel lacks megatron.training. A release that is not there is skipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from dsindex.datasets import BlendedDataset, GPTDataset
+from dsindex.indices.cache import FIM_CLASS
+from dsindex.indices.job_tokenizer import RELEASES
+from tests.support.datasets import write_dataset
+from workflows.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RELEASES_FOLDER = Path(os.environ.get("DSINDEX_MEGATRON_RELEASES", "/none"))
+JOBS = int(os.environ.get("DSINDEX_PEER_JOBS", "150"))
+PROGRAM = Path(__file__).with_name("release_program.py")
+SPLITS = ("train", "valid", "test")
+NAMES = ("web", "books", "code")
+
+
+class Release:
+    """A process of a release, which answers jobs."""
+
+    def __init__(self, name: str, log: Path) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(RELEASES_FOLDER / name)}
+        self._log = log
+        with log.open("wb") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, str(PROGRAM)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                env=environment,
+                text=True,
+            )
+
+    def close(self) -> None:
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+        self.process.wait(timeout=60)
+
+    def ask(self, flags: list[str], folder: Path) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"flags": flags, "folder": str(folder)}) + "\n")
+        self.process.stdin.flush()
+        reply = self.process.stdout.readline()
+        assert reply, self._log.read_text(errors="replace")[-3000:]
+        found: dict[str, Any] = json.loads(reply)
+        return found
+
+
+@pytest.fixture(params=RELEASES)
+def release(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if not (RELEASES_FOLDER / name / "megatron").is_dir():
+        pytest.skip(f"there is no Megatron {name} in DSINDEX_MEGATRON_RELEASES")
+    return name
+
+
+@pytest.fixture
+def process(release: str, tmp_path: Path) -> Iterator[Release]:
+    started = Release(release, tmp_path / "log")
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(4)
+    for name, count in zip(NAMES, (120, 60, 33), strict=True):
+        lengths = rng.choice([1, 2, 30, 200, 500], count)
+        write_dataset(folder / name, [[rng.integers(0, 90, length).tolist()] for length in lengths])
+    return folder
+
+
+def draw_tokenizer(rng: random.Random, release: str) -> list[str]:
+    flags = rng.choice(
+        [
+            ["HuggingFaceTokenizer", "--tokenizer-model", "größe/x"],
+            ["Llama2Tokenizer", "--tokenizer-model", "x.model"],
+            ["TikTokenizer", "--tokenizer-model", "r.json", "--tiktoken-pattern", "v2", "--vocab-size", "1100"],
+            ["GPT2BPETokenizer", "--vocab-file", "v.json", "--merge-file", "m.txt"],
+            ["NullTokenizer", "--vocab-size", "100"],
+        ]
+    )
+    flags = ["--tokenizer-type", *flags]
+    if rng.random() < 0.3:
+        flags += ["--tokenizer-special-tokens", "<a>", "it's"]
+    if rng.random() < 0.3:
+        flags.append("--trust-remote-code")
+    if release != "0.16" and rng.random() < 0.3:
+        flags.append("--tokenizer-hf-no-use-fast")
+    if release in {"0.18", "0.19", "main"} and rng.random() < 0.3:
+        flags += ["--chat-template", "{{ x }}"]
+    if release == "main" and rng.random() < 0.3:
+        flags.append("--use-gigatoken")
+    return flags
+
+
+def draw_paths(rng: random.Random, folder: Path) -> list[str]:
+    def words() -> list[str]:
+        names = rng.sample(NAMES, rng.randrange(1, 4))
+        return [w for name in names for w in (str(rng.choice([0.3, 1, 7])), name)] if rng.random() < 0.7 else names
+
+    kind = rng.choice(["together", "together", "apart", "file", "json"])
+    split = ["--split", rng.choice(["80,10,10", "969, 30, 1", "6,2,2", "98,2"])]
+    if kind == "together":
+        return ["--data-path", *words(), *(split if rng.random() < 0.8 else [])]
+    if kind == "file":
+        (folder / "words").write_text(" ".join(words()))
+        return ["--data-args-path", "words", *split]
+    if kind == "json":
+        content = {"train": words(), "valid": rng.choice([words(), " ".join(words()), None]), "test": None}
+        (folder / "splits").write_text(json.dumps(content))
+        return ["--per-split-data-args-path", "splits"]
+    apart = ["--train-data-path", *words(), "--valid-data-path", *words()]
+    return [*apart, *(["--multiple-validation-sets"] if rng.random() < 0.4 else [])]
+
+
+def draw_length(rng: random.Random, release: str) -> list[str]:
+    is_new = release in {"0.18", "0.19", "main"}
+    by_samples = rng.random() < 0.5
+    flags = ["--train-iters", str(rng.randrange(9, 99))]
+    if by_samples:
+        flags = ["--train-samples", str(rng.randrange(50, 400))]
+    flags += ["--eval-interval", str(rng.choice([3, 10, 50])), "--eval-iters", str(rng.choice([1, 2]))]
+    if is_new and by_samples and rng.random() < 0.2:
+        flags += ["--step-batch-size-schedule", "0:1 1500:2 3K:3"]
+    else:
+        flags += ["--global-batch-size", str(rng.choice([2, 4]))]
+        if not is_new and by_samples and rng.random() < 0.4:
+            flags += ["--rampup-batch-size", "1", "1", "60"]
+        elif by_samples and rng.random() < 0.3:
+            flags += ["--phase-transition-iterations", "9,20"]
+    if is_new:
+        flags += rng.choice([[], [], ["--start-eval-at-iter", "12"], ["--eval-global-batch-size", "3"]])
+    return flags + rng.choice([[], [], [], ["--full-validation"], ["--skip-train"]])
+
+
+def draw_job(rng: random.Random, release: str, folder: Path) -> list[str]:
+    flags = [*draw_paths(rng, folder), *draw_length(rng, release), *draw_tokenizer(rng, release)]
+    flags += ["--seq-length", str(rng.choice([16, 30])), "--seed", str(rng.randrange(99))]
+    return [*flags, *(["--fim-data"] if rng.random() < 0.1 else [])]
+
+
+def samples_of(folder: Path, split: str) -> list[list[Any]]:
+    """Return the digests of the first samples in each topmost cache of a split, as our datasets read them."""
+    found = list(folder.glob(f"*-BlendedDataset-{split}-description.txt"))
+    opened: list[Any] = [BlendedDataset.open_cache(path) for path in found]
+    opened += map(GPTDataset.open_cache, folder.glob(f"*-GPTDataset-{split}-description.txt"))
+    numbers = [[dataset[n]["tokens"].tobytes() for n in range(min(8, len(dataset)))] for dataset in opened]
+    return [
+        [len(dataset), [hashlib.md5(sample, usedforsecurity=False).hexdigest() for sample in samples]]
+        for dataset, samples in zip(opened, numbers, strict=True)
+    ]
+
+
+def state(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+
+
+def test_jobs_find_caches_made_from_flags_alone(
+    release: str, process: Release, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """All caches are hits: nothing is written, and the samples are those that our readers give."""
+    rng = random.Random(f"{release} {os.environ.get('DSINDEX_PEER_SEED', '')}")
+    monkeypatch.chdir(data)
+    compared = refused = drawn = 0
+    while compared < JOBS:
+        drawn += 1
+        assert drawn < 4 * JOBS
+        cache = tmp_path / str(drawn)
+        cache.mkdir()
+        flags = [*draw_job(rng, release, data), "--data-cache-path", str(cache)]
+        ours = [*flags, "--executor", "local", "--megatron-release", release]
+        if "--step-batch-size-schedule" in flags:
+            ours += ["--global-batch-size", "1"]  # what the job prints: one micro-batch on one rank
+        code = main(["index", *ours])
+        shown = capsys.readouterr().err
+        before = state(cache)
+        theirs = process.ask(flags, data)
+        if code != 0:
+            # What we refuse, the job cannot do: it stops, or it runs out of data.
+            assert "stops" in theirs or "run out of data" in shown or "a weighted blend needs" in shown, (flags, shown)
+            refused += 1
+            continue
+        assert "stops" not in theirs, (flags, theirs)
+        assert state(cache) == before, (flags, theirs["sizes"], sorted(state(cache).keys() - before.keys()))
+        described = [json.loads(path.read_text()) for path in cache.glob("*-description.txt")]
+        blocks = [each.get("tokenizer") or each["datasets"][0]["tokenizer"] for each in described]
+        assert all(json.dumps(block) == json.dumps(theirs["identifiers"]) for block in blocks)
+        if f"-{FIM_CLASS}-" not in " ".join(before):
+            for phase in theirs["splits"]:
+                for split, samples in zip(SPLITS, phase, strict=True):
+                    several = samples if samples and isinstance(samples[0], list) else [samples]
+                    for each in filter(None, several):
+                        assert each in samples_of(cache, split), (flags, split)
+        compared += 1
+    assert refused < drawn / 2
