@@ -163,3 +163,27 @@ def parse_url(url: str, access: Access = NO_ACCESS) -> ObjectUrl:
 def absolute(path: str) -> str:
     """Return a path of this machine as an absolute one, and an address as it is."""
     return parse_url(path) if is_url(path) else posixpath.abspath(path)
+
+
+def check_endpoint(url: str) -> str:
+    """Return the address of a server.
+
+    Raises:
+        ValueError: If it is none, or holds more than that.
+    """
+    if not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", url):
+        msg = "expected an address such as https://storage.example.com, without user, password and query"
+        raise ValueError(msg)
+    return url
+
+
+def refuse_url(path: str) -> str:
+    """Return a path of this machine.
+
+    Raises:
+        ValueError: If it is an address.
+    """
+    if is_url(path):
+        msg = "expected a path, got an address: object stores are read, and written by copying the finished files"
+        raise ValueError(msg)
+    return path

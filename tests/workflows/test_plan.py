@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflows.options.config import parse_size
+from workflows.options.sizes import parse_size
 from workflows.state.identity import Plan, describe_changes, has_added_inputs
 from workflows.state.inputs import (
     MAX_SHARDS,

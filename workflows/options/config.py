@@ -6,11 +6,10 @@ import os
 import re
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -21,32 +20,13 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from dsindex.errors import InputError
-from dsindex.objects.urls import Access, is_url, parse_url
+from dsindex.objects.urls import Access, check_endpoint, is_url, parse_url, refuse_url
 from dsindex.option_problems import describe_problem
 from dsindex.text.conversion.families import MEGATRON_SPECIAL_TOKENS
 from dsindex.text.joining import JOINED, decode_separator
 from dsindex.text.keys import is_program, output_name
 from dsindex.text.tokenizer_file import TOKENIZER_TYPES, TokenizerOptions, TokenizerType
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-
-
-def parse_size(value: object) -> object:
-    """Read a size with its unit, in bytes.
-
-    >>> parse_size("64MiB"), parse_size("1.5 GB"), parse_size(4096)
-    (67108864, 1500000000, 4096)
-    """
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
-    if match is None or match[2].upper() not in _UNITS:
-        msg = f"expected a size such as 4096, 64MiB or 1.5GB, got {value!r}"
-        raise ValueError(msg)
-    return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
-Size = Annotated[int, BeforeValidator(parse_size)]
+from workflows.options.sizes import Size  # noqa: TC001 - pydantic reads it
 
 MAX_REPEATS = 1000
 """The limit on the repetitions of an input, each of which is an input of the plan."""
@@ -105,10 +85,7 @@ class WorkConfig(ExecutorConfig):
     @field_validator("output_prefix", "work_dir")
     @classmethod
     def _is_on_this_machine(cls, path: str | None) -> str | None:
-        if is_url(path):
-            msg = "expected a path, got an address: object stores are read, and written by copying the finished files"
-            raise ValueError(msg)
-        return path
+        return None if path is None else refuse_url(path)
 
     @field_validator("output_prefix")
     @classmethod
@@ -171,10 +148,7 @@ class RecordsConfig(WorkConfig):
     @field_validator("endpoint_url")
     @classmethod
     def _is_server(cls, url: str | None) -> str | None:
-        if url is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", url):
-            msg = "expected an address such as https://storage.example.com, without user, password and query"
-            raise ValueError(msg)
-        return url
+        return None if url is None else check_endpoint(url)
 
     @property
     def access(self) -> Access:
