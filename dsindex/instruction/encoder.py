@@ -217,6 +217,7 @@ class InstructionEncoder:
             fields = construction.read_fields(answers)
             parts = construction.build_parts(fields, answers)
             has_special = self._check_texts([part.text for part in parts])
+            exchanges = functools.partial(group_exchanges, parts)
 
             def encode(choices: Iterator[list[int]]) -> Iterator[MaskedTokens]:
                 for wanted in map(set, choices):
@@ -224,7 +225,7 @@ class InstructionEncoder:
                     yield from map(tokens_of, self._sequences.tokenize([construction.lay_out(kept)]))
 
             def finish(whole: MaskedTokens) -> EncodedConversation:
-                return self._finish(whole, group_exchanges(parts), encode, content=fields, special_in_text=has_special)
+                return self._finish(whole, exchanges, encode, content=fields, special_in_text=has_special)
 
             return _LaidOut(source=construction.lay_out(parts), finish=finish)
 
@@ -252,7 +253,6 @@ class InstructionEncoder:
         is_usual = not self._markers and not self._tokenizer.may_have_special(request)
         has_special = not is_usual and self._check_texts(list(strings_in(content)))
         num_system = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
-        exchanges = group_messages(messages, num_system, config.assistant_role)
 
         def write(chosen: Sequence[int]) -> bytes:
             kept = (*range(num_system), *chosen)
@@ -268,6 +268,9 @@ class InstructionEncoder:
         def lay_out(rendered: Rendered | RecordProblem) -> _LaidOut:
             return _LaidOut(source=text_of(rendered), finish=finish)
 
+        def exchanges() -> list[list[int]]:
+            return group_messages(messages, num_system, config.assistant_role)
+
         def finish(whole: MaskedTokens) -> EncodedConversation:
             return self._finish(whole, exchanges, encode, content=content, special_in_text=has_special)
 
@@ -276,7 +279,7 @@ class InstructionEncoder:
     def _finish(
         self,
         whole: MaskedTokens,
-        exchanges: Sequence[Sequence[int]],
+        exchanges: Callable[[], Sequence[Sequence[int]]],
         encode: Encode,
         *,
         content: object,
@@ -300,7 +303,7 @@ class InstructionEncoder:
         self,
         whole: MaskedTokens,
         limit: int,
-        exchanges: Sequence[Sequence[int]],
+        exchanges: Callable[[], Sequence[Sequence[int]]],
         encode: Encode,
     ) -> tuple[list[MaskedTokens], int]:
         """Return sequences of at most `limit` tokens, and the number of tokens left out."""
@@ -311,7 +314,7 @@ class InstructionEncoder:
             if not first.mask.any():
                 raise RecordProblem("nothing-learnt", f"nothing is trained on in the first {limit} tokens")
             return [first], len(whole.tokens) - limit
-        sequences = split_exchanges(limit, exchanges, encode)
+        sequences = split_exchanges(limit, exchanges(), encode)
         kept = [sequence for sequence in sequences if sequence.mask.any()]
         if not kept:
             raise RecordProblem("nothing-learnt", "nothing is trained on in any of the parts")

@@ -67,6 +67,9 @@ def read_message(turn: object, number: int, roles: Mapping[str, str]) -> Message
     >>> read_message({"from": "gpt", "value": "4", "thinking": "2 + 2", "tool_calls": None}, 1, DEFAULT_ROLES)
     {'role': 'assistant', 'content': '4', 'thinking': '2 + 2', 'reasoning_content': '2 + 2', 'reasoning': '2 + 2'}
     """
+    usual = _read_usual(turn, roles)
+    if usual is not None:
+        return usual
     given = split_message(turn, number)
     name = given["role"]
     message = {key: value for key, value in given.items() if key not in WEIGHT_KEYS}
@@ -112,6 +115,8 @@ def is_learnable(turn: Mapping[str, Any], number: int) -> bool:
     Raises:
         RecordProblem: If `weight` is neither 0 nor 1, or `train` neither true nor false.
     """
+    if "weight" not in turn and "train" not in turn:
+        return True
     weight, train = (turn.get(key) for key in WEIGHT_KEYS)
     if weight is not None and (isinstance(weight, (str, list, dict)) or weight not in (0, 1)):
         shown = repr(weight) if isinstance(weight, (int, float)) else type_name(weight)
@@ -188,6 +193,20 @@ def read_objects(value: object, name: str) -> list[dict[str, Any]]:
         if not isinstance(item, dict):
             raise RecordProblem("bad-field", f"{name}: expected item {number} to be an object, got {type_name(item)}")
     return decoded
+
+
+def _read_usual(turn: object, roles: Mapping[str, str]) -> Message | None:
+    """Return a message of a role and a text alone, fast; None for all others."""
+    if not isinstance(turn, dict) or len(turn) != 2:
+        return None
+    (first, one), (second, other) = turn.items()
+    if not isinstance(one, str) or not isinstance(other, str):
+        return None
+    if first in ROLE_KEYS and second in TEXT_KEYS and one != "function_call" and one in roles:
+        return {"role": roles[one], "content": other}
+    if first in TEXT_KEYS and second in ROLE_KEYS and other != "function_call" and other in roles:
+        return {"content": one, "role": roles[other]}
+    return None
 
 
 def _content_of(turn: Mapping[str, Any], number: int) -> str | list[dict[str, str]] | None:

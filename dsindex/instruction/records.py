@@ -11,6 +11,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import orjson
+
 from dsindex.errors import RecordProblem
 from dsindex.instruction.messages import (
     DEFAULT_ROLES,
@@ -56,6 +58,9 @@ def parse_record(line: bytes) -> dict[str, Any]:
     """
     if is_too_deep(line):
         raise RecordProblem("bad-json", f"expected at most {MAX_NESTING} objects and lists inside each other, got more")
+    usual = _parse_usual(line)
+    if usual is not None:
+        return usual
     try:
         record = json.loads(line.decode())
     except (ValueError, RecursionError) as error:  # includes invalid UTF-8 and integers of more than 4,300 digits
@@ -254,6 +259,33 @@ def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
         if given.get(name) is not None:
             raise RecordProblem("bad-field", f"`chat_template_kwargs` cannot set {name!r}; make it a key of the record")
     return {**{name: value for name, value in given.items() if value is not None}, **variables}
+
+
+def _parse_usual(line: bytes) -> dict[str, Any] | None:
+    """Return an object that orjson reads as Python's parser does; None for all else.
+
+    Whatever orjson accepts, Python's parser accepts as well. They differ only in integers beyond 64 bits, which orjson
+    reads as floats.
+    """
+    try:
+        record = orjson.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and not _has_float(record) else None
+
+
+def _has_float(value: object) -> bool:
+    stack: list[Any] = [value]
+    while stack:
+        item = stack.pop()
+        kind = type(item)
+        if kind is dict:
+            stack += item.values()
+        elif kind is list:
+            stack += item
+        elif kind is float:
+            return True
+    return False
 
 
 def _describe_bad_json(line: bytes, error: Exception) -> str:

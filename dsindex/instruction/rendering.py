@@ -177,21 +177,14 @@ def _has_new_address(text: str, known_text: str, record: bytes) -> bool:
 
 
 def _take_marks(marked: str) -> Rendered:
-    pieces = re.split(f"([{BEGIN_MARK}{END_MARK}])", marked)
-    spans: list[tuple[int, int]] = []
-    opened: int | None = None
-    position = 0
-    for piece in pieces:
-        if piece == BEGIN_MARK and opened is None:
-            opened = position
-        elif piece == END_MARK and opened is not None:
-            spans.append((opened, position))
-            opened = None
-        elif piece in (BEGIN_MARK, END_MARK):
-            break
-        else:
-            position += len(piece)
-    else:
-        if opened is None:
-            return "".join(pieces[::2]), spans
-    raise _RenderError("leaves a generation block before its end (break, continue?)")
+    before, *opened = marked.split(BEGIN_MARK)
+    pieces, spans, position = [before], [], len(before)
+    for piece in opened:
+        marked_text, _, after = piece.partition(END_MARK)
+        spans.append((position, position + len(marked_text)))
+        position += len(marked_text) + len(after)
+        pieces += (marked_text, after)
+    text = "".join(pieces)
+    if marked.count(END_MARK) != len(opened) or END_MARK in text:
+        raise _RenderError("leaves a generation block before its end (break, continue?)")
+    return text, spans

@@ -6,6 +6,8 @@ documents. A conversation is a document; it has more than one sequence only if i
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -143,13 +145,26 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
     with shard_attempt(task, settings.work_dir) as attempt:
         shard = _Shard(attempt, task, settings)
         for block in read_part_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
-            shard.add(block)
+            with _collected_later():
+                shard.add(block)
             report(*shard.so_far)
         check_unchanged(task)
         require_unpacked(task)
         result = shard.finish()
         attempt.commit()
     return result
+
+
+@contextlib.contextmanager
+def _collected_later() -> Iterator[None]:
+    """Put off the search for reference cycles: the objects of a block's records have none, and are many."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _Shard:

@@ -134,3 +134,19 @@ def test_objects_may_be_json_in_a_text() -> None:
     ):
         with pytest.raises(RecordProblem, match=match):
             read_objects(value, "`tools`")
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"role": "human", "content": "Hi"},
+        {"value": "", "from": "gpt"},
+        {"content": "a", "from": "tool"},
+        {"from": "function_call", "value": '{"name": "f", "arguments": {}}'},
+        {"content": "a", "role": "function_call"},
+    ],
+)
+def test_a_message_without_further_keys_is_read_as_any_other(turn: dict[str, str]) -> None:
+    message = read_message(turn, 1, DEFAULT_ROLES)
+    assert list(message.items()) == list(read_message({**turn, "name": None}, 1, DEFAULT_ROLES).items())
+    assert message is not turn

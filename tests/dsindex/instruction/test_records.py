@@ -194,3 +194,16 @@ def test_learnt_replies_need_the_role_of_replies() -> None:
         read_conversation({"messages": [USER, bot]}, roles=roles, learn="last_turn")
     turns = [USER, bot, USER, bot]
     assert read_conversation({"messages": turns}, roles=roles, learn="last_turn", assistant_role="Bot").learnt == (3,)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"x": 18446744073709551616, "y": [{"z": -9223372036854775809}], "u": 18446744073709551615}',
+        b'{"x": 1' + b"0" * 400 + b', "y": 1e999, "z": 0.1, "u": -0.0}',
+        b'{"x": [NaN, Infinity], "text": "\\ud800"}',
+        b' {"x": 1, "y": 2, "x": 3, "": "\\u00e9\xc3\xa9"}\r',
+    ],
+)
+def test_a_record_is_what_python_reads(line: bytes) -> None:
+    assert repr(parse_record(line)) == repr(json.loads(line.decode()))
