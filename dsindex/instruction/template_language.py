@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # Mark trainable text during rendering. Lone surrogates cannot occur in text that has a UTF-8 encoding.
 BEGIN_MARK, END_MARK = "\udfa0", "\udfa1"
 _ALWAYS_GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+_OF_ANY_DICT = frozenset(dir(dict))
+"""Names that mean the attribute, as in transformers, even where a key has the same name."""
 SHOWN_CHARACTERS = 1000
 """Limit on a reason, since a template may put a whole conversation into its exception."""
 
@@ -71,10 +73,17 @@ def explain_refusal(error: Exception) -> str:
     return f"{f'line {line}: ' if line else ''}{str(error) or type(error).__name__}"[:SHOWN_CHARACTERS]
 
 
+class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]
+    """The sandbox, in which `message.role` of a dict does not first raise AttributeError."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401
+        if type(obj) is dict and attribute in obj and attribute not in _OF_ANY_DICT:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
+
 def _make_environment(date: str | None) -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
+    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _clock(date)

@@ -339,3 +339,9 @@ def test_variable_that_nobody_gave_is_named(source: str) -> None:
 def test_tools_have_their_own_template_if_the_tokenizer_has_one() -> None:
     template = ChatTemplate("plain", tool_source="{{ tools[0].name }}")
     assert [template.render(MESSAGES, **given)[0] for given in ({}, {"tools": [{"name": "f"}]})] == ["plain", "f"]
+
+
+def test_a_name_that_every_dict_has_is_not_a_key() -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m.get('role') }} {{ m.name }} {{ m['get'] }}{% endfor %}")
+    text, _ = template.render([{"role": "user", "content": "a", "get": "b", "name": "c"}])
+    assert text == "user c b"
