@@ -81,6 +81,9 @@ class _Template:
         compiled = compile_template(source, definition["date"])
         self._template = compiled.template
         self._constants = json.dumps(definition["constants"], ensure_ascii=False)
+        parsed = json.loads(self._constants)
+        is_plain = not any(isinstance(value, (dict, list)) for value in parsed.values())
+        self._plain_constants = parsed if is_plain else None
         # An address spelled out in the template or its constants is not a memory address.
         self._known_text = json.dumps(source, ensure_ascii=False) + self._constants
         self._assistant: str = definition["assistant"]
@@ -143,8 +146,9 @@ class _Template:
             return str(error)
 
     def _render(self, variables: dict[str, Any], messages: list[Any], *, is_prompt: bool) -> Rendered:
-        # Constants are parsed anew for each record, since rendering may change them.
-        known = {**json.loads(self._constants), **variables, "messages": messages, "add_generation_prompt": is_prompt}
+        # Constants with objects or lists are parsed anew for each record, since rendering may change them.
+        constants = json.loads(self._constants) if self._plain_constants is None else self._plain_constants
+        known = {**constants, **variables, "messages": messages, "add_generation_prompt": is_prompt}
         try:
             return _take_marks(self._template.render(known))
         except (MemoryError, _RenderError):
