@@ -246,7 +246,7 @@ class _Repair:
         return (
             content is not None
             and content.account is not None
-            and content.account.empty_documents == 0
+            and (content.account.empty_documents == 0 or content.options.empty_documents == "eod")
             and content.sequences == content.documents
         )
 

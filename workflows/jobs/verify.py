@@ -125,7 +125,10 @@ def _check_tokens(recorded: Recorded, counts: IndexCounts | None) -> Check:
 def _judge_eod(path: str, content: Content, num_eod: int) -> Verdict:
     if content.eod_id is None or content.account is None or content.eod_in_text is None:
         return Verdict()
-    expected = content.account.documents_with_tokens + content.eod_in_text
+    num_ended = content.account.documents_with_tokens
+    if content.options.empty_documents == "eod":
+        num_ended += content.account.empty_documents
+    expected = num_ended + content.eod_in_text
     finding = (
         f"{path}: expected {expected} EOD tokens (one per document with tokens, and "
         f"{content.eod_in_text} from text), got {num_eod}; its content changed, restore it or build it again"
