@@ -223,7 +223,7 @@ def test_other_types_are_refused_with_a_reason(kind: str, message: str) -> None:
 def test_jobs_for_other_formats_say_so(folder: Path, kind: str, name: str) -> None:
     content = sentencepiece_model("llama2") if name == "tokenizer.model" else tiktoken_file()
     (folder / name).write_bytes(content)
-    (folder / "chat.yaml").write_text("chat_template: x\n")
+    (folder / "chat.yaml").write_text("chat_template: chatml\n")
     own = ["--output", "o.pbin"] if kind == "pack" else ["chat.yaml", "--output-prefix", "o"]
     done = run(folder, kind, *own, "--input", "data.jsonl", "--tokenizer-model", name)
     assert done.returncode == 1, done.stderr

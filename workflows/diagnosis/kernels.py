@@ -16,6 +16,7 @@ KERNEL_MODULES = (
     "kernels/characters.py",
     "kernels/json_reader.py",
     "kernels/json_scanner.py",
+    "kernels/json_strings.py",
     "kernels/sample_assembly.py",
     "kernels/token_counts.py",
     "kernels/tokens.py",

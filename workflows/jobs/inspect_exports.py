@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from dsindex.amounts import count
 from dsindex.exports.reading import export_folder_of, read_facts
 from dsindex.inspection.stores import size_of
 from workflows.state.export_manifest import ExportedSplit, read_export_manifest
@@ -58,8 +59,8 @@ def describe_kind(kind: str) -> str:
 def describe_split(split: ExportedSplit) -> str:
     """Return the rows of a split and what is learnt of them."""
     if split.targets is None:
-        return f"{split.rows:,} rows" + (f", {split.left_out:,} left out" if split.left_out else "")
+        return count(split.rows, "row") + (f", {split.left_out:,} left out" if split.left_out else "")
     return (
-        f"{split.rows:,} rows, {split.tokens or 0:,} tokens, {split.trainable or 0:,} trainable, "
-        f"{split.targets:,} targets"
+        f"{count(split.rows, 'row')}, {count(split.tokens or 0, 'token')}, {split.trainable or 0:,} trainable, "
+        f"{count(split.targets, 'target')}"
     )

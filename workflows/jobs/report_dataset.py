@@ -187,7 +187,8 @@ def _lines_of(
     opened: OpenedDataset, content: Content | None, documents: list[int], notes: list[str], findings: list[str]
 ) -> dict[int, str]:
     """Return where documents come from, as far as it is recorded: lines of inputs, or documents of merged datasets."""
-    if content is None or not opened.origin.has_provenance or opened.store is None:
+    is_recorded = opened.origin.has_provenance or opened.origin.has_parts
+    if content is None or not is_recorded or opened.store is None:
         return {}
     try:
         found, unknown = find_document_origins(opened.prefix, opened.store.num_documents, documents)
