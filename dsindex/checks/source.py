@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import xxhash
@@ -67,6 +67,8 @@ class SourceSettings:
     dtype: str
     eod_id: int | None
     """Appended to documents; None to append nothing."""
+    empty_documents: Literal["keep", "eod"] = "keep"
+    """What a document without tokens becomes, as `lay_out_documents` says."""
     max_record_bytes: int | None
     quarantine: bool
     """Whether bad records were quarantined; otherwise there must be none."""
@@ -275,7 +277,8 @@ def _lay_out(block: RecordBlock, settings: SourceSettings) -> LaidOutDocuments:
     dtype = np.dtype(settings.dtype)
     if settings.pbin is not None:
         return lay_out_pbin_documents(batch, dtype=dtype, eod_id=settings.eod_id)
-    return lay_out_documents(batch, per_record, dtype=dtype, eod_id=settings.eod_id)
+    empty = settings.empty_documents
+    return lay_out_documents(batch, per_record, dtype=dtype, eod_id=settings.eod_id, empty_documents=empty)
 
 
 def _open_documents(settings: SourceSettings, run: PbinRun | None) -> StoredDocuments:

@@ -125,8 +125,10 @@ class BlendedDataset:
         numbers = sample_numbers([index.__index__() for index in indices])
         texts = self.batch(numbers)
         return [
-            {"dataset_id": dataset_id, **self.datasets[dataset_id].make_sample(text)}
-            for dataset_id, text in zip(self.dataset_index[numbers], texts, strict=True)
+            {"dataset_id": dataset_id, **self.datasets[dataset_id].make_sample(text, sample)}
+            for dataset_id, sample, text in zip(
+                self.dataset_index[numbers], self.dataset_sample_index[numbers], texts, strict=True
+            )
         ]
 
     def tokens(self, index: SupportsIndex) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ import numpy as np
 from dsindex.datasets.decoding import decode_tokens
 from dsindex.datasets.index_files import open_index_array, sample_numbers
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.sample_masks import DEFAULT_OPTIONS, SampleOptions, apply_boundaries
+from dsindex.datasets.sample_masks import DEFAULT_OPTIONS, SampleOptions, add_document_bounds, apply_boundaries
 from dsindex.datasets.sample_parts import SamplePart, find_parts
 from dsindex.datasets.tables import describe_tokenizer, html_table
 from dsindex.datasets.tensors import convert_arrays, tensor_maker
@@ -159,13 +159,16 @@ class GPTDataset:
         Returns:
             `tokens`, `labels` and `position_ids`, int64, and `loss_mask`, float32, each of shape [sequence_length];
             with `create_attention_mask` also `attention_mask`, bool, True where attention is forbidden, shape
-            [1, sequence_length, sequence_length]. As in Megatron, `tokens` and `labels` may share memory.
+            [1, sequence_length, sequence_length]; with `inter_document_masking` also `cu_seqlens`, int32, shape
+            [sequence_length + 1], and `max_seqlen`, int32, shape []. As in Megatron, `tokens` and `labels` may share
+            memory.
 
         Raises:
             IndexError: If there is no such sample.
             FormatError: If the indices point outside the data.
         """
-        sample = self.make_sample(self.tokens(0 if index is None else index))
+        number = 0 if index is None else index
+        sample = self.make_sample(self.tokens(number), number)
         if index is None:
             sample["loss_mask"][:] = 0.0
         return sample
@@ -175,9 +178,9 @@ class GPTDataset:
         numbers = [index.__index__() for index in indices if index is not None]
         if len(numbers) < len(indices):
             return [self[index] for index in indices]
-        return [self.make_sample(text) for text in self.batch(numbers)]
+        return [self.make_sample(text, number) for text, number in zip(self.batch(numbers), numbers, strict=True)]
 
-    def make_sample(self, text: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    def make_sample(self, text: NDArray[np.int64], index: SupportsIndex) -> dict[str, NDArray[Any]]:
         """Return a sample for training from tokens as `tokens` and `batch` return them; it takes over their memory."""
         options = self.options
         if self._extra:
@@ -193,6 +196,9 @@ class GPTDataset:
             "position_ids": position_ids,
         }
         apply_boundaries(sample, options)
+        if options.inter_document_masking:
+            lengths = [part.num_tokens for part in self._find_parts(index, keeps_empty=True)]
+            add_document_bounds(sample, lengths, extra=self._extra)
         if self._pad_may_occur or labels[-1] == self._pad:
             loss_mask[labels == self._pad] = 0.0
             text[text == self._pad] = 0
@@ -241,6 +247,9 @@ class GPTDataset:
             IndexError: If there is no such sample.
             FormatError: If the indices point outside the data.
         """
+        return self._find_parts(index, keeps_empty=False)
+
+    def _find_parts(self, index: SupportsIndex, *, keeps_empty: bool) -> list[SamplePart]:
         number = self._number(index)
         parts = find_parts(
             self.dataset,
@@ -249,6 +258,7 @@ class GPTDataset:
             int(self.shuffle_index[number]),
             num_tokens=self.sequence_length + self._extra,
             extra=self._extra,
+            keeps_empty=keeps_empty,
         )
         if parts is None:
             raise self._damaged(number)

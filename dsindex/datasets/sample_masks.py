@@ -27,6 +27,8 @@ class SampleOptions:
     """Add `attention_mask`: sequence_length squared bytes for each sample, which most attention kernels do without."""
     pad_token: int | None = None
     """Pads a partial last sample. As in Megatron, loss on it is masked and the model sees token 0 instead."""
+    inter_document_masking: bool = False
+    """Add `cu_seqlens` and `max_seqlen`, by which attention stays inside documents, as from Megatron-core 0.19 on."""
 
     def __post_init__(self) -> None:
         if self.eod_token is None and (self.reset_position_ids or self.reset_attention_mask or self.eod_mask_loss):
@@ -34,6 +36,11 @@ class SampleOptions:
             raise ValueError(msg)
         if self.reset_attention_mask and not self.create_attention_mask:
             msg = "reset_attention_mask without create_attention_mask would change nothing; set both or neither"
+            raise ValueError(msg)
+        if self.inter_document_masking and self.create_attention_mask:
+            msg = (
+                "inter_document_masking gives cu_seqlens in place of an attention mask; leave out create_attention_mask"
+            )
             raise ValueError(msg)
         if self.pad_token is not None and self.pad_token == self.eod_token:
             msg = f"pad_token {self.pad_token} is the eod_token, whose loss would be masked; leave pad_token out"
@@ -58,6 +65,36 @@ def apply_boundaries(sample: dict[str, NDArray[Any]], options: SampleOptions) ->
     if options.create_attention_mask:
         hidden_after = ends.tolist() if options.reset_attention_mask else []
         sample["attention_mask"] = _causal_mask(sequence_length, hidden_after)
+
+
+def add_document_bounds(sample: dict[str, NDArray[Any]], lengths: list[int], *, extra: int) -> None:
+    """Add the bounds of documents to a sample, and restart its positions at each.
+
+    Args:
+        sample: The arrays of a sample.
+        lengths: Tokens of each of its parts in order, empty ones included, with the extra token if there is one.
+        extra: Tokens at the end that only labels have: 1 or 0.
+
+    `cu_seqlens`, int32, shape [sequence_length + 1], has the begin of each part, then sequence_length up to its end.
+    `max_seqlen`, int32, shape [], is the length of the longest part. Padding belongs to the last part.
+
+    Source: Megatron-core 0.19, GPTDataset.__getitem__.
+    """
+    sequence_length = len(sample["tokens"])
+    sizes = np.array(lengths, np.int64)
+    sizes[-1] -= extra
+    if extra and sizes[-1] == 0 and len(sizes) > 1:
+        sizes = sizes[:-1]
+    sizes[-1] += sequence_length - sizes.sum()
+    if len(sizes) > sequence_length:
+        sizes = sizes[sizes > 0]  # Megatron stops at a sample with so many empty parts
+    ends = np.cumsum(sizes)
+    bounds = np.full(sequence_length + 1, sequence_length, np.int32)
+    bounds[0] = 0
+    bounds[1 : len(ends) + 1] = ends
+    sample["cu_seqlens"] = bounds
+    sample["max_seqlen"] = np.array(sizes.max(), np.int32)
+    sample["position_ids"] = np.arange(sequence_length, dtype=np.int64) - np.repeat(ends - sizes, sizes)
 
 
 def _document_starts(sequence_length: int, ends: NDArray[np.intp]) -> NDArray[np.int64]:

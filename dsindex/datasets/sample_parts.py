@@ -32,8 +32,9 @@ def find_parts(
     *,
     num_tokens: int,
     extra: int,
+    keeps_empty: bool = False,
 ) -> list[SamplePart] | None:
-    """Return the parts of a sample, in order, without those that have no tokens.
+    """Return the parts of a sample, in order, as a rule without those that have no tokens.
 
     Args:
         dataset: The tokens.
@@ -42,6 +43,7 @@ def find_parts(
         row: Row of the sample index where the sample begins.
         num_tokens: Tokens of a whole sample.
         extra: Tokens that a sample shares with the next: 1 or 0.
+        keeps_empty: Whether to return parts without tokens as well.
 
     Returns:
         The parts; None if the indices point outside the data, as `assemble_samples` tells.
@@ -64,7 +66,7 @@ def find_parts(
         begin = (int(pointers[sequence]) >> shift) + low
         if not 0 <= low <= high <= length or high - low > room or not 0 <= begin <= len(tokens) - (high - low):
             return None
-        if high > low:
+        if high > low or keeps_empty:
             parts.append(SamplePart(prefix=dataset.prefix, sequence=sequence, offset=low, num_tokens=high - low))
         room -= high - low
     return parts

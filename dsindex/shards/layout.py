@@ -7,7 +7,7 @@ Source: docs/formats.md, sections 1 and 3.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -31,27 +31,35 @@ class LaidOutDocuments:
     sequences_per_document: NDArray[np.int64]
     """Sequences of each document, 0 for one without tokens; shape [documents]."""
     num_empty: int
-    """Number of documents without tokens."""
+    """Number of documents whose texts have no tokens."""
     eod_in_text: int
     is_document: NDArray[np.bool_] | None = None
     """Which records became documents, shape [records]; None if all did."""
 
 
 def lay_out_documents(
-    batch: TokenBatch, texts_per_record: NDArray[np.int64] | None, *, dtype: np.dtype[Any], eod_id: int | None
+    batch: TokenBatch,
+    texts_per_record: NDArray[np.int64] | None,
+    *,
+    dtype: np.dtype[Any],
+    eod_id: int | None,
+    empty_documents: Literal["keep", "eod"] = "keep",
 ) -> LaidOutDocuments:
     """Arrange encoded texts as Megatron's preprocess_data.py does: drop empty sequences, close documents with EOD.
 
     A text without ids adds no sequence. EOD is appended to the last sequence of a document that has any token. A
-    document without tokens keeps only its boundary.
+    document without tokens keeps only its boundary, or becomes EOD alone, as with preprocess_data_fast.py.
 
     Args:
         batch: Ids of all texts, one after the other.
         texts_per_record: Number of texts of each document, shape [documents]; None for one each.
         dtype: Token type on disk.
         eod_id: The EOD token; None to append none.
+        empty_documents: What a document without tokens becomes: `keep` for an empty one, `eod` for one of EOD alone,
+            which needs `eod_id`.
 
-    Source: docs/formats.md section 1; Megatron-LM tools/preprocess_data.py, Encoder.encode.
+    Source: docs/formats.md section 1; Megatron-LM tools/preprocess_data.py, Encoder.encode, and
+    IndexedDatasetBuilder.add_documents, which preprocess_data_fast.py calls.
     """
     has_tokens = batch.lengths > 0
     lengths = batch.lengths[has_tokens]
@@ -61,6 +69,10 @@ def lay_out_documents(
         kept_before = np.concatenate(([0], np.cumsum(has_tokens, dtype=np.int64)))
         ends = np.cumsum(texts_per_record)
         sequences_per_document = kept_before[ends] - kept_before[ends - texts_per_record]
+    is_empty = sequences_per_document == 0
+    if empty_documents == "eod":
+        lengths = np.insert(lengths, np.cumsum(sequences_per_document)[is_empty], 0)  # each grows by EOD below
+        sequences_per_document = np.maximum(sequences_per_document, 1)
     if eod_id is None:
         eod_in_text = 0
         tokens = cast_tokens(batch.tokens, dtype)
@@ -73,7 +85,7 @@ def lay_out_documents(
         tokens=tokens,
         sequence_lengths=lengths,
         sequences_per_document=sequences_per_document,
-        num_empty=int(np.count_nonzero(sequences_per_document == 0)),
+        num_empty=int(np.count_nonzero(is_empty)),
         eod_in_text=eod_in_text,
     )
 

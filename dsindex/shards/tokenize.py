@@ -58,6 +58,8 @@ class ShardSettings:
     """Token type on disk."""
     eod_id: int | None
     """Appended to every document that has tokens; None to append nothing."""
+    empty_documents: Literal["keep", "eod"] = "keep"
+    """What a document without tokens becomes in the layout of Megatron, as `lay_out_documents` says."""
     layout: Literal["megatron", "pbin"]
     """`megatron` keeps empty documents and always appends EOD; `pbin` drops them and never repeats a final EOD."""
     quarantine: bool
@@ -146,7 +148,7 @@ class KeyResult:
     num_documents: int
     num_tokens: int
     num_empty_documents: int
-    """Documents without tokens; they keep a boundary and have no sequence."""
+    """Documents whose texts have no tokens; they keep a boundary and have no sequence, or one of EOD alone."""
     eod_in_text: int
     """Tokens equal to EOD that came from the text itself."""
     bin: StoredFile
@@ -406,6 +408,7 @@ class _KeyWriter:
         self._dtype = np.dtype(settings.dtype)
         self._vocabulary_size = settings.tokenizer.vocabulary_size
         self._eod_id = settings.eod_id
+        self._empty_documents = settings.empty_documents
         self._layout = settings.layout
         self._empty = self._eod_in_text = self._reference_texts = 0
 
@@ -419,7 +422,13 @@ class _KeyWriter:
         if self._layout == "pbin":
             documents = lay_out_pbin_documents(batch, dtype=self._dtype, eod_id=self._eod_id)
         else:
-            documents = lay_out_documents(batch, texts_per_record, dtype=self._dtype, eod_id=self._eod_id)
+            documents = lay_out_documents(
+                batch,
+                texts_per_record,
+                dtype=self._dtype,
+                eod_id=self._eod_id,
+                empty_documents=self._empty_documents,
+            )
         self._part.add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)
         self._empty += documents.num_empty
         self._eod_in_text += documents.eod_in_text

@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pytest
@@ -27,13 +27,15 @@ EOD = 7
 documents_strategy = st.lists(st.lists(st.lists(st.integers(0, 60_000), max_size=5), max_size=4), max_size=12)
 
 
-def reference(documents: list[list[list[int]]], eod: int | None) -> tuple[list[int], list[int], list[int]]:
-    """Megatron's rule, one document at a time."""
+def reference(
+    documents: list[list[list[int]]], eod: int | None, *, fast: bool = False
+) -> tuple[list[int], list[int], list[int]]:
+    """Megatron's rule, one document at a time; the fast program appends EOD to a document without tokens as well."""
     tokens: list[int] = []
     lengths: list[int] = []
     per_document: list[int] = []
     for texts in documents:
-        sequences = [list(text) for text in texts if text]
+        sequences = [list(text) for text in texts if text] or ([[]] if fast else [])
         if sequences and eod is not None:
             sequences[-1].append(eod)
         per_document.append(len(sequences))
@@ -50,14 +52,17 @@ def batch_of(texts: list[list[int]]) -> TokenBatch:
 
 @pytest.mark.usefixtures("either_way")
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(documents=documents_strategy, eod=st.sampled_from([None, EOD]))
+@given(documents=documents_strategy, eod=st.sampled_from([None, EOD]), fast=st.booleans())
 def test_lay_out_documents_equals_reference_for_lists_of_texts(
-    documents: list[list[list[int]]], eod: int | None
+    documents: list[list[list[int]]], eod: int | None, fast: bool
 ) -> None:
+    fast = fast and eod is not None
     batch = batch_of([text for texts in documents for text in texts])
     per_record = np.array([len(texts) for texts in documents], np.int64)
-    got = lay_out_documents(batch, per_record, dtype=np.dtype("<u2"), eod_id=eod)
-    tokens, lengths, per_document = reference(documents, eod)
+    rule: Literal["keep", "eod"] = "eod" if fast else "keep"
+    got = lay_out_documents(batch, per_record, dtype=np.dtype("<u2"), eod_id=eod, empty_documents=rule)
+    tokens, lengths, per_document = reference(documents, eod, fast=fast)
+    assert got.num_empty == sum(not any(texts) for texts in documents)
     assert got.tokens.tolist() == tokens
     assert got.sequence_lengths.tolist() == lengths
     assert got.sequences_per_document.tolist() == per_document

@@ -28,6 +28,8 @@ RENAMES = {"grown": ("_document.", 10), "pack": ("/packed.", 4)}
 """What the names of published files have in common, and how many there are: of two keys .bin, provenance, quarantine,
 .idx and manifest; provenance, quarantine, .pbin and manifest."""
 
+ALL_END = ("--empty-documents", "eod")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
@@ -83,8 +85,8 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory, inputs: list[str], zygot
             arguments=[*build, "--fresh", "--input", inputs[1]],
         ),
         "grown": Scenario(
-            prepared=prepare("grown", *build, "--keep-shards", "--input", *inputs[1:]),
-            arguments=[*build, "--input", *inputs],
+            prepared=prepare("grown", *build, *ALL_END, "--keep-shards", "--input", *inputs[1:]),
+            arguments=[*build, *ALL_END, "--input", *inputs],
         ),
         "merge": Scenario(
             prepared=merge_parts(),

@@ -193,6 +193,8 @@ def _find_golden_sets() -> tuple[GoldenSet, ...]:
 
 GOLDEN_SETS = _find_golden_sets()
 OWN = GOLDEN_SETS[0]
+FAST = GoldenRun(name="fast", folder=GOLDEN, input=GOLDEN / "fast.jsonl", tokenizer=OWN.plain_tokenizer)
+"""The run of preprocess_data_fast.py, by which a text without tokens is a document of EOD alone."""
 
 
 def golden_runs() -> dict[str, GoldenRun]:

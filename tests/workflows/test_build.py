@@ -5,26 +5,28 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import ValidationError
 
 from dsindex.errors import InputError, OutputError, PlanError
 from dsindex.shards.provenance import read_source
-from tests.support.golden import OWN, GoldenRun, golden_runs
+from tests.support.golden import FAST, OWN, GoldenRun, golden_runs
 from tests.support.published import published
+from workflows.cli import main
 from workflows.jobs.build import run_build
 from workflows.options.config import BuildConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from workflows.progress.reporter import Reporter
 
     MakeConfig = Callable[..., BuildConfig]
 
-RUNS = golden_runs()
+RUNS = {**golden_runs(), "fast": FAST}
 
 # Every value of every option at least twice; the product of all would say no more.
 WAYS = [
@@ -49,6 +51,7 @@ def build_and_compare(run: GoldenRun, way: dict[str, Any], folder: Path, reporte
         tokenizer_model=str(run.tokenizer),
         json_keys=run.json_keys,
         append_eod=run.append_eod,
+        empty_documents="eod" if run is FAST else "keep",
         tokenizer_hf_no_include_special_tokens=not run.add_special_tokens,
         output_prefix=str(folder / run.name),
         **way,
@@ -78,6 +81,36 @@ def test_build_on_ray_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_p
 def test_build_on_processes_equals_megatron(tmp_path: Path, quiet: Reporter) -> None:
     way = {"executor": "processes", "shard_size": "16KiB", "workers": 2, "engine": "auto"}
     build_and_compare(OWN.run("keys"), way, tmp_path, quiet)
+
+
+@pytest.mark.parametrize("way", [{}, {"no_provenance": True}], ids=["provenance", "none"])
+def test_documents_of_eod_alone_are_verified_and_repaired(
+    way: dict[str, Any], make_config: MakeConfig, quiet: Reporter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"input": (str(FAST.input),), "empty_documents": "eod"}
+    prefix = run_build(make_config(**options, **way), reporter=quiet).datasets[0].prefix
+    content = json.loads(Path(f"{prefix}.manifest.json").read_bytes())["content"]
+    assert (content["account"]["documents_with_tokens"], content["account"]["empty_documents"]) == (14, 4)
+    assert main(["verify", prefix, "--against-source"]) == 0
+    index = Path(f"{prefix}.idx").read_bytes()
+    Path(f"{prefix}.idx").unlink()
+    assert main(["repair", prefix, "--output", f"{prefix}-new"]) == 0
+    assert Path(f"{prefix}-new.idx").read_bytes() == index
+    Path(f"{prefix}.idx").write_bytes(index)
+    capsys.readouterr()
+    other = run_build(make_config(input=options["input"], output_prefix=f"{prefix}-keep"), reporter=quiet)
+    assert main(["compare", prefix, other.datasets[0].prefix]) == 1
+    shown = capsys.readouterr().out
+    assert "A has 4 documents of such tokens only (as --empty-documents eod)" in shown
+    assert "B has 4 empty documents (as --empty-documents keep)" in shown
+    assert "empty-documents" in shown
+    with pytest.raises(PlanError, match='empty-documents was "eod" and is not set'):
+        run_build(make_config(input=options["input"], **way), reporter=quiet)
+
+
+def test_empty_documents_get_no_eod_without_append_eod(make_config: MakeConfig) -> None:
+    with pytest.raises(ValidationError, match="expected --empty-documents eod with --append-eod"):
+        make_config(empty_documents="eod", append_eod=False)
 
 
 def test_several_inputs_are_one_after_the_other_for_any_cut(

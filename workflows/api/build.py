@@ -39,6 +39,7 @@ def build(
     where: str | None = None,
     token_ids: str | None = None,
     append_eod: bool = False,
+    empty_documents: Literal["keep", "eod"] = "keep",
     shuffle_documents: int | None = None,
     sample: float | str | None = None,
     repeat: Sequence[str] | Mapping[str, float] = (),
@@ -121,6 +122,7 @@ def build(
         where: A jq condition; records for which it is not true are left out.
         token_ids: The name or path of lists of token ids, instead of `json_keys`.
         append_eod: End every document with EOD.
+        empty_documents: What a document without tokens becomes: an empty document, or, with `append_eod`, EOD alone.
         shuffle_documents: Put the documents of all inputs into a random order; the seed.
         sample: Keep this share of the records, chosen by a hash of their texts: 0.1 or "10%".
         repeat: Read inputs several times or in part: {"a.jsonl": 2.5}, or entries "a.jsonl=2.5".
@@ -210,6 +212,7 @@ def estimate(
     where: str | None = None,
     token_ids: str | None = None,
     append_eod: bool = False,
+    empty_documents: Literal["keep", "eod"] = "keep",
     shuffle_documents: int | None = None,
     sample: float | str | None = None,
     repeat: Sequence[str] | Mapping[str, float] = (),
@@ -259,6 +262,7 @@ def estimate(
         where: A jq condition on records.
         token_ids: The name or path of lists of token ids, instead of `json_keys`.
         append_eod: End every document with EOD.
+        empty_documents: What a document without tokens becomes.
         shuffle_documents: The seed of the documents' order.
         sample: Share of the records to keep.
         repeat: How often inputs are read.

@@ -85,6 +85,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read these inputs several times or in part: 2.5 is twice, then a sample of one half",
     )
     data.add_argument("--append-eod", action="store_true", default=None, help="end every document with the EOD token")
+    data.add_argument(
+        "--empty-documents",
+        choices=("keep", "eod"),
+        help="store texts without tokens as empty documents, as Megatron's preprocess_data.py does, or as EOD alone, "
+        "as its preprocess_data_fast.py does (default: keep)",
+    )
     add_text_arguments(parser)
     add_format_arguments(parser)
     parser.add_argument(

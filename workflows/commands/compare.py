@@ -142,9 +142,12 @@ def _describe_edges(a: Edges, b: Edges) -> list[str]:
 def _describe_empty(edges: Edges) -> str:
     parts = []
     if edges.num_empty:
-        parts.append(count(edges.num_empty, "empty document"))
+        rule = "" if edges.last is None else " (as --empty-documents keep)"
+        parts.append(f"{count(edges.num_empty, 'empty document')}{rule}")
     if edges.num_edges_only:
-        parts.append(f"{count(edges.num_edges_only, 'document')} of such tokens only")
+        is_eod = edges.first is None and edges.last is not None
+        rule = " (as --empty-documents eod)" if is_eod else ""
+        parts.append(f"{count(edges.num_edges_only, 'document')} of such tokens only{rule}")
     return " and ".join(parts) or "none"
 
 

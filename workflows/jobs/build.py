@@ -206,6 +206,7 @@ class _Build:
             dtype=self._dtype.str,
             eod_id=source.eod_id,
             layout="megatron",
+            empty_documents=config.empty_documents,
             quarantine=config.on_bad_record == "quarantine",
             max_record_bytes=config.max_record_size,
             provenance=not config.no_provenance,

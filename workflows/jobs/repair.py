@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from dsindex.checks.foreign import find_last_key
 from dsindex.checks.structure import verify_index
 from dsindex.errors import FormatError, InputError, OutputError, TokenizerError
 from dsindex.formats.new_files import NewFiles, refuse_existing
@@ -170,6 +171,9 @@ class _Repair:
                 return attempt()
             except (FormatError, InputError, TokenizerError) as error:
                 reasons[f"from {way}: {error}"] = None
+        last_key = find_last_key(self._prefix)
+        if last_key is not None:
+            reasons[last_key.describe(self._prefix)] = None
         hint = "" if self._config.guess else "; --guess allows a guess"
         msg = f"{self._prefix}: cannot be repaired with certainty{hint}:" + "".join(f"\n  {why}" for why in reasons)
         raise FormatError(msg)
@@ -246,7 +250,7 @@ class _Repair:
         return (
             content is not None
             and content.account is not None
-            and content.account.empty_documents == 0
+            and (content.account.empty_documents == 0 or content.options.empty_documents == "eod")
             and content.sequences == content.documents
         )
 
@@ -307,6 +311,11 @@ class _Repair:
         if eod_id is None or dtype is None:
             msg = "a guess requires the id of EOD and the token type; add --eod-id and --dtype"
             raise FormatError(msg)
-        return repair_by_eod(
+        report = repair_by_eod(
             f"{self._prefix}.bin", replace(self._target, digests={}), dtype=dtype, eod_id=eod_id, num_documents=None
         )
+        last_key = find_last_key(self._prefix)
+        if last_key is not None:
+            same = "as many documents as" if last_key.num_documents == report.num_documents else "NOT the documents of"
+            self._notes.append(f"{same} {last_key.prefix}, of the last key of the same run: {last_key.num_documents}")
+        return report

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BeforeValidator, Field
 
 from dsindex.checks.caches import find_caches, verify_cache
+from dsindex.checks.foreign import describe_empty_texts, find_last_key
 from dsindex.checks.structure import DOCUMENTS_PER_PIECE, DocumentPiece, IndexCounts, verify_ends, verify_index
 from workflows.execution.calls import Call
 from workflows.stages.start import start_with_nodes
@@ -90,6 +91,8 @@ def _verify(prefix: str, config: VerifyConfig, *, executor: Executor, reporter: 
             check_record_counts(prefix, content, counts, keeps_empty=True),
             check_quarantine(recorded),
         ]
+    if content is None:
+        checks.append(_look_at_foreign(prefix, counts))
     checks.append(_check_tokens(recorded, counts))
     if content is not None and counts is not None:
         checks.append(_check_ends(prefix, content, counts))
@@ -110,6 +113,16 @@ def _verify(prefix: str, config: VerifyConfig, *, executor: Executor, reporter: 
     return make_report(prefix, ran, counts=counts, has_manifest=recorded.is_there)
 
 
+def _look_at_foreign(prefix: str, counts: IndexCounts | None) -> Check:
+    """Return notes about the program that wrote a dataset without a manifest."""
+    if counts is not None:
+        said = describe_empty_texts(prefix)
+    else:
+        last_key = find_last_key(prefix)
+        said = None if last_key is None else last_key.describe(prefix)
+    return Check(notes=() if said is None else (said,))
+
+
 def _check_tokens(recorded: Recorded, counts: IndexCounts | None) -> Check:
     """Return the check of every token of the `.bin`, which may be intact even if the `.idx` is not."""
     path = f"{recorded.prefix}.bin"
@@ -125,7 +138,10 @@ def _check_tokens(recorded: Recorded, counts: IndexCounts | None) -> Check:
 def _judge_eod(path: str, content: Content, num_eod: int) -> Verdict:
     if content.eod_id is None or content.account is None or content.eod_in_text is None:
         return Verdict()
-    expected = content.account.documents_with_tokens + content.eod_in_text
+    num_ended = content.account.documents_with_tokens
+    if content.options.empty_documents == "eod":
+        num_ended += content.account.empty_documents
+    expected = num_ended + content.eod_in_text
     finding = (
         f"{path}: expected {expected} EOD tokens (one per document with tokens, and "
         f"{content.eod_in_text} from text), got {num_eod}; its content changed, restore it or build it again"

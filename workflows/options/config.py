@@ -8,15 +8,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import ClassVar, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from dsindex.errors import InputError
@@ -30,7 +22,6 @@ from workflows.options.sizes import Size  # noqa: TC001 - pydantic reads it
 
 MAX_REPEATS = 1000
 """The limit on the repetitions of an input, each of which is an input of the plan."""
-
 
 _WORD_PIECE = ", which is not read"
 _OTHER_TYPES = {
@@ -205,6 +196,8 @@ class BuildConfig(TextConfig):
     token_ids: str | None = None
     """The key of lists of token ids, in place of texts."""
     append_eod: bool = False
+    empty_documents: Literal["keep", "eod"] = "keep"
+    """What a document without tokens becomes: an empty document, or one of EOD alone."""
     shuffle_documents: int | None = Field(default=None, ge=0, lt=2**63)
     """Seed of the documents' order; None: that of the inputs."""
     sample: float | None = None
@@ -288,6 +281,13 @@ class BuildConfig(TextConfig):
     @classmethod
     def _are_repeats(cls, value: object) -> object:
         return parse_repeats(value)
+
+    @model_validator(mode="after")
+    def _eod_is_appended(self) -> Self:
+        if self.empty_documents == "eod" and not self.append_eod:
+            msg = "expected --empty-documents eod with --append-eod, without which no document gets an EOD"
+            raise ValueError(msg)
+        return self
 
     @field_validator("json_keys")
     @classmethod

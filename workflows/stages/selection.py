@@ -44,7 +44,8 @@ def run_jq_in_processes(config: BuildConfig, selection: Selection) -> BuildConfi
 def plan_settings(config: BuildConfig) -> dict[str, Any]:
     """Return the selection's part of a plan's settings, named after the options that are used."""
     keys = {"json-keys": list(config.json_keys)} if config.token_ids is None else {"token-ids": config.token_ids}
-    return {**keys, **_used({"join": config.join, "where": config.where})}
+    used = _used({"join": config.join, "where": config.where})
+    return {**keys, **used, **({} if config.empty_documents == "keep" else {"empty-documents": config.empty_documents})}
 
 
 def recorded_options(config: BuildConfig, output: int) -> dict[str, Any]:
@@ -60,7 +61,8 @@ def recorded_options(config: BuildConfig, output: int) -> dict[str, Any]:
         keys = {"json_keys": list(config.json_keys)}
     else:
         keys = {"json_key": config.json_keys[output]}
-    return {**keys, **_used({"join": config.join, "where": config.where})}
+    own = None if config.empty_documents == "keep" else config.empty_documents
+    return {**keys, **_used({"join": config.join, "where": config.where, "empty_documents": own})}
 
 
 def _used(options: dict[str, Any]) -> dict[str, Any]:

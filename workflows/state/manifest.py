@@ -122,6 +122,7 @@ class RecordCounts(_Part):
     """Records that belong to another split."""
     documents_with_tokens: Count
     empty_documents: Count
+    """Documents whose text has no tokens; with `empty_documents` "eod" they hold EOD."""
 
 
 class RecordedTokenizer(_Part):
@@ -150,6 +151,8 @@ class RecordedOptions(_Part):
     jq_pattern: str | None = None
     pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] | None = None
     append_eod: bool = False
+    empty_documents: Literal["eod"] | None = None
+    """What a document without tokens becomes; absent if it is an empty document."""
     tokenizer_hf_no_include_special_tokens: bool = False
     on_bad_record: Literal["fail", "quarantine"] = "fail"
     max_record_size: Annotated[int, Field(ge=1, lt=2**63)] | None = None

@@ -112,7 +112,10 @@ def check_record_counts(given: str, content: Content, counts: IndexCounts, *, ke
     account = content.account
     if account is None:
         return Check()
-    with_tokens = counts.num_documents - counts.num_empty_documents
+    if content.options.empty_documents == "eod":  # their tokens are EOD
+        with_tokens, keeps_empty = counts.num_documents - account.empty_documents, False
+    else:
+        with_tokens = counts.num_documents - counts.num_empty_documents
     sums = [
         ("lines = records + blank", account.lines, account.records + account.blank),
         (

@@ -112,6 +112,7 @@ def open_recorded_source(
         ),
         dtype=content.token_dtype,
         eod_id=content.eod_id,
+        empty_documents=options.empty_documents or "keep",
         max_record_bytes=options.max_record_size,
         quarantine=options.on_bad_record == "quarantine",
         provenance=provenance if os.path.isfile(provenance) else None,

@@ -110,6 +110,37 @@ def test_partial_last_sample_is_padded_without_loss(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("number", "bounds", "longest", "positions"),
+    [
+        (0, [0, 1, 4, 4, 4], 3, [0, 0, 1, 2]),  # 9 | 7 8 9, and the missing label's place
+        (1, [0, 4, 4, 4, 4], 4, [0, 1, 2, 3]),  # 4 5 6 9, and of the next document the last label
+        (2, [0, 3, 3, 4, 4], 3, [0, 1, 2, 0]),  # 1 2 9 | | 3, and the label 9
+    ],
+)
+def test_bounds_of_documents_are_those_of_megatron(
+    tmp_path: Path, number: int, bounds: list[int], longest: int, positions: list[int]
+) -> None:
+    dataset = small(tmp_path, options=SampleOptions(inter_document_masking=True))
+    for sample in (dataset[number], dataset.__getitems__([number])[0]):
+        assert sample["cu_seqlens"].tolist() == bounds
+        assert (sample["max_seqlen"], sample["max_seqlen"].shape) == (longest, ())
+        assert sample["position_ids"].tolist() == positions
+        assert [sample[name].dtype.name for name in ("cu_seqlens", "max_seqlen", "position_ids")] == [
+            "int32",
+            "int32",
+            "int64",
+        ]
+
+
+def test_sample_of_more_empty_parts_than_tokens_has_bounds(tmp_path: Path) -> None:
+    prefix = write_dataset(tmp_path / "d", [[[1]], [[]], [[]], [[]], [[2, 3]]])
+    orders = (np.arange(5, dtype=np.int32), np.array([[0, 0], [4, 1]], np.int32), np.zeros(1, np.uint32))
+    options = SampleOptions(inter_document_masking=True)
+    dataset = GPTDataset(IndexedDataset(prefix), *orders, sequence_length=2, options=options)
+    assert dataset[0]["cu_seqlens"].tolist() == [0, 1, 2]
+
+
 def test_samples_are_fresh_arrays_that_may_be_written_to(tmp_path: Path) -> None:
     dataset = small(tmp_path)
     for values in dataset[1].values():
@@ -218,6 +249,7 @@ def test_attention_mask_without_resets_is_causal(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"reset_position_ids": True}, "need an eod_token, got None"),
+        ({"inter_document_masking": True, "create_attention_mask": True}, "in place of an attention mask"),
         ({"eod_mask_loss": True}, "need an eod_token, got None"),
         ({"eod_token": 1, "reset_attention_mask": True}, "without create_attention_mask would change nothing"),
         ({"eod_token": 1, "pad_token": 1}, "pad_token 1 is the eod_token"),
