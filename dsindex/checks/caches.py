@@ -25,6 +25,7 @@ from dsindex.indices.cache import (
     CacheFiles,
     cache_files,
     description_hash,
+    find_description,
     read_description,
 )
 from dsindex.indices.slot import read_record
@@ -306,8 +307,12 @@ def _check_taken(files: CacheFiles, parts: list[Any], taken: NDArray[np.int64]) 
     """Compare the samples that a blend takes from each dataset with that dataset's cache, if there is one beside it."""
     folder = os.path.dirname(files.stem)
     for number, part in enumerate(parts):
-        own = cache_files(folder, part)
-        if part["index_split"] not in SPLIT_NAMES or not os.path.isfile(own.array(own.arrays[-1])):
+        if part["index_split"] not in SPLIT_NAMES:
+            continue
+        description = os.path.basename(find_description(folder, part))
+        ending = cache_files("", part, name="").description
+        own = cache_files(folder, part, name=description.removesuffix(ending))
+        if not os.path.isfile(own.array(own.arrays[-1])):
             continue
         there = len(_open(own, own.arrays[-1]))
         if taken[number] > there:

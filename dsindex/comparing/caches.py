@@ -11,7 +11,7 @@ from dsindex.comparing.arrays import first_unequal
 from dsindex.datasets.index_files import open_index_array
 from dsindex.datasets.opening import DESCRIPTION_SUFFIX, caches_by_split
 from dsindex.errors import InputError
-from dsindex.indices.cache import BLENDED_ARRAYS, GPT_ARRAYS, GPT_CLASS, cache_files, read_description
+from dsindex.indices.cache import BLENDED_ARRAYS, GPT_ARRAYS, GPT_CLASS, find_description, read_description
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -125,7 +125,7 @@ def _indices(path: str, description: Mapping[str, Any]) -> Iterator[tuple[Key, N
     """Yield each index of a cache, and those of a blend's datasets."""
     yield from (((None, name), array) for name, array in _arrays(path, description))
     for number, part in enumerate(description.get("datasets", ())):
-        own = cache_files(os.path.dirname(path), part).description
+        own = find_description(os.path.dirname(path), part)
         yield from (((number, name), array) for name, array in _arrays(own, part))
 
 

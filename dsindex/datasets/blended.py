@@ -14,7 +14,7 @@ from dsindex.datasets.index_files import open_index_array, sample_numbers
 from dsindex.datasets.sample_masks import DEFAULT_OPTIONS
 from dsindex.datasets.tables import html_table
 from dsindex.errors import FormatError
-from dsindex.indices.cache import BLENDED_CLASS, cache_files, read_description
+from dsindex.indices.cache import BLENDED_CLASS, find_description, read_description
 from dsindex.tracing.samples import LocatedSample, SampleTrace, trace_samples
 from dsindex.tracing.search import Occurrence, find_pairs
 
@@ -71,7 +71,7 @@ class BlendedDataset:
 
         Args:
             description_path: The `<md5>-BlendedDataset-<split>-description.txt`. Its two indices and the caches of the
-                blended datasets are in the same folder.
+                blended datasets are in the same folder, under their hashes or any other name.
             prefixes: The datasets in the order of the blend, if their paths differ from those in the description.
             add_extra_token: Whether the caches were built with it; the description does not say.
             options: How masks and positions of samples are made.
@@ -94,7 +94,7 @@ class BlendedDataset:
         folder = os.path.dirname(path)
         datasets = [
             GPTDataset.open_cache(
-                cache_files(folder, part).description,
+                find_description(folder, part),
                 prefix=None if prefixes is None else prefixes[number],
                 add_extra_token=add_extra_token,
                 options=options,

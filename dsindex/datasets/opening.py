@@ -24,7 +24,7 @@ from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import MAGIC
 from dsindex.formats.pbin import PICKLE_START
 from dsindex.formats.raw_index import raw_index_path
-from dsindex.indices.cache import BLENDED_CLASS, cache_files, read_description
+from dsindex.indices.cache import BLENDED_CLASS, find_description, read_description
 from dsindex.indices.slot import read_record
 from dsindex.regular_files import open_file, what_is_no_file
 
@@ -150,7 +150,7 @@ def caches_by_split(known: Mapping[str, Mapping[str, Any]]) -> dict[str, list[st
         known: Path of each description -> its content.
     """
     parts = {
-        os.path.abspath(cache_files(os.path.dirname(path), part).description)
+        os.path.abspath(find_description(os.path.dirname(path), part))
         for path, description in known.items()
         for part in description.get("datasets", ())
     }
@@ -166,7 +166,7 @@ def _has_extra_token(description_path: str) -> bool:
     description = read_description(description_path)
     folder = os.path.dirname(description_path)
     if description["class"] == BLENDED_CLASS:
-        return _has_extra_token(cache_files(folder, description["datasets"][0]).description)
+        return _has_extra_token(find_description(folder, description["datasets"][0]))
     record = read_record(f"{description_path.removesuffix(DESCRIPTION_SUFFIX)}-dsindex.json")
     settings = record.get("settings") if isinstance(record, dict) else None
     return settings.get("extra_token") is not False if isinstance(settings, dict) else True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import os
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
@@ -30,7 +31,7 @@ MEMORY_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.
 """Token type in memory by token bytes on disk; torch has no arithmetic for most unsigned types."""
 
 
-class _Blocks:
+class _Blocks(ABC):
     """Blocks of `block_size` tokens that begin at given tokens; pickled as the arguments and mapped again."""
 
     def __init__(
@@ -52,8 +53,8 @@ class _Blocks:
         self._tokens = open_tokens(self.path, self.header)
         self._memory_type = MEMORY_TYPES[self.header.token_bytes]
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def __len__(self) -> int: ...
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> NDArray[Any]: ...
@@ -99,9 +100,9 @@ class _Blocks:
         }
         return html_table(type(self).__name__, facts)
 
+    @abstractmethod
     def _begin(self, number: int) -> int:
         """Return the token at which a block begins."""
-        raise NotImplementedError
 
     def _block(self, number: int) -> NDArray[Any]:
         begin = self._begin(number)

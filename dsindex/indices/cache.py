@@ -15,6 +15,7 @@ Source: docs/formats.md §2; megatron.core.datasets, megatron_dataset.py, gpt_da
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -170,6 +171,30 @@ def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None
         description=f"{stem}-description.txt",
         record=f"{stem}-dsindex.json",
     )
+
+
+def find_description(folder: str, identifiers: Mapping[str, Any]) -> str:
+    """Return the path of a cache's description: under its hash or, as in caches without hashes, under any other name.
+
+    If there is none, the path under its hash is returned.
+    """
+    hashed = cache_files(folder, identifiers).description
+    if os.path.lexists(hashed):
+        return hashed
+    ending = os.path.basename(cache_files("", identifiers, name="").description)
+    for entry in sorted(name for name in _names(folder) if name.endswith(ending)):
+        path = os.path.join(folder, entry)
+        with contextlib.suppress(FormatError):  # whose file it is, is not known
+            if read_description(path) == identifiers:
+                return path
+    return hashed
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder or ".")
+    except OSError:
+        return []
 
 
 def default_folder(prefix: str, *, class_name: str = GPT_CLASS) -> str:

@@ -264,3 +264,22 @@ def test_other_mistakes_get_one_sentence(built: Path, capsys: pytest.CaptureFixt
     assert "expected the tokenizer with sha256" in refusal(
         capsys, 1, built / "cache", "--sample", 0, "--tokenizer-model", other
     )
+
+
+def test_blend_without_the_tokenizers_identifiers_is_opened_by_its_folder(
+    built: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Such caches have names instead of hashes, so a blend's own datasets are known by their descriptions."""
+    blend = ["0.7", str(built / "a_text_document"), "0.3", str(built / "b_text_document")]
+    folder = tmp_path / "named"
+    dsindex.build_index(blend, seq_length=16, num_samples=[1500], split="1,0,0", data_cache_path=str(folder))
+
+    def trace(cache: Path) -> str:
+        capfd.readouterr()
+        assert main(["trace", str(cache), "--step", "3", "--global-batch-size", "4"]) == 0
+        return capfd.readouterr().out
+
+    wanted = trace(built / "blend")
+    assert trace(folder) == wanted != ""
+    (folder / "a-damaged-GPTDataset-train-description.txt").write_text("{")
+    assert trace(next(folder.glob("*-BlendedDataset-train-description.txt"))) == wanted
