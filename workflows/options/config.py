@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from pydantic_core import PydanticCustomError
 
 from dsindex.errors import InputError
-from dsindex.objects.urls import Access, check_endpoint, is_url, parse_url, refuse_url
+from dsindex.objects.urls import Access, absolute, check_endpoint, is_url, lengthened, parse_output_url, parse_url
 from dsindex.option_problems import describe_problem
 from dsindex.text.conversion.families import MEGATRON_SPECIAL_TOKENS
 from dsindex.text.joining import JOINED, decode_separator
@@ -66,6 +66,12 @@ class ExecutorConfig(Options):
 class WorkConfig(ExecutorConfig):
     """Options of a job that has a work folder."""
 
+    endpoint_url: str | None = None
+    """Address of the server of `s3://`; None for AWS_ENDPOINT_URL or Amazon's own."""
+    region: str | None = None
+    """Region of the buckets of `s3://`; None for AWS_REGION or us-east-1."""
+    writes_objects: ClassVar[bool] = False
+    """Whether output and work folder may be in an object store."""
     output_prefix: str
     work_dir: str | None = None
     keep_shards: bool = False
@@ -73,10 +79,28 @@ class WorkConfig(ExecutorConfig):
     log_json: bool = False
     """Progress and errors as JSON lines."""
 
+    @field_validator("endpoint_url")
+    @classmethod
+    def _is_server(cls, url: str | None) -> str | None:
+        return None if url is None else check_endpoint(url)
+
+    @property
+    def access(self) -> Access:
+        """How the object stores of inputs and outputs are reached."""
+        return Access(endpoint_url=self.endpoint_url, region=self.region)
+
     @field_validator("output_prefix", "work_dir")
     @classmethod
-    def _is_on_this_machine(cls, path: str | None) -> str | None:
-        return None if path is None else refuse_url(path)
+    def _can_be_written(cls, path: str | None, info: ValidationInfo) -> str | None:
+        if path is None or not is_url(path):
+            return path
+        if not cls.writes_objects:
+            msg = "expected a path, got an address: only build and merge write to object stores; copy finished files"
+            raise ValueError(msg)
+        try:
+            return parse_output_url(path, _access_of(info))
+        except InputError as error:
+            raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None
 
     @field_validator("output_prefix")
     @classmethod
@@ -89,7 +113,11 @@ class WorkConfig(ExecutorConfig):
 
 def work_folder_path(config: WorkConfig) -> str:
     """Return the absolute path of a job's work folder."""
-    return os.path.abspath(config.work_dir or f"{config.output_prefix}.build")
+    return absolute(config.work_dir or lengthened(config.output_prefix, ".build"))
+
+
+def _access_of(info: ValidationInfo) -> Access:
+    return Access(endpoint_url=info.data.get("endpoint_url"), region=info.data.get("region"))
 
 
 class RecordsConfig(WorkConfig):
@@ -97,10 +125,6 @@ class RecordsConfig(WorkConfig):
 
     model_config = ConfigDict(validate_default=True)  # so that missing inputs are reported with what else is missing
 
-    endpoint_url: str | None = None
-    """Address of the server of `s3://` inputs; None for AWS_ENDPOINT_URL or Amazon's own."""
-    region: str | None = None
-    """Region of the buckets of `s3://` inputs; None for AWS_REGION or us-east-1."""
     input_list: tuple[str, ...] = ()
     """Lists of paths; their entries come after those of `input`."""
     input: tuple[str, ...] = ()
@@ -130,21 +154,11 @@ class RecordsConfig(WorkConfig):
         if (*given, *lists).count("-") > 1:
             msg = "expected standard input (-) once, since it can be read only once; leave one out"
             raise ValueError(msg)
-        access = Access(endpoint_url=info.data.get("endpoint_url"), region=info.data.get("region"))
+        access = _access_of(info)
         try:
             return tuple(parse_url(path, access) if is_url(path) else path for path in given)
         except InputError as error:
             raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None
-
-    @field_validator("endpoint_url")
-    @classmethod
-    def _is_server(cls, url: str | None) -> str | None:
-        return None if url is None else check_endpoint(url)
-
-    @property
-    def access(self) -> Access:
-        """How the object stores of the inputs are reached."""
-        return Access(endpoint_url=self.endpoint_url, region=self.region)
 
     @field_validator("max_bad_records", mode="before")
     @classmethod
@@ -175,6 +189,7 @@ class TextConfig(RecordsConfig):
 class BuildConfig(TextConfig):
     """`dsindex build`: from text to a merged dataset per key."""
 
+    writes_objects: ClassVar[bool] = True
     tokenizer_type: TokenizerType | None = None
     """Megatron's name of the kind of tokenizer; None for whatever the file is."""
     vocab_file: str | None = None
@@ -283,6 +298,15 @@ class BuildConfig(TextConfig):
         return parse_repeats(value)
 
     @model_validator(mode="after")
+    def _work_can_be_in_a_store(self) -> Self:
+        if is_url(work_folder_path(self)):
+            needs = "--shuffle-documents" if self.shuffle_documents is not None else "standard input"
+            if self.shuffle_documents is not None or "-" in self.input:
+                msg = f"{needs} needs a work folder on a disk; name one with --work-dir"
+                raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
     def _eod_is_appended(self) -> Self:
         if self.empty_documents == "eod" and not self.append_eod:
             msg = "expected --empty-documents eod with --append-eod, without which no document gets an EOD"
@@ -337,6 +361,7 @@ def _check_names(flag: str, keys: tuple[str, ...]) -> None:
 class MergeConfig(WorkConfig):
     """`dsindex merge`: many datasets to one."""
 
+    writes_objects: ClassVar[bool] = True
     input: tuple[str, ...] = Field(min_length=1)
 
 
