@@ -248,9 +248,9 @@ def test_object_that_was_replaced_between_runs_is_named(store: ObjectServer, tmp
 def test_source_is_found_again(store: ObjectServer, tmp_path: Path) -> None:
     build("s3://b/text.jsonl", tmp_path)
     prefix = str(tmp_path / "x_text_document")
-    assert verify(prefix, against_source=True).is_whole
+    assert verify(prefix, against_source=True, executor="local").is_whole
     store.objects["b/text.jsonl"] = b'{"text": "another"}\n'
-    assert not verify(prefix, against_source=True).is_whole
+    assert not verify(prefix, against_source=True, executor="local").is_whole
 
 
 def test_no_secret_is_written_or_shown(store: ObjectServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
