@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dsindex.merging import MergeRange, Part
-    from dsindex.shards.tokenize import ShardResult
+    from dsindex.shards.tasks import ShardResult
     from workflows.state.ledger import Ledger
     from workflows.state.publishing import Target
 

@@ -21,14 +21,14 @@ from dsindex.containers.decoding import decoder_version
 from dsindex.errors import InputError
 from dsindex.shards.attempt import shard_folder
 from dsindex.shards.ownership import new_file_id, read_folder_id
-from dsindex.shards.tokenize import UnpackedText
+from dsindex.shards.tasks import UnpackedText
 from dsindex.storage import make_folder, output_error
 from dsindex.text.stream_pieces import split_stream
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
-    from dsindex.shards.tokenize import ShardTask
+    from dsindex.shards.tasks import ShardTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from dsindex.errors import FormatError
 from dsindex.json_text import decode_json, encode_json
 from dsindex.merging import MergeRange, RangeResult
 from dsindex.shards.shuffle import SortResult
-from dsindex.shards.tokenize import ShardResult, ShardTask
+from dsindex.shards.tasks import ShardResult, ShardTask
 from dsindex.storage import output_error
 from workflows.state.history import DAMAGE, HistoryReader, read_entry
 

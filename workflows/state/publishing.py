@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from dsindex.shards.tokenize import KeyResult, ShardResult, ShardTask
+    from dsindex.shards.tasks import KeyResult, ShardResult, ShardTask
     from workflows.state.history import FileIdentity
     from workflows.state.ledger import Ledger
 
