@@ -22,7 +22,6 @@ from dsindex.objects.urls import is_url
 from dsindex.range_copy import Extent, open_sources
 from dsindex.readable import input_status
 from dsindex.regular_files import open_file
-from dsindex.shards.tokenize import PROVENANCE
 from dsindex.storage import ArrowSink
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
 
     from dsindex.storage import DigestingWriter
 
+PROVENANCE = np.dtype([("offset", "<i8"), ("line", "<i8")])
+"""A row of a shard's `.prov`: byte offset of the record's line in its input, and its 0-based line in the range."""
 PLACED_PROVENANCE = np.dtype([("input", "<i4"), ("offset", "<i8"), ("line", "<i8")])
 """A row of a `.prov` whose documents come from several inputs: offset and 1-based line in the input."""
 
@@ -63,6 +64,19 @@ class Source:
     """Byte offset of the record's line."""
     line: int
     """1-based line number."""
+
+
+def provenance_rows(offsets: NDArray[np.int64], lines: NDArray[np.int64]) -> NDArray[Any]:
+    """Return rows of type PROVENANCE.
+
+    Args:
+        offsets: Byte offset of each record's line in its input, shape [records].
+        lines: Number of the line, counted from 0 at the start of the range; same shape.
+    """
+    rows = np.empty(len(offsets), PROVENANCE)
+    rows["offset"] = offsets
+    rows["line"] = lines
+    return rows
 
 
 def write_provenance(file: DigestingWriter, shards: Iterable[ShardProvenance]) -> None:

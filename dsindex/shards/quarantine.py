@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from dsindex.storage import DigestingWriter
-    from dsindex.text.records import BadRecord
+    from dsindex.text.record_blocks import BadRecord
 
 CHUNK_BYTES = 1 << 20
 

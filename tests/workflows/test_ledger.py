@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.merging import MergeRange, Piece, RangeResult
-from dsindex.shards.tokenize import KeyResult, ShardResult, ShardTask
+from dsindex.shards.tasks import KeyResult, ShardResult, ShardTask
 from dsindex.storage import StoredFile
 from workflows.state import journal
 from workflows.state.journal import FileJournal

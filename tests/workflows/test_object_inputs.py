@@ -26,7 +26,7 @@ from workflows.api.verify import verify
 from workflows.cli import main
 from workflows.commands.build import describe_build
 from workflows.jobs.build import run_build
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 from workflows.progress.reporter import Reporter
 from workflows.state.inputs import find_inputs
 

@@ -18,7 +18,8 @@ from workflows.commands.options import (
 from workflows.jobs.build import run_build
 from workflows.jobs.check import describe_check, run_check
 from workflows.jobs.index import describe_index
-from workflows.options.config import BuildConfig, ExecutorConfig
+from workflows.options.build import BuildConfig
+from workflows.options.config import ExecutorConfig
 from workflows.options.index import IndexConfig
 from workflows.options.index_arguments import add_index_arguments
 from workflows.options.index_tokenizer import copy_job_tokenizer

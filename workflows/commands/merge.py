@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dsindex.amounts import count
 from workflows.commands.options import add_config_argument, add_store_arguments, add_work_arguments, read_config
 from workflows.jobs.merge import run_merge
-from workflows.options.config import MergeConfig
+from workflows.options.merge import MergeConfig
 from workflows.progress.choice import make_reporter
 from workflows.progress.json_lines import write_summary
 

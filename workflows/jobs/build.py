@@ -11,7 +11,7 @@ from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.errors import PlanError
 from dsindex.objects.requests import RequestCounts, all_requests
 from dsindex.objects.urls import absolute, is_url, lengthened
-from dsindex.shards.tokenize import ShardSettings
+from dsindex.shards.tasks import ShardSettings
 from workflows.jobs.frame import Job, JobOutcome, Made, run_job
 from workflows.options.config import work_folder_path
 from workflows.stages.early_merge import TokenSource
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dsindex.merging import Part
-    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.shards.tasks import ShardResult, ShardTask
     from dsindex.storage import StoredFile
     from workflows.execution.calls import Executor
     from workflows.jobs.index import IndexReport
-    from workflows.options.config import BuildConfig
+    from workflows.options.build import BuildConfig
     from workflows.options.index import IndexConfig
     from workflows.progress.reporter import Reporter
     from workflows.stages.shuffle import ShuffledDocuments

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsindex.storage import StoredFile
-    from workflows.options.config import MergeConfig
+    from workflows.options.merge import MergeConfig
     from workflows.progress.reporter import Reporter
     from workflows.stages.work import Work
 

@@ -29,7 +29,7 @@ from workflows.state.work_folder import read_plan
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.shards.tasks import ShardResult, ShardTask
     from workflows.execution.calls import Executor
     from workflows.progress.reporter import Reporter
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from dsindex.merging import MergeRange, Part
     from dsindex.objects.uploads import Upload
-    from dsindex.shards.tokenize import ShardResult
+    from dsindex.shards.tasks import ShardResult
     from workflows.state.ledger import Ledger
     from workflows.state.publishing import Target
 

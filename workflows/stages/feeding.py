@@ -24,14 +24,14 @@ from dsindex.objects.urls import ObjectUrl, joined, own_object
 from dsindex.objects.writing import put_object
 from dsindex.shards.attempt import shard_folder
 from dsindex.shards.ownership import new_file_id, read_folder_id
-from dsindex.shards.tokenize import UnpackedText
+from dsindex.shards.tasks import UnpackedText
 from dsindex.storage import make_folder, output_error, remove_if_present
 from dsindex.text.stream_pieces import split_stream
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from dsindex.shards.tokenize import ShardTask
+    from dsindex.shards.tasks import ShardTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

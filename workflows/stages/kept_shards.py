@@ -20,7 +20,7 @@ from workflows.state.ledger import stored_files
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.shards.tasks import ShardResult, ShardTask
     from dsindex.storage import StoredFile
     from workflows.execution.calls import Executor
     from workflows.execution.dispatch import RetryPolicy

@@ -287,7 +287,7 @@ def _audit_first_texts(probe: Probe) -> None:
     from dsindex.text.audit import audit, clip_texts
     from dsindex.text.encoders import make_encoder
     from dsindex.text.parts import read_part
-    from dsindex.text.records import TextColumn
+    from dsindex.text.record_blocks import TextColumn
 
     first = probe.inputs[0]
     bounds = (0, min(first.size_bytes, AUDITED_BYTES)) if first.parts is None else first.parts.bounds

@@ -13,7 +13,7 @@ from dsindex.storage import free_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workflows.options.config import BuildConfig
+    from workflows.options.build import BuildConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from dsindex.json_text import decode_json, encode_json
 from dsindex.merging import MergeRange, RangeResult
 from dsindex.shards.shuffle import SortResult
-from dsindex.shards.tokenize import ShardResult, ShardTask
+from dsindex.shards.tasks import ShardResult, ShardTask
 from workflows.state.history import DAMAGE, HistoryReader, read_entry
 from workflows.state.journal import open_journal
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from dsindex.shards.tokenize import KeyResult, ShardResult, ShardTask
+    from dsindex.shards.tasks import KeyResult, ShardResult, ShardTask
     from dsindex.storage import StoredFile
     from workflows.state.history import FileIdentity
     from workflows.state.ledger import Ledger
