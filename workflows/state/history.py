@@ -41,6 +41,8 @@ class RecordedUpload:
     """An upload to a final name in an object store."""
 
     url: str
+    partial: str
+    """The name of the file until it is published, which contains the plan's id."""
     upload_id: str
     tag: str
     """What the object carries in its metadata once the upload is completed."""
@@ -124,7 +126,8 @@ class HistoryReader:
             self._uploading.setdefault(_text(entry["url"]), frozenset(map(_text, entry["others"])))
         elif kind == "upload":
             url, upload_id, tag = _text(entry["url"]), _text(entry["id"]), _text(entry["tag"])
-            self._uploads.append(RecordedUpload(url=url, upload_id=upload_id, tag=tag))
+            partial = _text(entry["partial"])
+            self._uploads.append(RecordedUpload(url=url, partial=partial, upload_id=upload_id, tag=tag))
         elif kind == "publishing":
             files = frozenset(_identity(file) for file in entry["files"])
             prefix = _text(entry["prefix"])
