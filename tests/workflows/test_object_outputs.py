@@ -103,7 +103,6 @@ def test_objects_are_the_files_of_a_disk(
     assert not store.uploads
 
 
-@pytest.mark.usefixtures("small_ranges")
 def test_other_processes_write_the_same(
     store: ObjectServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

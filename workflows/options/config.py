@@ -97,6 +97,15 @@ def work_folder_path(config: WorkConfig) -> str:
     return absolute(config.work_dir or lengthened(config.output_prefix, ".build"))
 
 
+def validated_access(endpoint_url: str | None, region: str | None) -> Access:
+    """Return how stores are reached, from flags.
+
+    Raises:
+        ValueError: If the address of the server is none.
+    """
+    return Access(endpoint_url=None if endpoint_url is None else check_endpoint(endpoint_url), region=region)
+
+
 def _access_of(info: ValidationInfo) -> Access:
     return Access(endpoint_url=info.data.get("endpoint_url"), region=info.data.get("region"))
 

@@ -58,6 +58,8 @@ class History:
     """The last run had --keep-shards."""
     fresh: bool = False
     """The last run had --fresh."""
+    outputs: tuple[str, ...] = ()
+    """Prefixes of the last run's outputs."""
     finished: bool = False
     """The last run published everything."""
     has_work: bool = False
@@ -116,6 +118,7 @@ class HistoryReader:
         kind = entry["kind"]
         if kind == "run":
             if is_plan(entry["plan"]):
+                tuple(map(_text, entry.get("outputs", ())))  # raises like all damage
                 self._run = entry
                 self._finished = False
         elif kind == "finished":
@@ -140,6 +143,7 @@ class HistoryReader:
         return History(
             plan=run.get("plan"),
             keep=bool(run.get("keep")),
+            outputs=tuple(map(_text, run.get("outputs", ()))),
             fresh=bool(run.get("fresh")),
             finished=self._finished,
             has_work=self._has_work,

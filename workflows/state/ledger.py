@@ -174,8 +174,8 @@ class Ledger:
         """The history of the ledger's runs, this one included."""
         return self._history.history()
 
-    def record_run(self, plan: dict[str, Any], *, keep: bool, fresh: bool) -> None:
-        """Record that a run of a plan begins."""
+    def record_run(self, plan: dict[str, Any], *, keep: bool, fresh: bool, outputs: Sequence[str] = ()) -> None:
+        """Record that a run of a plan begins, and the prefixes of its outputs."""
         before = self.history
         if (before.plan, before.keep, before.fresh, before.finished) != (
             decode_json(encode_json(plan)),
@@ -183,7 +183,8 @@ class Ledger:
             fresh,
             False,
         ):
-            self._record({"kind": "run", "plan": plan, "keep": keep, "fresh": fresh})
+            entry = {"plan": plan, "keep": keep, "fresh": fresh, "outputs": list(map(str, outputs))}
+            self._record({"kind": "run", **entry})
             self.sync()
 
     def record_finished(self) -> None:
