@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.golden import OWN
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 from workflows.progress.displays import PlainDisplay
 from workflows.progress.reporter import Reporter
 

@@ -37,7 +37,7 @@ from workflows.options.instruct import InstructConfig
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.shards.tasks import ShardResult, ShardTask
     from workflows.progress.reporter import Reporter
 
 pytestmark = pytest.mark.slow

@@ -26,7 +26,7 @@ from workflows.api.verify import verify
 from workflows.cli import main
 from workflows.commands.build import describe_build
 from workflows.jobs.build import run_build
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 from workflows.progress.reporter import Reporter
 from workflows.state.inputs import find_inputs
 
@@ -302,11 +302,3 @@ def test_missing_library_is_one_sentence(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1
     assert "pip install 'dsindex[objects]'" in ended.stderr
-
-
-@pytest.mark.parametrize("flag", ["--output-prefix", "--work-dir"])
-def test_outputs_are_on_this_machine(flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = {"--output-prefix": str(tmp_path / "x"), flag: "s3://b/x"}
-    words = [word for option in options.items() for word in option]
-    assert main(["build", "--input", "s3://b/text.jsonl", "--tokenizer-model", "t", *words]) == 2
-    assert f"{flag}: expected a path, got an address" in capsys.readouterr().err

@@ -24,7 +24,7 @@ from tests.support.published import published
 from workflows.api.verify import verify
 from workflows.cli import main
 from workflows.jobs.build import run_build
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 from workflows.progress.reporter import Reporter
 from workflows.stages import tokenize
 from workflows.state.ledger import Ledger

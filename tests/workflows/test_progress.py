@@ -41,7 +41,7 @@ from workflows.progress.snapshot import Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workflows.options.config import BuildConfig
+    from workflows.options.build import BuildConfig
 
 MB = 10**6
 

@@ -11,7 +11,8 @@ from workflows.api.subjects import find_prefix, list_text_prefixes
 from workflows.commands.convert import convert_dataset
 from workflows.commands.options import validated
 from workflows.jobs.merge import run_merge
-from workflows.options.config import ExecutorConfig, MergeConfig
+from workflows.options.config import ExecutorConfig
+from workflows.options.merge import MergeConfig
 
 if TYPE_CHECKING:
     import os

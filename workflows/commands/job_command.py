@@ -21,7 +21,8 @@ from workflows.commands.options import UsageError, read_config, validated
 from workflows.execution.ray_address import parse_address
 from workflows.jobs.repair import RepairConfig
 from workflows.jobs.verify import VerifyConfig
-from workflows.options.config import ExecutorConfig, MergeConfig
+from workflows.options.config import ExecutorConfig
+from workflows.options.merge import MergeConfig
 from workflows.options.pack import PackConfig, is_modalities_config
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from workflows.stages.start import wait_for_nodes
 from workflows.state.input_shares import kept_share
 
 if TYPE_CHECKING:
-    from workflows.options.config import BuildConfig
+    from workflows.options.build import BuildConfig
     from workflows.progress.reporter import Reporter
     from workflows.stages.nodes import NodeReport
     from workflows.stages.room import Estimate

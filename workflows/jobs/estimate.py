@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsindex.text.selection import Selection
-    from workflows.options.config import BuildConfig
+    from workflows.options.build import BuildConfig
     from workflows.stages.source import TextSource
 
 PIECE_BYTES = 4 << 20

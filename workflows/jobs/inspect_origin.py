@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError, FormatError
 from dsindex.readable import input_status, is_there
+from dsindex.shards.inputs import fingerprint_input
 from dsindex.shards.provenance import read_source
-from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.recorded_tokenizer import find_tokenizer
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tracing.merged import PartDocument, find_parts, part_number

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from dsindex.instruction.config import InstructionConfig
-    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.shards.tasks import ShardResult, ShardTask
     from dsindex.storage import StoredFile
     from workflows.options.instruct import InstructConfig
     from workflows.progress.reporter import Reporter

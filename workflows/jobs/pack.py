@@ -12,7 +12,7 @@ import numpy as np
 from dsindex.conversion import TYPE_OF_SIZE
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader
 from dsindex.shards.ownership import SHARDS_FOLDER, new_file_id, read_folder_id
-from dsindex.shards.tokenize import ShardSettings
+from dsindex.shards.tasks import ShardSettings
 from dsindex.text.patterns import parse_text_pattern
 from workflows.execution.choice import wants_ray
 from workflows.execution.ordered import ordered_runner
@@ -40,7 +40,7 @@ from workflows.state.standard_input import piped_input_named
 
 if TYPE_CHECKING:
     from dsindex.merging import Part
-    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.shards.tasks import ShardResult, ShardTask
     from dsindex.storage import StoredFile
     from workflows.options.pack import PackConfig
     from workflows.progress.reporter import Reporter

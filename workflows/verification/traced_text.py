@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from dsindex.errors import InputError, TokenizerError
 from dsindex.readable import input_status, is_there
-from dsindex.shards.tokenize import fingerprint_input
+from dsindex.shards.inputs import fingerprint_input
 from dsindex.text.tokenizer import decode, load_tokenizer
 from workflows.state.input_paths import STANDARD_INPUT
 from workflows.state.manifest import read_manifest

@@ -18,16 +18,21 @@ from dsindex.text import records
 from dsindex.text.fields import MAX_NESTING
 from dsindex.text.forms import TextPart
 from dsindex.text.lines import LineBlock, read_lines
-from dsindex.text.records import RecordBlock, read_records
+from dsindex.text.record_lines import parse_lines
+from dsindex.text.records import read_records
+from dsindex.text.wanted_texts import WantedTexts
+from dsindex.text.whole_blocks import SCAN_BYTES, parse_block
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from dsindex.text.record_blocks import RecordBlock
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
 BOM = b"\xef\xbb\xbf"
 KEYS = ("text", "title")
-WANTED = records.WantedTexts(path="a.jsonl", keys=KEYS)
+WANTED = WantedTexts(path="a.jsonl", keys=KEYS)
 
 
 @dataclass
@@ -266,9 +271,9 @@ def test_both_paths_equal_json_loads_for_a_nasty_line(nasty: bytes, good: bytes)
         content = b"\n".join(lines)
         block = in_memory(content)
         expected = reference(content)
-        slow = as_reading(records.parse_lines(block, WANTED, None))
+        slow = as_reading(parse_lines(block, WANTED, None))
         assert slow == expected
-        fast = records.parse_block(block, WANTED)
+        fast = parse_block(block, WANTED)
         assert fast is None or as_reading(fast) == expected
 
 
@@ -289,9 +294,9 @@ def test_both_paths_equal_json_loads_for_a_nasty_line(nasty: bytes, good: bytes)
 def test_plain_input_takes_the_fast_path(content: bytes) -> None:
     block = in_memory(content)
     before = bytes(block.data)
-    fast = records.parse_block(block, WANTED)
+    fast = parse_block(block, WANTED)
     assert fast is not None
-    assert as_reading(fast) == as_reading(records.parse_lines(block, WANTED, None)) == reference(content)
+    assert as_reading(fast) == as_reading(parse_lines(block, WANTED, None)) == reference(content)
     assert bytes(block.data) == before
 
 
@@ -306,14 +311,14 @@ def test_read_records_goes_by_the_fast_path(tmp_path: Path, monkeypatch: pytest.
 def test_suspects_are_found_at_any_place() -> None:
     """Across the pieces of the scan, and for brackets in any cell: the fast path must see each of them."""
     deep = around(b"[" * MAX_NESTING + b"]" * MAX_NESTING)
-    piece = records.SCAN_BYTES
+    piece = SCAN_BYTES
     for nasty in (around(b"Inf"), around(b"-Inf"), around(b"-NaN"), deep):
         spot = nasty.find(b"N") if b"N" in nasty else nasty.find(b"I")
         for shift in (-5, -4, -3, -2, -1, 0, 1, 2, 700):
             filler = b'{"text":"' + b"x" * (piece - spot - shift - 24) + b'","title":"t"}\n'
             content = filler + nasty + b"\n" + GOOD
-            assert records.parse_block(in_memory(content), WANTED) is None, (nasty[:30], shift)
-            assert records.parse_block(in_memory(filler + GOOD + b"\n" + GOOD), WANTED) is not None
+            assert parse_block(in_memory(content), WANTED) is None, (nasty[:30], shift)
+            assert parse_block(in_memory(filler + GOOD + b"\n" + GOOD), WANTED) is not None
 
 
 json_values = st.recursive(
@@ -424,8 +429,8 @@ def test_fast_path_equals_slow_path(content: bytes) -> None:
     if not content:
         return
     block = in_memory(content)
-    slow = records.parse_lines(block, WANTED, None)
-    fast = records.parse_block(block, WANTED)
+    slow = parse_lines(block, WANTED, None)
+    fast = parse_block(block, WANTED)
     assert fast is None or as_reading(fast) == as_reading(slow)
     assert as_reading(slow) == reference(content)
 
