@@ -104,6 +104,10 @@ class ObjectUrl(str):
         """Return another address in the same bucket."""
         return ObjectUrl(f"{self.scheme}://{self.bucket}/{key}", access=self.access, identity=identity)
 
+    def lengthened(self, ending: str) -> ObjectUrl:
+        """Return the address whose text is longer by an ending."""
+        return ObjectUrl(f"{self}{ending}", access=self.access)
+
     def identified(self, identity: ObjectIdentity) -> ObjectUrl:
         """Return the address with what was found there."""
         return ObjectUrl(str(self), query=self.query, access=self.access, identity=identity)
@@ -165,6 +169,50 @@ def absolute(path: str) -> str:
     return parse_url(path) if is_url(path) else posixpath.abspath(path)
 
 
+def joined(folder: str, name: str) -> str:
+    """Return the path, or the address, of what has a name relative to a folder.
+
+    >>> joined("work", "shards/a.bin"), joined(ObjectUrl("s3://bucket/work"), "shards/a.bin")
+    ('work/shards/a.bin', 's3://bucket/work/shards/a.bin')
+    """
+    return folder.lengthened(f"/{name}") if isinstance(folder, ObjectUrl) else posixpath.join(folder, name)
+
+
+def lengthened(path: str, ending: str) -> str:
+    """Return a path, or an address, that is longer by an ending."""
+    return path.lengthened(ending) if isinstance(path, ObjectUrl) else path + ending
+
+
+OWN_VERSION = "own"
+"""The version of objects whose names are used once, so that nothing replaces them."""
+
+
+def own_object(url: str, size_bytes: int) -> str:
+    """Return the address of an object of this size whose name is used once; a path stays as it is."""
+    identity = ObjectIdentity(size_bytes=size_bytes, version=OWN_VERSION)
+    return url.identified(identity) if isinstance(url, ObjectUrl) else url
+
+
+def parse_output_url(url: str, access: Access) -> ObjectUrl:
+    """Return the address of an output or a work folder from a user.
+
+    Raises:
+        InputError: If nothing can be written there, saying why.
+    """
+    parsed = parse_url(url, access)
+    if parsed.scheme != "s3":
+        msg = (
+            f"{parsed}: expected a path or an address of s3://, the only object stores that are written to, got "
+            f"{parsed.scheme}://; other stores are for inputs"
+        )
+        raise InputError(msg)
+    key = parsed.key.rstrip("/")
+    if not key or parsed.has_magic or key != parsed.key:
+        msg = f"{parsed}: expected s3://BUCKET/KEY, with a key that ends in a name and without * ? [; choose another"
+        raise InputError(msg)
+    return parsed
+
+
 def check_endpoint(url: str) -> str:
     """Return the address of a server.
 
@@ -175,15 +223,3 @@ def check_endpoint(url: str) -> str:
         msg = "expected an address such as https://storage.example.com, without user, password and query"
         raise ValueError(msg)
     return url
-
-
-def refuse_url(path: str) -> str:
-    """Return a path of this machine.
-
-    Raises:
-        ValueError: If it is an address.
-    """
-    if is_url(path):
-        msg = "expected a path, got an address: object stores are read, and written by copying the finished files"
-        raise ValueError(msg)
-    return path

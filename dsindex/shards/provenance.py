@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.errors import FormatError, InputError
+from dsindex.objects.urls import is_url
+from dsindex.range_copy import Extent, open_sources
+from dsindex.readable import input_status
 from dsindex.regular_files import open_file
 from dsindex.storage import ArrowSink
 
@@ -216,8 +219,7 @@ def _row_groups(shards: Iterable[ShardProvenance]) -> Iterator[Rows]:
     """Regroup the shards' rows into groups of ROWS_PER_GROUP, whatever the sizes of the shards."""
     pending: list[Rows] = []
     num_pending = 0
-    for shard in shards:
-        rows = _read_shard(shard, 0, None)
+    for shard, rows in _read_shards(shards):
         begin = 0
         while begin < len(rows):
             taken = rows[begin : begin + ROWS_PER_GROUP - num_pending]
@@ -229,6 +231,20 @@ def _row_groups(shards: Iterable[ShardProvenance]) -> Iterator[Rows]:
                 pending, num_pending = [], 0
     if pending:
         yield _joined(pending)
+
+
+def _read_shards(shards: Iterable[ShardProvenance]) -> Iterator[tuple[ShardProvenance, NDArray[Any]]]:
+    """Yield all rows of each shard; objects are requested before their turn."""
+    known = list(shards)
+    if not known or not is_url(known[0].path):
+        for shard in known:
+            yield shard, _read_shard(shard, 0, None)
+        return
+    extents = [Extent(path=shard.path, begin=0, end=input_status(shard.path).size_bytes) for shard in known]
+    for shard, extent, source in zip(known, extents, open_sources(extents), strict=True):
+        content = np.empty(extent.end, np.uint8)
+        source.read_into(content.data, 0)
+        yield shard, content.view(PLACED_PROVENANCE if shard.input is None else PROVENANCE)
 
 
 def read_placed_rows(shard: ShardProvenance, begin: int, end: int) -> NDArray[Any]:

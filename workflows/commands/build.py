@@ -72,7 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--token-ids", metavar="KEY", help="take lists of token ids from this name or path, instead of --json-keys"
     )
-    data.add_argument("--output-prefix", metavar="P", help="outputs are named P_KEY_document.*")
+    data.add_argument(
+        "--output-prefix", metavar="P", help="outputs are named P_KEY_document.*, here or in a bucket (s3://)"
+    )
     data.add_argument(
         "--shuffle-documents",
         metavar="SEED",
@@ -196,10 +198,13 @@ def describe_requests(requests: RequestCounts) -> list[str]:
 
     >>> from dsindex.objects.requests import RequestCounts
     >>> describe_requests(RequestCounts(process="", gets=312, lists=2, received_bytes=1_200_000_000))
-    ['objects: 312 GETs, 2 LISTs, 1.2 GB']
+    ['objects: 312 GETs, 2 LISTs, 1.2 GB read']
     """
-    if not requests.gets and not requests.lists:
+    if not (requests.gets or requests.lists or requests.puts):
         return []
-    asked = [count(requests.gets, "GET"), *([count(requests.lists, "LIST")] if requests.lists else [])]
-    retries = [count(requests.retries, "repetition")] if requests.retries else []
-    return ["objects: " + ", ".join([*asked, format_size(requests.received_bytes), *retries])]
+    asked = [(requests.gets, "GET"), (requests.lists, "LIST"), (requests.puts, "PUT")]
+    moved = [(requests.received_bytes, "read"), (requests.sent_bytes, "written")]
+    told = [count(number, name) for number, name in asked if number]
+    told += [f"{format_size(size_bytes)} {what}" for size_bytes, what in moved if size_bytes]
+    told += [count(requests.retries, "repetition")] if requests.retries else []
+    return ["objects: " + ", ".join(told)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
-from workflows.commands.options import add_config_argument, add_work_arguments, read_config
+from workflows.commands.options import add_config_argument, add_store_arguments, add_work_arguments, read_config
 from workflows.jobs.merge import run_merge
 from workflows.options.merge import MergeConfig
 from workflows.progress.choice import make_reporter
@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex merge`."""
     add_config_argument(parser)
     parser.add_argument("--input", nargs="+", metavar="PREFIX", help="the datasets, in the order of the output")
-    parser.add_argument("--output-prefix", metavar="P", help="writes P.bin and P.idx")
+    parser.add_argument("--output-prefix", metavar="P", help="writes P.bin and P.idx, here or in a bucket (s3://)")
+    add_store_arguments(parser.add_argument_group("object stores"))
     add_work_arguments(parser)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.merging import Part, merged_header, open_part
+from dsindex.objects.urls import absolute, is_url
 from dsindex.storage import free_bytes
 from workflows.jobs.frame import Job, Made, run_job
 from workflows.state.identity import Plan
@@ -48,9 +49,9 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeReport:
     prefixes = [_without_suffix(path) for path in config.input]
     parts = tuple(_open(prefix) for prefix in prefixes)
     merged_header(parts)
-    prefix = os.path.abspath(config.output_prefix)
+    prefix = absolute(config.output_prefix)
     inputs = tuple(_input_file(path) for given in prefixes for path in (f"{given}.bin", f"{given}.idx"))
-    plan = Plan(settings={"output-prefix": prefix}, inputs=inputs)
+    plan = Plan(settings={"output-prefix": str(prefix)}, inputs=inputs)
     target = Target(prefix=prefix, plan_id=plan.plan_id, bound_bytes=sum(part.bin_bytes for part in parts))
     dataset = Dataset(target=target, parts=parts, provenance=None)
     tokenizer, tokenizer_path = _shared_tokenizer(prefixes, parts)
@@ -170,6 +171,8 @@ def _input_file(path: str) -> InputFile:
 
 
 def _check_room(prefix: str, parts: tuple[Part, ...]) -> None:
+    if is_url(prefix):
+        return
     needed = sum(part.bin_bytes + part.header.size_bytes for part in parts)
     free = free_bytes(os.path.dirname(prefix))
     if needed > free:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from pydantic_core import PydanticCustomError
 
 from dsindex.errors import InputError
-from dsindex.objects.urls import Access, check_endpoint, is_url, parse_url, refuse_url
+from dsindex.objects.urls import Access, absolute, check_endpoint, is_url, lengthened, parse_output_url, parse_url
 from dsindex.option_problems import describe_problem
 from dsindex.text.tokenizer_file import TokenizerOptions
 from workflows.options.sizes import Size  # noqa: TC001 - pydantic reads it
@@ -47,6 +47,12 @@ class ExecutorConfig(Options):
 class WorkConfig(ExecutorConfig):
     """Options of a job that has a work folder."""
 
+    endpoint_url: str | None = None
+    """Address of the server of `s3://`; None for AWS_ENDPOINT_URL or Amazon's own."""
+    region: str | None = None
+    """Region of the buckets of `s3://`; None for AWS_REGION or us-east-1."""
+    writes_objects: ClassVar[bool] = False
+    """Whether output and work folder may be in an object store."""
     output_prefix: str
     work_dir: str | None = None
     keep_shards: bool = False
@@ -54,10 +60,28 @@ class WorkConfig(ExecutorConfig):
     log_json: bool = False
     """Progress and errors as JSON lines."""
 
+    @field_validator("endpoint_url")
+    @classmethod
+    def _is_server(cls, url: str | None) -> str | None:
+        return None if url is None else check_endpoint(url)
+
+    @property
+    def access(self) -> Access:
+        """How the object stores of inputs and outputs are reached."""
+        return Access(endpoint_url=self.endpoint_url, region=self.region)
+
     @field_validator("output_prefix", "work_dir")
     @classmethod
-    def _is_on_this_machine(cls, path: str | None) -> str | None:
-        return None if path is None else refuse_url(path)
+    def _can_be_written(cls, path: str | None, info: ValidationInfo) -> str | None:
+        if path is None or not is_url(path):
+            return path
+        if not cls.writes_objects:
+            msg = "expected a path, got an address: only build and merge write to object stores; copy finished files"
+            raise ValueError(msg)
+        try:
+            return parse_output_url(path, _access_of(info))
+        except InputError as error:
+            raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None
 
     @field_validator("output_prefix")
     @classmethod
@@ -70,7 +94,11 @@ class WorkConfig(ExecutorConfig):
 
 def work_folder_path(config: WorkConfig) -> str:
     """Return the absolute path of a job's work folder."""
-    return os.path.abspath(config.work_dir or f"{config.output_prefix}.build")
+    return absolute(config.work_dir or lengthened(config.output_prefix, ".build"))
+
+
+def _access_of(info: ValidationInfo) -> Access:
+    return Access(endpoint_url=info.data.get("endpoint_url"), region=info.data.get("region"))
 
 
 class RecordsConfig(WorkConfig):
@@ -78,10 +106,6 @@ class RecordsConfig(WorkConfig):
 
     model_config = ConfigDict(validate_default=True)  # so that missing inputs are reported with what else is missing
 
-    endpoint_url: str | None = None
-    """Address of the server of `s3://` inputs; None for AWS_ENDPOINT_URL or Amazon's own."""
-    region: str | None = None
-    """Region of the buckets of `s3://` inputs; None for AWS_REGION or us-east-1."""
     input_list: tuple[str, ...] = ()
     """Lists of paths; their entries come after those of `input`."""
     input: tuple[str, ...] = ()
@@ -111,21 +135,11 @@ class RecordsConfig(WorkConfig):
         if (*given, *lists).count("-") > 1:
             msg = "expected standard input (-) once, since it can be read only once; leave one out"
             raise ValueError(msg)
-        access = Access(endpoint_url=info.data.get("endpoint_url"), region=info.data.get("region"))
+        access = _access_of(info)
         try:
             return tuple(parse_url(path, access) if is_url(path) else path for path in given)
         except InputError as error:
             raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None
-
-    @field_validator("endpoint_url")
-    @classmethod
-    def _is_server(cls, url: str | None) -> str | None:
-        return None if url is None else check_endpoint(url)
-
-    @property
-    def access(self) -> Access:
-        """How the object stores of the inputs are reached."""
-        return Access(endpoint_url=self.endpoint_url, region=self.region)
 
     @field_validator("max_bad_records", mode="before")
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from dsindex.objects.urls import ObjectUrl
 from workflows.progress.displays import BarDisplay, JsonDisplay, PlainDisplay
 from workflows.progress.json_lines import use_json_lines
 from workflows.progress.reporter import Reporter
@@ -25,7 +26,9 @@ def displays_of_job(work_dir: str, executor: Executor, *, output: str | None = N
     from workflows.progress.progress_file import FolderFile, ProgressFile
 
     output = output or work_dir
-    displays: list[Display] = [ProgressFile(FolderFile(work_dir).write, output=output)]
+    displays: list[Display] = []
+    if not isinstance(work_dir, ObjectUrl):
+        displays.append(ProgressFile(FolderFile(work_dir).write, output=output))
     if executor.kind == "ray":
         from workflows.progress.metrics import RayMetrics  # Ray takes 0.7 s to import
 

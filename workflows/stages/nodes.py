@@ -16,8 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import dsindex
-from dsindex.errors import DsindexError, InputError
-from dsindex.objects.urls import ObjectUrl
+from dsindex.errors import DsindexError, InputError, OutputError
+from dsindex.objects.urls import ObjectUrl, is_url, parse_url
+from dsindex.objects.writing import find_object
 from dsindex.readable import open_readable
 from dsindex.storage import free_bytes, output_error, remove_if_present
 from dsindex.text.forms import TextPart
@@ -196,7 +197,7 @@ def probe_node(probe: Probe) -> NodeFacts:
     """Check this node."""
     readable, faults = _look_at_inputs(probe.inputs)
     faults += _look_at_folders(probe.markers)
-    folders = map(os.path.dirname, probe.markers)
+    folders = [os.path.dirname(marker) for marker in probe.markers if not is_url(marker)]
     free = [free_bytes(folder) if os.path.isdir(folder) else None for folder in folders]
     tokenizer = "not asked"
     if probe.audits and not faults:
@@ -254,6 +255,9 @@ def _look_at_inputs(inputs: Sequence[InputFile]) -> tuple[int, list[str]]:
 def _look_at_folders(markers: Sequence[str]) -> list[str]:
     faults = []
     for marker in markers:
+        if is_url(marker):
+            faults += _look_at_marker(marker)
+            continue
         folder = os.path.dirname(marker)
         if not os.path.exists(marker):
             what = "another folder of this name" if os.path.isdir(folder) else "no folder"
@@ -261,6 +265,14 @@ def _look_at_folders(markers: Sequence[str]) -> list[str]:
         elif not os.access(folder, os.W_OK):
             faults.append(f"{folder}: cannot be written (Permission denied); {SHARE_IT}")
     return faults
+
+
+def _look_at_marker(marker: str) -> list[str]:
+    try:
+        found = find_object(parse_url(marker))
+    except OutputError as error:
+        return [str(error)]
+    return [] if found is not None else [f"{marker}: expected what the driver has written there, found nothing"]
 
 
 def _compare_versions(own: Mapping[str, str], driver: Mapping[str, str]) -> list[str]:

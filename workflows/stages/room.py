@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsindex.errors import OutputError
+from dsindex.objects.urls import is_url
 from dsindex.storage import free_bytes
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ def check_room(
         estimate: The estimated size of the job.
         itemsize: Bytes per token on disk.
         num_keys: Number of keys, each of which makes a dataset.
-        output_folder: Folder of the output; it exists.
-        work_dir: Folder of the shards; it need not exist.
+        output_folder: Folder of the output, which exists; or an address.
+        work_dir: Folder of the shards, which need not exist; or an address.
         unfinished: Files of the output that an earlier run has written.
         copies: How often the documents are in the work folder.
 
@@ -72,12 +73,13 @@ def check_room(
     """
     output = int(estimate.tokens * itemsize + estimate.documents * num_keys * 24)
     shards = output + int(estimate.documents * 16)
-    work = work_dir if os.path.isdir(work_dir) else os.path.dirname(work_dir)
+    work = work_dir if is_url(work_dir) or os.path.isdir(work_dir) else os.path.dirname(work_dir)
     needs = {output_folder: output}
-    if os.path.isdir(work) and os.stat(work).st_dev == os.stat(output_folder).st_dev:
+    if os.path.isdir(work) and os.path.isdir(output_folder) and os.stat(work).st_dev == os.stat(output_folder).st_dev:
         needs[output_folder] = max(output + shards * copies.at_end, shards * copies.at_most)
     else:
         needs[work] = shards * copies.at_most
+    needs = {place: needed for place, needed in needs.items() if not is_url(place)}  # buckets have no size
     shards_there = [os.path.join(folder, name) for folder, _, names in os.walk(work_dir) for name in names]
     already = sum(map(_allocated_bytes, [*shards_there, *unfinished]))
     for place, needed in needs.items():
