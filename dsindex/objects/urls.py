@@ -169,13 +169,27 @@ def absolute(path: str) -> str:
     return parse_url(path) if is_url(path) else posixpath.abspath(path)
 
 
+def folder_of(path: str) -> str:
+    """Return the folder of an absolute or relative path as an absolute one, or the address above an address.
+
+    >>> folder_of(ObjectUrl("s3://bucket/data/docs")), folder_of("/data/docs")
+    ('s3://bucket/data', '/data')
+    """
+    known = absolute(path)
+    if isinstance(known, ObjectUrl):
+        return known.with_key(posixpath.dirname(known.key))
+    return posixpath.dirname(known)
+
+
 def joined(folder: str, name: str) -> str:
     """Return the path, or the address, of what has a name relative to a folder.
 
     >>> joined("work", "shards/a.bin"), joined(ObjectUrl("s3://bucket/work"), "shards/a.bin")
     ('work/shards/a.bin', 's3://bucket/work/shards/a.bin')
     """
-    return folder.lengthened(f"/{name}") if isinstance(folder, ObjectUrl) else posixpath.join(folder, name)
+    if isinstance(folder, ObjectUrl):
+        return folder.lengthened(name if folder.endswith("/") else f"/{name}")
+    return posixpath.join(folder, name)
 
 
 def lengthened(path: str, ending: str) -> str:
