@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.errors import FormatError, InputError
-from dsindex.regular_files import open_file
+from dsindex.readable import open_stored
 from dsindex.shards.tokenize import PROVENANCE
 from dsindex.storage import ArrowSink
 
@@ -168,7 +168,7 @@ def _opened(path: str) -> Iterator[pq.ParquetFile]:
     with contextlib.ExitStack() as opened:
         try:
             # Arrow cannot open names that are not UTF-8.
-            file = opened.enter_context(pq.ParquetFile(opened.enter_context(open_file(path))))
+            file = opened.enter_context(pq.ParquetFile(opened.enter_context(open_stored(path))))
         except (OSError, pa.ArrowException, ValueError) as error:
             raise _unreadable(path, error) from error
         try:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
 from workflows.commands.options import add_config_argument, add_work_arguments, read_config
+from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, requests_so_far
 from workflows.jobs.merge import run_merge
 from workflows.options.config import MergeConfig
 from workflows.progress.choice import make_reporter
@@ -33,18 +34,26 @@ REQUIRED = {"input": "", "output_prefix": ""}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex merge`."""
     add_config_argument(parser)
-    parser.add_argument("--input", nargs="+", metavar="PREFIX", help="the datasets, in the order of the output")
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        metavar="PREFIX",
+        type=dataset_path,
+        help="the datasets, in the order of the output; here or in object stores",
+    )
+    add_store_arguments(parser)
     parser.add_argument("--output-prefix", metavar="P", help="writes P.bin and P.idx")
     add_work_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Merge, show progress, and print a summary."""
+    enter_stores(options)
     config = read_config(options, MergeConfig)
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_merge(config, reporter=reporter)
     write_summary(
-        describe_merge(report),
+        describe_merge(report) + requests_so_far(),
         already_complete=report.already_complete,
         outputs=[{"prefix": report.prefix, "documents": report.num_documents, "tokens": report.num_tokens}],
     )

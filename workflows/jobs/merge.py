@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.formats.mmididx import read_header
 from dsindex.merging import Part, merged_header, open_part
+from dsindex.objects.kept import local_copy
+from dsindex.objects.urls import absolute, is_url, parse_url
+from dsindex.readable import input_status
 from dsindex.storage import free_bytes
 from workflows.jobs.frame import Job, Made, run_job
 from workflows.state.identity import Plan
@@ -19,6 +23,7 @@ from workflows.state.publishing import Dataset, Target
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dsindex.objects.urls import ObjectUrl
     from dsindex.storage import StoredFile
     from workflows.options.config import MergeConfig
     from workflows.progress.reporter import Reporter
@@ -151,6 +156,8 @@ def _without_suffix(path: str) -> str:
 
 
 def _open(prefix: str) -> Part:
+    if is_url(prefix):
+        return _open_in_store(parse_url(prefix))
     try:
         return open_part(prefix)
     except FormatError as error:
@@ -158,15 +165,25 @@ def _open(prefix: str) -> Part:
         raise (InputError(msg) if not os.path.exists(f"{prefix}.idx") else error) from error
 
 
+def _open_in_store(prefix: ObjectUrl) -> Part:
+    """Open a dataset in an object store, whose index is fetched and whose `.bin` is read as it is now."""
+    idx, bin_status = local_copy(prefix.lengthened(".idx")), input_status(prefix.lengthened(".bin"))
+    return Part(
+        bin_path=bin_status.path,
+        idx_path=idx,
+        identity=prefix,
+        bin_bytes=bin_status.size_bytes,
+        header=read_header(idx),
+    )
+
+
 def _input_file(path: str) -> InputFile:
     try:
-        status = os.stat(path)
+        status = input_status(path)
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror}); check --input"
         raise InputError(msg) from error
-    return InputFile(
-        path=path, absolute_path=os.path.abspath(path), size_bytes=status.st_size, version=str(status.st_mtime_ns)
-    )
+    return InputFile(path=path, absolute_path=absolute(path), size_bytes=status.size_bytes, version=status.version)
 
 
 def _check_room(prefix: str, parts: tuple[Part, ...]) -> None:

@@ -24,6 +24,9 @@ from pydantic_core import PydanticCustomError
 
 from dsindex.errors import FormatError
 from dsindex.json_text import decode_json, encode_json
+from dsindex.objects.requests import MissingObjectError
+from dsindex.objects.urls import is_url
+from dsindex.readable import open_stored
 from dsindex.storage import StoredFile
 from workflows.state.identity import EMPTY_PLAN, is_plan
 
@@ -283,13 +286,14 @@ def read_manifest(prefix: str) -> Manifest | None:
     path = manifest_path(prefix)
     remedy = "restore the file, or rebuild with --fresh"
     try:
-        with open(path, "rb") as file:
-            size_bytes = os.fstat(file.fileno()).st_size
+        with open_stored(path) if is_url(path) else open(path, "rb") as file:
+            size_bytes = file.seek(0, os.SEEK_END)
+            file.seek(0)
             if size_bytes > LARGEST_MANIFEST_BYTES:
                 msg = f"{path}: expected a manifest, got a file of {size_bytes} bytes; {remedy}"
                 raise FormatError(msg)
             manifest = decode_json(file.read())
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, MissingObjectError):
         return None
     except (OSError, ValueError) as error:
         msg = f"{path}: cannot be read as a manifest ({error}); {remedy}"
