@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count, format_size
-from workflows.commands.options import UsageError, add_store_arguments
+from workflows.commands.options import UsageError
+from workflows.commands.stores import add_store_arguments
 from workflows.jobs.clean import find_leftovers, remove_leftovers
 from workflows.options.config import validated_access
 from workflows.progress.standard_streams import write_lines
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex clean`."""
     parser.add_argument("place", metavar="PREFIX", help="the build's --output-prefix, or its --work-dir")
     parser.add_argument("--yes", action="store_true", help="remove what is shown")
-    add_store_arguments(parser.add_argument_group("object stores"))
+    add_store_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -79,7 +79,7 @@ class WorkConfig(ExecutorConfig):
             msg = "expected a path, got an address: only build and merge write to object stores; copy finished files"
             raise ValueError(msg)
         try:
-            return parse_output_url(path, _access_of(info))
+            return parse_output_url(path, access_of(info))
         except InputError as error:
             raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None
 
@@ -106,7 +106,8 @@ def validated_access(endpoint_url: str | None, region: str | None) -> Access:
     return Access(endpoint_url=None if endpoint_url is None else check_endpoint(endpoint_url), region=region)
 
 
-def _access_of(info: ValidationInfo) -> Access:
+def access_of(info: ValidationInfo) -> Access:
+    """Return how stores are reached, from options that were validated already."""
     return Access(endpoint_url=info.data.get("endpoint_url"), region=info.data.get("region"))
 
 
@@ -144,7 +145,7 @@ class RecordsConfig(WorkConfig):
         if (*given, *lists).count("-") > 1:
             msg = "expected standard input (-) once, since it can be read only once; leave one out"
             raise ValueError(msg)
-        access = _access_of(info)
+        access = access_of(info)
         try:
             return tuple(parse_url(path, access) if is_url(path) else path for path in given)
         except InputError as error:
