@@ -31,25 +31,15 @@ MEMORY_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.
 """Token type in memory by token bytes on disk; torch has no arithmetic for most unsigned types."""
 
 
-class _Blocks(ABC):
-    """Blocks of `block_size` tokens that begin at given tokens; pickled as the arguments and mapped again."""
+class _Parts(ABC):
+    """Parts of a `.pbin` by number, blocks or documents; pickled as the arguments and mapped again."""
 
-    def __init__(
-        self, path: str | os.PathLike[str], block_size: int, *, version: PbinVersion | None, torch: bool
-    ) -> None:
-        if block_size < 2:
-            msg = f"expected a block_size of at least 2, an input and a target, got {block_size}"
-            raise ValueError(msg)
+    _part_name = "block"
+
+    def __init__(self, path: str | os.PathLike[str], *, version: PbinVersion | None, torch: bool) -> None:
         self._make_tensor = tensor_maker(torch)
         self.path = os.fspath(path)
-        self.block_size = block_size
         self.header: PbinHeader = read_pbin_header(self.path, version=version)
-        if self.header.num_tokens < block_size:
-            msg = (
-                f"{self.path}: expected a block_size of at most its {self.header.num_tokens} tokens, got {block_size}; "
-                f"choose a smaller one"
-            )
-            raise ValueError(msg)
         self._tokens = open_tokens(self.path, self.header)
         self._memory_type = MEMORY_TYPES[self.header.token_bytes]
 
@@ -61,53 +51,95 @@ class _Blocks(ABC):
     @overload
     def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
     def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        """Return the tokens of a block, shape [block_size], or for a slice a list of such arrays.
+        """Return the tokens of a block or document, or for a slice a list of such arrays.
 
         Raises:
-            IndexError: If there is no such block.
+            IndexError: If there is none of this number.
         """
         if isinstance(index, slice):
-            return [self._block(number) for number in range(*index.indices(len(self)))]
-        return self._block(_checked(index, len(self)))
+            return [self._part(number) for number in range(*index.indices(len(self)))]
+        number = operator.index(index)
+        if not -len(self) <= number < len(self):
+            msg = f"expected a {self._part_name} from 0 to {len(self) - 1}, got {number}"
+            raise IndexError(msg)
+        return self._part(number % len(self))
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
-        """Return many blocks, each as `ds[i]`; torch's DataLoader calls this."""
+        """Return many of them, each as `ds[i]`; torch's DataLoader calls this."""
         return [self[index] for index in indices]
 
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
-        """Return the text of a block, with special tokens.
+        """Return the text of a block or document, with special tokens.
 
         Args:
-            index: Number of the block.
+            index: Its number.
             tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
                 data names, which is checked by its hash.
 
         Raises:
-            IndexError: If there is no such block.
+            IndexError: If there is none of this number.
             TokenizerError: If the tokenizer is not found, or is another one.
         """
-        return _decode(self.path, self[operator.index(index)], tokenizer)
+        tokens = np.asarray(self[operator.index(index)])
+        return decode_tokens(tokens, prefix=self._prefix, tokenizer=tokenizer)
 
     def _repr_html_(self) -> str:
         facts = {
             "path": self.path,
-            "blocks": len(self),
-            "block size": self.block_size,
-            "tokens": self.header.num_tokens,
+            **self._facts(),
             "file": describe_files((self.path,)),
             "version": self.header.version.name,
-            "tokenizer": describe_tokenizer(_prefix(self.path)),
+            "tokenizer": describe_tokenizer(self._prefix),
         }
         return html_table(type(self).__name__, facts)
+
+    @property
+    def _prefix(self) -> str:
+        """The path without its suffix, which its manifest's path begins with."""
+        return self.path.removesuffix(".pbin")
+
+    @abstractmethod
+    def _facts(self) -> dict[str, object]:
+        """Return what a notebook shows of the parts."""
+
+    @abstractmethod
+    def _bounds(self, number: int) -> tuple[int, int]:
+        """Return the first token of a part and the one after its last."""
+
+    def _part(self, number: int) -> NDArray[Any]:
+        begin, end = self._bounds(number)
+        tokens = self._tokens[begin:end].astype(self._memory_type)
+        return tokens if self._make_tensor is None else self._make_tensor(tokens)
+
+
+class _Blocks(_Parts):
+    """Blocks of `block_size` tokens that begin at given tokens."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], block_size: int, *, version: PbinVersion | None, torch: bool
+    ) -> None:
+        if block_size < 2:
+            msg = f"expected a block_size of at least 2, an input and a target, got {block_size}"
+            raise ValueError(msg)
+        super().__init__(path, version=version, torch=torch)
+        self.block_size = block_size
+        if self.header.num_tokens < block_size:
+            msg = (
+                f"{self.path}: expected a block_size of at most its {self.header.num_tokens} tokens, got {block_size}; "
+                f"choose a smaller one"
+            )
+            raise ValueError(msg)
+
+    def _facts(self) -> dict[str, object]:
+        return {"blocks": len(self), "block size": self.block_size, "tokens": self.header.num_tokens}
 
     @abstractmethod
     def _begin(self, number: int) -> int:
         """Return the token at which a block begins."""
 
-    def _block(self, number: int) -> NDArray[Any]:
+    def _bounds(self, number: int) -> tuple[int, int]:
         begin = self._begin(number)
-        tokens = self._tokens[begin : begin + self.block_size].astype(self._memory_type)
-        return tokens if self._make_tensor is None else self._make_tensor(tokens)
+        return begin, begin + self.block_size
 
 
 class PackedMemMapDatasetContinuous(_Blocks):
@@ -212,7 +244,7 @@ class PackedMemMapDatasetMegatron(_Blocks):
         return f"PackedMemMapDatasetMegatron({self.path!r}: {len(self):,} blocks of {self.block_size:,} tokens)"
 
 
-class PbinDocuments:
+class PbinDocuments(_Parts):
     """The documents of a `.pbin` as arrays: `ds[i]`, `ds[a:b]`. It is pickled as its path and mapped again.
 
     Args:
@@ -225,14 +257,12 @@ class PbinDocuments:
         MissingPackageError: If `torch` is set and torch is not installed.
     """
 
+    _part_name = "document"
+
     def __init__(
         self, path: str | os.PathLike[str], *, version: PbinVersion | None = None, torch: bool = False
     ) -> None:
-        self._make_tensor = tensor_maker(torch)
-        self.path = os.fspath(path)
-        self.header: PbinHeader = read_pbin_header(self.path, version=version)
-        self._tokens = open_tokens(self.path, self.header)
-        self._memory_type = MEMORY_TYPES[self.header.token_bytes]
+        super().__init__(path, version=version, torch=torch)
         lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(self.path, self.header)]
         self._ends = np.cumsum(np.concatenate(lengths))
 
@@ -255,50 +285,6 @@ class PbinDocuments:
         """Index in `tokens` after each document's last one, shape [documents]."""
         return self._ends
 
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> NDArray[Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        """Return the tokens of a document, shape [tokens], or for a slice a list of such arrays.
-
-        Raises:
-            IndexError: If there is no such document.
-        """
-        if isinstance(index, slice):
-            return [self._document(number) for number in range(*index.indices(len(self)))]
-        return self._document(_checked(index, len(self), what="document"))
-
-    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
-        """Return many documents, each as `ds[i]`; torch's DataLoader calls this."""
-        return [self[index] for index in indices]
-
-    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
-        """Return the text of a document, with special tokens.
-
-        Args:
-            index: Number of the document.
-            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
-                data names, which is checked by its hash.
-
-        Raises:
-            IndexError: If there is no such document.
-            TokenizerError: If the tokenizer is not found, or is another one.
-        """
-        return _decode(self.path, self[operator.index(index)], tokenizer)
-
-    def _repr_html_(self) -> str:
-        facts = {
-            "path": self.path,
-            "documents": len(self),
-            "tokens": self.num_tokens,
-            "bytes per token": self.header.token_bytes,
-            "file": describe_files((self.path,)),
-            "version": self.header.version.name,
-            "tokenizer": describe_tokenizer(_prefix(self.path)),
-        }
-        return html_table("PbinDocuments", facts)
-
     def __reduce__(self) -> tuple[Any, ...]:
         return _open_documents, (self.path, self.header.version, self._make_tensor is not None)
 
@@ -308,10 +294,11 @@ class PbinDocuments:
             f"{self.header.token_bytes} bytes, version {self.header.version.name})"
         )
 
-    def _document(self, number: int) -> NDArray[Any]:
-        begin = int(self._ends[number - 1]) if number else 0
-        tokens = self._tokens[begin : int(self._ends[number])].astype(self._memory_type)
-        return tokens if self._make_tensor is None else self._make_tensor(tokens)
+    def _facts(self) -> dict[str, object]:
+        return {"documents": len(self), "tokens": self.num_tokens, "bytes per token": self.header.token_bytes}
+
+    def _bounds(self, number: int) -> tuple[int, int]:
+        return int(self._ends[number - 1]) if number else 0, int(self._ends[number])
 
 
 def plan_document_blocks(document_lengths: NDArray[np.int64], block_size: int) -> NDArray[np.int64]:
@@ -352,23 +339,6 @@ def _follow(following: NDArray[np.int64]) -> NDArray[np.int64]:
         mark[document] = True
         document = step[document]
     return np.flatnonzero(visited)
-
-
-def _checked(index: SupportsIndex, length: int, *, what: str = "block") -> int:
-    number = operator.index(index)
-    if not -length <= number < length:
-        msg = f"expected a {what} from 0 to {length - 1}, got {number}"
-        raise IndexError(msg)
-    return number % length
-
-
-def _prefix(path: str) -> str:
-    """Return the path of a `.pbin` without its suffix, which its manifest's path begins with."""
-    return path.removesuffix(".pbin")
-
-
-def _decode(path: str, tokens: Any, tokenizer: TokenizerLike | None) -> str:  # noqa: ANN401 - an array or a tensor
-    return decode_tokens(np.asarray(tokens), prefix=_prefix(path), tokenizer=tokenizer)
 
 
 def _open_continuous(
