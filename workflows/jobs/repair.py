@@ -25,6 +25,7 @@ from dsindex.rescue.outputs import RepairOutputs, RepairReport, require_digest
 from dsindex.storage import digest_file
 from workflows.execution.ordered import ordered_runner
 from workflows.jobs.repair_shards import find_shards, find_work_folder
+from workflows.options.config import LocalPath  # noqa: TC001 - pydantic reads it
 from workflows.stages.start import start_with_nodes
 from workflows.state.manifest import Manifest, read_manifest
 from workflows.verification.source import SourceConfig, lay_out_source, open_recorded_source
@@ -42,7 +43,7 @@ REPORT_SUFFIX = "repair.json"
 class RepairConfig(SourceConfig):
     """Options of `dsindex repair`."""
 
-    output: str
+    output: LocalPath
     """The new prefix, or the new .pbin."""
     way: Way = "auto"
     work_dir: str | None = None
