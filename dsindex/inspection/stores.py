@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dsindex.formats.token_array import Tokens
+
 BLOCK_ITEMS = 1 << 18
 """Entries of an index held in memory at once."""
 
@@ -24,8 +26,8 @@ class TokenStore(Protocol):
     """Tokens in file order, and where documents begin."""
 
     @property
-    def tokens(self) -> NDArray[Any]:
-        """All tokens, mapped, shape [tokens]."""
+    def tokens(self) -> Tokens:
+        """All tokens, to be sliced, shape [tokens]."""
         ...
 
     @property

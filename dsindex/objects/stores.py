@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError
+from dsindex.objects.relay import get_by_relay, list_by_relay
 from dsindex.objects.requests import EmptyRangeError, changed_object, count_requests, insist
 from dsindex.objects.urls import OWN_VERSION, ObjectIdentity, ObjectUrl
 
@@ -50,7 +51,7 @@ def look_at_object(url: ObjectUrl) -> tuple[ObjectUrl, bytes]:
             _remember(key, head)
         return url, head
     try:
-        content, meta = _get(url, 0, HEAD_BYTES)
+        content, meta = get_range(url, 0, HEAD_BYTES)
     except EmptyRangeError:
         return url.identified(ObjectIdentity(size_bytes=0, version="empty")), b""
     identity = _identity(url, meta)
@@ -69,7 +70,7 @@ def read_range(url: ObjectUrl, begin: int, end: int, *, is_given_up: Callable[[]
     if identity is None:
         msg = f"expected an object that was looked at, got {url}"
         raise ValueError(msg)
-    content, meta = _get(url, begin, end, if_match=identity.version, is_given_up=is_given_up)
+    content, meta = get_range(url, begin, end, if_match=identity.version, is_given_up=is_given_up)
     is_same = int(meta["size"]) == identity.size_bytes
     if identity.version != OWN_VERSION:
         is_same = _identity(url, meta) == identity
@@ -88,6 +89,21 @@ def list_folder(url: ObjectUrl, *, recursive: bool = True) -> list[ObjectUrl]:
     Raises:
         InputError: If it cannot be listed.
     """
+    objects = [
+        url.with_key(entry["path"], identity=_identity(url.with_key(entry["path"]), entry))
+        for entry in list_entries(url, recursive=recursive)
+    ]
+    return sorted(objects, key=os.fsencode)
+
+
+def list_entries(url: ObjectUrl, *, recursive: bool) -> list[Any]:
+    """Return what a store says of each object below a folder: `path`, `size`, `e_tag` and `last_modified`.
+
+    Raises:
+        InputError: If it cannot be listed.
+    """
+    if _is_forked():
+        return list_by_relay(url, recursive=recursive)
     import obstore
 
     store = _bucket_store(url.scheme, url.bucket, url.access)
@@ -101,11 +117,7 @@ def list_folder(url: ObjectUrl, *, recursive: bool = True) -> list[ObjectUrl]:
         count_requests(lists=max(1, len(pages)))
         return [entry for page in pages for entry in page]
 
-    objects = [
-        url.with_key(entry["path"], identity=_identity(url.with_key(entry["path"]), entry))
-        for entry in insist(url, request)
-    ]
-    return sorted(objects, key=os.fsencode)
+    return insist(url, request)
 
 
 def _remember(key: tuple[str, ObjectIdentity], head: bytes) -> None:
@@ -114,7 +126,7 @@ def _remember(key: tuple[str, ObjectIdentity], head: bytes) -> None:
         _heads.popitem(last=False)
 
 
-def _get(
+def get_range(
     url: ObjectUrl,
     begin: int,
     end: int,
@@ -122,6 +134,20 @@ def _get(
     if_match: str | None = None,
     is_given_up: Callable[[], bool] = lambda: False,
 ) -> tuple[Any, Any]:
+    """Return the bytes [begin, end) of an object as a buffer, and what its store says of it.
+
+    Args:
+        url: The object.
+        begin: First byte, which must exist.
+        end: One past the last byte; may lie behind the object's end.
+        if_match: The version that is expected; None for any.
+        is_given_up: Tells whether nobody waits for the answer any more.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
+    if _is_forked():
+        return get_by_relay(url, begin, end, if_match)
     import_obstore(url)
     import obstore
 
@@ -198,6 +224,16 @@ def _web_store(base: str, query: str) -> Any:  # noqa: ANN401 - obstore's store
         client_options={**_CLIENT, "allow_http": base.startswith("http:")},
         retry_config=_NO_RETRIES,
     )
+
+
+_first_process: list[int] = []
+"""The process in which requests were made first; its forked children have its memory, but not its threads."""
+
+
+def _is_forked() -> bool:
+    if not _first_process:
+        _first_process.append(os.getpid())
+    return _first_process[0] != os.getpid()
 
 
 def _bucket_store(scheme: str, bucket: str, access: Access) -> Any:  # noqa: ANN401 - obstore's store

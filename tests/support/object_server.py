@@ -55,9 +55,10 @@ ANSWERS: dict[str, Callable[[Exchange], None]] = {
 }
 
 
-class _Handler(Exchange):
+class Handler(Exchange):
+    """Answers from what is kept."""
+
     server: _Server  # type: ignore[assignment]
-    operation = ""
 
     def setup(self) -> None:
         super().setup()
@@ -87,10 +88,13 @@ class _Handler(Exchange):
         if self.fault_is("reset") and self.operation != "GetObject" and not self.unread_bytes:
             return self.break_off()
         self.check_access()
+        return self.answer_operation()
+
+    def answer_operation(self) -> None:
         answer = ANSWERS.get(self.operation)
         if answer is None:
             raise Refusal(501, "NotImplemented")
-        return answer(self)
+        answer(self)
 
     def check_access(self) -> None:
         """Compare signature, region and bucket with what is there.
@@ -110,20 +114,15 @@ class _Handler(Exchange):
         if self.operation != "CreateBucket" and not store.has_bucket(bucket):
             raise Refusal(404, "NoSuchBucket", BucketName=bucket)
 
-    def done(self) -> None:
-        self.tell("done")
-
-    def tell(self, moment: str) -> None:
-        if self.store.watch is not None:
-            self.store.watch(moment, self.operation, self.path)
-
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, store: ObjectServer, *, host: str = "127.0.0.1", port: int = 0) -> None:
-        super().__init__((host, port), _Handler)
+    def __init__(
+        self, store: ObjectServer, *, host: str = "127.0.0.1", port: int = 0, handler: type[Handler] = Handler
+    ) -> None:
+        super().__init__((host, port), handler)
         self.store = store
         store.url = f"http://{host}:{self.server_address[1]}"
 
@@ -134,10 +133,10 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving_objects(**content: object) -> Iterator[ObjectServer]:
-    """Serve objects from a thread while the block runs; the arguments are those of ObjectServer."""
+def serving_objects(*, handler: type[Handler] = Handler, **content: object) -> Iterator[ObjectServer]:
+    """Serve objects from a thread while the block runs; the other arguments are those of ObjectServer."""
     store = ObjectServer(**content)  # type: ignore[arg-type]
-    with _Server(store) as server:
+    with _Server(store, handler=handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:

@@ -38,6 +38,8 @@ class Exchange(BaseHTTPRequestHandler):
     fault: Fault | None = None
     unread_bytes = 0
     """Content of the request that has not been read."""
+    operation = ""
+    """S3's name of what is wanted."""
     is_awaited = False
     """The client sends its content after `100 Continue` only."""
 
@@ -71,6 +73,12 @@ class Exchange(BaseHTTPRequestHandler):
 
     def done(self) -> None:
         """Tell that the request was carried out."""
+        self.tell("done")
+
+    def tell(self, moment: str) -> None:
+        """Tell who watches how far the request is."""
+        if self.store.watch is not None:
+            self.store.watch(moment, self.operation, self.path)
 
     def fault_is(self, *kinds: str) -> bool:
         return self.fault is not None and self.fault.kind in kinds
@@ -116,6 +124,7 @@ class Exchange(BaseHTTPRequestHandler):
 
     def blocks(self, target: memoryview | None = None) -> Iterator[memoryview]:
         """Read the request's content into a target, or into one block again and again."""
+        self.tell("reading")
         if self.is_awaited:
             self.send_response_only(100)
             self.end_headers()

@@ -120,10 +120,9 @@ def choose_parts(
             known = piece.checksums.get(f"x-amz-checksum-{name.removeprefix('Checksum').lower()}", value)
             if name.startswith("Checksum") and known != value:
                 raise Refusal(400, "InvalidPart", PartNumber=str(number))
-        chosen.append(piece)
-    for number, piece in zip(numbers[:-1], chosen[:-1], strict=True):
-        if piece.size < min_bytes:
-            raise Refusal(400, "EntityTooSmall", PartNumber=str(number), ProposedSize=str(piece.size))
-        if equal and (piece.size != chosen[0].size or chosen[-1].size > piece.size):
+        if chosen and chosen[-1].size < min_bytes:
+            raise Refusal(400, "EntityTooSmall", ProposedSize=str(chosen[-1].size))
+        if chosen and equal and (chosen[-1].size != chosen[0].size or piece.size > chosen[0].size):
             raise Refusal(400, "InvalidPart", PartNumber=str(number))
+        chosen.append(piece)
     return chosen

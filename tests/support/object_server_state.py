@@ -56,7 +56,7 @@ class ObjectServer:
     received_bytes: int = 0
     sent_bytes: int = 0
     watch: Callable[[str, str, str], None] | None = None
-    """Called with `arrived` or `done`, the operation and the target; `done` is before the answer."""
+    """Called with the moment (`arrived`, `reading` the content, `done` but not answered), operation and target."""
     without_etag: bool = False
     without_ranges: bool = False
     remembers_completed: bool = False
@@ -202,8 +202,8 @@ class ObjectServer:
             if self.remembers_completed and self.completed.get(upload_id, ("", ""))[0] == name:
                 return self.completed[upload_id][1]
             upload = self.find_upload(name, upload_id)
-            chosen = choose_parts(upload, wanted, min_bytes=self.min_part_bytes, equal=self.equal_parts)
             self._check(name, conditions)
+            chosen = choose_parts(upload, wanted, min_bytes=self.min_part_bytes, equal=self.equal_parts)
             digests = self.new_digest()
             for piece in chosen:
                 digests.update(bytes.fromhex(piece.digest))

@@ -11,6 +11,7 @@ from dsindex.amounts import count
 from dsindex.conversion import convert_to_indexed, convert_to_pbin, convert_version
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
+from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, output_here, requests_so_far
 from workflows.execution.dispatch import RetryPolicy
 from workflows.execution.ordered import ordered_runner
 from workflows.options.config import ExecutorConfig
@@ -37,8 +38,10 @@ EXAMPLES = ("dsindex convert out/docs_text_document out/docs.pbin",)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex convert`."""
-    parser.add_argument("source", metavar="SRC", help="PREFIX or FILE.pbin")
-    parser.add_argument("destination", metavar="DST", help="FILE.pbin or PREFIX; it must not exist")
+    parser.add_argument(
+        "source", metavar="SRC", type=dataset_path, help="PREFIX or FILE.pbin, here or in an object store"
+    )
+    parser.add_argument("destination", metavar="DST", type=output_here, help="FILE.pbin or PREFIX; it must not exist")
     parser.add_argument(
         "--pbin-era",
         choices=list(PBIN_VERSIONS),
@@ -50,14 +53,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["uint8", "uint16", "int32"],
         help="token type of the MMIDIDX dataset to write (default: by the tokens' size)",
     )
+    add_store_arguments(parser)
     add_executor_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Convert one dataset and print what was written."""
+    enter_stores(options)
     config = read_config(options, ExecutorConfig, beside=OWN_FLAGS)
     own = {name: getattr(options, name) for name in OWN_FLAGS}
-    write_lines(describe_conversion(convert_dataset(config, **own)))
+    write_lines(describe_conversion(convert_dataset(config, **own)) + requests_so_far())
     return 0
 
 

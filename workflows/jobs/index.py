@@ -30,6 +30,8 @@ from dsindex.indices.task import (
     build_index_cache,
     count_parts,
 )
+from dsindex.objects.urls import absolute
+from dsindex.readable import is_stored
 from dsindex.storage import free_bytes
 from workflows.execution.calls import Call
 from workflows.execution.cpus import available_cpus
@@ -114,7 +116,7 @@ def _masked(prefixes: Iterable[str]) -> Iterator[str]:
     """Yield a note for each dataset whose loss mask a pre-training job would not read."""
     for prefix in prefixes:
         stem = prefix.removesuffix(TEXT_SUFFIX)
-        if stem != prefix and os.path.isfile(f"{stem}{MASK_SUFFIX}.idx"):
+        if stem != prefix and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
             yield (
                 f"{prefix} is instruction data: a job that reads it as --data-path learns all its tokens, as it does "
                 f"not read {os.path.basename(stem)}{MASK_SUFFIX}; for the mask, see the exports of `dsindex instruct`"
@@ -141,7 +143,7 @@ def count_all(config: IndexConfig, settings: CacheSettings, executor: Executor) 
             wanted.setdefault(prefix, [None] * len(SPLIT_NAMES))[split] = part
     bigscience_split = settings.split if config.layout == "bigscience" else None
     tasks = [
-        PartTask(prefix=os.path.abspath(prefix), parts=tuple(parts), bigscience_split=bigscience_split)
+        PartTask(prefix=absolute(prefix), parts=tuple(parts), bigscience_split=bigscience_split)
         for prefix, parts in wanted.items()
     ]
     return dict(zip(wanted, _run(executor, count_parts, tasks), strict=True))

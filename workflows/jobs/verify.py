@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field
 from dsindex.checks.caches import find_caches, verify_cache
 from dsindex.checks.foreign import describe_empty_texts, find_last_key
 from dsindex.checks.structure import DOCUMENTS_PER_PIECE, DocumentPiece, IndexCounts, verify_ends, verify_index
+from dsindex.readable import is_stored, stored_size
 from workflows.execution.calls import Call
 from workflows.stages.start import start_with_nodes
 from workflows.state.manifest import manifest_path
@@ -128,10 +129,10 @@ def _check_tokens(recorded: Recorded, counts: IndexCounts | None) -> Check:
     path = f"{recorded.prefix}.bin"
     content = recorded.content
     dtype = counts.token_dtype if counts is not None else content.token_dtype if content else None
-    if dtype is None or not os.path.isfile(path):
+    if dtype is None or not is_stored(path):
         return Check()
     return check_tokens(
-        recorded, suffix="bin", dtype=dtype, tokens=(0, os.path.getsize(path)), judge_num_eod=partial(_judge_eod, path)
+        recorded, suffix="bin", dtype=dtype, tokens=(0, stored_size(path)), judge_num_eod=partial(_judge_eod, path)
     )
 
 

@@ -90,7 +90,7 @@ class WorkConfig(ExecutorConfig):
         if not cls.writes_objects:
             return refuse_url(path)
         try:
-            return parse_output_url(path, _access_of(info))
+            return parse_output_url(path, access_of(info))
         except InputError as error:
             raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None
 
@@ -108,7 +108,17 @@ def work_folder_path(config: WorkConfig) -> str:
     return absolute(config.work_dir or lengthened(config.output_prefix, ".build"))
 
 
-def _access_of(info: ValidationInfo) -> Access:
+def validated_access(endpoint_url: str | None, region: str | None) -> Access:
+    """Return how stores are reached, from flags.
+
+    Raises:
+        ValueError: If the address of the server is none.
+    """
+    return Access(endpoint_url=None if endpoint_url is None else check_endpoint(endpoint_url), region=region)
+
+
+def access_of(info: ValidationInfo) -> Access:
+    """Return how stores are reached, from options that were validated already."""
     return Access(endpoint_url=info.data.get("endpoint_url"), region=info.data.get("region"))
 
 
@@ -146,7 +156,7 @@ class RecordsConfig(WorkConfig):
         if (*given, *lists).count("-") > 1:
             msg = "expected standard input (-) once, since it can be read only once; leave one out"
             raise ValueError(msg)
-        access = _access_of(info)
+        access = access_of(info)
         try:
             return tuple(parse_url(path, access) if is_url(path) else path for path in given)
         except InputError as error:

@@ -112,15 +112,15 @@ class _Assembly:
     def _stored_bytes(self, suffix: str) -> int | None:
         """Return the size of a file under its partial or its final name; None if it is under neither."""
         if self._target.is_remote:
-            upload = current_upload(self._target.final(suffix), self._ledger)
+            upload = current_upload(self._target.final(suffix), self._target.partial(suffix), self._ledger)
             return None if upload is None else stored_bytes(upload)
         size_bytes = _size(self._target.partial(suffix))
         return _size(self._target.final(suffix)) if size_bytes is None else size_bytes
 
     def _place(self, suffix: str) -> str | Upload:
         """Return where a file is written that is written as a whole."""
-        final = self._target.final(suffix)
-        return live_upload(final, self._ledger) if isinstance(final, ObjectUrl) else self._target.partial(suffix)
+        final, partial = self._target.final(suffix), self._target.partial(suffix)
+        return live_upload(final, partial, self._ledger) if isinstance(final, ObjectUrl) else partial
 
     def calls(self) -> Iterator[tuple[MergeRange | str, Call]]:
         """Yield the calls that are still to be made, by range or suffix."""

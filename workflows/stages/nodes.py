@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import dsindex
 from dsindex.errors import DsindexError, InputError, OutputError
-from dsindex.objects.urls import ObjectUrl, is_url, parse_url
-from dsindex.objects.writing import find_object
+from dsindex.objects.urls import ObjectUrl, is_url, joined, parse_url
+from dsindex.objects.writing import find_object, put_object
 from dsindex.readable import open_readable
 from dsindex.storage import free_bytes, output_error, remove_if_present
 from dsindex.text.forms import TextPart
@@ -315,7 +315,7 @@ def _judge(node: str, answer: NodeAnswer, own: dict[str, str]) -> NodeReport:
 
 @contextlib.contextmanager
 def _marked(folders: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Keep an empty file in each folder, or in its nearest existing parent, while the block runs.
+    """Keep an empty file in each folder, or in its nearest existing parent, or an empty object, while the block runs.
 
     Raises:
         OutputError: If a folder cannot be written.
@@ -323,9 +323,12 @@ def _marked(folders: Sequence[str]) -> Iterator[tuple[str, ...]]:
     with contextlib.ExitStack() as stack:
         markers = []
         for folder in dict.fromkeys(map(nearest_folder, folders)):
-            marker = os.path.join(folder, f".dsindex-check.{uuid.uuid4().hex}")
+            marker = joined(folder, f".dsindex-check.{uuid.uuid4().hex}")
             try:
-                open(marker, "xb").close()
+                if isinstance(marker, ObjectUrl):
+                    put_object(marker, b"")
+                else:
+                    open(marker, "xb").close()
             except OSError as error:
                 raise output_error(folder, error) from error
             stack.callback(remove_if_present, marker)
@@ -334,7 +337,9 @@ def _marked(folders: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def nearest_folder(path: str) -> str:
-    """Return a folder, or its nearest existing parent."""
+    """Return a folder, or its nearest existing parent; an address as it is."""
+    if isinstance(path, ObjectUrl):
+        return path
     path = os.path.abspath(path)
     while not os.path.isdir(path):
         path = os.path.dirname(path)

@@ -102,13 +102,20 @@ def remove_finished_object_folder(url: ObjectUrl, plan: Plan) -> None:
                 pass  # a dead owner's lock is taken over and removed
         return
     if may_be_removed(read_history(ledger_path(url)), plan):
-        discard_object_folder(url, folder_id)
+        with contextlib.suppress(PlanError):
+            discard_object_folder(url)
 
 
-def discard_object_folder(url: ObjectUrl, folder_id: str) -> None:
-    """Remove a work folder with all that its runs wrote, unless a driver works there."""
-    with contextlib.suppress(PlanError), hold_object_lock(url.lengthened(f"/{LOCK_FILE}"), what=f"the folder {url}"):
-        if read_folder_id(url) == folder_id:
+def discard_object_folder(url: ObjectUrl) -> None:
+    """Remove a work folder with all that its job's runs wrote and began, except finished outputs.
+
+    Raises:
+        PlanError: If a driver that may be alive works there.
+        OutputError: If the store refuses.
+    """
+    with hold_object_lock(url.lengthened(f"/{LOCK_FILE}"), what=f"the work folder {url}"):
+        folder_id = read_folder_id(url)
+        if folder_id is not None:
             _look_at(url, folder_id).start_over()
             _remove_if_unused(url)
 

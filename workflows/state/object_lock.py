@@ -59,7 +59,7 @@ def is_object_lock(url: ObjectUrl) -> bool:
     return found is not None and parse_owner(found[0]) is not None
 
 
-def refuse_live_owner(url: ObjectUrl, *, what: str) -> None:
+def refuse_live_object_owner(url: ObjectUrl, *, what: str) -> None:
     """Refuse if a driver that may be alive holds a lock.
 
     Raises:
