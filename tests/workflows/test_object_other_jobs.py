@@ -36,7 +36,10 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ObjectSer
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    code = main(list(words))
+    try:
+        code = main(list(words))
+    except SystemExit as ended:
+        code = int(ended.code or 0)
     captured = capsys.readouterr()
     return code, captured.out + captured.err
 
