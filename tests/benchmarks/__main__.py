@@ -29,6 +29,7 @@ from tests.benchmarks.builds import (
     measure_start,
     measure_warm_ray,
 )
+from tests.benchmarks.caches import measure_caches
 from tests.benchmarks.containers import measure_containers
 from tests.benchmarks.instruct import measure_instruct
 from tests.benchmarks.merges import measure_many_documents, measure_many_shards, measure_merge
@@ -77,6 +78,7 @@ GROUPS: dict[str, tuple[Callable[[Setting], Measured], ...]] = {
     "packing": (measure_packing,),
     "instruct": (measure_instruct,),
     "indices": (lambda setting: measure_against_megatron_core(setting, "indices"),),
+    "caches": (measure_caches,),
     "reading": (lambda setting: measure_against_megatron_core(setting, "reading"),),
     "scale": (measure_planning, measure_cluster, measure_many_shards, measure_many_documents),
 }

@@ -254,3 +254,10 @@ def test_caches_of_nemo_automodel_have_the_tokenizers_name(folder: Path) -> None
     assert any("tokenizer is 'openai-community/gpt2'" in text for f in changed.findings for text in f.sentences)
     with pytest.raises(InputError, match="needs --tokenizer-model, the tokenizer's name_or_path"):
         index(**job, job_tokenizer={"tokenizer_type": "x"})
+
+
+def test_single_weighted_dataset_is_no_blend_for_nemo_automodel(folder: Path) -> None:
+    job = options(data_path=["0.5", "web"], split="9,1", num_samples="9,none", epochs=None, tokenizer_identifiers=None)
+    index(**job, megatron_release="nemo-automodel", job_tokenizer={"tokenizer_model": "openai-community/gpt2"})
+    found = {(each["class"], each["num_samples"]) for each in described(folder / "cache")}
+    assert found == {("GPTDataset", 9), ("GPTDataset", None)}
