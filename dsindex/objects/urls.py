@@ -202,6 +202,21 @@ def lengthened(path: str, ending: str) -> str:
     return path.lengthened(ending) if isinstance(path, ObjectUrl) else path + ending
 
 
+ONLY_INPUTS = "expected a path, got an address: only inputs are read from object stores; copy it to this machine"
+ONLY_PATHS = "expected a path, got an address: only build and merge write to object stores; copy finished files"
+
+
+def refuse_url(path: str) -> str:
+    """Return the path of an output that is written to this machine.
+
+    Raises:
+        ValueError: If it is an address, which would become a folder `s3:`.
+    """
+    if is_url(path):
+        raise ValueError(ONLY_PATHS)
+    return path
+
+
 OWN_VERSION = "own"
 """The version of objects whose names are used once, so that nothing replaces them."""
 

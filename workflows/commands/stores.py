@@ -7,8 +7,8 @@ import os
 
 from dsindex.errors import InputError
 from dsindex.objects.requests import all_requests
-from dsindex.objects.urls import check_endpoint, is_url, parse_url
-from workflows.commands.build import describe_requests
+from dsindex.objects.urls import check_endpoint, is_url, parse_url, refuse_url
+from workflows.commands.object_requests import describe_requests
 from workflows.commands.options import UsageError, add_store_options
 
 _VARIABLES = {"endpoint_url": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"), "region": ("AWS_REGION",)}
@@ -79,10 +79,10 @@ def output_here(text: str) -> str:
     Raises:
         ArgumentTypeError: If it is an address.
     """
-    if is_url(text):
-        msg = "expected a path, got an address: only build and merge write to object stores; copy finished files"
-        raise argparse.ArgumentTypeError(msg)
-    return text
+    try:
+        return refuse_url(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def requests_so_far() -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError, FormatError
+from dsindex.objects.requests import MissingObjectError
 from dsindex.readable import input_status, is_there
 from dsindex.shards.inputs import fingerprint_input
 from dsindex.shards.provenance import read_source
@@ -36,7 +37,7 @@ class DocumentSource:
     offset: int
     """Byte offset of the line in the input's text; in a table, its row group."""
     problem: str | None = None
-    """What became of the input since: missing or changed."""
+    """What became of the input since: missing, changed, or out of reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +224,8 @@ def _problem_of(manifest: Manifest, number: int) -> str | None:
             return f"changed: it had {recorded.size_bytes:,} bytes and has {status.size_bytes:,}"
         if recorded.fingerprint is not None and fingerprint_input(path) != recorded.fingerprint:
             return "changed: it has the same size and other content"
-    except (OSError, DsindexError):
+    except (FileNotFoundError, NotADirectoryError, MissingObjectError):
         return "not there any more"
+    except (OSError, DsindexError):
+        return "out of reach now"
     return None

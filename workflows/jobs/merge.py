@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.errors import FormatError, InputError, OutputError
@@ -14,6 +15,7 @@ from dsindex.objects.urls import absolute, is_url, lengthened, parse_url, shorte
 from dsindex.readable import input_status
 from dsindex.storage import free_bytes
 from workflows.jobs.frame import Job, Made, run_job
+from workflows.stages.shared_files import require_seen
 from workflows.state.identity import Plan
 from workflows.state.inputs import InputFile
 from workflows.state.manifest import Content, RecordedInput, RecordedOptions, RecordedTokenizer, read_manifest
@@ -73,6 +75,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeReport:
         outputs=(Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES),),
         may_grow=False,
         examine=lambda: _check_room(prefix, parts),
+        check_nodes=partial(require_seen, files=[str(file.path) for file in inputs if not is_url(file.path)]),
         make=make,
         describe=describe,
         tokenizer_path=tokenizer_path,

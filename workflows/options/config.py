@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import os
 import re
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from dsindex.errors import InputError
-from dsindex.objects.urls import Access, absolute, check_endpoint, is_url, lengthened, parse_output_url, parse_url
+from dsindex.objects.urls import (
+    Access,
+    absolute,
+    check_endpoint,
+    is_url,
+    lengthened,
+    parse_output_url,
+    parse_url,
+    refuse_url,
+)
 from dsindex.option_problems import describe_problem
 from dsindex.text.tokenizer_file import TokenizerOptions
 from workflows.options.sizes import Size  # noqa: TC001 - pydantic reads it
+
+LocalPath = Annotated[str, AfterValidator(refuse_url)]
+"""The path of an output that only this machine writes."""
 
 
 class Options(BaseModel):
@@ -76,8 +88,7 @@ class WorkConfig(ExecutorConfig):
         if path is None or not is_url(path):
             return path
         if not cls.writes_objects:
-            msg = "expected a path, got an address: only build and merge write to object stores; copy finished files"
-            raise ValueError(msg)
+            return refuse_url(path)
         try:
             return parse_output_url(path, access_of(info))
         except InputError as error:

@@ -108,7 +108,7 @@ def check_nodes(
         thorough: Whether to check every input and run the tokenizer; otherwise QUICK_INPUTS inputs are checked.
         selection: The records to keep and the values to read, if they are more than keys.
     """
-    with _marked(folders) as markers:
+    with marked(folders) as markers:
         return _ask_nodes(executor, source, markers, keys=keys, thorough=thorough, selection=selection)
 
 
@@ -188,7 +188,7 @@ def require_sound_here(inputs: Sequence[InputFile], markers: Sequence[str], driv
     Raises:
         InputError: If the node would fail, with the first fault.
     """
-    faults = [*_compare_versions(versions(), driver), *_look_at_inputs(inputs)[1], *_look_at_folders(markers)]
+    faults = [*_compare_versions(versions(), driver), *_look_at_inputs(inputs)[1], *look_at_folders(markers)]
     if faults:
         raise InputError(faults[0])
 
@@ -196,7 +196,7 @@ def require_sound_here(inputs: Sequence[InputFile], markers: Sequence[str], driv
 def probe_node(probe: Probe) -> NodeFacts:
     """Check this node."""
     readable, faults = _look_at_inputs(probe.inputs)
-    faults += _look_at_folders(probe.markers)
+    faults += look_at_folders(probe.markers)
     folders = [os.path.dirname(marker) for marker in probe.markers if not is_url(marker)]
     free = [free_bytes(folder) if os.path.isdir(folder) else None for folder in folders]
     tokenizer = "not asked"
@@ -252,7 +252,8 @@ def _look_at_inputs(inputs: Sequence[InputFile]) -> tuple[int, list[str]]:
     return len(inputs) - len(faults), faults
 
 
-def _look_at_folders(markers: Sequence[str]) -> list[str]:
+def look_at_folders(markers: Sequence[str]) -> list[str]:
+    """Return sentences about folders in which this node does not see the driver's marker, or must not write."""
     faults = []
     for marker in markers:
         if is_url(marker):
@@ -314,7 +315,7 @@ def _judge(node: str, answer: NodeAnswer, own: dict[str, str]) -> NodeReport:
 
 
 @contextlib.contextmanager
-def _marked(folders: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def marked(folders: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Keep an empty file in each folder, or in its nearest existing parent, or an empty object, while the block runs.
 
     Raises:

@@ -148,11 +148,11 @@ def test_same_bytes_after_publishing_was_cut_off(
     config = job(tmp_path / "chat", input=(str(broken),))
     publish, calls = job_frame.publish, []
 
-    def fail_third(dataset: Any, manifest: bytes) -> None:
+    def fail_third(dataset: Any, *others: Any) -> None:
         calls.append(dataset.target.prefix)
         if len(calls) == 3:
             raise InputError("the storage went away")
-        publish(dataset, manifest)
+        publish(dataset, *others)
 
     monkeypatch.setattr(job_frame, "publish", fail_third)
     with pytest.raises(InputError, match="the storage went away"):

@@ -25,7 +25,9 @@ RAYS_OWN_CALL = pytest.mark.filterwarnings("ignore:ssl=None is deprecated:Deprec
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    """A cluster with tokens; afterwards this process can start no instance without, so the shared one comes first."""
+    request.getfixturevalue("ray_instance")
     with local_cluster(1) as running:
         yield running
 
