@@ -56,8 +56,7 @@ class ObjectFolder(WorkFolder):
         shards = list_objects(url.lengthened(f"/{SHARDS_FOLDER}"))
         remove_objects(each.url for each in shards if is_owned_name(os.path.basename(each.url), self.folder_id))
         remove_objects([url.lengthened(f"/{name}") for name in (PROGRESS_OBJECT, PLAN_FILE)])
-        for segment in reversed(segment_urls(url.lengthened(f"/{LEDGER_FOLDER}"))):
-            remove_objects([segment])
+        remove_objects(reversed(segment_urls(url.lengthened(f"/{LEDGER_FOLDER}"))))
 
     def write_plan(self, plan: bytes) -> None:
         """Write plan.json."""
