@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import bisect
-import os
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
+from dsindex.readable import is_stored, stored_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -179,7 +179,7 @@ class PackedStore:
 
 def size_of(paths: Sequence[str]) -> dict[str, int]:
     """Return the sizes of those files that exist, by path."""
-    return {path: os.path.getsize(path) for path in paths if os.path.isfile(path)}
+    return {path: stored_size(path) for path in paths if is_stored(path)}
 
 
 def _require(path: str, number: int, total: int, what: str) -> None:

@@ -25,7 +25,7 @@ import xxhash
 
 from dsindex.errors import InputError
 from dsindex.objects.fetching import fetch_later
-from dsindex.objects.stores import look_at_object, read_range
+from dsindex.objects.stores import HEAD_BYTES, look_at_object, read_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,6 +122,9 @@ def _fetch(url: ObjectUrl, identity: ObjectIdentity, path: str) -> None:
 
 
 def _contents(url: ObjectUrl, identity: ObjectIdentity) -> Iterator[Any]:
+    if identity.size_bytes <= HEAD_BYTES:
+        yield look_at_object(url)[1]
+        return
     begins = iter(range(0, identity.size_bytes, RANGE_BYTES))
     awaited: deque[Future[Any]] = deque()
     is_over = False

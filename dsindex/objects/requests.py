@@ -191,7 +191,7 @@ def insist(
     patience = patience or Patience()
     pause = patience.first_pause
     gate = gate_of(f"{url.scheme}://{url.bucket}")
-    attempt = halvings = 0
+    attempt = unreachable = halvings = 0
     while True:
         attempt += 1
         try:
@@ -203,11 +203,12 @@ def insist(
             failure, may_pass = _describe(url, error)
             if may_pass == "slower":
                 gate.slow_down(halvings)
-            most = patience.unreachable_attempts if may_pass == "unreachable" else patience.attempts
+            unreachable = unreachable + 1 if may_pass == "unreachable" else 0
         else:
             gate.succeed()
             return answer
-        if may_pass == "no" or attempt >= most or is_given_up():
+        is_over = attempt >= patience.attempts or unreachable >= patience.unreachable_attempts
+        if may_pass == "no" or is_over or is_given_up():
             raise failure from None
         count_requests(retries=1)
         time.sleep(pause * random.uniform(0.5, 1.0))

@@ -27,8 +27,6 @@ SHARES = {"web": 0.7, "books": 0.2, "code": 0.1}
 MEAN_TOKENS = 780
 MODEL = "--num-layers 1 --hidden-size 64 --num-attention-heads 1 --max-position-embeddings 8192 --lr 1e-4"
 BATCHES = "--seq-length 4096 --micro-batch-size 1 --global-batch-size 256 --prepare-cache-world-size 8"
-TOKENIZER = "--tokenizer-type NullTokenizer --vocab-size 50000"
-"""Loads nothing, in the peer's favour."""
 
 
 def measure_caches(setting: Setting) -> list[Row]:
@@ -46,8 +44,9 @@ def measure_caches(setting: Setting) -> list[Row]:
         write_sparse_dataset(folder / dataset, max(100, int(documents * share)), seed=seed)
         blend += [str(share), str(folder / dataset)]
     steps = max(1, 2 * tokens // (4096 * 256))
-    job = f"{MODEL} {BATCHES} {TOKENIZER} --split 98,1,1 --train-iters {steps} --eval-interval {steps} --eval-iters 1"
-    words = [*job.split(), "--data-path", *blend, "--data-cache-path", str(setting.folder / "caches")]
+    job = f"{MODEL} {BATCHES} --split 98,1,1 --train-iters {steps} --eval-interval {steps} --eval-iters 1"
+    tokenizer = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", str(setting.tokenizer)]
+    words = [*job.split(), *tokenizer, "--data-path", *blend, "--data-cache-path", str(setting.folder / "caches")]
     release = release_of(setting.megatron)
     contestants = {
         "ours": lambda _: _prepare(setting, words, release),

@@ -185,14 +185,16 @@ class _Instruct:
         """Check the exports' folders and the disk space."""
         self._exports.examine()
         total = self._source.text_bytes
+        # No sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed.
+        estimate = Estimate(tokens=total / 3, documents=total / 500)
         check_room(
-            # No sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed.
-            Estimate(tokens=total / 3, documents=total / 500),
+            estimate,
             itemsize=self._dtype.itemsize + MASK_DTYPE.itemsize,
             num_keys=2,
             output_folder=os.path.dirname(os.path.abspath(self._config.output_prefix)),
             work_dir=self._work_dir,
             unfinished=[path for group in self._token_sources for tokens in group for path in tokens.target.partials],
+            exports=self._exports.room_for(estimate.tokens),
         )
 
     def _make(self, work: Work) -> Made:

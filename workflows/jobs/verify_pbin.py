@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from dsindex.checks.pbin import (
 )
 from dsindex.checks.stored import read_runs
 from dsindex.errors import FormatError
+from dsindex.readable import is_stored
 from workflows.execution.calls import Call
 from workflows.options.pack import PBIN_SUFFIX
 from workflows.stages.shared_files import require_shared
@@ -118,7 +118,7 @@ def _check_content(
         yield check_counts(path, content, counts)
         yield check_record_counts(path, content, counts, keeps_empty=False)
         yield check_quarantine(recorded)
-    if os.path.isfile(path):
+    if is_stored(path):
         yield check_tokens(
             recorded,
             suffix=_SUFFIX,

@@ -7,6 +7,7 @@ consists of the same parts between a header and an index, which are files in the
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.merging import (
@@ -16,6 +17,7 @@ from dsindex.merging import (
     plan_merge,
     write_merged_index,
 )
+from dsindex.objects.requests import note_requests
 from dsindex.objects.uploads import Upload, open_output
 from dsindex.objects.urls import ObjectUrl
 from dsindex.shards.provenance import ShardProvenance, write_provenance
@@ -167,7 +169,8 @@ class _Assembly:
         if isinstance(what, str):
             self._files[what] = value
             return 0
-        self._results[what.number] = value
+        note_requests(value.requests)
+        self._results[what.number] = value = replace(value, requests=None)
         self._ledger.record_range(what, value)
         return what.end - what.begin
 

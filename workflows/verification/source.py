@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from dsindex.checks.source import SourceInput, SourceRange, SourceSettings, lay_out_range
 from dsindex.errors import InputError
 from dsindex.objects.requests import MissingObjectError, StoreError
-from dsindex.readable import input_status, is_there
+from dsindex.readable import input_status, is_stored, is_there
 from dsindex.shards.inputs import fingerprint_input
 from dsindex.text.forms import TextPart
 from dsindex.text.parts import read_part
@@ -116,7 +115,7 @@ def open_recorded_source(
         empty_documents=options.empty_documents or "keep",
         max_record_bytes=options.max_record_size,
         quarantine=options.on_bad_record == "quarantine",
-        provenance=provenance if os.path.isfile(provenance) else None,
+        provenance=provenance if is_stored(provenance) else None,
         sample=options.sample,
         shuffle_seed=options.shuffle_documents,
     )

@@ -21,10 +21,6 @@ CHATML = """\
 {{- 'ASSISTANT: ' }}{% generation %}{{ message.content + '<|endoftext|>' }}{% endgeneration %}
 {%- else %}{{ message.role | upper + ': ' + message.content + '\\n' }}{% endif %}{% endfor %}"""
 
-UNMARKED = """\
-{%- for message in messages %}{{ '<' + message.role + '>' + message.content + '<|endoftext|>' }}{% endfor %}
-{%- if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"""
-
 
 def job(prefix: Path, **options: Any) -> InstructConfig:
     defaults: dict[str, Any] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from dsindex.instruction.config import check_config
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
 from tests.support.killed import run_until_killed
-from tests.workflows.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, UNMARKED, job, published
+from tests.workflows.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
 from workflows.cli import main
 from workflows.demo.conversations import write_demo_conversations
 from workflows.jobs import frame as job_frame
@@ -60,29 +59,6 @@ def test_same_bytes_for_any_shard_size_and_executor(
     run_instruct(job(tmp_path / "chat", input=(str(broken),), **way), SPLIT_IN_PARTS, reporter=quiet)
     assert published(tmp_path) == expected
     assert len(expected) == 3 * (3 * 3 + 2)  # per split three datasets, provenance and quarantine
-
-
-@pytest.mark.slow
-def test_same_bytes_where_replies_are_found_and_left_out(tmp_path: Path, quiet: Reporter) -> None:
-    """A template without marks, records with weights, tools, parts and variables of their own."""
-    lines = []
-    for number, line in enumerate(CONVERSATIONS.read_bytes().splitlines()[:60]):
-        record = json.loads(line)
-        record["conversations"][1]["weight"] = number % 3
-        record["conversations"][0]["value"] = [{"type": "text", "text": record["conversations"][0]["value"]}]
-        record |= {"tools": "[]", "chat_template_kwargs": {"greeting": str(number % 5)}}
-        lines.append(json.dumps(record).encode())
-    source = tmp_path / "in.jsonl"
-    source.write_bytes(b"\n".join(lines))
-    template = "{{ greeting }}" + UNMARKED
-    instruction = check_config({"chat_template": template, "record_format": "sharegpt"}, source="test")
-    for number, way in enumerate(WAYS):
-        config = job(tmp_path / str(number) / "chat", input=(str(source),), seq_length=4096, **way)
-        report = run_instruct(config, instruction, reporter=quiet)
-    # A weight of 2 is refused; a conversation whose only reply has weight 0 has nothing to learn.
-    assert sorted(report.bad_records) == ["bad-field", "nothing-learnt"]
-    assert report.bad_records["bad-field"] == 20
-    assert published(tmp_path / "0") == published(tmp_path / "1") == published(tmp_path / "2")
 
 
 @pytest.mark.slow
