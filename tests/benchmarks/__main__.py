@@ -29,9 +29,11 @@ from tests.benchmarks.builds import (
     measure_start,
     measure_warm_ray,
 )
+from tests.benchmarks.caches import measure_caches
 from tests.benchmarks.containers import measure_containers
 from tests.benchmarks.instruct import measure_instruct
 from tests.benchmarks.merges import measure_many_documents, measure_many_shards, measure_merge
+from tests.benchmarks.objects import measure_objects
 from tests.benchmarks.packing import measure_packing
 from tests.benchmarks.plans import measure_cluster, measure_planning
 from tests.benchmarks.processes import ROOT, RunError, measure
@@ -72,11 +74,13 @@ GROUPS: dict[str, tuple[Callable[[Setting], Measured], ...]] = {
     "encoding": (measure_encoding,),
     "containers": (measure_containers,),
     "ray": (measure_ray, measure_warm_ray),
+    "objects": (measure_objects,),
     "growth": (measure_growth,),
     "merge": (measure_merge,),
     "packing": (measure_packing,),
     "instruct": (measure_instruct,),
     "indices": (lambda setting: measure_against_megatron_core(setting, "indices"),),
+    "caches": (measure_caches,),
     "reading": (lambda setting: measure_against_megatron_core(setting, "reading"),),
     "scale": (measure_planning, measure_cluster, measure_many_shards, measure_many_documents),
 }

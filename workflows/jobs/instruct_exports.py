@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from dsindex.exports.source import WrittenFile
     from dsindex.instruction.config import InstructionConfig
-    from dsindex.shards.tokenize import ShardTask
+    from dsindex.shards.tasks import ShardTask
     from dsindex.storage import StoredFile
     from dsindex.text.forms import TextPart
     from workflows.execution.calls import Executor

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsindex.errors import OutputError
+from dsindex.objects.urls import is_url
 from dsindex.storage import free_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workflows.options.config import BuildConfig
+    from workflows.options.build import BuildConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +64,8 @@ def check_room(
         estimate: The estimated size of the job.
         itemsize: Bytes per token on disk.
         num_keys: Number of keys, each of which makes a dataset.
-        output_folder: Folder of the output; it exists.
-        work_dir: Folder of the shards; it need not exist.
+        output_folder: Folder of the output, which exists; or an address.
+        work_dir: Folder of the shards, which need not exist; or an address.
         unfinished: Files of the output that an earlier run has written.
         copies: How often the documents are in the work folder.
         exports: Bytes of what is made of the output afterwards, in the same folder.
@@ -74,14 +75,15 @@ def check_room(
     """
     output = int(estimate.tokens * itemsize + estimate.documents * num_keys * 24)
     shards = output + int(estimate.documents * 16)
-    work = work_dir if os.path.isdir(work_dir) else os.path.dirname(work_dir)
+    work = work_dir if is_url(work_dir) or os.path.isdir(work_dir) else os.path.dirname(work_dir)
     needs = {output_folder: output}
-    if os.path.isdir(work) and os.stat(work).st_dev == os.stat(output_folder).st_dev:
+    if os.path.isdir(work) and os.path.isdir(output_folder) and os.stat(work).st_dev == os.stat(output_folder).st_dev:
         needs[output_folder] = max(output + shards * copies.at_end, shards * copies.at_most)
     else:
         needs[work] = shards * copies.at_most
     # Shards are gone by then.
     needs[output_folder] = max(needs[output_folder], output + exports)
+    needs = {place: needed for place, needed in needs.items() if not is_url(place)}  # buckets have no size
     already = size_of_files(work_dir) + sum(map(_allocated_bytes, unfinished))
     what = "shards, output and exports" if exports else "shards and output"
     for place, needed in needs.items():
