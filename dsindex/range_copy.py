@@ -8,16 +8,47 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from dsindex.errors import InputError
+from dsindex.objects.reading import ObjectReader
+from dsindex.objects.urls import is_url, parse_url
 from dsindex.regular_files import open_descriptor
 from dsindex.storage import read_into, start_writeback, write_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.errors import OutputError
+
+
+OBJECTS_AHEAD = 8
+"""Objects that are requested before their reader comes to them."""
+BYTES_AHEAD = 64 << 20
+"""Bytes of objects that are requested ahead, beyond which no further object is begun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """A run of bytes in a source that will be read forwards."""
+
+    path: str
+    begin: int
+    end: int
+
+
+class Source(Protocol):
+    """A file or an object that is open for reading."""
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill a buffer with the bytes from an offset on.
+
+        Raises:
+            InputError: If it ends before the buffer is full, or cannot be read.
+        """
+        ...
 
 
 class RangeSource:
@@ -44,13 +75,83 @@ class RangeSource:
             raise refused from error
 
 
+class ObjectSource:
+    """A source object that is open for reading."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._reader = ObjectReader(parse_url(path))
+
+    def expect_forwards(self, begin: int, end: int) -> None:
+        """Say that the bytes [begin, end) will be read forwards."""
+        self._reader.expect_forwards(begin, end)
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill a buffer with the bytes from an offset on.
+
+        Raises:
+            InputError: If the object ends before the buffer is full, or cannot be read.
+        """
+        if self._reader.read_into(buffer, offset) < len(buffer):
+            msg = f"{self._path}: ends at byte {self._reader.size_bytes}, too early; it changed during the copy"
+            raise InputError(msg)
+
+    def close(self) -> None:
+        """Forget what was requested ahead."""
+        self._reader.close()
+
+
+def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
+    """Yield a source for each run of bytes, open until the next one is asked for.
+
+    Objects are requested before their reader comes to them, so that it does not wait for each.
+
+    Raises:
+        InputError: If a source cannot be opened.
+    """
+    left = deque(extents)
+    ahead: deque[tuple[ObjectSource, int]] = deque()
+    try:
+        while left or ahead:
+            if not ahead and not is_url(left[0].path):
+                with open_source(left.popleft().path) as source:
+                    yield source
+                continue
+            while left and is_url(left[0].path) and _has_room(ahead):
+                extent = left.popleft()
+                opened = ObjectSource(extent.path)
+                opened.expect_forwards(extent.begin, extent.end)
+                ahead.append((opened, extent.end - extent.begin))
+            try:
+                yield ahead[0][0]
+            finally:
+                ahead.popleft()[0].close()
+    finally:
+        for opened, _ in ahead:
+            opened.close()
+
+
+def _has_room(ahead: Sequence[tuple[ObjectSource, int]]) -> bool:
+    return not ahead or (len(ahead) <= OBJECTS_AHEAD and sum(size for _, size in ahead) < BYTES_AHEAD)
+
+
 @contextlib.contextmanager
-def open_source(path: str) -> Iterator[RangeSource]:
-    """Open a source file for the time of the block.
+def open_source(path: str, *, extent: tuple[int, int] | None = None) -> Iterator[Source]:
+    """Open a source file or object for the time of the block.
+
+    Args:
+        path: The file, or the address of the object.
+        extent: The bytes [begin, end) that will be read forwards, if they are known.
 
     Raises:
         InputError: If it cannot be opened, or is not a regular file.
     """
+    if is_url(path):
+        with contextlib.closing(ObjectSource(path)) as source:
+            if extent is not None:
+                source.expect_forwards(*extent)
+            yield source
+        return
     try:
         descriptor = open_descriptor(path)
     except OSError as error:

@@ -7,7 +7,6 @@ bytes.
 from __future__ import annotations
 
 import operator
-import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
@@ -15,17 +14,21 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.datasets.decoding import decode_tokens
+from dsindex.datasets.document_blocks import plan_document_blocks
 from dsindex.datasets.tables import describe_files, describe_tokenizer, html_table
 from dsindex.datasets.tensors import tensor_maker
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
+from dsindex.objects.urls import located, pickled_address, shortened
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
     from dsindex.formats.pbin import PbinHeader, PbinVersion
+    from dsindex.formats.token_array import Tokens
 
 MEMORY_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int32), 4: np.dtype(np.int64)}
 """Token type in memory by token bytes on disk; torch has no arithmetic for most unsigned types."""
@@ -36,11 +39,19 @@ class _Parts(ABC):
 
     _part_name = "block"
 
-    def __init__(self, path: str | os.PathLike[str], *, version: PbinVersion | None, torch: bool) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        version: PbinVersion | None,
+        torch: bool,
+        endpoint_url: str | None,
+        region: str | None,
+    ) -> None:
         self._make_tensor = tensor_maker(torch)
-        self.path = os.fspath(path)
+        self.path = located(path, endpoint_url=endpoint_url, region=region)
         self.header: PbinHeader = read_pbin_header(self.path, version=version)
-        self._tokens = open_tokens(self.path, self.header)
+        self._tokens = open_tokens(pickled_address(self.path), self.header)
         self._memory_type = MEMORY_TYPES[self.header.token_bytes]
 
     @abstractmethod
@@ -58,15 +69,20 @@ class _Parts(ABC):
         """
         if isinstance(index, slice):
             return [self._part(number) for number in range(*index.indices(len(self)))]
+        return self._part(self._number(index))
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
+        """Return many of them, each as `ds[i]`; torch's DataLoader calls this."""
+        numbers = [self._number(index) for index in indices]
+        _expect(self._tokens, [self._bounds(number) for number in numbers])
+        return [self._part(number) for number in numbers]
+
+    def _number(self, index: SupportsIndex) -> int:
         number = operator.index(index)
         if not -len(self) <= number < len(self):
             msg = f"expected a {self._part_name} from 0 to {len(self) - 1}, got {number}"
             raise IndexError(msg)
-        return self._part(number % len(self))
-
-    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
-        """Return many of them, each as `ds[i]`; torch's DataLoader calls this."""
-        return [self[index] for index in indices]
+        return number % len(self)
 
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
         """Return the text of a block or document, with special tokens.
@@ -96,7 +112,7 @@ class _Parts(ABC):
     @property
     def _prefix(self) -> str:
         """The path without its suffix, which its manifest's path begins with."""
-        return self.path.removesuffix(".pbin")
+        return shortened(self.path, ".pbin")
 
     @abstractmethod
     def _facts(self) -> dict[str, object]:
@@ -116,12 +132,19 @@ class _Blocks(_Parts):
     """Blocks of `block_size` tokens that begin at given tokens."""
 
     def __init__(
-        self, path: str | os.PathLike[str], block_size: int, *, version: PbinVersion | None, torch: bool
+        self,
+        path: str | os.PathLike[str],
+        block_size: int,
+        *,
+        version: PbinVersion | None,
+        torch: bool,
+        endpoint_url: str | None,
+        region: str | None,
     ) -> None:
         if block_size < 2:
             msg = f"expected a block_size of at least 2, an input and a target, got {block_size}"
             raise ValueError(msg)
-        super().__init__(path, version=version, torch=torch)
+        super().__init__(path, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
         self.block_size = block_size
         if self.header.num_tokens < block_size:
             msg = (
@@ -150,11 +173,13 @@ class PackedMemMapDatasetContinuous(_Blocks):
     overlap, and there are T // B. The remainder at the end is dropped. The index of the file is not read.
 
     Args:
-        path: The `.pbin`.
+        path: The `.pbin`, or its address in an object store.
         block_size: Tokens per block.
         reuse_last_target: Overlap blocks by one token.
         version: The version of the file; detected if None.
         torch: Return blocks as tensors of int64.
+        endpoint_url: As for IndexedDataset.
+        region: As for IndexedDataset.
 
     Raises:
         FormatError: If the file is not a `.pbin`.
@@ -172,8 +197,10 @@ class PackedMemMapDatasetContinuous(_Blocks):
         *,
         version: PbinVersion | None = None,
         torch: bool = False,
+        endpoint_url: str | None = None,
+        region: str | None = None,
     ) -> None:
-        super().__init__(path, block_size, version=version, torch=torch)
+        super().__init__(path, block_size, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
         self.reuse_last_target = reuse_last_target
         self._stride = block_size - 1 if reuse_last_target else block_size
 
@@ -186,7 +213,13 @@ class PackedMemMapDatasetContinuous(_Blocks):
 
     def __reduce__(self) -> tuple[Any, ...]:
         is_torch = self._make_tensor is not None
-        return _open_continuous, (self.path, self.block_size, self.reuse_last_target, self.header.version, is_torch)
+        return _open_continuous, (
+            pickled_address(self.path),
+            self.block_size,
+            self.reuse_last_target,
+            self.header.version,
+            is_torch,
+        )
 
     def __repr__(self) -> str:
         return (
@@ -212,10 +245,12 @@ class PackedMemMapDatasetMegatron(_Blocks):
     Modalities' class of this name starts 12 bytes late and takes the block size as bytes; it is not a reference.
 
     Args:
-        path: The `.pbin`.
+        path: The `.pbin`, or its address in an object store.
         block_size: Tokens per block.
         version: The version of the file; detected if None.
         torch: Return blocks as tensors of int64.
+        endpoint_url: As for IndexedDataset.
+        region: As for IndexedDataset.
 
     Raises:
         FormatError: If the file is not a `.pbin`, or its index is damaged.
@@ -224,10 +259,17 @@ class PackedMemMapDatasetMegatron(_Blocks):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], block_size: int, *, version: PbinVersion | None = None, torch: bool = False
+        self,
+        path: str | os.PathLike[str],
+        block_size: int,
+        *,
+        version: PbinVersion | None = None,
+        torch: bool = False,
+        endpoint_url: str | None = None,
+        region: str | None = None,
     ) -> None:
-        super().__init__(path, block_size, version=version, torch=torch)
-        lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(self.path, self.header)]
+        super().__init__(path, block_size, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
+        lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(pickled_address(self.path), self.header)]
         self._begins = plan_document_blocks(np.concatenate(lengths), block_size)
 
     def __len__(self) -> int:
@@ -238,7 +280,12 @@ class PackedMemMapDatasetMegatron(_Blocks):
         return int(self._begins[number])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_megatron, (self.path, self.block_size, self.header.version, self._make_tensor is not None)
+        return _open_megatron, (
+            pickled_address(self.path),
+            self.block_size,
+            self.header.version,
+            self._make_tensor is not None,
+        )
 
     def __repr__(self) -> str:
         return f"PackedMemMapDatasetMegatron({self.path!r}: {len(self):,} blocks of {self.block_size:,} tokens)"
@@ -248,9 +295,11 @@ class PbinDocuments(_Parts):
     """The documents of a `.pbin` as arrays: `ds[i]`, `ds[a:b]`. It is pickled as its path and mapped again.
 
     Args:
-        path: The `.pbin`.
+        path: The `.pbin`, or its address in an object store.
         version: The version of the file; detected if None.
         torch: Return documents as tensors of int64.
+        endpoint_url: As for IndexedDataset.
+        region: As for IndexedDataset.
 
     Raises:
         FormatError: If the file is not a `.pbin`, or its index is damaged.
@@ -260,10 +309,16 @@ class PbinDocuments(_Parts):
     _part_name = "document"
 
     def __init__(
-        self, path: str | os.PathLike[str], *, version: PbinVersion | None = None, torch: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        version: PbinVersion | None = None,
+        torch: bool = False,
+        endpoint_url: str | None = None,
+        region: str | None = None,
     ) -> None:
-        super().__init__(path, version=version, torch=torch)
-        lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(self.path, self.header)]
+        super().__init__(path, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
+        lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(pickled_address(self.path), self.header)]
         self._ends = np.cumsum(np.concatenate(lengths))
 
     def __len__(self) -> int:
@@ -276,7 +331,7 @@ class PbinDocuments(_Parts):
         return self.header.num_tokens
 
     @property
-    def tokens(self) -> NDArray[Any]:
+    def tokens(self) -> Tokens:
         """All tokens as they are stored: unsigned, in the file's byte order, shape [tokens]."""
         return self._tokens
 
@@ -286,7 +341,7 @@ class PbinDocuments(_Parts):
         return self._ends
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_documents, (self.path, self.header.version, self._make_tensor is not None)
+        return _open_documents, (pickled_address(self.path), self.header.version, self._make_tensor is not None)
 
     def __repr__(self) -> str:
         return (
@@ -301,44 +356,10 @@ class PbinDocuments(_Parts):
         return int(self._ends[number - 1]) if number else 0, int(self._ends[number])
 
 
-def plan_document_blocks(document_lengths: NDArray[np.int64], block_size: int) -> NDArray[np.int64]:
-    """Return the token at which each block begins, by the rule of PackedMemMapDatasetMegatron.
-
-    Args:
-        document_lengths: Tokens of each document, shape [documents].
-        block_size: Tokens per block.
-
-    >>> plan_document_blocks(np.array([3, 4, 2, 9]), 5)
-    array([0, 3, 7, 9])
-    """
-    ends = np.cumsum(document_lengths)
-    begins = ends - document_lengths
-    total = int(ends[-1]) if len(ends) else 0
-    # If a block begins at the start of document i, these blocks begin in it: one per full block_size, and one for the
-    # rest, which continues into later documents. The document in which the last one ends is visited next.
-    rests = document_lengths % block_size
-    num_blocks = document_lengths // block_size + (rests > 0)
-    last_ends = begins + num_blocks * block_size
-    following = np.searchsorted(begins, last_ends, side="right") - 1
-    following = np.where(rests > 0, following, np.arange(1, len(begins) + 1))
-    visited = _follow(following)
-    counts = num_blocks[visited]
-    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    planned = np.repeat(begins[visited], counts) + within * block_size
-    return planned[planned + block_size <= total]
-
-
-def _follow(following: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the documents reached from the first one; each leads to a later one, or to itself at the end."""
-    step = following.data
-    count = len(following)
-    visited = np.zeros(count, dtype=np.bool_)
-    mark = visited.data
-    document = 0
-    while document < count and not mark[document]:
-        mark[document] = True
-        document = step[document]
-    return np.flatnonzero(visited)
+def _expect(tokens: Tokens, parts: list[tuple[int, int]]) -> None:
+    """Request parts of an object together, before they are read one after the other."""
+    if not isinstance(tokens, np.ndarray):
+        tokens.expect(parts)
 
 
 def _open_continuous(

@@ -6,6 +6,7 @@ store's own name of the error.
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import threading
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from dsindex.errors import InputError
+from dsindex.objects.in_flight import gate_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +26,10 @@ if TYPE_CHECKING:
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _METADATA = ("169.254.169.254", "metadata.google.internal", "169.254.170.2", "169.254.170.23")
-_REGION_CODES = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+_SLOWER_STATUSES = {429, 503}
+REGION_CODES = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 _RENEW = "the credentials of this node do not hold, renew them"
-_REMEDIES = {
+NODE_REMEDIES = {
     "NoSuchBucket": "there is no such bucket, check its name and --endpoint-url",
     "RequestTimeTooSkewed": "this machine's clock is wrong, set it",
     **dict.fromkeys(("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"), _RENEW),
@@ -56,8 +59,11 @@ class RequestCounts:
     """Random name of the process."""
     gets: int = 0
     lists: int = 0
+    puts: int = 0
+    """Requests that write, including the parts of uploads."""
     retries: int = 0
     received_bytes: int = 0
+    sent_bytes: int = 0
 
     def since(self, earlier: RequestCounts) -> RequestCounts:
         """Return what was added since then."""
@@ -65,8 +71,10 @@ class RequestCounts:
             process=self.process,
             gets=self.gets - earlier.gets,
             lists=self.lists - earlier.lists,
+            puts=self.puts - earlier.puts,
             retries=self.retries - earlier.retries,
             received_bytes=self.received_bytes - earlier.received_bytes,
+            sent_bytes=self.sent_bytes - earlier.sent_bytes,
         )
 
 
@@ -76,22 +84,37 @@ class _Counters:
     lock: threading.Lock = field(default_factory=threading.Lock)
     gets: int = 0
     lists: int = 0
+    puts: int = 0
     retries: int = 0
     received_bytes: int = 0
+    sent_bytes: int = 0
 
 
 _counters = _Counters()
+
+
+def _count_anew() -> None:
+    """Count from 0 in a forked process; the lock may have been held while it was forked."""
+    global _counters
+    _counters = _Counters()
+
+
+os.register_at_fork(after_in_child=_count_anew)
 _others: dict[str, RequestCounts] = {}
 """Other process → its counts, as it told them last."""
 
 
-def count_requests(*, gets: int = 0, lists: int = 0, retries: int = 0, received_bytes: int = 0) -> None:
+def count_requests(
+    *, gets: int = 0, lists: int = 0, puts: int = 0, retries: int = 0, received_bytes: int = 0, sent_bytes: int = 0
+) -> None:
     """Add requests to the counts of this process."""
     with _counters.lock:
         _counters.gets += gets
         _counters.lists += lists
+        _counters.puts += puts
         _counters.retries += retries
         _counters.received_bytes += received_bytes
+        _counters.sent_bytes += sent_bytes
 
 
 def request_counts() -> RequestCounts:
@@ -101,8 +124,10 @@ def request_counts() -> RequestCounts:
             process=_counters.process,
             gets=_counters.gets,
             lists=_counters.lists,
+            puts=_counters.puts,
             retries=_counters.retries,
             received_bytes=_counters.received_bytes,
+            sent_bytes=_counters.sent_bytes,
         )
 
 
@@ -110,7 +135,7 @@ def note_requests(counts: RequestCounts | None) -> None:
     """Remember what another process has counted so far; it may say so late, and more than once."""
     if counts is not None and counts.process != _counters.process:
         known = _others.get(counts.process)
-        if known is None or counts.gets + counts.lists > known.gets + known.lists:
+        if known is None or counts.gets + counts.lists + counts.puts > known.gets + known.lists + known.puts:
             _others[counts.process] = counts
 
 
@@ -122,8 +147,10 @@ def all_requests() -> RequestCounts:
         process=own.process,
         gets=sum(counts.gets for counts in known),
         lists=sum(counts.lists for counts in known),
+        puts=sum(counts.puts for counts in known),
         retries=sum(counts.retries for counts in known),
         received_bytes=sum(counts.received_bytes for counts in known),
+        sent_bytes=sum(counts.sent_bytes for counts in known),
     )
 
 
@@ -137,6 +164,10 @@ class MissingObjectError(StoreError):
 
 class EmptyRangeError(StoreError):
     """A range begins behind the end of an object."""
+
+
+class ChangedObjectError(InputError):
+    """An object is not the one that was looked at."""
 
 
 def insist(
@@ -159,33 +190,41 @@ def insist(
     """
     patience = patience or Patience()
     pause = patience.first_pause
-    attempt = 0
+    gate = gate_of(f"{url.scheme}://{url.bucket}")
+    attempt = unreachable = halvings = 0
     while True:
         attempt += 1
         try:
-            return request()
+            with gate.passing() as halvings:
+                answer = request()
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001 - obstore raises several kinds, and its texts hold signatures
             failure, may_pass = _describe(url, error)
-            most = patience.unreachable_attempts if may_pass == "unreachable" else patience.attempts
-        if may_pass == "no" or attempt >= most or is_given_up():
+            if may_pass == "slower":
+                gate.slow_down(halvings)
+            unreachable = unreachable + 1 if may_pass == "unreachable" else 0
+        else:
+            gate.succeed()
+            return answer
+        is_over = attempt >= patience.attempts or unreachable >= patience.unreachable_attempts
+        if may_pass == "no" or is_over or is_given_up():
             raise failure from None
         count_requests(retries=1)
         time.sleep(pause * random.uniform(0.5, 1.0))
         pause = min(2 * pause, patience.longest_pause)
 
 
-def changed_object(url: str) -> InputError:
+def changed_object(url: str) -> ChangedObjectError:
     """Return the error for an object that is not what was looked at."""
-    return InputError(
+    return ChangedObjectError(
         f"{url}: expected the object that was there when the job was planned, got another; the object was replaced,"
         " run the job again from the start once nothing writes to it"
     )
 
 
 def _describe(url: ObjectUrl, error: Exception) -> tuple[InputError, str]:
-    """Return a failure as a sentence, and whether it may pass: `no`, `yes`, or `unreachable`."""
+    """Return a failure as a sentence, and whether it may pass: `no`, `yes`, `slower` or `unreachable`."""
     text = str(error)
     status = int(match[1]) if (match := _STATUS.search(text)) else None
     code = match[1] if (match := _CODE.search(text)) else ""
@@ -199,6 +238,8 @@ def _describe(url: ObjectUrl, error: Exception) -> tuple[InputError, str]:
     what = "the server does not answer in time" if is_silent else what
     failure = StoreError(f"{url}: cannot be read ({what}); run the same command again later, or check the network")
     failure.transient = True
+    if status in _SLOWER_STATUSES:
+        return failure, "slower"
     return failure, "unreachable" if is_unreachable else "yes"
 
 
@@ -222,7 +263,7 @@ def _refusal_of_store(url: ObjectUrl, status: int | None, code: str) -> InputErr
     """Return a failure that no further attempt changes, by the store's answer; None for others."""
     if status is None or status in {408, 429} or status >= 500:
         return None
-    if status in {301, 307} or code in _REGION_CODES:
+    if status in {301, 307} or code in REGION_CODES:
         return _wrong_region(url)
     if status == 412:
         return changed_object(url)
@@ -231,7 +272,7 @@ def _refusal_of_store(url: ObjectUrl, status: int | None, code: str) -> InputErr
     if status == 404 and code != "NoSuchBucket":
         return MissingObjectError(f"{url}: cannot be read (no such object; a folder ends in a slash); check --input")
     said = f"{status} {code}".strip()
-    remedy = _REMEDIES.get(code) or (
+    remedy = NODE_REMEDIES.get(code) or (
         "check what this node's credentials may read" if status in {401, 403} else "check the address"
     )
     return StoreError(f"{url}: cannot be read ({said}); {remedy}")

@@ -38,6 +38,8 @@ class Setting:
     modalities_python: str = sys.executable
     transformers_python: str = sys.executable
     """Of an environment with transformers and datasets."""
+    bridge: Path | None = None
+    """A checkout of Megatron-Bridge."""
     full: bool = False
     rounds: int = 2
     megabytes: float = 60

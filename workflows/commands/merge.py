@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
 from workflows.commands.options import add_config_argument, add_work_arguments, read_config
+from workflows.commands.stores import add_store_arguments, dataset_path, requests_so_far
 from workflows.jobs.merge import run_merge
-from workflows.options.config import MergeConfig
+from workflows.options.merge import MergeConfig
 from workflows.progress.choice import make_reporter
 from workflows.progress.json_lines import write_summary
 
@@ -33,8 +34,15 @@ REQUIRED = {"input": "", "output_prefix": ""}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex merge`."""
     add_config_argument(parser)
-    parser.add_argument("--input", nargs="+", metavar="PREFIX", help="the datasets, in the order of the output")
-    parser.add_argument("--output-prefix", metavar="P", help="writes P.bin and P.idx")
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        metavar="PREFIX",
+        type=dataset_path,
+        help="the datasets, in the order of the output; here or in object stores",
+    )
+    add_store_arguments(parser)
+    parser.add_argument("--output-prefix", metavar="P", help="writes P.bin and P.idx, here or in a bucket (s3://)")
     add_work_arguments(parser)
 
 
@@ -44,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_merge(config, reporter=reporter)
     write_summary(
-        describe_merge(report),
+        describe_merge(report) + requests_so_far(),
         already_complete=report.already_complete,
         outputs=[{"prefix": report.prefix, "documents": report.num_documents, "tokens": report.num_tokens}],
     )

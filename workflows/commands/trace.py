@@ -11,6 +11,7 @@ from dsindex.amounts import count
 from dsindex.errors import InputError
 from dsindex.tracing.steps import Batches
 from workflows.commands.options import UsageError
+from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, path_here, requests_so_far
 from workflows.jobs.trace import open_samples, trace_document, trace_forward, trace_line
 from workflows.progress.standard_streams import write_json, write_lines
 from workflows.verification.traced_text import TracedTexts
@@ -40,10 +41,16 @@ Report = TypeVar("Report", "ForwardReport", "BackwardReport")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex trace`."""
-    parser.add_argument("cache", metavar="CACHE", help="the folder of index caches, or the description of one")
+    parser.add_argument(
+        "cache", metavar="CACHE", type=path_here, help="the folder of index caches, or the description of one"
+    )
     parser.add_argument("--split", metavar="NAME", help="train, valid or test (default: train)")
     parser.add_argument(
-        "--prefix", nargs="+", metavar="P", help="the datasets, in the order of the blend, if they moved"
+        "--prefix",
+        nargs="+",
+        metavar="P",
+        type=dataset_path,
+        help="the datasets, in the order of the blend, if they moved; here or in an object store",
     )
     what = parser.add_argument_group("what to trace, one of")
     what.add_argument("--sample", type=int, nargs="+", metavar="K", help="samples, by number")
@@ -64,10 +71,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"show the text of the first N tokens of each part (default: {DEFAULT_SHOWN_TOKENS})",
     )
     shown.add_argument("--json", action="store_true", help="write one JSON object")
+    add_store_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Trace, and print what was found."""
+    enter_stores(options)
     batches = check_options(options)
     texts = TracedTexts(options.tokenizer_model)
     numbers = options.sample
@@ -196,4 +205,4 @@ def _print(options: argparse.Namespace, report: Report, describe: Callable[[Repo
     if options.json:
         write_json(sys.stdout, asdict(report))
     else:
-        write_lines(describe(report))
+        write_lines(describe(report) + requests_so_far())

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from dsindex.checks.source import SourceInput, SourceRange, SourceSettings, lay_out_range
 from dsindex.errors import InputError
-from dsindex.readable import input_status, is_there
-from dsindex.shards.tokenize import fingerprint_input
+from dsindex.readable import input_status, is_stored, is_there
+from dsindex.shards.inputs import fingerprint_input
 from dsindex.text.forms import TextPart
 from dsindex.text.parts import read_part
 from dsindex.text.patterns import parse_text_pattern
-from dsindex.text.records import TextColumn
+from dsindex.text.record_blocks import TextColumn
 from dsindex.text.selection import Selection, open_selection
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
@@ -115,7 +114,7 @@ def open_recorded_source(
         empty_documents=options.empty_documents or "keep",
         max_record_bytes=options.max_record_size,
         quarantine=options.on_bad_record == "quarantine",
-        provenance=provenance if os.path.isfile(provenance) else None,
+        provenance=provenance if is_stored(provenance) else None,
         sample=options.sample,
         shuffle_seed=options.shuffle_documents,
     )
