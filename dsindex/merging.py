@@ -27,14 +27,19 @@ from dsindex.formats.mmididx import (
     write_index,
 )
 from dsindex.json_text import name_bytes
-from dsindex.range_copy import open_source, write_chunks
+from dsindex.objects.requests import RequestCounts, request_counts
+from dsindex.objects.uploads import write_part_of_chunks
+from dsindex.objects.urls import is_url
+from dsindex.range_copy import Extent, open_sources, write_chunks
 from dsindex.storage import DIGEST_BLOCK_BYTES, output_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from dsindex.objects.uploads import Upload
+    from dsindex.range_copy import Source
     from dsindex.storage import DigestingWriter
 
 MAX_RANGES = 9_000
@@ -82,6 +87,8 @@ class MergeRange:
     end: int
     output: str
     pieces: tuple[Piece, ...]
+    upload: Upload | None = None
+    """The upload of which the range is a part, if the output is an object."""
 
     @property
     def identity(self) -> str:
@@ -100,6 +107,8 @@ class RangeResult:
     number: int
     block_digests: tuple[str, ...]
     """XXH3-128 of each block of DIGEST_BLOCK_BYTES in the range, in hexadecimal."""
+    requests: RequestCounts | None = None
+    """The requests to object stores that this process has made so far; for the driver, and not recorded."""
 
 
 def open_part(prefix: str) -> Part:
@@ -216,16 +225,20 @@ class RangePlanner:
         return [cut]
 
 
-def plan_merge(pieces: Sequence[Piece], output: str, *, bound_bytes: int = 0) -> list[MergeRange]:
+def plan_merge(
+    pieces: Sequence[Piece], output: str, *, bound_bytes: int = 0, upload: Upload | None = None
+) -> list[MergeRange]:
     """Cut a file that is assembled from pieces into ranges with their pieces.
 
     Args:
         pieces: In output order; if bytes are swapped, the sizes of preceding pieces must be multiples of the item size.
         output: The file into which the ranges are written, at their offsets.
         bound_bytes: Choose the size of ranges for a file of this size, if it is larger than the pieces together.
+        upload: The upload of which the ranges are parts, if the output is an object.
     """
     planner = RangePlanner(output, bound_bytes=max(bound_bytes, sum(piece.size_bytes for piece in pieces)))
-    return [task for piece in pieces for task in planner.add(piece)] + planner.rest()
+    tasks = [task for piece in pieces for task in planner.add(piece)] + planner.rest()
+    return tasks if upload is None else [replace(task, upload=upload) for task in tasks]
 
 
 def merge_range(task: MergeRange) -> RangeResult:
@@ -236,8 +249,13 @@ def merge_range(task: MergeRange) -> RangeResult:
         OutputError: If the output cannot be written.
     """
     digests: list[str] = []
-    write_chunks(task.output, task.begin, _digested_chunks(task, digests), refusal=partial(output_error, task.output))
-    return RangeResult(number=task.number, block_digests=tuple(digests))
+    chunks = _digested_chunks(task, digests)
+    if task.upload is None:
+        write_chunks(task.output, task.begin, chunks, refusal=partial(output_error, task.output))
+    else:
+        write_part_of_chunks(task.upload, task.number + 1, chunks, size_bytes=task.end - task.begin)
+    asked = request_counts() if task.upload is not None or any(is_url(piece.path) for piece in task.pieces) else None
+    return RangeResult(number=task.number, block_digests=tuple(digests), requests=asked)
 
 
 def _digested_chunks(task: MergeRange, digests: list[str]) -> Iterator[memoryview]:
@@ -257,18 +275,20 @@ def _read_pieces(task: MergeRange) -> Iterator[memoryview]:
     """Yield a range's bytes in order; chunks never cross the end of a digest block of the output."""
     buffer = memoryview(bytearray(COPY_BYTES))
     filled = 0
-    for piece in task.pieces:
-        with open_source(piece.path) as source:
-            offset, left = piece.offset, piece.size_bytes
-            while left:
-                count = min(left, COPY_BYTES - filled)
-                source.read_into(buffer[filled : filled + count], offset)
-                if piece.swapped_bytes > 1:
-                    np.frombuffer(buffer[filled : filled + count], f"<u{piece.swapped_bytes}").byteswap(inplace=True)
-                offset, left, filled = offset + count, left - count, filled + count
-                if filled == COPY_BYTES:  # COPY_BYTES divides DIGEST_BLOCK_BYTES, and ranges begin at a block
-                    yield buffer
-                    filled = 0
+    extents = [
+        Extent(path=piece.path, begin=piece.offset, end=piece.offset + piece.size_bytes) for piece in task.pieces
+    ]
+    for piece, source in zip(task.pieces, open_sources(extents), strict=True):
+        offset, left = piece.offset, piece.size_bytes
+        while left:
+            count = min(left, COPY_BYTES - filled)
+            source.read_into(buffer[filled : filled + count], offset)
+            if piece.swapped_bytes > 1:
+                np.frombuffer(buffer[filled : filled + count], f"<u{piece.swapped_bytes}").byteswap(inplace=True)
+            offset, left, filled = offset + count, left - count, filled + count
+            if filled == COPY_BYTES:  # COPY_BYTES divides DIGEST_BLOCK_BYTES, and ranges begin at a block
+                yield buffer
+                filled = 0
     if filled:
         yield buffer[:filled]
 
@@ -284,9 +304,9 @@ def write_merged_index(file: DigestingWriter, parts: Sequence[Part]) -> None:
     bases = list(accumulate((part.header.num_sequences for part in parts), initial=0))
 
     def lengths() -> Iterator[NDArray[np.int32]]:
-        for part in parts:
+        for part, chunks in _sections(parts, LENGTH, _lengths_of):
             tokens = 0
-            for chunk in _section(part.idx_path, LENGTH, part.header.lengths_offset, part.header.num_sequences):
+            for chunk in chunks:
                 if chunk.min() < 0:
                     msg = f"{part.idx_path}: expected no length below 0, got {chunk.min()}; the index is damaged"
                     raise FormatError(msg)
@@ -301,21 +321,21 @@ def write_merged_index(file: DigestingWriter, parts: Sequence[Part]) -> None:
 
     def boundaries() -> Iterator[NDArray[np.int64]]:
         yield np.zeros(1, BOUNDARY)
-        for part, base in zip(parts, bases[:-1], strict=True):
-            yield from _moved_boundaries(part, base)
+        for (part, chunks), base in zip(_sections(parts, BOUNDARY, _boundaries_of), bases[:-1], strict=True):
+            yield from _moved_boundaries(part, chunks, base)
 
     def modes() -> Iterator[NDArray[np.int8]]:
-        for part in parts:
-            yield from _section(part.idx_path, MODE, part.header.modes_offset, part.header.num_sequences)
+        for _, chunks in _sections(parts, MODE, _modes_of):
+            yield from chunks
 
     write_index(file, header, lengths=lengths, boundaries=boundaries, modes=modes if header.has_modes else None)
 
 
-def _moved_boundaries(part: Part, base: int) -> Iterator[NDArray[np.int64]]:
+def _moved_boundaries(part: Part, chunks: Iterable[NDArray[np.int64]], base: int) -> Iterator[NDArray[np.int64]]:
     """Yield a part's boundaries after its leading 0, counted from the first sequence of the merged dataset."""
     previous = 0
     header = part.header
-    for number, chunk in enumerate(_section(part.idx_path, BOUNDARY, header.boundaries_offset, header.num_boundaries)):
+    for number, chunk in enumerate(chunks):
         if number == 0 and chunk[0] != 0:
             msg = f"{part.idx_path}: expected the first document boundary to be 0, got {chunk[0]}"
             raise FormatError(msg)
@@ -329,10 +349,34 @@ def _moved_boundaries(part: Part, base: int) -> Iterator[NDArray[np.int64]]:
         raise FormatError(msg)
 
 
-def _section(path: str, dtype: np.dtype[Any], offset: int, count: int) -> Iterator[NDArray[Any]]:
+def _lengths_of(header: IndexHeader) -> tuple[int, int]:
+    return header.lengths_offset, header.num_sequences
+
+
+def _boundaries_of(header: IndexHeader) -> tuple[int, int]:
+    return header.boundaries_offset, header.num_boundaries
+
+
+def _modes_of(header: IndexHeader) -> tuple[int, int]:
+    return header.modes_offset, header.num_sequences
+
+
+def _sections(
+    parts: Sequence[Part], dtype: np.dtype[Any], place: Callable[[IndexHeader], tuple[int, int]]
+) -> Iterator[tuple[Part, Iterator[NDArray[Any]]]]:
+    """Yield each part with the items of a section of its index, a chunk at a time; `place` returns offset and count."""
+    places = [place(part.header) for part in parts]
+    extents = [
+        Extent(path=part.idx_path, begin=offset, end=offset + count * dtype.itemsize)
+        for part, (offset, count) in zip(parts, places, strict=True)
+    ]
+    for part, source, (offset, count) in zip(parts, open_sources(extents), places, strict=True):
+        yield part, _section(source, dtype, offset, count)
+
+
+def _section(source: Source, dtype: np.dtype[Any], offset: int, count: int) -> Iterator[NDArray[Any]]:
     """Read `count` items from a byte offset, a chunk at a time."""
-    with open_source(path) as source:
-        for begin, end in pairwise([*range(0, count, CHUNK_ITEMS), count]):
-            chunk = np.empty(end - begin, dtype)
-            source.read_into(chunk.data.cast("B"), offset + begin * dtype.itemsize)
-            yield chunk
+    for begin, end in pairwise([*range(0, count, CHUNK_ITEMS), count]):
+        chunk = np.empty(end - begin, dtype)
+        source.read_into(chunk.data.cast("B"), offset + begin * dtype.itemsize)
+        yield chunk

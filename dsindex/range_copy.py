@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from dsindex.errors import InputError
@@ -17,9 +19,24 @@ from dsindex.regular_files import open_descriptor
 from dsindex.storage import read_into, start_writeback, write_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.errors import OutputError
+
+
+OBJECTS_AHEAD = 8
+"""Objects that are requested before their reader comes to them."""
+BYTES_AHEAD = 64 << 20
+"""Bytes of objects that are requested ahead, beyond which no further object is begun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """A run of bytes in a source that will be read forwards."""
+
+    path: str
+    begin: int
+    end: int
 
 
 class Source(Protocol):
@@ -82,6 +99,40 @@ class ObjectSource:
     def close(self) -> None:
         """Forget what was requested ahead."""
         self._reader.close()
+
+
+def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
+    """Yield a source for each run of bytes, open until the next one is asked for.
+
+    Objects are requested before their reader comes to them, so that it does not wait for each.
+
+    Raises:
+        InputError: If a source cannot be opened.
+    """
+    left = deque(extents)
+    ahead: deque[tuple[ObjectSource, int]] = deque()
+    try:
+        while left or ahead:
+            if not ahead and not is_url(left[0].path):
+                with open_source(left.popleft().path) as source:
+                    yield source
+                continue
+            while left and is_url(left[0].path) and _has_room(ahead):
+                extent = left.popleft()
+                opened = ObjectSource(extent.path)
+                opened.expect_forwards(extent.begin, extent.end)
+                ahead.append((opened, extent.end - extent.begin))
+            try:
+                yield ahead[0][0]
+            finally:
+                ahead.popleft()[0].close()
+    finally:
+        for opened, _ in ahead:
+            opened.close()
+
+
+def _has_room(ahead: Sequence[tuple[ObjectSource, int]]) -> bool:
+    return not ahead or (len(ahead) <= OBJECTS_AHEAD and sum(size for _, size in ahead) < BYTES_AHEAD)
 
 
 @contextlib.contextmanager

@@ -9,15 +9,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import io
 import os
 import shutil
 import uuid
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Protocol
 
 import xxhash
 
 from dsindex.errors import InputError, OutputError
+from dsindex.objects.urls import ONLY_PATHS, ObjectUrl, is_url
+from dsindex.objects.writing import Bytes, remove_objects
 from dsindex.regular_files import open_unbuffered
 
 if TYPE_CHECKING:
@@ -35,8 +38,6 @@ BUFFER_BYTES = 64 << 10
 
 WRITEBACK_BYTES = 8 << 20
 """Bytes written before writeback is started, so that little is left for the sync at the end."""
-
-Bytes = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +93,22 @@ class BlockDigester:
         return combine_digests(self.blocks())
 
 
+class Appendable(Protocol):
+    """What a DigestingWriter writes to."""
+
+    def write(self, data: Bytes, /) -> int:
+        """Append all of `data`."""
+        ...
+
+
 class DigestingWriter:
     """A file opened for sequential writing that knows the size and digest of what was written."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes] | Appendable) -> None:
         self._file = file
+        self._descriptor: int | None = None
+        with contextlib.suppress(AttributeError, io.UnsupportedOperation):  # what is no file of the system
+            self._descriptor = file.fileno()  # type: ignore[union-attr]
         self._digester = BlockDigester()
         self.size_bytes = 0
         self._at_work_bytes = 0
@@ -110,8 +122,8 @@ class DigestingWriter:
             self._file.write(view[begin : begin + WRITE_BYTES])
         self._digester.update(view)
         self.size_bytes += len(view)
-        if self.size_bytes - self._at_work_bytes >= WRITEBACK_BYTES:
-            start_writeback(self._file.fileno(), self._at_work_bytes, self.size_bytes - self._at_work_bytes)
+        if self._descriptor is not None and self.size_bytes - self._at_work_bytes >= WRITEBACK_BYTES:
+            start_writeback(self._descriptor, self._at_work_bytes, self.size_bytes - self._at_work_bytes)
             self._at_work_bytes = self.size_bytes
 
     def hexdigest(self) -> str:
@@ -189,6 +201,7 @@ def atomic_writer(path: str, *, attempt_id: str | None = None) -> Iterator[Diges
     Raises:
         OutputError: If the folder or the disk refuses.
     """
+    require_path(path)
     temporary = temporary_name(path, attempt_id or uuid.uuid4().hex)
     try:
         with open(temporary, "xb", buffering=BUFFER_BYTES) as file:
@@ -303,12 +316,24 @@ def sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
+def require_path(path: str) -> None:
+    """Refuse an address where only a file of this machine can be written: it would become a folder `s3:`.
+
+    Raises:
+        OutputError: If it is an address.
+    """
+    if is_url(path):
+        msg = f"{path.partition('?')[0]}: {ONLY_PATHS}"
+        raise OutputError(msg)
+
+
 def make_folder(path: str) -> None:
     """Create a folder and its parents.
 
     Raises:
-        OutputError: If that is refused.
+        OutputError: If that is refused, or it is an address.
     """
+    require_path(path)
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
@@ -316,11 +341,14 @@ def make_folder(path: str) -> None:
 
 
 def remove_if_present(path: str) -> None:
-    """Remove a file if it exists.
+    """Remove a file, or an object, if it exists.
 
     Raises:
         OutputError: If that is refused.
     """
+    if isinstance(path, ObjectUrl):
+        remove_objects([path])
+        return
     try:
         os.unlink(path)
     except FileNotFoundError:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 CLI = "workflows.cli"
 """The module with COMMANDS (name → summary and module) and make_parser(name)."""
 MODELS = {
-    "build": "workflows.options.config:BuildConfig",
-    "merge": "workflows.options.config:MergeConfig",
+    "build": "workflows.options.build:BuildConfig",
+    "merge": "workflows.options.merge:MergeConfig",
     "index": "workflows.options.index:IndexConfig",
     "mix": "workflows.options.mix:MixConfig",
     "pack": "workflows.options.pack:PackConfig",

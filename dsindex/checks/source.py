@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dsindex.formats.pbin import PbinHeader
     from dsindex.text.engines import Engine
     from dsindex.text.patterns import TextPattern
-    from dsindex.text.records import RecordBlock
+    from dsindex.text.record_blocks import RecordBlock
     from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
 

@@ -27,7 +27,7 @@ from dsindex.instruction.blocks import Block, assemble_block
 from dsindex.instruction.collator import SPECIAL_TOKENS_KEY, TOKENS_KEY
 from dsindex.instruction.messages import message_text
 from dsindex.instruction.records import check_text, parse_record, strings_in
-from dsindex.objects.urls import lengthened, located, parse_url, pickled_address, refuse_url
+from dsindex.objects.urls import is_url, lengthened, located, parse_url, pickled_address
 from dsindex.readable import is_stored
 from dsindex.regular_files import open_unbuffered
 from dsindex.text.jq import Patterns, parse_field_patterns
@@ -314,11 +314,10 @@ class PackedInstructionDataset:
 
 
 def _on_this_machine(path: str) -> str:
-    try:
-        return refuse_url(path)
-    except ValueError as error:
+    if is_url(path):
         msg = f"{parse_url(path)}: expected a file on this machine, as lines are read one by one; copy it here"
-        raise InputError(msg) from error
+        raise InputError(msg)
+    return path
 
 
 def packing_prefix(prefix: str, sequence_length: int) -> str:

@@ -18,7 +18,7 @@ from dsindex.datasets.document_blocks import plan_document_blocks
 from dsindex.datasets.tables import describe_files, describe_tokenizer, html_table
 from dsindex.datasets.tensors import tensor_maker
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
-from dsindex.objects.urls import located, pickled_address
+from dsindex.objects.urls import located, pickled_address, shortened
 
 if TYPE_CHECKING:
     import os
@@ -34,8 +34,102 @@ MEMORY_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.
 """Token type in memory by token bytes on disk; torch has no arithmetic for most unsigned types."""
 
 
-class _Blocks(ABC):
-    """Blocks of `block_size` tokens that begin at given tokens; pickled as the arguments and mapped again."""
+class _Parts(ABC):
+    """Parts of a `.pbin` by number, blocks or documents; pickled as the arguments and mapped again."""
+
+    _part_name = "block"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        version: PbinVersion | None,
+        torch: bool,
+        endpoint_url: str | None,
+        region: str | None,
+    ) -> None:
+        self._make_tensor = tensor_maker(torch)
+        self.path = located(path, endpoint_url=endpoint_url, region=region)
+        self.header: PbinHeader = read_pbin_header(self.path, version=version)
+        self._tokens = open_tokens(pickled_address(self.path), self.header)
+        self._memory_type = MEMORY_TYPES[self.header.token_bytes]
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> NDArray[Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
+        """Return the tokens of a block or document, or for a slice a list of such arrays.
+
+        Raises:
+            IndexError: If there is none of this number.
+        """
+        if isinstance(index, slice):
+            return [self._part(number) for number in range(*index.indices(len(self)))]
+        return self._part(self._number(index))
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
+        """Return many of them, each as `ds[i]`; torch's DataLoader calls this."""
+        numbers = [self._number(index) for index in indices]
+        _expect(self._tokens, [self._bounds(number) for number in numbers])
+        return [self._part(number) for number in numbers]
+
+    def _number(self, index: SupportsIndex) -> int:
+        number = operator.index(index)
+        if not -len(self) <= number < len(self):
+            msg = f"expected a {self._part_name} from 0 to {len(self) - 1}, got {number}"
+            raise IndexError(msg)
+        return number % len(self)
+
+    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
+        """Return the text of a block or document, with special tokens.
+
+        Args:
+            index: Its number.
+            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
+                data names, which is checked by its hash.
+
+        Raises:
+            IndexError: If there is none of this number.
+            TokenizerError: If the tokenizer is not found, or is another one.
+        """
+        tokens = np.asarray(self[operator.index(index)])
+        return decode_tokens(tokens, prefix=self._prefix, tokenizer=tokenizer)
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "path": self.path,
+            **self._facts(),
+            "file": describe_files((self.path,)),
+            "version": self.header.version.name,
+            "tokenizer": describe_tokenizer(self._prefix),
+        }
+        return html_table(type(self).__name__, facts)
+
+    @property
+    def _prefix(self) -> str:
+        """The path without its suffix, which its manifest's path begins with."""
+        return shortened(self.path, ".pbin")
+
+    @abstractmethod
+    def _facts(self) -> dict[str, object]:
+        """Return what a notebook shows of the parts."""
+
+    @abstractmethod
+    def _bounds(self, number: int) -> tuple[int, int]:
+        """Return the first token of a part and the one after its last."""
+
+    def _part(self, number: int) -> NDArray[Any]:
+        begin, end = self._bounds(number)
+        tokens = self._tokens[begin:end].astype(self._memory_type)
+        return tokens if self._make_tensor is None else self._make_tensor(tokens)
+
+
+class _Blocks(_Parts):
+    """Blocks of `block_size` tokens that begin at given tokens."""
 
     def __init__(
         self,
@@ -50,77 +144,25 @@ class _Blocks(ABC):
         if block_size < 2:
             msg = f"expected a block_size of at least 2, an input and a target, got {block_size}"
             raise ValueError(msg)
-        self._make_tensor = tensor_maker(torch)
-        self.path = located(path, endpoint_url=endpoint_url, region=region)
+        super().__init__(path, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
         self.block_size = block_size
-        self.header: PbinHeader = read_pbin_header(self.path, version=version)
         if self.header.num_tokens < block_size:
             msg = (
                 f"{self.path}: expected a block_size of at most its {self.header.num_tokens} tokens, got {block_size}; "
                 f"choose a smaller one"
             )
             raise ValueError(msg)
-        self._tokens = open_tokens(pickled_address(self.path), self.header)
-        self._memory_type = MEMORY_TYPES[self.header.token_bytes]
 
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> NDArray[Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        """Return the tokens of a block, shape [block_size], or for a slice a list of such arrays.
-
-        Raises:
-            IndexError: If there is no such block.
-        """
-        if isinstance(index, slice):
-            return [self._block(number) for number in range(*index.indices(len(self)))]
-        return self._block(_checked(index, len(self)))
-
-    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
-        """Return many blocks, each as `ds[i]`; torch's DataLoader calls this."""
-        numbers = [_checked(index, len(self)) for index in indices]
-        begins = [self._begin(number) for number in numbers]
-        _expect(self._tokens, [(begin, begin + self.block_size) for begin in begins])
-        return [self._block(number) for number in numbers]
-
-    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
-        """Return the text of a block, with special tokens.
-
-        Args:
-            index: Number of the block.
-            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
-                data names, which is checked by its hash.
-
-        Raises:
-            IndexError: If there is no such block.
-            TokenizerError: If the tokenizer is not found, or is another one.
-        """
-        return _decode(self.path, self[operator.index(index)], tokenizer)
-
-    def _repr_html_(self) -> str:
-        facts = {
-            "path": self.path,
-            "blocks": len(self),
-            "block size": self.block_size,
-            "tokens": self.header.num_tokens,
-            "file": describe_files((self.path,)),
-            "version": self.header.version.name,
-            "tokenizer": describe_tokenizer(_prefix(self.path)),
-        }
-        return html_table(type(self).__name__, facts)
+    def _facts(self) -> dict[str, object]:
+        return {"blocks": len(self), "block size": self.block_size, "tokens": self.header.num_tokens}
 
     @abstractmethod
     def _begin(self, number: int) -> int:
         """Return the token at which a block begins."""
 
-    def _block(self, number: int) -> NDArray[Any]:
+    def _bounds(self, number: int) -> tuple[int, int]:
         begin = self._begin(number)
-        tokens = self._tokens[begin : begin + self.block_size].astype(self._memory_type)
-        return tokens if self._make_tensor is None else self._make_tensor(tokens)
+        return begin, begin + self.block_size
 
 
 class PackedMemMapDatasetContinuous(_Blocks):
@@ -249,7 +291,7 @@ class PackedMemMapDatasetMegatron(_Blocks):
         return f"PackedMemMapDatasetMegatron({self.path!r}: {len(self):,} blocks of {self.block_size:,} tokens)"
 
 
-class PbinDocuments:
+class PbinDocuments(_Parts):
     """The documents of a `.pbin` as arrays: `ds[i]`, `ds[a:b]`. It is pickled as its path and mapped again.
 
     Args:
@@ -264,6 +306,8 @@ class PbinDocuments:
         MissingPackageError: If `torch` is set and torch is not installed.
     """
 
+    _part_name = "document"
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -273,11 +317,7 @@ class PbinDocuments:
         endpoint_url: str | None = None,
         region: str | None = None,
     ) -> None:
-        self._make_tensor = tensor_maker(torch)
-        self.path = located(path, endpoint_url=endpoint_url, region=region)
-        self.header: PbinHeader = read_pbin_header(self.path, version=version)
-        self._tokens = open_tokens(pickled_address(self.path), self.header)
-        self._memory_type = MEMORY_TYPES[self.header.token_bytes]
+        super().__init__(path, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
         lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(pickled_address(self.path), self.header)]
         self._ends = np.cumsum(np.concatenate(lengths))
 
@@ -300,52 +340,6 @@ class PbinDocuments:
         """Index in `tokens` after each document's last one, shape [documents]."""
         return self._ends
 
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> NDArray[Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        """Return the tokens of a document, shape [tokens], or for a slice a list of such arrays.
-
-        Raises:
-            IndexError: If there is no such document.
-        """
-        if isinstance(index, slice):
-            return [self._document(number) for number in range(*index.indices(len(self)))]
-        return self._document(_checked(index, len(self), what="document"))
-
-    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
-        """Return many documents, each as `ds[i]`; torch's DataLoader calls this."""
-        numbers = [_checked(index, len(self), what="document") for index in indices]
-        _expect(self._tokens, [(self._first_token(number), int(self._ends[number])) for number in numbers])
-        return [self._document(number) for number in numbers]
-
-    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
-        """Return the text of a document, with special tokens.
-
-        Args:
-            index: Number of the document.
-            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
-                data names, which is checked by its hash.
-
-        Raises:
-            IndexError: If there is no such document.
-            TokenizerError: If the tokenizer is not found, or is another one.
-        """
-        return _decode(self.path, self[operator.index(index)], tokenizer)
-
-    def _repr_html_(self) -> str:
-        facts = {
-            "path": self.path,
-            "documents": len(self),
-            "tokens": self.num_tokens,
-            "bytes per token": self.header.token_bytes,
-            "file": describe_files((self.path,)),
-            "version": self.header.version.name,
-            "tokenizer": describe_tokenizer(_prefix(self.path)),
-        }
-        return html_table("PbinDocuments", facts)
-
     def __reduce__(self) -> tuple[Any, ...]:
         return _open_documents, (pickled_address(self.path), self.header.version, self._make_tensor is not None)
 
@@ -355,35 +349,17 @@ class PbinDocuments:
             f"{self.header.token_bytes} bytes, version {self.header.version.name})"
         )
 
-    def _first_token(self, number: int) -> int:
-        return int(self._ends[number - 1]) if number else 0
+    def _facts(self) -> dict[str, object]:
+        return {"documents": len(self), "tokens": self.num_tokens, "bytes per token": self.header.token_bytes}
 
-    def _document(self, number: int) -> NDArray[Any]:
-        tokens = self._tokens[self._first_token(number) : int(self._ends[number])].astype(self._memory_type)
-        return tokens if self._make_tensor is None else self._make_tensor(tokens)
+    def _bounds(self, number: int) -> tuple[int, int]:
+        return int(self._ends[number - 1]) if number else 0, int(self._ends[number])
 
 
 def _expect(tokens: Tokens, parts: list[tuple[int, int]]) -> None:
     """Request parts of an object together, before they are read one after the other."""
     if not isinstance(tokens, np.ndarray):
         tokens.expect(parts)
-
-
-def _checked(index: SupportsIndex, length: int, *, what: str = "block") -> int:
-    number = operator.index(index)
-    if not -length <= number < length:
-        msg = f"expected a {what} from 0 to {length - 1}, got {number}"
-        raise IndexError(msg)
-    return number % length
-
-
-def _prefix(path: str) -> str:
-    """Return the path of a `.pbin` without its suffix, which its manifest's path begins with."""
-    return path.removesuffix(".pbin")
-
-
-def _decode(path: str, tokens: Any, tokenizer: TokenizerLike | None) -> str:  # noqa: ANN401 - an array or a tensor
-    return decode_tokens(np.asarray(tokens), prefix=_prefix(path), tokenizer=tokenizer)
 
 
 def _open_continuous(

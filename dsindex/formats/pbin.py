@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.formats.token_array import Tokens
-    from dsindex.storage import Bytes
+    from dsindex.objects.writing import Bytes
 
 DATA_LENGTH_BYTES = 8
 TOKEN_SIZE_BYTES = 4

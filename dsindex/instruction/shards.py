@@ -23,28 +23,24 @@ from dsindex.instruction.splits import SPLITS, split_by_hash
 from dsindex.instruction.statistics import InstructionStatistics
 from dsindex.objects.requests import request_counts
 from dsindex.objects.urls import is_url
+from dsindex.shards.inputs import check_unchanged, fingerprint_input, require_unpacked
+from dsindex.shards.layout import check_ids
+from dsindex.shards.provenance import provenance_rows
 from dsindex.shards.quarantine import quarantine_line
 from dsindex.shards.reporting import report
-from dsindex.shards.tokenize import (
-    KeyResult,
-    ShardResult,
-    check_ids,
-    check_unchanged,
-    fingerprint_input,
-    provenance_rows,
-    require_unpacked,
-    shard_attempt,
-)
+from dsindex.shards.tasks import KeyResult, ShardResult
+from dsindex.shards.tokenize import shard_attempt
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.lines import LongLine, cut_large
 from dsindex.text.parts import read_part_lines
+from dsindex.text.record_blocks import BadRecord, describe_long_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from dsindex.instruction.encoder import EncodedConversation
     from dsindex.shards.attempt import Attempt, AttemptFile
-    from dsindex.shards.tokenize import ShardTask
+    from dsindex.shards.tasks import ShardTask
     from dsindex.text.lines import LineBlock
 
 MASK_DTYPE = np.dtype(np.uint8)
@@ -236,8 +232,6 @@ class _Shard:
         return split_by_hash(encoded.fingerprint, fractions=fractions, seed=self._settings.split_seed)
 
     def _refuse(self, offset: int, line: int, line_bytes: bytes, problem: RecordProblem) -> None:
-        from dsindex.text.records import BadRecord
-
         reason = f"{problem.reason} ({problem.kind})"
         if not self._settings.quarantine:
             place, is_row = (self._task.begin, line), self._task.form.is_table
@@ -347,6 +341,4 @@ class _SplitWriter:
 
 
 def _too_large(num_bytes: int, limit: int) -> RecordProblem:
-    from dsindex.text.records import describe_long_line
-
     return RecordProblem("too-large", describe_long_line(num_bytes, limit))

@@ -27,9 +27,9 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _METADATA = ("169.254.169.254", "metadata.google.internal", "169.254.170.2", "169.254.170.23")
 _SLOWER_STATUSES = {429, 503}
-_REGION_CODES = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+REGION_CODES = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 _RENEW = "the credentials of this node do not hold, renew them"
-_REMEDIES = {
+NODE_REMEDIES = {
     "NoSuchBucket": "there is no such bucket, check its name and --endpoint-url",
     "RequestTimeTooSkewed": "this machine's clock is wrong, set it",
     **dict.fromkeys(("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"), _RENEW),
@@ -59,8 +59,11 @@ class RequestCounts:
     """Random name of the process."""
     gets: int = 0
     lists: int = 0
+    puts: int = 0
+    """Requests that write, including the parts of uploads."""
     retries: int = 0
     received_bytes: int = 0
+    sent_bytes: int = 0
 
     def since(self, earlier: RequestCounts) -> RequestCounts:
         """Return what was added since then."""
@@ -68,8 +71,10 @@ class RequestCounts:
             process=self.process,
             gets=self.gets - earlier.gets,
             lists=self.lists - earlier.lists,
+            puts=self.puts - earlier.puts,
             retries=self.retries - earlier.retries,
             received_bytes=self.received_bytes - earlier.received_bytes,
+            sent_bytes=self.sent_bytes - earlier.sent_bytes,
         )
 
 
@@ -79,8 +84,10 @@ class _Counters:
     lock: threading.Lock = field(default_factory=threading.Lock)
     gets: int = 0
     lists: int = 0
+    puts: int = 0
     retries: int = 0
     received_bytes: int = 0
+    sent_bytes: int = 0
 
 
 _counters = _Counters()
@@ -97,13 +104,17 @@ _others: dict[str, RequestCounts] = {}
 """Other process → its counts, as it told them last."""
 
 
-def count_requests(*, gets: int = 0, lists: int = 0, retries: int = 0, received_bytes: int = 0) -> None:
+def count_requests(
+    *, gets: int = 0, lists: int = 0, puts: int = 0, retries: int = 0, received_bytes: int = 0, sent_bytes: int = 0
+) -> None:
     """Add requests to the counts of this process."""
     with _counters.lock:
         _counters.gets += gets
         _counters.lists += lists
+        _counters.puts += puts
         _counters.retries += retries
         _counters.received_bytes += received_bytes
+        _counters.sent_bytes += sent_bytes
 
 
 def request_counts() -> RequestCounts:
@@ -113,8 +124,10 @@ def request_counts() -> RequestCounts:
             process=_counters.process,
             gets=_counters.gets,
             lists=_counters.lists,
+            puts=_counters.puts,
             retries=_counters.retries,
             received_bytes=_counters.received_bytes,
+            sent_bytes=_counters.sent_bytes,
         )
 
 
@@ -122,7 +135,7 @@ def note_requests(counts: RequestCounts | None) -> None:
     """Remember what another process has counted so far; it may say so late, and more than once."""
     if counts is not None and counts.process != _counters.process:
         known = _others.get(counts.process)
-        if known is None or counts.gets + counts.lists > known.gets + known.lists:
+        if known is None or counts.gets + counts.lists + counts.puts > known.gets + known.lists + known.puts:
             _others[counts.process] = counts
 
 
@@ -134,8 +147,10 @@ def all_requests() -> RequestCounts:
         process=own.process,
         gets=sum(counts.gets for counts in known),
         lists=sum(counts.lists for counts in known),
+        puts=sum(counts.puts for counts in known),
         retries=sum(counts.retries for counts in known),
         received_bytes=sum(counts.received_bytes for counts in known),
+        sent_bytes=sum(counts.sent_bytes for counts in known),
     )
 
 
@@ -248,7 +263,7 @@ def _refusal_of_store(url: ObjectUrl, status: int | None, code: str) -> InputErr
     """Return a failure that no further attempt changes, by the store's answer; None for others."""
     if status is None or status in {408, 429} or status >= 500:
         return None
-    if status in {301, 307} or code in _REGION_CODES:
+    if status in {301, 307} or code in REGION_CODES:
         return _wrong_region(url)
     if status == 412:
         return changed_object(url)
@@ -257,7 +272,7 @@ def _refusal_of_store(url: ObjectUrl, status: int | None, code: str) -> InputErr
     if status == 404 and code != "NoSuchBucket":
         return MissingObjectError(f"{url}: cannot be read (no such object; a folder ends in a slash); check --input")
     said = f"{status} {code}".strip()
-    remedy = _REMEDIES.get(code) or (
+    remedy = NODE_REMEDIES.get(code) or (
         "check what this node's credentials may read" if status in {401, 403} else "check the address"
     )
     return StoreError(f"{url}: cannot be read ({said}); {remedy}")

@@ -174,9 +174,77 @@ def absolute(path: str) -> str:
     return parse_url(path) if is_url(path) else posixpath.abspath(path)
 
 
+def folder_of(path: str) -> str:
+    """Return the folder of an absolute or relative path as an absolute one, or the address above an address.
+
+    >>> folder_of(ObjectUrl("s3://bucket/data/docs")), folder_of("/data/docs")
+    ('s3://bucket/data', '/data')
+    """
+    known = absolute(path)
+    if isinstance(known, ObjectUrl):
+        return known.with_key(posixpath.dirname(known.key))
+    return posixpath.dirname(known)
+
+
+def joined(folder: str, name: str) -> str:
+    """Return the path, or the address, of what has a name relative to a folder.
+
+    >>> joined("work", "shards/a.bin"), joined(ObjectUrl("s3://bucket/work"), "shards/a.bin")
+    ('work/shards/a.bin', 's3://bucket/work/shards/a.bin')
+    """
+    if isinstance(folder, ObjectUrl):
+        return folder.lengthened(name if folder.endswith("/") else f"/{name}")
+    return posixpath.join(folder, name)
+
+
 def lengthened(path: str, ending: str) -> str:
     """Return a path, or an address, that is longer by an ending."""
     return path.lengthened(ending) if isinstance(path, ObjectUrl) else path + ending
+
+
+ONLY_INPUTS = "expected a path, got an address: only inputs are read from object stores; copy it to this machine"
+ONLY_PATHS = "expected a path, got an address: only build and merge write to object stores; copy finished files"
+
+
+def refuse_url(path: str) -> str:
+    """Return the path of an output that is written to this machine.
+
+    Raises:
+        ValueError: If it is an address, which would become a folder `s3:`.
+    """
+    if is_url(path):
+        raise ValueError(ONLY_PATHS)
+    return path
+
+
+OWN_VERSION = "own"
+"""The version of objects whose names are used once, so that nothing replaces them."""
+
+
+def own_object(url: str, size_bytes: int) -> str:
+    """Return the address of an object of this size whose name is used once; a path stays as it is."""
+    identity = ObjectIdentity(size_bytes=size_bytes, version=OWN_VERSION)
+    return url.identified(identity) if isinstance(url, ObjectUrl) else url
+
+
+def parse_output_url(url: str, access: Access) -> ObjectUrl:
+    """Return the address of an output or a work folder from a user.
+
+    Raises:
+        InputError: If nothing can be written there, saying why.
+    """
+    parsed = parse_url(url, access)
+    if parsed.scheme != "s3":
+        msg = (
+            f"{parsed}: expected a path or an address of s3://, the only object stores that are written to, got "
+            f"{parsed.scheme}://; other stores are for inputs"
+        )
+        raise InputError(msg)
+    key = parsed.key.rstrip("/")
+    if not key or parsed.has_magic or key != parsed.key:
+        msg = f"{parsed}: expected s3://BUCKET/KEY, with a key that ends in a name and without * ? [; choose another"
+        raise InputError(msg)
+    return parsed
 
 
 def shortened(path: str, ending: str) -> str:
@@ -223,15 +291,3 @@ def check_endpoint(url: str) -> str:
         msg = "expected an address such as https://storage.example.com, without user, password and query"
         raise ValueError(msg)
     return url
-
-
-def refuse_url(path: str) -> str:
-    """Return a path of this machine.
-
-    Raises:
-        ValueError: If it is an address.
-    """
-    if is_url(path):
-        msg = "expected a path, got an address: object stores are read, and written by copying the finished files"
-        raise ValueError(msg)
-    return path

@@ -1,5 +1,7 @@
 """The files of one attempt at a task: written under unique names, synced and digested, and removed if it fails.
 
+If the work folder is in an object store, they are written to a temporary folder of the node, and become objects when
+the attempt commits.
 Any number of attempts at one task may run at once, even after the job has moved on; none touches the files of another.
 The driver alone decides which attempt counts (workflows.state.ledger).
 """
@@ -8,10 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from dsindex.errors import OutputError
 from dsindex.formats.mmididx import IndexBuilder
+from dsindex.objects.fetching import fetch_later
+from dsindex.objects.urls import ObjectUrl
+from dsindex.objects.writing import put_object
 from dsindex.shards.ownership import new_file_id, read_folder_id
 from dsindex.storage import BUFFER_BYTES, DigestingWriter, make_folder, output_error
 
@@ -51,6 +58,9 @@ class Attempt:
         self._files: list[AttemptFile] = []
         self._parts: list[PartWriter] = []
         self._committed = False
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._place = work_dir
+        """The folder of this machine in which the files are written."""
 
     def __enter__(self) -> Attempt:
         folder_id = read_folder_id(self._work_dir)
@@ -58,7 +68,10 @@ class Attempt:
             msg = f"{self._work_dir}: expected the work folder, found nothing; run the same command again"
             raise OutputError(msg)
         self._stem = f"{self._stem}.{new_file_id(folder_id)}"
-        make_folder(os.path.join(self._work_dir, self._folder))
+        if isinstance(self._work_dir, ObjectUrl):
+            self._temporary = tempfile.TemporaryDirectory(prefix="dsindex-shard-", ignore_cleanup_errors=True)
+            self._place = self._temporary.name
+        make_folder(os.path.join(self._place, self._folder))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,6 +79,8 @@ class Attempt:
             part.index.close()
         for file in self._files:
             file.close(keep=self._committed)
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     def open(self, suffix: str) -> AttemptFile:
         """Open another file of this attempt.
@@ -73,7 +88,7 @@ class Attempt:
         Raises:
             OSError: If the file cannot be created; see `errors_named`.
         """
-        file = AttemptFile(self._work_dir, f"{self._stem}.{suffix}")
+        file = AttemptFile(self._place, f"{self._stem}.{suffix}", synced=self._temporary is None)
         self._files.append(file)
         return file
 
@@ -83,7 +98,7 @@ class Attempt:
         Raises:
             OSError: If a file cannot be created; see `errors_named`.
         """
-        folder = os.path.join(self._work_dir, self._folder)
+        folder = os.path.join(self._place, self._folder)
         part = PartWriter(
             self.open(f"{suffix}.bin"), self.open(f"{suffix}.idx"), index=IndexBuilder(dtype, folder=folder)
         )
@@ -100,19 +115,36 @@ class Attempt:
         try:
             yield
         except OSError as error:
-            raise output_error(self._work_dir, error) from error
+            refusal = output_error(self._place, error)
+            if self._temporary is not None and not refusal.transient:
+                msg = (
+                    f"{self._place}: cannot be written ({error.strerror}); make room for a shard there on this node, "
+                    f"or set TMPDIR to a larger disk, and run the same command again: it continues"
+                )
+                refusal = OutputError(msg)
+            raise refusal from error
 
     def commit(self) -> None:
-        """Keep the files, all of which must be finished."""
+        """Keep the files, all of which must be finished.
+
+        Raises:
+            OutputError: If the store of the work folder refuses.
+        """
+        if isinstance(self._work_dir, ObjectUrl):
+            folder = self._work_dir
+            sent = [fetch_later(partial(file.send, folder)) for file in self._files]
+            for future in sent:
+                future.result()
         self._committed = True
 
 
 class AttemptFile:
     """One file of an attempt, open for sequential writing."""
 
-    def __init__(self, work_dir: str, name: str) -> None:
+    def __init__(self, place: str, name: str, *, synced: bool) -> None:
         self._name = name
-        self._path = os.path.join(work_dir, name)
+        self._path = os.path.join(place, name)
+        self._synced = synced
         self._file: IO[bytes] = open(self._path, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115 - closed by close()
         self.writer = DigestingWriter(self._file)
 
@@ -123,8 +155,21 @@ class AttemptFile:
     def finish(self) -> StoredFile:
         """Sync the file and return its name, size and digest."""
         self._file.flush()
-        os.fsync(self._file.fileno())
+        if self._synced:
+            os.fsync(self._file.fileno())
         return self.writer.as_stored(self._name)
+
+    def send(self, folder: ObjectUrl) -> None:
+        """Write the finished file as an object of a work folder.
+
+        Raises:
+            OutputError: If it cannot be read again, or the store refuses.
+        """
+        try:
+            with open(self._path, "rb") as file:
+                put_object(folder.lengthened(f"/{self._name}"), file.read())
+        except OSError as error:
+            raise output_error(self._path, error) from error
 
     def close(self, *, keep: bool) -> None:
         """Close the file; remove it unless `keep`."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dsindex.dtypes import cast_tokens, require_fit
+from dsindex.errors import TokenizerError
 from dsindex.kernels.loader import loaded_kernels
 
 if TYPE_CHECKING:
@@ -143,3 +144,17 @@ def _insert_eod(
     result[is_text] = tokens
     result[places] = eod_id
     return result, int(np.count_nonzero(tokens == eod_id))
+
+
+def check_ids(tokens: NDArray[np.uint32], vocabulary_size: int) -> None:
+    """Refuse token ids outside the vocabulary.
+
+    Raises:
+        TokenizerError: Naming the largest.
+    """
+    if tokens.size and int(tokens.max()) >= vocabulary_size:
+        msg = (
+            f"expected token ids below {vocabulary_size}, the size of the vocabulary, got {tokens.max()}; "
+            f"the tokenizer is damaged"
+        )
+        raise TokenizerError(msg)

@@ -20,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from dsindex.errors import OutputError, PlanError
+from dsindex.objects.urls import ObjectUrl
+from dsindex.objects.writing import read_object
 from dsindex.storage import output_error
 
 if TYPE_CHECKING:
@@ -69,7 +71,14 @@ def mark_folder(path: str, *, beside: frozenset[str] = frozenset()) -> str:
 
 
 def read_folder_id(path: str) -> str | None:
-    """Return the id of a work folder; None if the folder is missing or has no marker."""
+    """Return the id of a work folder, on a disk or in an object store; None if it is missing or has no marker.
+
+    Raises:
+        OutputError: If the store refuses.
+    """
+    if isinstance(path, ObjectUrl):
+        found = read_object(path.lengthened(f"/{MARKER_FILE}"), most_bytes=_LARGEST_MARKER_BYTES)
+        return None if found is None else _parse_marker(found[0])
     try:
         with open_folder(path) as folder:
             return _read_marker(folder)
@@ -178,33 +187,46 @@ def _read_marker(folder: int) -> str | None:
     except OSError:
         return None
     try:
-        marker = json.loads(os.read(descriptor, _LARGEST_MARKER_BYTES))
-    except (OSError, ValueError):
+        return _parse_marker(os.read(descriptor, _LARGEST_MARKER_BYTES))
+    except OSError:
         return None
     finally:
         os.close(descriptor)
+
+
+def _parse_marker(content: bytes) -> str | None:
+    """Return the id that a marker has; None if it is not a marker."""
+    try:
+        marker = json.loads(content)
+    except ValueError:
+        return None
     if not isinstance(marker, dict) or marker.get("format") != MARKER_FORMAT:
         return None
     folder_id = marker.get("id")
     return folder_id if isinstance(folder_id, str) and _ID.fullmatch(folder_id) else None
 
 
+def new_marker() -> bytes:
+    """Return the content of a marker with a new id."""
+    marker = {"format": MARKER_FORMAT, "id": secrets.token_hex(8), "note": "made and removed by dsindex"}
+    return json.dumps(marker).encode() + b"\n"
+
+
 def _write_marker(folder: int) -> str:
     """Write the marker in one call; a crash before it leaves an empty marker, which is written again."""
-    folder_id = secrets.token_hex(8)
-    marker = json.dumps({"format": MARKER_FORMAT, "id": folder_id, "note": "made and removed by dsindex"}) + "\n"
+    marker = new_marker()
     descriptor = os.open(MARKER_FILE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666, dir_fd=folder)
     try:
         if os.fstat(descriptor).st_size:
             msg = f"{MARKER_FILE}: expected no file or a marker that dsindex wrote; choose another --work-dir"
             raise OutputError(msg)
-        os.write(descriptor, marker.encode())
+        os.write(descriptor, marker)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
     with contextlib.suppress(OSError):  # file systems that cannot sync folders
         os.fsync(folder)
-    return folder_id
+    return _parse_marker(marker) or ""
 
 
 def _remove_owned(folder: int, folder_id: str) -> None:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.errors import FormatError, InputError
-from dsindex.readable import open_stored
-from dsindex.shards.tokenize import PROVENANCE
+from dsindex.objects.urls import is_url
+from dsindex.range_copy import Extent, open_sources
+from dsindex.readable import input_status, open_stored
 from dsindex.storage import ArrowSink
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
     from dsindex.storage import DigestingWriter
 
+PROVENANCE = np.dtype([("offset", "<i8"), ("line", "<i8")])
+"""A row of a shard's `.prov`: byte offset of the record's line in its input, and its 0-based line in the range."""
 PLACED_PROVENANCE = np.dtype([("input", "<i4"), ("offset", "<i8"), ("line", "<i8")])
 """A row of a `.prov` whose documents come from several inputs: offset and 1-based line in the input."""
 
@@ -60,6 +63,19 @@ class Source:
     """Byte offset of the record's line."""
     line: int
     """1-based line number."""
+
+
+def provenance_rows(offsets: NDArray[np.int64], lines: NDArray[np.int64]) -> NDArray[Any]:
+    """Return rows of type PROVENANCE.
+
+    Args:
+        offsets: Byte offset of each record's line in its input, shape [records].
+        lines: Number of the line, counted from 0 at the start of the range; same shape.
+    """
+    rows = np.empty(len(offsets), PROVENANCE)
+    rows["offset"] = offsets
+    rows["line"] = lines
+    return rows
 
 
 def write_provenance(file: DigestingWriter, shards: Iterable[ShardProvenance]) -> None:
@@ -202,8 +218,7 @@ def _row_groups(shards: Iterable[ShardProvenance]) -> Iterator[Rows]:
     """Regroup the shards' rows into groups of ROWS_PER_GROUP, whatever the sizes of the shards."""
     pending: list[Rows] = []
     num_pending = 0
-    for shard in shards:
-        rows = _read_shard(shard, 0, None)
+    for shard, rows in _read_shards(shards):
         begin = 0
         while begin < len(rows):
             taken = rows[begin : begin + ROWS_PER_GROUP - num_pending]
@@ -215,6 +230,20 @@ def _row_groups(shards: Iterable[ShardProvenance]) -> Iterator[Rows]:
                 pending, num_pending = [], 0
     if pending:
         yield _joined(pending)
+
+
+def _read_shards(shards: Iterable[ShardProvenance]) -> Iterator[tuple[ShardProvenance, NDArray[Any]]]:
+    """Yield all rows of each shard; objects are requested before their turn."""
+    known = list(shards)
+    if not known or not is_url(known[0].path):
+        for shard in known:
+            yield shard, _read_shard(shard, 0, None)
+        return
+    extents = [Extent(path=shard.path, begin=0, end=input_status(shard.path).size_bytes) for shard in known]
+    for shard, extent, source in zip(known, extents, open_sources(extents), strict=True):
+        content = np.empty(extent.end, np.uint8)
+        source.read_into(content.data, 0)
+        yield shard, content.view(PLACED_PROVENANCE if shard.input is None else PROVENANCE)
 
 
 def read_placed_rows(shard: ShardProvenance, begin: int, end: int) -> NDArray[Any]:

@@ -15,18 +15,22 @@ size, so the file does not depend on how the build was cut into shards.
 from __future__ import annotations
 
 import base64
+import contextlib
+import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from dsindex.errors import FormatError, InputError
 from dsindex.json_text import decode_json, encode_json
+from dsindex.objects.urls import is_url
+from dsindex.readable import open_readable
 from dsindex.storage import ArrowSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from dsindex.storage import DigestingWriter
-    from dsindex.text.records import BadRecord
+    from dsindex.text.record_blocks import BadRecord
 
 CHUNK_BYTES = 1 << 20
 
@@ -80,10 +84,21 @@ def write_quarantine(file: DigestingWriter, shards: Iterable[ShardQuarantine]) -
         compressor.write(bytes(pending))
 
 
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    """Open a shard's file, or its object, which is about as large as the bad records of a shard."""
+    if not is_url(path):
+        with open(path, "rb") as file:
+            yield file
+        return
+    with open_readable(path) as source:
+        yield io.BytesIO(source.read_at(source.size_bytes, 0))
+
+
 def _renumbered(shard: ShardQuarantine) -> Iterator[bytes]:
     """Yield a shard's lines with the input's path as given and line numbers that count from the start of the input."""
     try:
-        with open(shard.path, "rb") as file:
+        with _opened(shard.path) as file:
             for line in file:
                 entry = decode_json(line)
                 entry["file"] = shard.file

@@ -6,186 +6,29 @@ which attempt counts (workflows.state.ledger). A worker holds a few parsed block
 
 from __future__ import annotations
 
-import os
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 
-from dsindex.errors import BadRecordError, InputError, TokenizerError
-from dsindex.objects.requests import RequestCounts, request_counts
+from dsindex.errors import BadRecordError
+from dsindex.objects.requests import request_counts
 from dsindex.objects.urls import is_url
-from dsindex.readable import input_status, open_readable
 from dsindex.shards.attempt import Attempt, shard_folder
-from dsindex.shards.layout import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
+from dsindex.shards.inputs import check_unchanged, fingerprint_input, require_unpacked
+from dsindex.shards.key_writer import KeyWriter
+from dsindex.shards.provenance import provenance_rows
 from dsindex.shards.quarantine import quarantine_line
 from dsindex.shards.reporting import report
-from dsindex.storage import StoredFile  # noqa: TC001 - the ledger parses results by their annotations
-from dsindex.text.forms import JSON_LINES, InputForm, TextPart
+from dsindex.shards.tasks import ShardResult, ShardTask
+from dsindex.text.record_blocks import TextColumn
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from dsindex.shards.attempt import AttemptFile, PartWriter
-    from dsindex.text.encoders import TokenBatch
-    from dsindex.text.engines import Engine
-    from dsindex.text.patterns import TextPattern
-    from dsindex.text.records import BadRecord, RecordBlock, TextColumn
-    from dsindex.text.selection import Selection
-    from dsindex.text.tokenizer import Tokenizer
-
-PROVENANCE = np.dtype([("offset", "<i8"), ("line", "<i8")])
-"""A row of a shard's `.prov`: byte offset of the record's line in its input, and its 0-based line in the range."""
-
-FINGERPRINT_SAMPLES = 16
-FINGERPRINT_SAMPLE_BYTES = 16 << 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardSettings:
-    """The settings that all shards of a build share; sent to every worker once."""
-
-    tokenizer: Tokenizer
-    engine: Engine
-    keys: tuple[str, ...]
-    pattern: TextPattern | None = None
-    """Selects the one text of a record; its column is then the only key."""
-    selection: Selection | None = None
-    """The records to keep and the values to read; the keys are its outputs."""
-    dtype: str
-    """Token type on disk."""
-    eod_id: int | None
-    """Appended to every document that has tokens; None to append nothing."""
-    empty_documents: Literal["keep", "eod"] = "keep"
-    """What a document without tokens becomes in the layout of Megatron, as `lay_out_documents` says."""
-    layout: Literal["megatron", "pbin"]
-    """`megatron` keeps empty documents and always appends EOD; `pbin` drops them and never repeats a final EOD."""
-    quarantine: bool
-    """Whether bad records are quarantined; otherwise the first one is an error."""
-    max_record_bytes: int | None
-    provenance: bool
-    work_dir: str
-    """The work folder, which holds the files of attempts."""
-    sample: float | None = None
-    """Share of the records of every input to keep; None: all."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnpackedText:
-    """The text of a part that the driver unpacked for it."""
-
-    path: str
-    """A plain file with the part's lines."""
-    size_bytes: int
-    decoder: str
-    """Name and version of the decompressor, on which it depends where the text of a part ends."""
-    error: str | None = None
-    """Why the input could not be unpacked beyond this text."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardTask:
-    """A part of an input: the lines that begin in the byte range [begin, end), or row groups of a table."""
-
-    shard: int
-    """Number in plan order, over all inputs."""
-    input: int
-    """Number of the input in plan order."""
-    path: str
-    begin: int
-    end: int
-    input_size_bytes: int
-    input_version: str
-    """Modification time in ns when the job was planned."""
-    form: InputForm = JSON_LINES
-    is_of_stream: bool = False
-    """Whether the part can only be decoded after all parts before it; then `unpacked` has its text."""
-    stored_bytes: int = 0
-    """Size of its part of the file, for progress."""
-    unpacked: UnpackedText | None = None
-    share: float | None = None
-    """Share of the input's records to keep; None: all."""
-
-    @property
-    def text_bytes(self) -> int | None:
-        """Size of its text, as far as it is known before it is read."""
-        if self.unpacked is not None:
-            return self.unpacked.size_bytes
-        return self.end - self.begin if self.form.container == "plain" and not self.form.is_table else None
-
-    @property
-    def part(self) -> TextPart:
-        """The part of a file to read."""
-        if self.unpacked is not None:
-            form = InputForm(format=self.form.format)
-            return TextPart(
-                path=self.unpacked.path,
-                begin=0,
-                end=self.unpacked.size_bytes,
-                form=form,
-                expected_size=self.unpacked.size_bytes,
-                is_file_start=self.begin == 0,
-                name=self.path,
-            )
-        return TextPart(
-            path=self.path,
-            begin=self.begin,
-            end=self.end,
-            form=self.form,
-            expected_size=self.input_size_bytes,
-            is_file_start=self.begin == 0,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyResult:
-    """One key's part of a shard."""
-
-    key: str
-    num_sequences: int
-    num_documents: int
-    num_tokens: int
-    num_empty_documents: int
-    """Documents whose texts have no tokens; they keep a boundary and have no sequence, or one of EOD alone."""
-    eod_in_text: int
-    """Tokens equal to EOD that came from the text itself."""
-    bin: StoredFile
-    idx: StoredFile
-    provenance: StoredFile | None = None
-    """Provenance of this key's documents if they differ from those of the other keys."""
-    num_reference_texts: int = 0
-    """Texts that `tokenizers` encoded because gigatoken, the engine in use, may differ on them."""
-    is_aligned: bool = False
-    """Whether the part holds a value for each token of another key, such as a loss mask, instead of tokens."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardResult:
-    """The result of one attempt at a shard: small, and all that the driver needs."""
-
-    shard: int
-    num_lines: int
-    num_blank: int
-    num_records: int
-    """Records kept."""
-    num_quarantined: int
-    text_bytes: int = 0
-    """Size of its lines in the unpacked text."""
-    keys: tuple[KeyResult, ...]
-    provenance: StoredFile | None
-    quarantine: StoredFile | None
-    input_fingerprint: str | None
-    """Fingerprint of the whole input when this shard was read."""
-    num_filtered: int = 0
-    """Records that `--where` or a sample leaves out."""
-    decoder: str | None = None
-    """The decompressor of a part of a stream; with another one, the part might end elsewhere."""
-    counts: tuple[tuple[str, int], ...] = ()
-    """Further named counts of a kind of shard, to be added up over shards."""
-    requests: RequestCounts | None = None
-    """The requests to object stores that this process has made so far; for the driver, and not recorded."""
+    from dsindex.shards.attempt import AttemptFile
+    from dsindex.shards.tasks import ShardSettings
+    from dsindex.text.record_blocks import BadRecord, RecordBlock
 
 
 def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
@@ -218,69 +61,13 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
         require_unpacked(task)
         result = writer.finish()
         attempt.commit()
-    return result
+    asked = request_counts() if is_url(task.path) or is_url(settings.work_dir) else None
+    return replace(result, requests=asked)
 
 
 def shard_attempt(task: ShardTask, work_dir: str) -> Attempt:
     """Return a new attempt at a shard."""
     return Attempt(work_dir, folder=shard_folder(task.shard), name=f"{task.shard:08d}")
-
-
-def check_unchanged(task: ShardTask) -> None:
-    """Compare an input's size and time with the plan.
-
-    Raises:
-        InputError: If it is missing or has changed.
-    """
-    if is_url(task.path):
-        return  # every read asks for the object of the plan
-    try:
-        status = os.stat(task.path)
-    except OSError as error:
-        msg = f"{task.path}: cannot be read ({error.strerror}); it existed when the job was planned"
-        raise InputError(msg) from error
-    if status.st_size != task.input_size_bytes or str(status.st_mtime_ns) != task.input_version:
-        msg = (
-            f"{task.path}: changed while the build was running (expected {task.input_size_bytes} bytes as planned, "
-            f"got {status.st_size}, or a newer time); leave inputs alone, then run again with --fresh"
-        )
-        raise InputError(msg)
-
-
-def require_unpacked(task: ShardTask) -> None:
-    """Refuse a part whose text is incomplete; its records so far were read, so an earlier bad record goes first.
-
-    Raises:
-        InputError: If its input could not be unpacked.
-    """
-    if task.unpacked is not None and task.unpacked.error is not None:
-        raise InputError(task.unpacked.error)
-
-
-def fingerprint_input(path: str) -> str:
-    """Fingerprint an input by its size and 16 samples of its bytes, including the first and the last.
-
-    Returns:
-        XXH3-128, hexadecimal; independent of the file's path and time. For an object its version, such as its ETag,
-        which costs no request where the object was looked at.
-
-    Raises:
-        InputError: If it cannot be read.
-    """
-    if is_url(path):
-        return input_status(path).version
-    try:
-        with open_readable(path) as file:
-            size_bytes = file.size_bytes
-            digest = xxhash.xxh3_128(size_bytes.to_bytes(8, "big"))
-            last = max(0, size_bytes - FINGERPRINT_SAMPLE_BYTES)
-            for sample in range(FINGERPRINT_SAMPLES):
-                offset = last * sample // (FINGERPRINT_SAMPLES - 1)
-                digest.update(file.read_at(FINGERPRINT_SAMPLE_BYTES, offset))
-    except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror}); it existed when the job was planned"
-        raise InputError(msg) from error
-    return digest.hexdigest()
 
 
 class _ShardWriter:
@@ -298,7 +85,7 @@ class _ShardWriter:
         with attempt.errors_named():
             dtype = np.dtype(settings.dtype)
             self._keys = [
-                _KeyWriter(key, attempt.open_part(str(number), dtype), settings)
+                KeyWriter(key, attempt.open_part(str(number), dtype), settings)
                 for number, key in enumerate(settings.keys)
             ]
             self._provenance = attempt.open("prov") if settings.provenance else None
@@ -311,7 +98,6 @@ class _ShardWriter:
     def add(self, block: RecordBlock) -> None:
         """Encode a block of records and append it to this attempt's files."""
         from dsindex.text.encoders import encode_column
-        from dsindex.text.records import TextColumn
 
         if block.bad and not self._settings.quarantine:
             self._audit()  # errors in the text before the bad record go first
@@ -395,84 +181,4 @@ class _ShardWriter:
             input_fingerprint=fingerprint_input(self._task.path),
             decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             num_filtered=self._filtered,
-            requests=request_counts() if is_url(self._task.path) else None,
         )
-
-
-class _KeyWriter:
-    """Lays out one key's tokens and writes them to a part."""
-
-    def __init__(self, key: str, part: PartWriter, settings: ShardSettings) -> None:
-        self.key = key
-        self._part = part
-        self._dtype = np.dtype(settings.dtype)
-        self._vocabulary_size = settings.tokenizer.vocabulary_size
-        self._eod_id = settings.eod_id
-        self._empty_documents = settings.empty_documents
-        self._layout = settings.layout
-        self._empty = self._eod_in_text = self._reference_texts = 0
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens so far."""
-        return self._part.index.num_tokens
-
-    def add(self, batch: TokenBatch, texts_per_record: NDArray[np.int64] | None) -> LaidOutDocuments:
-        check_ids(batch.tokens, self._vocabulary_size)
-        if self._layout == "pbin":
-            documents = lay_out_pbin_documents(batch, dtype=self._dtype, eod_id=self._eod_id)
-        else:
-            documents = lay_out_documents(
-                batch,
-                texts_per_record,
-                dtype=self._dtype,
-                eod_id=self._eod_id,
-                empty_documents=self._empty_documents,
-            )
-        self._part.add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)
-        self._empty += documents.num_empty
-        self._eod_in_text += documents.eod_in_text
-        self._reference_texts += batch.num_reference_texts
-        return documents
-
-    def finish(self) -> KeyResult:
-        bin_file, idx_file = self._part.finish()
-        index = self._part.index
-        return KeyResult(
-            key=self.key,
-            num_sequences=index.num_sequences,
-            num_documents=index.num_documents,
-            num_tokens=index.num_tokens,
-            num_empty_documents=self._empty,
-            eod_in_text=self._eod_in_text,
-            num_reference_texts=self._reference_texts,
-            bin=bin_file,
-            idx=idx_file,
-        )
-
-
-def check_ids(tokens: NDArray[np.uint32], vocabulary_size: int) -> None:
-    """Refuse token ids outside the vocabulary.
-
-    Raises:
-        TokenizerError: Naming the largest.
-    """
-    if tokens.size and int(tokens.max()) >= vocabulary_size:
-        msg = (
-            f"expected token ids below {vocabulary_size}, the size of the vocabulary, got {tokens.max()}; "
-            f"the tokenizer is damaged"
-        )
-        raise TokenizerError(msg)
-
-
-def provenance_rows(offsets: NDArray[np.int64], lines: NDArray[np.int64]) -> NDArray[Any]:
-    """Return rows of type PROVENANCE.
-
-    Args:
-        offsets: Byte offset of each record's line in its input, shape [records].
-        lines: Number of the line, counted from 0 at the start of the range; same shape.
-    """
-    rows = np.empty(len(offsets), PROVENANCE)
-    rows["offset"] = offsets
-    rows["line"] = lines
-    return rows

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from dsindex.text.records import TextColumn
+    from dsindex.text.record_blocks import TextColumn
     from dsindex.text.tokenizer import Tokenizer
 
 __all__ = ["Encoder", "Engine", "TokenBatch", "choose_engine", "encode_column", "make_encoder"]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, cast
 from dsindex.text.byte_sources import SourceFile, open_source
 from dsindex.text.lines import read_lines
 from dsindex.text.plain_text import read_text_file, read_text_lines
-from dsindex.text.records import DEFAULT_BLOCK_BYTES, WantedTexts, parse_all, read_records
+from dsindex.text.records import DEFAULT_BLOCK_BYTES, parse_all, read_records
+from dsindex.text.wanted_texts import WantedTexts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from dsindex.text.forms import TextPart
     from dsindex.text.lines import LineBlock, LongLine
     from dsindex.text.patterns import TextPattern
-    from dsindex.text.records import RecordBlock
+    from dsindex.text.record_blocks import RecordBlock
     from dsindex.text.selection import Selection
     from dsindex.text.tables.formats import TableFormat
 

@@ -1,7 +1,7 @@
 """Select the one text of a record with a jq pattern: a field by its name, which is fast, or any jq program.
 
-`.key`, `."key"` and `.["key"]` are read like any other key (see `fields.py` and `records.py`). Any other pattern is run
-by jq on every line, in guarded processes; `dsindex.text.jq` says what a pattern must not contain.
+`.key`, `."key"` and `.["key"]` are read like any other key (see `fields.py` and `whole_blocks.py`). Any other pattern
+is run by jq on every line, in guarded processes; `dsindex.text.jq` says what a pattern must not contain.
 """
 
 from __future__ import annotations

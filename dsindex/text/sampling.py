@@ -20,7 +20,7 @@ from dsindex.text.token_ids import TokenColumn
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dsindex.text.records import RecordBlock, TextColumn
+    from dsindex.text.record_blocks import RecordBlock, TextColumn
 
 HASH_SEED = 0x64_73_69_6E_64_65_78
 """Makes the choice independent of other choices by XXH3-64 of the text."""

@@ -1,7 +1,7 @@
 """What a build reads from its records: which are kept, and the values of its keys, line by line.
 
-`Selection.read_lines` is the reference. A selection of names and paths alone is read faster by `records.py`, with the
-same result.
+`Selection.read_lines` is the reference. A selection of names and paths alone is read faster by `whole_blocks.py`, with
+the same result.
 """
 
 from __future__ import annotations

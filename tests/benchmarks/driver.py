@@ -23,11 +23,12 @@ from unittest.mock import patch
 import workflows.stages.start
 import workflows.state.inputs
 from dsindex.merging import MergeRange, RangeResult, merge_range
-from dsindex.shards.tokenize import KeyResult, ShardResult, ShardSettings, ShardTask, tokenize_shard
+from dsindex.shards.tasks import KeyResult, ShardResult, ShardSettings, ShardTask
+from dsindex.shards.tokenize import tokenize_shard
 from dsindex.storage import DIGEST_BLOCK_BYTES, StoredFile
 from workflows.execution.calls import Call, Outcome
 from workflows.jobs.build import run_build
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 from workflows.progress.reporter import Reporter
 from workflows.state.inputs import choose_shard_size, find_inputs, plan_shards
 

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.kernels.loader import load_kernels
 from dsindex.shards.ownership import mark_folder
-from dsindex.shards.tokenize import ShardSettings, tokenize_shard
+from dsindex.shards.tasks import ShardSettings
+from dsindex.shards.tokenize import tokenize_shard
 from tests.benchmarks.processes import RunError
 from workflows.execution.calls import Call
 from workflows.execution.dispatch import run_calls
 from workflows.execution.local import ThreadExecutor
 from workflows.execution.ray_executor import RayExecutor
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 from workflows.stages.source import open_source
 from workflows.state.ledger import stored_files
 

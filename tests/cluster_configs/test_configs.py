@@ -25,7 +25,7 @@ from tests.cluster_configs.fields import (
     ray_up_fields,
     unknown_fields,
 )
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ import yaml
 
 from dsindex.yaml_file import read_yaml
 from tests.cluster_configs.configurations import CONFIGS, RAY_UP, SHARED, load
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

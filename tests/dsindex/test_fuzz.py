@@ -32,7 +32,7 @@ from workflows.jobs.index import run_index
 from workflows.jobs.repair import RepairConfig, run_repair
 from workflows.jobs.repair_shards import find_shards
 from workflows.jobs.verify import VerifyConfig, run_verify
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 from workflows.options.index import IndexConfig
 from workflows.progress.reporter import Reporter
 from workflows.state.identity import Plan, describe_changes

@@ -17,7 +17,7 @@ from dsindex.formats.pbin import read_pbin_header
 from dsindex.formats.raw_index import create_raw_index
 from dsindex.indices.cache import read_description
 from dsindex.regular_files import open_descriptor, open_file, open_unbuffered, what_is_no_file
-from dsindex.shards.tokenize import fingerprint_input
+from dsindex.shards.inputs import fingerprint_input
 from dsindex.storage import digest_file
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.golden import OWN

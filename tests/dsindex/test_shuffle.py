@@ -15,7 +15,7 @@ from dsindex.shards import shuffle
 from dsindex.shards.attempt import Attempt
 from dsindex.shards.document_order import cut_key_range, document_keys, find_keys, shuffled_order
 from dsindex.shards.ownership import is_owned_name, mark_folder, remove_owned_files
-from dsindex.shards.provenance import PLACED_PROVENANCE, ShardProvenance
+from dsindex.shards.provenance import PLACED_PROVENANCE, ShardProvenance, provenance_rows
 from dsindex.shards.shuffle import (
     DocumentSource,
     GatherSettings,
@@ -28,7 +28,6 @@ from dsindex.shards.shuffle import (
     plan_groups,
     sort_documents,
 )
-from dsindex.shards.tokenize import provenance_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

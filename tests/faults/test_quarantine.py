@@ -17,7 +17,7 @@ from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.golden import OWN
 from tests.support.published import published
 from workflows.jobs.build import run_build
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 from workflows.progress.reporter import Reporter
 
 if TYPE_CHECKING:

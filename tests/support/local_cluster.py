@@ -15,7 +15,7 @@ from tests.support.golden import ROOT
 from tests.support.processes import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 @dataclass
@@ -28,10 +28,12 @@ class LocalCluster:
     """For what is started for it."""
     access: dict[str, str] = field(default_factory=dict)
     """Variables that local.sh prints: with them a command reaches the cluster."""
+    wrapper: tuple[str, ...] = ()
+    """Words before the command of local.sh, in whose surroundings the nodes then are."""
 
     def script(self, *words: str) -> str:
         """Run local.sh; return what it printed."""
-        command = ["bash", str(ROOT / "cluster_configs" / "local.sh"), *words]
+        command = [*self.wrapper, "bash", str(ROOT / "cluster_configs" / "local.sh"), *words]
         # Into a file: the daemons that it leaves running would hold a pipe open.
         with tempfile.TemporaryFile("w+") as out:
             ended = subprocess.run(
@@ -54,18 +56,27 @@ class LocalCluster:
 
 
 @contextlib.contextmanager
-def local_cluster(num_workers: int) -> Iterator[LocalCluster]:
-    """Start a cluster with so many workers of one CPU, and stop it at the end."""
+def local_cluster(
+    num_workers: int, *, wrapper: Sequence[str] = (), variables: Mapping[str, str] | None = None
+) -> Iterator[LocalCluster]:
+    """Start a cluster with so many workers of one CPU, and stop it at the end.
+
+    Args:
+        num_workers: Nodes beside the head.
+        wrapper: Words before each command of local.sh.
+        variables: More of the nodes' environment.
+    """
     with tempfile.TemporaryDirectory(prefix="dsx", dir="/tmp") as name:  # Ray's sockets need a short path.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         environment |= {"HOME": name, "DSINDEX_CLUSTER_DIR": f"{name}/c", "DSINDEX_CLUSTER_CPUS": "1"}
-        cluster = LocalCluster(Path(name), environment)
+        cluster = LocalCluster(Path(name), environment | dict(variables or {}), wrapper=tuple(wrapper))
         shown = cluster.script("start", str(num_workers))
         try:
             cluster.access |= dict(word.split("=", 1) for word in shlex.split(shown) if "=" in word)
             yield cluster
         finally:
             if (cluster.folder / "c").exists():
+                cluster.wrapper = ()
                 cluster.script("stop")
         left = cluster.processes()
         assert not left, f"local.sh stop has left processes behind: {left}"

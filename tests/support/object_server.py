@@ -1,249 +1,142 @@
-"""A server that speaks as much of S3's and of plain HTTP's language as readers need, and fails when it is told to.
+"""A server that speaks as much of S3's and of plain HTTP's language as the project needs, and fails when it is told to.
 
-`/BUCKET/KEY` is S3's path style; a key is served to signed requests only, unless its bucket is public. Run as a
-program it serves a folder, so that its CPU time can be told from a build's:
+`/BUCKET/KEY` is S3's path style; a key is served to signed requests only, unless its bucket is public. What it keeps is
+in `object_server_state`, what can go wrong in `object_server_faults`. Run as a program it serves the folders in a
+folder as buckets, so that its CPU time can be told from a build's, and keeps what clients put in files:
 
-    python -m tests.support.object_server FOLDER
+    python -m tests.support.object_server --port 9000 --folder FOLDER --bucket out --fast
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import hashlib
 import os
 import re
-import socket
 import sys
+import tempfile
 import threading
-import time
-from dataclasses import dataclass, field
-from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, quote, unquote, urlsplit
-from xml.sax.saxutils import escape
+
+from tests.support import object_server_reads as reads
+from tests.support import object_server_writes as writes
+from tests.support.object_server_faults import Fault, RandomFaults, name_operation
+from tests.support.object_server_http import Exchange
+from tests.support.object_server_rules import Refusal
+from tests.support.object_server_state import ObjectServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+__all__ = ["ACCESS_KEY", "SECRET_KEY", "Fault", "ObjectServer", "RandomFaults", "serving_objects"]
 
 ACCESS_KEY = "AKTESTACCESSKEY"
 SECRET_KEY = "planted-secret-3d4f5a"
-PIECE_BYTES = 256 << 10
+
+ANSWERS: dict[str, Callable[[Exchange], None]] = {
+    "GetObject": reads.send_object,
+    "HeadObject": reads.send_object,
+    "ListObjectsV2": reads.list_objects,
+    "ListBlobs": reads.list_blobs,
+    "HeadBucket": reads.answer_bucket,
+    "GetBucketLocation": reads.answer_bucket,
+    "PutObject": writes.put_object,
+    "DeleteObject": writes.delete_object,
+    "DeleteObjects": writes.delete_objects,
+    "CreateMultipartUpload": writes.create_upload,
+    "UploadPart": writes.upload_part,
+    "CompleteMultipartUpload": writes.complete_upload,
+    "AbortMultipartUpload": writes.abort_upload,
+    "ListMultipartUploads": writes.list_uploads,
+    "ListParts": writes.list_parts,
+    "CreateBucket": writes.create_bucket,
+}
 
 
-@dataclass(slots=True, kw_only=True)
-class Fault:
-    """What happens to the next requests whose target contains `match`."""
+class Handler(Exchange):
+    """Answers from what is kept."""
 
-    kind: str
-    """`503`, `403` or another status; `reset` or `truncate` in the middle of the body; `hang`; `wrong-length`."""
-    match: str = ""
-    times: int = 1
-    method: str = "GET"
-    code: str = "SlowDown"
-    """S3's name of the error."""
-
-
-@dataclass(slots=True, kw_only=True)
-class ObjectServer:
-    """The objects, and what was asked for."""
-
-    objects: dict[str, bytes | Path] = field(default_factory=dict)
-    """`bucket/key` → content."""
-    public: set[str] = field(default_factory=set)
-    """Buckets that need no signature."""
-    signatures: dict[str, str] = field(default_factory=dict)
-    """`bucket/key` → the query without which it is refused."""
-    faults: list[Fault] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-    """`METHOD target range`, in order of arrival."""
-    without_etag: bool = False
-    without_ranges: bool = False
-    url: str = ""
-    page_size: int = 1000
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def put(self, bucket: str, folder: Path) -> None:
-        """Add all files below a folder."""
-        for path in sorted(folder.rglob("*")):
-            if path.is_file():
-                self.objects[f"{bucket}/{path.relative_to(folder)}"] = path
-
-    def etag(self, name: str) -> str:
-        content = self.objects[name]
-        if isinstance(content, Path):
-            status = content.stat()
-            return f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
-        return f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'
-
-    def take_fault(self, method: str, target: str) -> Fault | None:
-        with self.lock:
-            for fault in self.faults:
-                if fault.times > 0 and fault.match in target and fault.method == method:
-                    fault.times -= 1
-                    return fault
-        return None
-
-    def count(self, word: str) -> int:
-        return sum(word in request for request in self.requests)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
     server: _Server  # type: ignore[assignment]
 
-    def log_message(self, *_: object) -> None:
-        """Stay silent."""
+    def setup(self) -> None:
+        super().setup()
+        self.store = self.server.store
 
-    def do_HEAD(self) -> None:
-        self.answer()
-
-    def do_GET(self) -> None:
-        self.answer()
-
-    def answer(self) -> None:
-        store = self.server.store
+    def respond(self) -> None:
+        """Answer a request."""
+        store = self.store
+        _, _, key = self.name.partition("/")
+        self.operation = name_operation(self.command, self.path, has_key=bool(key))
         with store.lock:
             store.requests.append(f"{self.command} {self.path} {self.headers.get('Range', '-')}")
-        fault = store.take_fault(self.command, self.path)
-        if fault is not None and fault.kind.isdigit():
-            return self.fail(int(fault.kind), fault.code)
-        if fault is not None and fault.kind == "hang":
-            time.sleep(1)
-        parts = urlsplit(self.path)
-        name = unquote(parts.path).lstrip("/")
-        bucket = name.split("/")[0]
-        query = parse_qs(parts.query)
-        is_signed = ACCESS_KEY in self.headers.get("Authorization", "")
-        if name in store.signatures:
-            if parts.query != store.signatures[name]:
-                return self.fail(403, "AccessDenied")
-        elif not is_signed and bucket not in store.public:
-            return self.fail(403, "AccessDenied")
-        if not any(key.startswith(f"{bucket}/") for key in store.objects):
-            return self.fail(404, "NoSuchBucket")
-        if "list-type" in query:
-            return self.list_objects(bucket, query)
-        if "restype" in query:
-            return self.list_blobs(name, query)
-        if name not in store.objects:
-            return self.fail(404, "NoSuchKey")
-        return self.send_object(name, fault)
-
-    def fail(self, status: int, code: str) -> None:
-        body = f"<Error><Code>{code}</Code><Message>no, {self.path}</Message></Error>".encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def send_object(self, name: str, fault: Fault | None) -> None:
-        store = self.server.store
-        content, etag = store.objects[name], store.etag(name)
-        size = content.stat().st_size if isinstance(content, Path) else len(content)
-        if self.headers.get("If-Match", etag) != etag:
-            return self.fail(412, "PreconditionFailed")
-        begin, end, status = 0, size, 200
-        match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if match and not store.without_ranges:
-            begin, end, status = int(match[1]), min(size, int(match[2] or size) + 1), 206
-            if begin >= size:
-                return self.fail(416, "InvalidRange")
-        self.send_response(status)
-        self.send_header("Content-Length", str(end - begin))
-        if status == 206:
-            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{size}")
-        if not store.without_etag:
-            self.send_header("ETag", etag)
-        self.send_header("Last-Modified", formatdate(1.7e9, usegmt=True))
-        self.send_header("Accept-Ranges", "bytes")
-        self.end_headers()
-        if self.command == "GET":
-            self.send_body(content, begin, end, fault)
-        return None
-
-    def send_body(self, content: bytes | Path, begin: int, end: int, fault: Fault | None) -> None:
-        if fault is not None and fault.kind in {"reset", "truncate"}:
-            end = begin + (end - begin) // 2
+            store.operations[self.operation] += 1
+        self.tell("arrived")
+        self.prepare(store.take_fault(self.operation, self.command, self.path))
         with contextlib.suppress(ConnectionError):
-            if isinstance(content, Path):
-                with content.open("rb") as file:
-                    while begin < end:
-                        begin += os.sendfile(self.wfile.fileno(), file.fileno(), begin, min(4 << 20, end - begin))
-            else:
-                self.wfile.write(content[begin:end])
-        if fault is not None and fault.kind == "reset":
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        if fault is not None and fault.kind in {"reset", "truncate"}:
-            self.close_connection = True
-            self.connection.close()
+            try:
+                self.carry_out()
+            except Refusal as refusal:
+                self.refuse(refusal)
 
-    def list_objects(self, bucket: str, query: dict[str, list[str]]) -> None:
-        store = self.server.store
-        prefix = query.get("prefix", [""])[0]
-        after = query.get("continuation-token", [""])[0]
-        keys = sorted(name.partition("/")[2] for name in store.objects if name.startswith(f"{bucket}/"))
-        keys = [key for key in keys if key.startswith(prefix) and key > after]
-        if query.get("delimiter"):
-            keys = [key for key in keys if "/" not in key[len(prefix) :]]
-        page, rest = keys[: store.page_size], keys[store.page_size :]
-        entries = []
-        for key in page:
-            content = store.objects[f"{bucket}/{key}"]
-            size = content.stat().st_size if isinstance(content, Path) else len(content)
-            shown = quote(key) if query.get("encoding-type") else escape(key)
-            entries.append(
-                f"<Contents><Key>{shown}</Key><Size>{size}</Size><ETag>{escape(store.etag(f'{bucket}/{key}'))}</ETag>"
-                "<LastModified>2023-11-14T22:13:20.000Z</LastModified></Contents>"
-            )
-        more = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if rest else ""
-        truncated = "true" if rest else "false"
-        body = f"<ListBucketResult><IsTruncated>{truncated}</IsTruncated>{more}{''.join(entries)}</ListBucketResult>"
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body.encode())))
-        self.end_headers()
-        self.wfile.write(body.encode())
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = respond
 
-    def list_blobs(self, container: str, query: dict[str, list[str]]) -> None:
-        """Answer as Azure does, whose listings have ETags without quotes."""
-        store, blobs = self.server.store, []
-        for name in sorted(store.objects):
-            key = name.removeprefix(f"{container}/")
-            if key != name and key.startswith(query.get("prefix", [""])[0]):
-                etag, content = store.etag(name).strip('"'), store.objects[name]
-                size = content.stat().st_size if isinstance(content, Path) else len(content)
-                blobs.append(
-                    f"<Blob><Name>{escape(key)}</Name><Properties><Last-Modified>{formatdate(1.7e9, usegmt=True)}"
-                    f"</Last-Modified><Content-Length>{size}</Content-Length><Content-Type>text</Content-Type>"
-                    f"<Etag>{etag}</Etag></Properties></Blob>"
-                )
-        body = f"<EnumerationResults><Blobs>{''.join(blobs)}</Blobs><NextMarker/></EnumerationResults>".encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    def carry_out(self) -> None:
+        if self.fault is not None and self.fault.kind.isdigit():
+            raise Refusal(int(self.fault.kind), self.fault.code)
+        if self.fault_is("reset") and self.operation != "GetObject" and not self.unread_bytes:
+            return self.break_off()
+        self.check_access()
+        return self.answer_operation()
+
+    def answer_operation(self) -> None:
+        answer = ANSWERS.get(self.operation)
+        if answer is None:
+            raise Refusal(501, "NotImplemented")
+        answer(self)
+
+    def check_access(self) -> None:
+        """Compare signature, region and bucket with what is there.
+
+        Raises:
+            Refusal: The request may not go on.
+        """
+        store, bucket = self.store, self.name.split("/")[0]
+        signed = re.search(r"Credential=([^/]*)/\d+/([^/]*)/", self.headers.get("Authorization", ""))
+        if self.name in store.signatures:
+            if self.path.partition("?")[2] != store.signatures[self.name]:
+                raise Refusal(403, "AccessDenied")
+        elif (signed is None or signed[1] != ACCESS_KEY) and bucket not in store.public:
+            raise Refusal(403, "AccessDenied")
+        if signed is not None and store.region not in {"", signed[2]}:
+            raise Refusal(400, "AuthorizationHeaderMalformed", Region=store.region)
+        if self.operation != "CreateBucket" and not store.has_bucket(bucket):
+            raise Refusal(404, "NoSuchBucket", BucketName=bucket)
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 64
+    request_queue_size = 128
 
-    def __init__(self, store: ObjectServer) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(
+        self, store: ObjectServer, *, host: str = "127.0.0.1", port: int = 0, handler: type[Handler] = Handler
+    ) -> None:
+        super().__init__((host, port), handler)
         self.store = store
+        store.url = f"http://{host}:{self.server_address[1]}"
 
     def handle_error(self, *_: object) -> None:
         """A client that goes away is none."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(*_)
 
 
 @contextlib.contextmanager
-def serving_objects(**content: object) -> Iterator[ObjectServer]:
-    """Serve objects from a thread while the block runs; the arguments are those of ObjectServer."""
+def serving_objects(*, handler: type[Handler] = Handler, **content: object) -> Iterator[ObjectServer]:
+    """Serve objects from a thread while the block runs; the other arguments are those of ObjectServer."""
     store = ObjectServer(**content)  # type: ignore[arg-type]
-    with _Server(store) as server:
-        store.url = f"http://127.0.0.1:{server.server_address[1]}"
+    with _Server(store, handler=handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
@@ -253,11 +146,36 @@ def serving_objects(**content: object) -> Iterator[ObjectServer]:
             thread.join()
 
 
-if __name__ == "__main__":
-    served = ObjectServer(public={"http"})
-    served.put("bucket", Path(sys.argv[1]))
-    served.put("http", Path(sys.argv[1]))
-    with _Server(served) as program:
-        sys.stdout.write(f"http://127.0.0.1:{program.server_address[1]}\n")
+def serve() -> None:
+    """Serve until killed; the address is the first line that is printed, the process id is the second."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--folder", type=Path, help="its folders are buckets; without, all is kept in memory")
+    parser.add_argument("--bucket", action="append", default=[], help="one that exists without objects")
+    parser.add_argument("--public", action="append", default=[], help="a bucket that needs no signature")
+    parser.add_argument("--region", default="")
+    parser.add_argument("--min-part-bytes", type=int, default=5 << 20)
+    parser.add_argument("--fast", action="store_true", help="ETags by a quick hash, no SHA-256 of contents")
+    options = parser.parse_args()
+    with contextlib.ExitStack() as kept:
+        store = ObjectServer(
+            buckets={*options.bucket},
+            public={*options.public},
+            region=options.region,
+            min_part_bytes=options.min_part_bytes,
+            fast=options.fast,
+        )
+        if options.folder:
+            for folder in sorted(path for path in options.folder.iterdir() if path.is_dir()):
+                store.put(folder.name, folder)
+            name = kept.enter_context(tempfile.TemporaryDirectory(prefix=".pieces-", dir=options.folder))
+            store.folder = Path(name)
+        server = kept.enter_context(_Server(store, host=options.host, port=options.port))
+        sys.stdout.write(f"{store.url}\n{os.getpid()}\n")
         sys.stdout.flush()
-        program.serve_forever()
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    serve()

@@ -17,9 +17,10 @@ from dsindex.datasets.opening import open_dataset
 from workflows.api.merge import ConvertConfig
 from workflows.jobs.repair import RepairConfig
 from workflows.jobs.verify import VerifyConfig
-from workflows.options.config import BuildConfig, MergeConfig
+from workflows.options.build import BuildConfig
 from workflows.options.index import IndexConfig
 from workflows.options.instruct import InstructConfig
+from workflows.options.merge import MergeConfig
 from workflows.options.mix import MixConfig
 from workflows.options.pack import PackConfig
 

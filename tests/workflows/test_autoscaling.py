@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from workflows.execution.calls import Outcome
     from workflows.execution.ray_executor import RayExecutor
-    from workflows.options.config import BuildConfig
+    from workflows.options.build import BuildConfig
 
 SHAPES = ("aws.yaml", "gcp.yaml", "kuberay_raycluster.yaml", "kuberay_rayjob.yaml")
 

@@ -17,7 +17,7 @@ from tests.support.golden import FAST, OWN, GoldenRun, golden_runs
 from tests.support.published import published
 from workflows.cli import main
 from workflows.jobs.build import run_build
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable

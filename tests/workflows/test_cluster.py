@@ -26,7 +26,7 @@ from workflows.jobs.build import run_build
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from workflows.options.config import BuildConfig
+    from workflows.options.build import BuildConfig
     from workflows.progress.reporter import Reporter
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from workflows.options.config import BuildConfig
+    from workflows.options.build import BuildConfig
     from workflows.progress.reporter import Reporter
 
 GOLDEN_EOD = str(GOLDEN / "eod_text_document")

@@ -22,7 +22,7 @@ from tests.support.killed import run_until_killed
 from tests.support.published import published
 from workflows.api.verify import verify
 from workflows.jobs.build import run_build
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 from workflows.progress.reporter import Reporter
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from tests.support.published import published
 from workflows.cli import main
 from workflows.jobs.build import run_build
 from workflows.jobs.verify import VerifyConfig, run_verify
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 from workflows.state.ledger import Ledger
 from workflows.state.manifest import RecordCounts
 

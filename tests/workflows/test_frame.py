@@ -11,7 +11,9 @@ import pytest
 
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import InputError, OutputError, PlanError
-from dsindex.shards.tokenize import KeyResult, ShardResult, ShardTask, fingerprint_input, shard_attempt
+from dsindex.shards.inputs import fingerprint_input
+from dsindex.shards.tasks import KeyResult, ShardResult, ShardTask
+from dsindex.shards.tokenize import shard_attempt
 from workflows.jobs.frame import Job, Made, run_job
 from workflows.options.config import WorkConfig, work_folder_path
 from workflows.stages.early_merge import TokenSource

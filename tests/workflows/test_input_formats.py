@@ -20,7 +20,7 @@ from tests.support.killed import run_until_killed
 from workflows.api.verify import verify
 from workflows.commands.build import describe_build
 from workflows.jobs.build import run_build
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 from workflows.progress.reporter import Reporter
 
 if TYPE_CHECKING:

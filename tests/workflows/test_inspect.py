@@ -23,7 +23,7 @@ from workflows.state.lock import hold_lock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workflows.options.config import BuildConfig
+    from workflows.options.build import BuildConfig
     from workflows.progress.reporter import Reporter
 
 TOKENIZER = str(OWN.plain_tokenizer)

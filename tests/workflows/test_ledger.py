@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.merging import MergeRange, Piece, RangeResult
-from dsindex.shards.tokenize import KeyResult, ShardResult, ShardTask
+from dsindex.shards.tasks import KeyResult, ShardResult, ShardTask
 from dsindex.storage import StoredFile
-from workflows.state import ledger as ledger_module
+from workflows.state import journal
+from workflows.state.journal import FileJournal
 from workflows.state.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -82,9 +83,9 @@ def test_who_is_stopped_while_recording_knows_what_is_on_file(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ledger_module, "SYNC_SECONDS", 0.0)
+    monkeypatch.setattr(FileJournal, "sync_seconds", 0.0)
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_module.os, stopped_at, stop)
+        patched.setattr(journal.os, stopped_at, stop)
         for record in (
             lambda: ledger.record_shard(task_of(0), result_of(0)),
             lambda: ledger.record_range(RANGE, done),

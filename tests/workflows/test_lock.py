@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import workflows.state.lock
+import workflows.state.lock_owner
 from dsindex.errors import OutputError, PlanError
-from workflows.state.lock import LEASE_SECONDS, hold_lock
+from workflows.state.lock import hold_lock
+from workflows.state.lock_owner import LEASE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +149,7 @@ def test_lease_is_measured_by_the_clock_that_stamps_the_file(tmp_path: Path, mon
 def test_process_that_proc_hides_is_not_taken_for_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "owner.json"
     other_owner(path, pid=1)
-    monkeypatch.setattr(workflows.state.lock, "_start_time", lambda pid: None if pid == 1 else "5")
+    monkeypatch.setattr(workflows.state.lock_owner, "_start_time", lambda pid: None if pid == 1 else "5")
     with pytest.raises(PlanError, match=r"process 1 on .*lapses"):
         hold(path).__enter__()
 

@@ -20,7 +20,7 @@ from tests.support.foreign_tokenizers import rank_entries, sentencepiece_model, 
 from tests.support.golden import GOLDEN, TOKENIZERS
 from tests.support.hub_cache import COMMIT, put_in_cache
 from workflows.commands.options import UsageError, validated
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 from workflows.options.megatron_flags import REFUSED, WITHOUT_EFFECT, take_megatron_flags
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from dsindex.errors import FormatError, InputError, OutputError, PlanError
 from tests.support.golden import GOLDEN_SETS, OWN, GoldenSet
 from workflows.jobs.merge import run_merge
-from workflows.options.config import MergeConfig
+from workflows.options.merge import MergeConfig
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ import pytest
 from dsindex.json_text import decode_json, encode_json
 from dsindex.shards.quarantine import ShardQuarantine, quarantine_line, write_quarantine
 from dsindex.storage import atomic_writer
-from dsindex.text.records import BadRecord
+from dsindex.text.record_blocks import BadRecord
 from tests.support.golden import OWN
 from workflows.cli import main
 from workflows.progress.displays import write_json_line

@@ -26,7 +26,7 @@ from workflows.api.verify import verify
 from workflows.cli import main
 from workflows.commands.build import describe_build
 from workflows.jobs.build import run_build
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 from workflows.progress.reporter import Reporter
 from workflows.state.inputs import find_inputs
 
@@ -248,9 +248,9 @@ def test_object_that_was_replaced_between_runs_is_named(store: ObjectServer, tmp
 def test_source_is_found_again(store: ObjectServer, tmp_path: Path) -> None:
     build("s3://b/text.jsonl", tmp_path)
     prefix = str(tmp_path / "x_text_document")
-    assert verify(prefix, against_source=True).is_whole
+    assert verify(prefix, against_source=True, executor="local").is_whole
     store.objects["b/text.jsonl"] = b'{"text": "another"}\n'
-    assert not verify(prefix, against_source=True).is_whole
+    assert not verify(prefix, against_source=True, executor="local").is_whole
 
 
 def test_no_secret_is_written_or_shown(store: ObjectServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -302,11 +302,3 @@ def test_missing_library_is_one_sentence(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1
     assert "pip install 'dsindex[objects]'" in ended.stderr
-
-
-@pytest.mark.parametrize("flag", ["--output-prefix", "--work-dir"])
-def test_outputs_are_on_this_machine(flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = {"--output-prefix": str(tmp_path / "x"), flag: "s3://b/x"}
-    words = [word for option in options.items() for word in option]
-    assert main(["build", "--input", "s3://b/text.jsonl", "--tokenizer-model", "t", *words]) == 2
-    assert f"{flag}: expected a path, got an address" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from workflows.cli import main
 from workflows.jobs.estimate import run_plan
 from workflows.jobs.instruct import run_instruct
 from workflows.jobs.pack import run_pack
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 from workflows.options.instruct import InstructConfig
 from workflows.options.pack import PackConfig
 from workflows.progress.reporter import Reporter

@@ -19,7 +19,7 @@ from workflows.jobs.estimate import file_system, find_limits, find_place_limits,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workflows.options.config import BuildConfig
+    from workflows.options.build import BuildConfig
     from workflows.progress.reporter import Reporter
 
 

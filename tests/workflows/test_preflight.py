@@ -25,7 +25,7 @@ from workflows.stages.source import open_source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from workflows.options.config import BuildConfig
+    from workflows.options.build import BuildConfig
     from workflows.progress.reporter import Reporter
 
 

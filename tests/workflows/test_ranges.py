@@ -23,7 +23,7 @@ from workflows.execution.local import ThreadExecutor
 from workflows.jobs.build import run_build
 from workflows.jobs.instruct import run_instruct
 from workflows.jobs.pack import run_pack
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 from workflows.options.instruct import InstructConfig
 from workflows.options.pack import PackConfig
 from workflows.stages.early_merge import EarlyRanges

@@ -27,7 +27,8 @@ from workflows.execution.ray_address import (
 )
 from workflows.execution.ray_head import check_head, check_node, wants_token
 from workflows.execution.ray_token import VARIABLES, Token, TokenError
-from workflows.options.config import ExecutorConfig, MergeConfig
+from workflows.options.config import ExecutorConfig
+from workflows.options.merge import MergeConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ from tests.support.pages import ReadPage
 from workflows.cli import main
 from workflows.jobs import report_dataset
 from workflows.jobs.build import run_build
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 from workflows.progress.displays import PlainDisplay
 from workflows.progress.reporter import Reporter
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from dsindex.merging import MergeRange, Part, RangeResult, plan_merge
-from dsindex.shards.tokenize import KeyResult, ShardResult, ShardTask
+from dsindex.shards.tasks import KeyResult, ShardResult, ShardTask
 from dsindex.storage import StoredFile
 from workflows.execution.calls import Call, Outcome
 from workflows.execution.dispatch import DispatchStatistics, RetryPolicy, run_calls

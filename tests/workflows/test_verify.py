@@ -37,7 +37,7 @@ from workflows.verification.tokens import check_tokens
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workflows.options.config import BuildConfig
+    from workflows.options.build import BuildConfig
     from workflows.progress.reporter import Reporter
 
     MakeConfig = Callable[..., BuildConfig]

@@ -27,7 +27,7 @@ from workflows.jobs.build import run_build
 from workflows.jobs.pack import run_pack
 from workflows.jobs.verify import VerifyConfig, run_verify
 from workflows.jobs.verify_pbin import run_pbin_verify
-from workflows.options.config import BuildConfig
+from workflows.options.build import BuildConfig
 from workflows.options.pack import PackConfig
 from workflows.state.manifest import manifest_path
 from workflows.verification import source as verify_source

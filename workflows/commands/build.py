@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count, format_size, format_speed
+from workflows.commands.object_requests import describe_requests
 from workflows.commands.options import (
     add_config_argument,
     add_format_arguments,
@@ -18,7 +19,8 @@ from workflows.commands.options import (
 from workflows.jobs.build import run_build
 from workflows.jobs.check import describe_check, run_check
 from workflows.jobs.index import describe_index
-from workflows.options.config import BuildConfig, ExecutorConfig
+from workflows.options.build import BuildConfig
+from workflows.options.config import ExecutorConfig
 from workflows.options.index import IndexConfig
 from workflows.options.index_arguments import add_index_arguments
 from workflows.options.index_tokenizer import copy_job_tokenizer
@@ -29,7 +31,6 @@ from workflows.progress.json_lines import write_summary
 if TYPE_CHECKING:
     import argparse
 
-    from dsindex.objects.requests import RequestCounts
     from workflows.jobs.build import BuildReport
 
 DESCRIPTION = """\
@@ -71,7 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--token-ids", metavar="KEY", help="take lists of token ids from this name or path, instead of --json-keys"
     )
-    data.add_argument("--output-prefix", metavar="P", help="outputs are named P_KEY_document.*")
+    data.add_argument(
+        "--output-prefix", metavar="P", help="outputs are named P_KEY_document.*, here or in a bucket (s3://)"
+    )
     data.add_argument(
         "--shuffle-documents",
         metavar="SEED",
@@ -188,17 +191,3 @@ def describe_build(report: BuildReport) -> str:
         lines += [f"  .{suffix:4} {dataset.files[suffix].digest}" for suffix in ("bin", "idx")]
     lines += [describe_index(indices).rstrip() for indices in report.indices]
     return "\n".join(lines) + "\n"
-
-
-def describe_requests(requests: RequestCounts) -> list[str]:
-    """Return what was asked of object stores; nothing if that is nothing.
-
-    >>> from dsindex.objects.requests import RequestCounts
-    >>> describe_requests(RequestCounts(process="", gets=312, lists=2, received_bytes=1_200_000_000))
-    ['objects: 312 GETs, 2 LISTs, 1.2 GB']
-    """
-    if not requests.gets and not requests.lists:
-        return []
-    asked = [count(requests.gets, "GET"), *([count(requests.lists, "LIST")] if requests.lists else [])]
-    retries = [count(requests.retries, "repetition")] if requests.retries else []
-    return ["objects: " + ", ".join([*asked, format_size(requests.received_bytes), *retries])]

@@ -16,6 +16,7 @@ from workflows.execution.dispatch import RetryPolicy
 from workflows.execution.ordered import ordered_runner
 from workflows.options.config import ExecutorConfig
 from workflows.progress.standard_streams import write_lines
+from workflows.stages.shared_files import require_shared
 from workflows.stages.start import start_with_nodes
 
 if TYPE_CHECKING:
@@ -85,6 +86,12 @@ def convert_dataset(
     version = PBIN_VERSIONS[pbin_era] if pbin_era else None
     executor = start_with_nodes(config)
     try:
+        ends = ("",) if _is_packed(source) else (".bin", ".idx")
+        require_shared(
+            executor,
+            files=(f"{source if _is_packed(source) else _prefix(source)}{end}" for end in ends),
+            folders=[os.path.dirname(os.path.abspath(destination))],
+        )
         policy = RetryPolicy(deadline_seconds=config.shard_deadline)
         run_tasks = ordered_runner(executor, name="convert", policy=policy)
         if not _is_packed(source):

@@ -21,7 +21,8 @@ from workflows.commands.options import UsageError, read_config, validated
 from workflows.execution.ray_address import parse_address
 from workflows.jobs.repair import RepairConfig
 from workflows.jobs.verify import VerifyConfig
-from workflows.options.config import ExecutorConfig, MergeConfig
+from workflows.options.config import ExecutorConfig
+from workflows.options.merge import MergeConfig
 from workflows.options.pack import PackConfig, is_modalities_config
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def check_command(command: str, options: argparse.Namespace, *, shipped: Collect
         parse_address(str(address), source="--address")
     for name in OUTPUTS:
         for path in _paths(given, name):
-            if not os.path.isabs(path):
+            if not (os.path.isabs(path) or is_url(path)):
                 raise UsageError(_relative(name, path, is_output=True))
     for name in INPUTS:
         for path in _paths(given, name):

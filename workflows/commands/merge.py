@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
+from dsindex.objects.requests import all_requests
 from workflows.commands.options import add_config_argument, add_work_arguments, read_config
-from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, requests_since
+from workflows.commands.stores import add_store_arguments, dataset_path, requests_since
 from workflows.jobs.merge import run_merge
-from workflows.options.config import MergeConfig
+from workflows.options.merge import MergeConfig
 from workflows.progress.choice import make_reporter
 from workflows.progress.json_lines import write_summary
 
@@ -42,13 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the datasets, in the order of the output; here or in object stores",
     )
     add_store_arguments(parser)
-    parser.add_argument("--output-prefix", metavar="P", help="writes P.bin and P.idx")
+    parser.add_argument("--output-prefix", metavar="P", help="writes P.bin and P.idx, here or in a bucket (s3://)")
     add_work_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Merge, show progress, and print a summary."""
-    before = enter_stores(options)
+    before = all_requests()
     config = read_config(options, MergeConfig)
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_merge(config, reporter=reporter)

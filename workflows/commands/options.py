@@ -73,12 +73,7 @@ def add_input_arguments(group: argparse._ArgumentGroup) -> None:
         help="files, patterns or folders, in the order of the output: JSONL, compressed or not, Parquet, Arrow or CSV; "
         "here or in object stores (s3://, gs://, az://, https://); - is standard input",
     )
-    group.add_argument(
-        "--endpoint-url",
-        metavar="URL",
-        help="server of s3:// inputs, such as MinIO's (default: AWS_ENDPOINT_URL, or Amazon's own)",
-    )
-    group.add_argument("--region", metavar="NAME", help="region of s3:// inputs (default: AWS_REGION, or us-east-1)")
+    add_store_options(group)
     group.add_argument(
         "--input-list",
         nargs="+",
@@ -96,6 +91,16 @@ def add_input_arguments(group: argparse._ArgumentGroup) -> None:
         help="what the inputs hold: JSON lines, plain text with a document per line or per file, or CSV; Parquet and "
         "Arrow, and compression, are told by content (default: auto, by the file's name)",
     )
+
+
+def add_store_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options that tell how the stores of addresses are reached."""
+    group.add_argument(
+        "--endpoint-url",
+        metavar="URL",
+        help="server of s3:// addresses, such as MinIO's (default: AWS_ENDPOINT_URL, or Amazon's own)",
+    )
+    group.add_argument("--region", metavar="NAME", help="region of s3:// addresses (default: AWS_REGION, or us-east-1)")
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from dsindex.errors import InputError
 from dsindex.objects.requests import all_requests
 from dsindex.objects.urls import check_endpoint, is_url, parse_url, refuse_url
-from workflows.commands.build import describe_requests
-from workflows.commands.options import UsageError
+from workflows.commands.object_requests import describe_requests
+from workflows.commands.options import UsageError, add_store_options
 
 if TYPE_CHECKING:
     from dsindex.objects.requests import RequestCounts
@@ -20,15 +20,7 @@ _VARIABLES = {"endpoint_url": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"), "regi
 
 def add_store_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where `s3://` addresses lead."""
-    stores = parser.add_argument_group("object stores")
-    stores.add_argument(
-        "--endpoint-url",
-        metavar="URL",
-        help="server of s3:// addresses, such as MinIO's (default: AWS_ENDPOINT_URL, or Amazon's own)",
-    )
-    stores.add_argument(
-        "--region", metavar="NAME", help="region of s3:// addresses (default: AWS_REGION, or us-east-1)"
-    )
+    add_store_options(parser.add_argument_group("object stores"))
 
 
 def enter_stores(options: argparse.Namespace) -> RequestCounts:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsindex.dtypes import dtype_for_vocabulary
+from dsindex.errors import PlanError
 from dsindex.objects.requests import RequestCounts, all_requests
-from dsindex.shards.tokenize import ShardSettings
+from dsindex.objects.urls import absolute, folder_of, is_url, lengthened
+from dsindex.shards.tasks import ShardSettings
 from workflows.jobs.frame import Job, JobOutcome, Made, run_job
 from workflows.options.config import work_folder_path
 from workflows.stages.early_merge import TokenSource
@@ -44,11 +45,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dsindex.merging import Part
-    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.shards.tasks import ShardResult, ShardTask
     from dsindex.storage import StoredFile
     from workflows.execution.calls import Executor
     from workflows.jobs.index import IndexReport
-    from workflows.options.config import BuildConfig
+    from workflows.options.build import BuildConfig
     from workflows.options.index import IndexConfig
     from workflows.progress.reporter import Reporter
     from workflows.stages.shuffle import ShuffledDocuments
@@ -105,7 +106,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
 
 def output_prefix(config: BuildConfig, name: str) -> str:
     """Return the prefix of an output, as preprocess_data.py names that of a key."""
-    return f"{config.output_prefix}_{name}_document"
+    return lengthened(config.output_prefix, f"_{name}_document")
 
 
 class _Build:
@@ -133,7 +134,7 @@ class _Build:
         settings = {
             **self._source.settings(),
             **plan_settings(config),
-            "output-prefix": os.path.abspath(config.output_prefix),
+            "output-prefix": str(absolute(config.output_prefix)),
             **_order_settings(config, self._source.inputs),
         }
         if config.token_ids is not None:
@@ -171,7 +172,7 @@ class _Build:
             estimate.scaled(kept_share(source.inputs, self._config.sample)),
             itemsize=self._dtype.itemsize,
             num_keys=len(self._outputs),
-            output_folder=os.path.dirname(os.path.abspath(self._config.output_prefix)),
+            output_folder=folder_of(self._config.output_prefix),
             work_dir=self._work_dir,
             unfinished=[path for tokens in self._token_sources() for path in tokens.target.partials],
             copies=shard_copies(self._config),
@@ -254,7 +255,7 @@ class _Build:
         return [
             TokenSource(
                 target=Target(
-                    prefix=os.path.abspath(output.prefix),
+                    prefix=absolute(output.prefix),
                     plan_id=self._plan.plan_id,
                     bound_bytes=self._source.text_bytes * self._dtype.itemsize,
                 ),
@@ -377,4 +378,10 @@ def _index_configs(config: BuildConfig, index: Mapping[str, Any] | None) -> list
         return []
     from workflows.options.index import IndexConfig
 
+    if is_url(config.output_prefix):
+        msg = (
+            f"{config.output_prefix}: expected an output on a disk with the options of indices, got an address; leave "
+            f"them out, and run `dsindex index --data-path` afterwards"
+        )
+        raise PlanError(msg)
     return [IndexConfig(**{**index, "data_path": (output_prefix(config, name),)}) for name in config.output_names]

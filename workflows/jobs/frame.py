@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from dsindex.errors import PlanError
 from dsindex.json_text import decode_json, encode_json
+from dsindex.objects.urls import ObjectUrl, absolute, joined, lengthened
 from dsindex.shards.ownership import MARKER_FILE
-from dsindex.storage import make_folder, output_error, remove_if_present
+from dsindex.storage import make_folder, remove_if_present
 from workflows.execution.calls import ClusterLostError
 from workflows.execution.choice import make_executor
 from workflows.execution.dispatch import DispatchStatistics, RetryPolicy
@@ -30,6 +31,7 @@ from workflows.stages.start import start_and_examine, wait_for_nodes
 from workflows.stages.work import Work
 from workflows.state.lock import hold_lock
 from workflows.state.manifest import Manifest, manifest_path, read_manifest
+from workflows.state.object_lock import hold_object_lock, is_object_lock
 from workflows.state.outputs import find_finished, is_of_same_run, look_at_output, refuse_inputs, require_unchanged
 from workflows.state.partial_files import partial_path
 from workflows.state.publishing import Dataset, publish, withdraw
@@ -38,6 +40,7 @@ from workflows.state.work_folder import own_work_folder, read_unfinished, remove
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from dsindex.storage import StoredFile
     from dsindex.text.engines import Engine
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
     from workflows.state.ledger import Ledger
     from workflows.state.manifest import Content, Run
     from workflows.state.outputs import Output, Standing
-    from workflows.state.work_folder import WorkFolder
+    from workflows.state.owned_folder import WorkFolder
 
 LOCK_SUFFIX = "dsindex-lock"
 
@@ -113,7 +116,7 @@ class Job:
     @property
     def prefix(self) -> str:
         """Absolute prefix of the output, as the options name it."""
-        return os.path.abspath(self.config.output_prefix)
+        return absolute(self.config.output_prefix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,11 +145,16 @@ def run_job(job: Job, *, reporter: Reporter) -> JobOutcome:
     if finished is None:
         with contextlib.ExitStack() as owned:
             folder = owned.enter_context(
-                own_work_folder(job.work_dir, job.plan, fresh=job.config.fresh, keep=job.config.keep_shards)
+                own_work_folder(
+                    job.work_dir,
+                    job.plan,
+                    fresh=job.config.fresh,
+                    keep=job.config.keep_shards,
+                    access=job.config.access,
+                )
             )
             for output in sorted(job.outputs, key=lambda output: output.prefix):
-                make_folder(os.path.dirname(os.path.abspath(output.prefix)))
-                owned.enter_context(hold_lock(_lock_path(output), what=f"the output {output.prefix}"))
+                owned.enter_context(hold_output(output.prefix))
             finished = _find_finished(job)  # another driver may have finished meanwhile
             if finished is None:
                 return _run(job, folder, reporter, began)
@@ -178,32 +186,52 @@ def _find_finished(job: Job) -> list[Manifest] | None:
     return finished
 
 
+def hold_output(prefix: str) -> AbstractContextManager[None]:
+    """Hold the lock of an output.
+
+    Raises:
+        PlanError: If a driver that may be alive holds it.
+        OutputError: If it cannot be written.
+    """
+    path, what = lengthened(absolute(prefix), f".{LOCK_SUFFIX}"), f"the output {prefix}"
+    if isinstance(path, ObjectUrl):
+        return hold_object_lock(path, what=what)
+    make_folder(os.path.dirname(path))
+    return hold_lock(path, what=what)
+
+
 def _lock_path(output: Output) -> str:
-    return f"{os.path.abspath(output.prefix)}.{LOCK_SUFFIX}"
+    return lengthened(absolute(output.prefix), f".{LOCK_SUFFIX}")
 
 
 def _tidy_up(job: Job) -> None:
     """Clean up after a run that published everything and was killed before it ended."""
-    remove_finished_folder(job.work_dir, job.plan)
-    conclude(_progress_file(job))
+    remove_finished_folder(job.work_dir, job.plan, job.config.access)
+    progress = _progress_file(job)
+    if progress is not None:
+        conclude(progress)
     for output in job.outputs:
-        if os.path.exists(_lock_path(output)):
-            with contextlib.suppress(PlanError), hold_lock(_lock_path(output), what=f"the output {output.prefix}"):
+        path = _lock_path(output)
+        if is_object_lock(path) if isinstance(path, ObjectUrl) else os.path.exists(path):
+            with contextlib.suppress(PlanError), hold_output(output.prefix):
                 pass  # a dead owner's lock is taken over and removed
 
 
-def _progress_file(job: Job) -> LastingFile:
+def _progress_file(job: Job) -> LastingFile | None:
+    """Return the progress file beside the output; None if the output is in an object store."""
+    if isinstance(job.prefix, ObjectUrl):
+        return None
     path = f"{job.prefix}.{PROGRESS_SUFFIX}"
     return LastingFile(path, temporary=partial_path(path, job.plan.plan_id))
 
 
 def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobOutcome:
     file = _progress_file(job)
-    progress = ProgressFile(file.write, output=job.prefix)
+    progress = None if file is None else ProgressFile(file.write, output=job.prefix)
     opened: list[Ledger] = []
     kept = partial(_describe_kept, job, folder, opened)
-    with reporter.showing(progress):
-        if file.is_foreign:
+    with reporter.showing(*filter(None, [progress])):
+        if file is not None and file.is_foreign:
             reporter.say(f"{file.path}: is not dsindex's, so progress is only in the work folder")
         try:
             with last_words(partial(_end_at_once, reporter, kept)):
@@ -234,7 +262,13 @@ def _describe_kept(job: Job, folder: WorkFolder, opened: Sequence[Ledger]) -> st
 
 
 def _carry_out(
-    job: Job, folder: WorkFolder, reporter: Reporter, began: float, *, progress: ProgressFile, opened: list[Ledger]
+    job: Job,
+    folder: WorkFolder,
+    reporter: Reporter,
+    began: float,
+    *,
+    progress: ProgressFile | None,
+    opened: list[Ledger],
 ) -> JobOutcome:
     """Run the job; `opened` gets the ledger once it is open."""
     config = job.config
@@ -242,9 +276,12 @@ def _carry_out(
     executor = start_and_examine(config, job.examine, num_bytes=job.input_bytes, holds_gil=job.holds_gil)
     with contextlib.closing(executor):
         notes = [*job.notes, *_begin_again(job, folder)]
-        with folder.open_ledger(job.plan, fresh=config.fresh) as ledger:
+        prefixes = [absolute(output.prefix) for output in job.outputs]
+        with folder.open_ledger(job.plan, fresh=config.fresh, outputs=prefixes) as ledger:
             opened.append(ledger)
-            ledger.record_partials([_progress_file(job).temporary])
+            file = _progress_file(job)
+            if file is not None:
+                ledger.record_partials([file.temporary])
             work = Work(
                 executor=executor,
                 ledger=ledger,
@@ -260,7 +297,7 @@ def _carry_out(
                     if job.count_missing is not None:
                         wait_for_nodes(executor, reporter, partial(job.count_missing, ledger))
                     if executor.is_cluster and job.check_nodes is not None:
-                        markers = [os.path.join(job.work_dir, MARKER_FILE), *map(_lock_path, job.outputs[:1])]
+                        markers = [joined(job.work_dir, MARKER_FILE), *map(_lock_path, job.outputs[:1])]
                         job.check_nodes(executor, markers)
                     contents, run = _make_and_publish(job, work, standings, began)
                     if job.conclude is not None:
@@ -268,7 +305,7 @@ def _carry_out(
             except BaseException as stop:
                 if not isinstance(stop, Exception):
                     stop.add_note(_describe_kept(job, folder, opened))
-                if not isinstance(stop, ClusterLostError):
+                if progress is not None and not isinstance(stop, ClusterLostError):
                     progress.close(stop)  # before running shards end, as a second signal may come first
                 raise
     return JobOutcome(contents=tuple(contents), run=run, already_complete=False, seconds=time.time() - began)
@@ -310,9 +347,10 @@ def _make_and_publish(job: Job, work: Work, standings: Sequence[Standing], began
     for standing in standings:
         require_unchanged(standing)
     _record_publishing(job, standings, datasets, work.ledger)
-    manifests = iter([Manifest(content=content, run=run).encode() for content in contents])
+    encoded = [Manifest(content=content, run=run).encode() for content in contents]
+    ready = iter(zip(datasets, files, encoded, strict=True))
     for group in made.groups:
-        _publish_group(group, [next(manifests) for _ in group])
+        _publish_group([next(ready) for _ in group], work.ledger)
     _remove_obsolete(job, work.ledger)
     work.ledger.record_finished()
     return contents, run
@@ -329,28 +367,25 @@ def _tokenizer_path(job: Job) -> str | None:
 def _record_publishing(job: Job, standings: Sequence[Standing], datasets: Sequence[Dataset], ledger: Ledger) -> None:
     """Record the files to be published and replaced, while the manifests that prove dsindex wrote them still exist."""
     obsolete = [
-        os.path.abspath(output.prefix)
+        absolute(output.prefix)
         for output in job.obsolete
         if any(is_of_same_run(output, successor) for successor in job.outputs)
     ]
     for standing, dataset in zip(standings, datasets, strict=True):
-        files = {*standing.files.values(), *dataset.target.identify_partials()}
-        ledger.record_publishing(os.path.abspath(standing.output.prefix), files, obsolete=obsolete)
+        files = {*standing.files.values(), *dataset.target.identify_partials(ledger)}
+        ledger.record_publishing(absolute(standing.output.prefix), files, obsolete=obsolete)
 
 
-def _publish_group(datasets: Sequence[Dataset], manifests: Sequence[bytes]) -> None:
+def _publish_group(ready: Sequence[tuple[Dataset, dict[str, StoredFile], bytes]], ledger: Ledger) -> None:
     """Publish datasets that belong together, the first one last: if its last file exists, the others are complete."""
-    try:
-        withdraw(datasets[0].target)
-    except OSError as error:
-        raise output_error(datasets[0].target.prefix, error) from error
-    for dataset, manifest in reversed(list(zip(datasets, manifests, strict=True))):
-        publish(dataset, manifest)
+    withdraw(ready[0][0].target, ledger)
+    for dataset, files, manifest in reversed(ready):
+        publish(dataset, files, manifest, ledger)
 
 
 def _remove_obsolete(job: Job, ledger: Ledger) -> None:
     """Remove obsolete outputs of an earlier plan, as far as their manifests prove that dsindex wrote them."""
-    own = {os.path.abspath(output.prefix) for output in job.outputs}
+    own = {absolute(output.prefix) for output in job.outputs}
     for prefix in ledger.history.obsolete:
         manifest = read_manifest(prefix) if prefix not in own else None
         if manifest is None:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError, FormatError
+from dsindex.objects.requests import MissingObjectError
 from dsindex.readable import input_status, is_stored, is_there
+from dsindex.shards.inputs import fingerprint_input
 from dsindex.shards.provenance import read_source
-from dsindex.shards.tokenize import fingerprint_input
 from dsindex.text.recorded_tokenizer import find_tokenizer
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tracing.merged import PartDocument, find_parts, part_number
@@ -35,7 +36,7 @@ class DocumentSource:
     offset: int
     """Byte offset of the line in the input's text; in a table, its row group."""
     problem: str | None = None
-    """What became of the input since: missing or changed."""
+    """What became of the input since: missing, changed, or out of reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +223,8 @@ def _problem_of(manifest: Manifest, number: int) -> str | None:
             return f"changed: it had {recorded.size_bytes:,} bytes and has {status.size_bytes:,}"
         if recorded.fingerprint is not None and fingerprint_input(path) != recorded.fingerprint:
             return "changed: it has the same size and other content"
-    except (OSError, DsindexError):
+    except (FileNotFoundError, NotADirectoryError, MissingObjectError):
         return "not there any more"
+    except (OSError, DsindexError):
+        return "out of reach now"
     return None

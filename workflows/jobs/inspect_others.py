@@ -20,8 +20,9 @@ from dsindex.regular_files import open_file
 from workflows.jobs.inspect_excerpts import Excerpt
 from workflows.progress.progress_file import LARGEST_BYTES, PROGRESS_FILE
 from workflows.state.history import read_history
+from workflows.state.journal import ledger_path
 from workflows.state.lock import owner_is_gone
-from workflows.state.work_folder import LEDGER_FILE, LOCK_FILE
+from workflows.state.owned_folder import LOCK_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +93,7 @@ def look_at_work_folder(path: str) -> dict[str, Any]:
     Raises:
         FormatError: If its ledger cannot be read.
     """
-    history = read_history(os.path.join(path, LEDGER_FILE))
+    history = read_history(ledger_path(path))
     progress = _read_progress(os.path.join(path, PROGRESS_FILE))
     facts: dict[str, Any] = {"finished": "yes" if history.finished else "no: run the same command again to continue"}
     if history.plan is not None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dsindex.instruction.block_files import PackingResult
-    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.shards.tasks import ShardResult, ShardTask
     from dsindex.storage import StoredFile
     from workflows.options.instruct import InstructConfig
     from workflows.stages.source import TextSource

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.formats.mmididx import read_header
 from dsindex.merging import Part, merged_header, open_part
-from dsindex.objects.kept import local_copy
-from dsindex.objects.urls import absolute, is_url, parse_url
+from dsindex.objects.urls import absolute, is_url, lengthened, parse_url, shortened
 from dsindex.readable import input_status
 from dsindex.storage import free_bytes
 from workflows.jobs.frame import Job, Made, run_job
+from workflows.stages.shared_files import require_seen
 from workflows.state.identity import Plan
 from workflows.state.inputs import InputFile
 from workflows.state.manifest import Content, RecordedInput, RecordedOptions, RecordedTokenizer, read_manifest
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from dsindex.objects.urls import ObjectUrl
     from dsindex.storage import StoredFile
-    from workflows.options.config import MergeConfig
+    from workflows.options.merge import MergeConfig
     from workflows.progress.reporter import Reporter
     from workflows.stages.work import Work
 
@@ -53,9 +54,9 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeReport:
     prefixes = [_without_suffix(path) for path in config.input]
     parts = tuple(_open(prefix) for prefix in prefixes)
     merged_header(parts)
-    prefix = os.path.abspath(config.output_prefix)
-    inputs = tuple(_input_file(path) for given in prefixes for path in (f"{given}.bin", f"{given}.idx"))
-    plan = Plan(settings={"output-prefix": prefix}, inputs=inputs)
+    prefix = absolute(config.output_prefix)
+    inputs = tuple(_input_file(lengthened(given, ending)) for given in prefixes for ending in (".bin", ".idx"))
+    plan = Plan(settings={"output-prefix": str(prefix)}, inputs=inputs)
     target = Target(prefix=prefix, plan_id=plan.plan_id, bound_bytes=sum(part.bin_bytes for part in parts))
     dataset = Dataset(target=target, parts=parts, provenance=None)
     tokenizer, tokenizer_path = _shared_tokenizer(prefixes, parts)
@@ -73,6 +74,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeReport:
         outputs=(Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES),),
         may_grow=False,
         examine=lambda: _check_room(prefix, parts),
+        check_nodes=partial(require_seen, files=[str(file.path) for file in inputs if not is_url(file.path)]),
         make=make,
         describe=describe,
         tokenizer_path=tokenizer_path,
@@ -151,8 +153,8 @@ def _report(config: MergeConfig, content: Content, *, already_complete: bool) ->
 
 def _without_suffix(path: str) -> str:
     """Return the prefix `x` of `x.bin` or `x.idx`, which a shell's completion yields."""
-    stem, suffix = os.path.splitext(path)
-    return stem if suffix in {".bin", ".idx"} else path
+    suffix = os.path.splitext(path)[1]
+    return shortened(path, suffix) if suffix in {".bin", ".idx"} else path
 
 
 def _open(prefix: str) -> Part:
@@ -166,14 +168,14 @@ def _open(prefix: str) -> Part:
 
 
 def _open_in_store(prefix: ObjectUrl) -> Part:
-    """Open a dataset in an object store, whose index is fetched and whose `.bin` is read as it is now."""
-    idx, bin_status = local_copy(prefix.lengthened(".idx")), input_status(prefix.lengthened(".bin"))
+    """Open a dataset in an object store, both of whose objects are read as they are now."""
+    idx, tokens = input_status(prefix.lengthened(".idx")), input_status(prefix.lengthened(".bin"))
     return Part(
-        bin_path=bin_status.path,
-        idx_path=idx,
+        bin_path=tokens.path,
+        idx_path=idx.path,
         identity=prefix,
-        bin_bytes=bin_status.size_bytes,
-        header=read_header(idx),
+        bin_bytes=tokens.size_bytes,
+        header=read_header(idx.path),
     )
 
 
@@ -187,6 +189,8 @@ def _input_file(path: str) -> InputFile:
 
 
 def _check_room(prefix: str, parts: tuple[Part, ...]) -> None:
+    if is_url(prefix):
+        return
     needed = sum(part.bin_bytes + part.header.size_bytes for part in parts)
     free = free_bytes(os.path.dirname(prefix))
     if needed > free:

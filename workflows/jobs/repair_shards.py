@@ -22,13 +22,14 @@ from workflows.state.inputs import (
     count_shards,
     plan_shards,
 )
+from workflows.state.journal import ledger_path
 from workflows.state.ledger import read_committed_shards, task_key
-from workflows.state.work_folder import LEDGER_FILE, read_plan
+from workflows.state.work_folder import read_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.shards.tasks import ShardResult, ShardTask
     from workflows.execution.calls import Executor
     from workflows.progress.reporter import Reporter
 
@@ -85,7 +86,7 @@ def find_shards(work_dir: str, prefix: str, *, executor: Executor, reporter: Rep
     if num_shards > most + (8 * FEW_SHARDS if shard_size is None else 0):
         msg = f"{work_dir}: expected a plan of at most {most} shards, got {num_shards}"
         raise FormatError(msg)
-    committed = read_committed_shards(os.path.join(work_dir, LEDGER_FILE))
+    committed = read_committed_shards(ledger_path(work_dir))
     tasks = list(plan_shards(inputs, sizes))
     known = {number: committed[task_key(task)] for number, task in enumerate(tasks) if task_key(task) in committed}
     whole = find_whole_shards(known, work_dir, executor=executor, reporter=reporter)

@@ -17,6 +17,7 @@ from dsindex.errors import FormatError
 from dsindex.readable import is_stored
 from workflows.execution.calls import Call
 from workflows.options.pack import PBIN_SUFFIX
+from workflows.stages.shared_files import require_shared
 from workflows.stages.start import start_with_nodes
 from workflows.state.manifest import manifest_path
 from workflows.verification.checks import Check, Step, Verdict
@@ -72,6 +73,7 @@ def run_pbin_verify(path: str, config: VerifyConfig, *, reporter: Reporter) -> V
     pattern = source.settings.pattern if source is not None else None
     executor = start_with_nodes(config, reporter, holds_gil=pattern is not None and pattern.key is None)
     try:
+        require_shared(executor, files=[path])
         ran = run_and_compare(
             checks,
             source,

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, mo
 from dsindex.errors import InputError
 from dsindex.formats.pbin import PICKLE_START
 from dsindex.formats.safe_pickle import read_pairs
+from dsindex.objects.urls import is_url
 from dsindex.option_problems import describe_problem
 from dsindex.regular_files import open_file
 from dsindex.text.tokenizer import load_tokenizer
@@ -44,7 +45,11 @@ class PackConfig(TextConfig):
     @classmethod
     def _derive_prefix(cls, values: Any) -> Any:  # noqa: ANN401 - not validated yet
         """Name the files beside the `.pbin` after it."""
-        return {**values, "output_prefix": str(values.get("output", "")).removesuffix(PBIN_SUFFIX)}
+        output = str(values.get("output", ""))
+        if is_url(output):
+            msg = "--output: expected a path, got an address: only build and merge write to object stores"
+            raise ValueError(msg)
+        return {**values, "output_prefix": output.removesuffix(PBIN_SUFFIX)}
 
     @field_validator("output_prefix")
     @classmethod

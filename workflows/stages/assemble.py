@@ -7,6 +7,7 @@ consists of the same parts between a header and an index, which are files in the
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.merging import (
@@ -16,18 +17,17 @@ from dsindex.merging import (
     plan_merge,
     write_merged_index,
 )
+from dsindex.objects.requests import note_requests
+from dsindex.objects.uploads import Upload, open_output
+from dsindex.objects.urls import ObjectUrl
 from dsindex.shards.provenance import ShardProvenance, write_provenance
 from dsindex.shards.quarantine import ShardQuarantine, write_quarantine
-from dsindex.storage import (
-    StoredFile,
-    atomic_writer,
-    combine_digests,
-    make_folder,
-)
+from dsindex.storage import StoredFile, combine_digests, make_folder
 from workflows.execution.calls import Call
 from workflows.execution.dispatch import run_calls
 from workflows.stages.early_merge import begin_token_file, range_call, resize
 from workflows.state.publishing import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, Dataset, identify_parts, record_partials
+from workflows.state.uploads import current_upload, live_upload, stored_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,11 +83,13 @@ class _Assembly:
             self.bytes_done = dataset.bin_bytes
             return
         path = self._target.token_file
-        make_folder(os.path.dirname(path))
         record_partials(dataset, ledger)
-        begin_token_file(self._target, ledger)
-        resize(path, dataset.bin_bytes)  # early merging may have left it shorter
-        self.ranges = plan_merge(dataset.pieces, path, bound_bytes=self._target.bound_bytes)
+        if not self._target.is_remote:
+            make_folder(os.path.dirname(path))
+        upload = begin_token_file(self._target, ledger)
+        if upload is None:
+            resize(path, dataset.bin_bytes)  # early merging may have left it shorter
+        self.ranges = plan_merge(dataset.pieces, path, bound_bytes=self._target.bound_bytes, upload=upload)
         for task in self.ranges:
             result = ledger.range(task)
             if result is not None:
@@ -104,11 +106,23 @@ class _Assembly:
         if files.keys() != self._dataset.suffixes:
             return False
         for suffix, file in files.items():
-            size_bytes = _size(self._target.partial(suffix))
-            if file.size_bytes != (_size(self._target.final(suffix)) if size_bytes is None else size_bytes):
+            if self._stored_bytes(suffix) != file.size_bytes:
                 return False
         self._files = files
         return True
+
+    def _stored_bytes(self, suffix: str) -> int | None:
+        """Return the size of a file under its partial or its final name; None if it is under neither."""
+        if self._target.is_remote:
+            upload = current_upload(self._target.final(suffix), self._target.partial(suffix), self._ledger)
+            return None if upload is None else stored_bytes(upload)
+        size_bytes = _size(self._target.partial(suffix))
+        return _size(self._target.final(suffix)) if size_bytes is None else size_bytes
+
+    def _place(self, suffix: str) -> str | Upload:
+        """Return where a file is written that is written as a whole."""
+        final, partial = self._target.final(suffix), self._target.partial(suffix)
+        return live_upload(final, partial, self._ledger) if isinstance(final, ObjectUrl) else partial
 
     def calls(self) -> Iterator[tuple[MergeRange | str, Call]]:
         """Yield the calls that are still to be made, by range or suffix."""
@@ -123,7 +137,7 @@ class _Assembly:
                     name=f"index[{name}]",
                     place=target.final("idx"),
                     function=make_index,
-                    arguments=(dataset.parts, target.partial("idx")),
+                    arguments=(dataset.parts, self._place("idx")),
                 ),
             )
         if dataset.provenance is not None:
@@ -133,7 +147,7 @@ class _Assembly:
                     name=f"provenance[{name}]",
                     place=target.final(PROVENANCE_SUFFIX),
                     function=make_provenance,
-                    arguments=(dataset.provenance, target.partial(PROVENANCE_SUFFIX)),
+                    arguments=(dataset.provenance, self._place(PROVENANCE_SUFFIX)),
                 ),
             )
         if dataset.quarantine:
@@ -143,7 +157,7 @@ class _Assembly:
                     name=f"quarantine[{name}]",
                     place=target.final(QUARANTINE_SUFFIX),
                     function=make_quarantine,
-                    arguments=(dataset.quarantine, target.partial(QUARANTINE_SUFFIX)),
+                    arguments=(dataset.quarantine, self._place(QUARANTINE_SUFFIX)),
                 ),
             )
         for task in self.ranges:
@@ -155,7 +169,8 @@ class _Assembly:
         if isinstance(what, str):
             self._files[what] = value
             return 0
-        self._results[what.number] = value
+        note_requests(value.requests)
+        self._results[what.number] = value = replace(value, requests=None)
         self._ledger.record_range(what, value)
         return what.end - what.begin
 
@@ -175,23 +190,23 @@ class _Assembly:
         return self._files
 
 
-def make_index(parts: Sequence[Part], path: str) -> StoredFile:
-    """Write the merged `.idx` atomically."""
-    with atomic_writer(path) as file:
+def make_index(parts: Sequence[Part], place: str | Upload) -> StoredFile:
+    """Write the merged `.idx`, which is complete or absent."""
+    with open_output(place) as file:
         write_merged_index(file, parts)
     return file.as_stored("idx")
 
 
-def make_provenance(shards: Sequence[ShardProvenance], path: str) -> StoredFile:
-    """Write the merged provenance atomically."""
-    with atomic_writer(path) as file:
+def make_provenance(shards: Sequence[ShardProvenance], place: str | Upload) -> StoredFile:
+    """Write the merged provenance, which is complete or absent."""
+    with open_output(place) as file:
         write_provenance(file, shards)
     return file.as_stored(PROVENANCE_SUFFIX)
 
 
-def make_quarantine(shards: Sequence[ShardQuarantine], path: str) -> StoredFile:
-    """Write the merged quarantine atomically."""
-    with atomic_writer(path) as file:
+def make_quarantine(shards: Sequence[ShardQuarantine], place: str | Upload) -> StoredFile:
+    """Write the merged quarantine, which is complete or absent."""
+    with open_output(place) as file:
         write_quarantine(file, shards)
     return file.as_stored(QUARANTINE_SUFFIX)
 

@@ -9,7 +9,7 @@ from dsindex.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.shards.tokenize import ShardResult
+    from dsindex.shards.tasks import ShardResult
 
 
 class BadRecordBudget:

@@ -8,31 +8,57 @@ the pieces that it was merged from; a shard that was made again is a different p
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dsindex.merging import Piece, RangePlanner, merge_range
+from dsindex.objects.uploads import find_parts
+from dsindex.objects.urls import ObjectUrl
 from dsindex.storage import output_error
 from workflows.execution.calls import Call
 from workflows.state.partial_files import remove_partials
+from workflows.state.uploads import current_upload, new_upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dsindex.merging import MergeRange, Part
-    from dsindex.shards.tokenize import ShardResult
+    from dsindex.objects.uploads import Upload
+    from dsindex.shards.tasks import ShardResult
     from workflows.state.ledger import Ledger
     from workflows.state.publishing import Target
 
 
-def begin_token_file(target: Target, ledger: Ledger) -> None:
+def begin_token_file(target: Target, ledger: Ledger) -> Upload | None:
     """Ensure that the token file exists with all its recorded ranges, or start an empty one.
 
     Before an empty one is started, partial files of the job's former plans are removed, since no run will use them.
 
+    Returns:
+        The upload of which the ranges are parts, if the output is an object; else None.
+
     Raises:
         OutputError: If it cannot be created.
     """
+    final = target.final(target.token_suffix)
+    if isinstance(final, ObjectUrl):
+        return _begin_upload(final, target, ledger)
+    _begin_file(target, ledger)
+    return None
+
+
+def _begin_upload(final: ObjectUrl, target: Target, ledger: Ledger) -> Upload:
+    """Return the upload with all recorded ranges, or begin an empty one."""
+    path = target.token_file
+    upload = current_upload(final, path, ledger)
+    parts = None if upload is None else find_parts(upload)
+    if upload is not None and parts is not None and ledger.merged_ranges(path) <= {number - 1 for number in parts}:
+        return upload
+    ledger.record_merge_again(path)
+    return new_upload(final, path, ledger)
+
+
+def _begin_file(target: Target, ledger: Ledger) -> None:
     path = target.token_file
     size_bytes = _size_on_server(path)
     if size_bytes is not None and size_bytes >= ledger.written_bytes(path):
@@ -122,6 +148,7 @@ class _GrowingFile:
         self.target = source.target
         self._part_of = source.part_of
         self._has_begun = False
+        self._upload: Upload | None = None
         self._planner = RangePlanner(self.target.token_file, bound_bytes=self.target.bound_bytes)
         # A header is known only at the end, so the range that contains it is left to `assemble`.
         self._planner.add(Piece(path="", identity="", offset=0, size_bytes=self.target.header_bytes))
@@ -131,9 +158,9 @@ class _GrowingFile:
         full = self._planner.add(self.target.piece(self._part_of(result)))
         ready = [task for task in full if task.begin >= self.target.header_bytes]
         if ready and not self._has_begun:
-            begin_token_file(self.target, ledger)
+            self._upload = begin_token_file(self.target, ledger)
             self._has_begun = True
-        return [task for task in ready if ledger.range(task) is None]
+        return [replace(task, upload=self._upload) for task in ready if ledger.range(task) is None]
 
 
 def _size_on_server(path: str) -> int | None:

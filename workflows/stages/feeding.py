@@ -10,25 +10,28 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import tempfile
 import threading
 from collections import deque
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from dsindex.containers.decoding import decoder_version
-from dsindex.errors import InputError
+from dsindex.errors import InputError, OutputError
+from dsindex.objects.urls import ObjectUrl, joined, own_object
+from dsindex.objects.writing import put_object
 from dsindex.shards.attempt import shard_folder
 from dsindex.shards.ownership import new_file_id, read_folder_id
-from dsindex.shards.tokenize import UnpackedText
-from dsindex.storage import make_folder, output_error
+from dsindex.shards.tasks import UnpackedText
+from dsindex.storage import make_folder, output_error, remove_if_present
 from dsindex.text.stream_pieces import split_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from dsindex.shards.tokenize import ShardTask
+    from dsindex.shards.tasks import ShardTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +103,8 @@ class StreamFeeder:
         """Remove the text of a part that was tokenized; nothing happens for other shards."""
         path = self._files.pop(shard, None)
         if path is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            with contextlib.suppress(OSError, OutputError):
+                remove_if_present(path)
             self._room.release()
 
     def close(self) -> None:
@@ -159,10 +162,8 @@ class StreamFeeder:
             self._room.release()  # for the parts that follow, which end here as well
             return False
         name = f"{shard_folder(task.shard)}/{task.shard:08d}.{new_file_id(folder_id)}.text"
-        path = os.path.join(self._work_dir, name)
-        make_folder(os.path.dirname(path))
-        self._files[task.shard] = path
-        with open(path, "xb") as file:
+        path = joined(self._work_dir, name)
+        with self._opened(path, shard=task.shard) as file:
             try:
                 for _, text in texts:
                     if self._is_stopped:
@@ -171,11 +172,26 @@ class StreamFeeder:
             except InputError as damage:
                 error = damage
             size_bytes = file.tell()
+            if isinstance(path, ObjectUrl):
+                file.seek(0)
+                put_object(path, file.read())
         unpacked = UnpackedText(
-            path=path,
+            path=own_object(path, size_bytes),
             size_bytes=size_bytes,
             decoder=decoder_version(task.form.container),
             error=None if error is None else str(error),
         )
         self._ready.put(replace(task, unpacked=unpacked))
         return error is None
+
+    @contextlib.contextmanager
+    def _opened(self, path: str, *, shard: int) -> Iterator[IO[bytes]]:
+        """Open the file that gets a part's text, a temporary one if it becomes an object."""
+        self._files[shard] = path
+        if isinstance(path, ObjectUrl):
+            with tempfile.TemporaryFile(prefix="dsindex-text-") as file:
+                yield file
+            return
+        make_folder(os.path.dirname(path))
+        with open(path, "xb") as file:
+            yield file

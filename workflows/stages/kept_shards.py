@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 from dsindex.containers.decoding import decoder_version
 from dsindex.errors import InputError, PlanError
+from dsindex.objects.urls import ObjectUrl, joined
+from dsindex.objects.writing import list_objects
+from dsindex.shards.ownership import SHARDS_FOLDER
 from dsindex.storage import digest_file
 from workflows.execution.calls import Call
 from workflows.execution.dispatch import run_calls
@@ -17,7 +20,7 @@ from workflows.state.ledger import stored_files
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.shards.tasks import ShardResult, ShardTask
     from dsindex.storage import StoredFile
     from workflows.execution.calls import Executor
     from workflows.execution.dispatch import RetryPolicy
@@ -84,9 +87,16 @@ def find_whole_groups(
     policy: RetryPolicy | None = None,
     unit: str = "shards",
 ) -> set[int]:
-    """Return the numbers of the groups of files that all have the recorded sizes and digests."""
+    """Return the numbers of the groups of files that all have the recorded sizes and digests.
+
+    The store of a work folder in one has checked their digests as they were sent, and is asked for their sizes.
+    """
     reporter.stage("check", total=len(groups), unit=unit)
-    whole: set[int] = set()
+    if isinstance(work_dir, ObjectUrl):
+        whole = _whole_objects(groups, work_dir)
+        reporter.advance(len(groups))
+        return whole
+    whole = set()
 
     def on_result(number: int, is_whole: bool) -> None:
         reporter.advance(1)
@@ -100,6 +110,16 @@ def find_whole_groups(
 
     run_calls(executor, calls(), on_result=on_result, policy=policy, on_idle=reporter.tick)
     return whole
+
+
+def _whole_objects(groups: Mapping[int, Sequence[StoredFile]], work_dir: ObjectUrl) -> set[int]:
+    """Return the groups all of whose objects are there with the recorded sizes, by a listing of the shards."""
+    sizes = {str(each.url): each.size_bytes for each in list_objects(work_dir.lengthened(f"/{SHARDS_FOLDER}"))}
+    return {
+        number
+        for number, files in groups.items()
+        if all(sizes.get(joined(work_dir, file.name)) == file.size_bytes for file in files)
+    }
 
 
 def are_whole(work_dir: str, files: Sequence[StoredFile]) -> bool:

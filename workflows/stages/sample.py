@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dsindex.text.encoders import Encoder
     from dsindex.text.engines import Engine
     from dsindex.text.patterns import TextPattern
-    from dsindex.text.records import RecordBlock
+    from dsindex.text.record_blocks import RecordBlock
     from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
     from workflows.state.inputs import InputFile
@@ -248,7 +248,7 @@ def _part_of(piece: Piece, file: InputFile) -> tuple[TextPart, float | None]:
 
 def _text_bytes(block: RecordBlock) -> int:
     """Return the size of a block's text: of its lines, or of the texts of rows."""
-    from dsindex.text.records import TextColumn
+    from dsindex.text.record_blocks import TextColumn
 
     columns = block.columns.values()
     return block.num_bytes or sum(column.texts.nbytes for column in columns if isinstance(column, TextColumn))

@@ -10,7 +10,7 @@ from workflows.execution.choice import wants_ray
 
 if TYPE_CHECKING:
     from dsindex.text.tokenizer import Tokenizer
-    from workflows.options.config import BuildConfig
+    from workflows.options.build import BuildConfig
 
 
 def select(config: BuildConfig, tokenizer: Tokenizer) -> Selection:

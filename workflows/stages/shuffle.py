@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dsindex.shards.shuffle import SortResult, SortTask
-    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.shards.tasks import ShardResult, ShardTask
     from workflows.stages.work import Work
 
 BASE_MEMORY_BYTES = 200 << 20

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import PlanError
-from dsindex.shards.tokenize import fingerprint_input
+from dsindex.shards.inputs import fingerprint_input
 from dsindex.text.folder_notes import describe_folder
 from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod
 from workflows.options.config import work_folder_path
@@ -30,7 +30,7 @@ from workflows.state.standard_input import require_standard_input, store_standar
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dsindex.shards.tokenize import ShardResult, ShardTask
+    from dsindex.shards.tasks import ShardResult, ShardTask
     from dsindex.text.engines import Engine
     from dsindex.text.tokenizer import Tokenizer
     from workflows.options.config import TextConfig

@@ -13,7 +13,7 @@ from dsindex.containers.decoding import require_whole
 from dsindex.errors import InputError, RecordError
 from dsindex.merging import MergeRange
 from dsindex.objects.requests import note_requests
-from dsindex.shards.tokenize import ShardResult, ShardTask, tokenize_shard
+from dsindex.shards.tokenize import tokenize_shard
 from workflows.execution.calls import Call
 from workflows.execution.cpus import available_cpus
 from workflows.execution.dispatch import Dispatch
@@ -26,6 +26,7 @@ from workflows.stages.start import WORKER_MEMORY_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from dsindex.shards.tasks import ShardResult, ShardTask
     from workflows.stages.early_merge import TokenSource
     from workflows.stages.work import Work
 
@@ -150,11 +151,11 @@ class _Stage:
 
     def _commit(self, what: int | MergeRange, value: Any) -> list[tuple[int | MergeRange, Call]]:  # noqa: ANN401
         """Record a finished shard or range; return the calls for ranges that can now be merged."""
+        note_requests(value.requests)
+        value = replace(value, requests=None)
         if isinstance(what, MergeRange):
             self._work.ledger.record_range(what, value)
             return []
-        note_requests(value.requests)
-        value = replace(value, requests=None)
         self._work.ledger.record_shard(self._tasks[what], value)
         return [(task, self._early.call(task)) for task in self._take(what, value, fresh=True)]
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 from pydantic import ValidationError
 
-from dsindex.errors import FormatError
 from dsindex.json_text import decode_json
 from workflows.state.identity import is_plan
+from workflows.state.journal import open_journal
 
 if TYPE_CHECKING:
     import os
@@ -37,6 +37,18 @@ def read_entry(line: bytes) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedUpload:
+    """An upload to a final name in an object store."""
+
+    url: str
+    partial: str
+    """The name of the file until it is published, which contains the plan's id."""
+    upload_id: str
+    tag: str
+    """What the object carries in its metadata once the upload is completed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """A ledger's record of the runs that wrote it, without its shards and ranges."""
 
@@ -46,6 +58,8 @@ class History:
     """The last run had --keep-shards."""
     fresh: bool = False
     """The last run had --fresh."""
+    outputs: tuple[str, ...] = ()
+    """Prefixes of the last run's outputs."""
     finished: bool = False
     """The last run published everything."""
     has_work: bool = False
@@ -56,6 +70,10 @@ class History:
     """Prefix → the files that were about to get its final names, and the files that they were to replace."""
     obsolete: tuple[str, ...] = ()
     """Prefixes of datasets of an earlier plan, which are removed when the new ones are published."""
+    uploads: tuple[RecordedUpload, ...] = ()
+    """Uploads that runs began to final names in object stores, in order."""
+    uploading: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Final name to which uploads were begun → the ids of uploads to it that were there before the first."""
 
 
 _WORK_BODIES = (b'{"kind":"shard"', b'{"kind":"range"')
@@ -68,15 +86,8 @@ def read_history(path: str) -> History:
         FormatError: If it cannot be read.
     """
     reader = HistoryReader()
-    try:
-        with open(path, "rb") as file:
-            for line in file:
-                reader.add(line)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror}); fix that, or choose another --work-dir"
-        raise FormatError(msg) from error
+    for line in open_journal(path).read():
+        reader.add(line)
     return reader.history()
 
 
@@ -89,6 +100,8 @@ class HistoryReader:
         self._partials: dict[str, None] = {}
         self._publishing: dict[str, frozenset[FileIdentity]] = {}
         self._obsolete: dict[str, None] = {}
+        self._uploads: list[RecordedUpload] = []
+        self._uploading: dict[str, frozenset[str]] = {}
 
     def add(self, line: bytes) -> None:
         """Add the next line; a damaged one is skipped."""
@@ -105,12 +118,19 @@ class HistoryReader:
         kind = entry["kind"]
         if kind == "run":
             if is_plan(entry["plan"]):
+                tuple(map(_text, entry.get("outputs", ())))  # raises like all damage
                 self._run = entry
                 self._finished = False
         elif kind == "finished":
             self._finished = True
         elif kind == "partial":
             self._partials[_text(entry["path"])] = None
+        elif kind == "uploading":
+            self._uploading.setdefault(_text(entry["url"]), frozenset(map(_text, entry["others"])))
+        elif kind == "upload":
+            url, upload_id, tag = _text(entry["url"]), _text(entry["id"]), _text(entry["tag"])
+            partial = _text(entry["partial"])
+            self._uploads.append(RecordedUpload(url=url, partial=partial, upload_id=upload_id, tag=tag))
         elif kind == "publishing":
             files = frozenset(_identity(file) for file in entry["files"])
             prefix = _text(entry["prefix"])
@@ -123,22 +143,35 @@ class HistoryReader:
         return History(
             plan=run.get("plan"),
             keep=bool(run.get("keep")),
+            outputs=tuple(map(_text, run.get("outputs", ()))),
             fresh=bool(run.get("fresh")),
             finished=self._finished,
             has_work=self._has_work,
             partials=tuple(self._partials),
             publishing=dict(self._publishing),
             obsolete=tuple(self._obsolete),
+            uploads=tuple(self._uploads),
+            uploading=dict(self._uploading),
         )
 
 
 FileIdentity = tuple[int, int, int, int]
-"""Device, inode, size in bytes and modification time in ns, which a rename keeps."""
+"""Device, inode, size in bytes and modification time in ns, which a rename keeps; of an object, a hash of its tag."""
 
 
 def identify_file(status: os.stat_result) -> FileIdentity:
     """Return the identity by which a file is recognised after a rename."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def identify_tag(tag: str) -> FileIdentity:
+    """Return the identity of an object that an upload of this tag made, or will make."""
+    return 0, xxhash.xxh3_64_intdigest(tag.encode()), 0, 0
+
+
+def is_tagged(identity: FileIdentity) -> bool:
+    """Tell whether an identity is that of an object which an upload of a job made."""
+    return identity[0] == identity[2] == identity[3] == 0
 
 
 def _identity(value: object) -> FileIdentity:

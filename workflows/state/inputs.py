@@ -12,7 +12,7 @@ from dsindex.errors import InputError
 from dsindex.objects.urls import absolute, is_url
 from dsindex.readable import input_status
 from dsindex.regular_files import STANDARD_INPUT_KIND, what_is_no_file
-from dsindex.shards.tokenize import ShardTask
+from dsindex.shards.tasks import ShardTask
 from dsindex.text.forms import JSON_LINES
 from workflows.state.input_paths import find_paths
 

@@ -1,8 +1,7 @@
 """The work folder's ledger of finished work, to which only the driver appends.
 
 One line per committed shard, merged range or task of a shuffle, after a checksum. A line that a crash cut off or that
-is damaged otherwise is ignored, and its work is done again. A line is handed to the system before the call that records
-it returns, so a killed driver loses nothing; against power cuts, lines are synced in batches.
+is damaged otherwise is ignored, and its work is done again. workflows.state.journal tells when a line is safe.
 """
 
 from __future__ import annotations
@@ -15,21 +14,19 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 from pydantic import TypeAdapter
 
-from dsindex.errors import FormatError
 from dsindex.json_text import decode_json, encode_json
 from dsindex.merging import MergeRange, RangeResult
 from dsindex.shards.shuffle import SortResult
-from dsindex.shards.tokenize import ShardResult, ShardTask
-from dsindex.storage import output_error
+from dsindex.shards.tasks import ShardResult, ShardTask
 from workflows.state.history import DAMAGE, HistoryReader, read_entry
+from workflows.state.journal import open_journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from dsindex.objects.uploads import Upload
     from dsindex.storage import StoredFile
     from workflows.state.history import FileIdentity, History
-
-SYNC_SECONDS = 1.0
 
 
 _SHARD = TypeAdapter(ShardResult)
@@ -121,25 +118,24 @@ def read_committed_shards(path: str) -> dict[str, ShardResult]:
         FormatError: If it cannot be read.
     """
     shards = {}
-    try:
-        with open(path, "rb") as file:
-            for line in file:
-                entry = read_entry(line)
-                if entry is not None and entry.get("kind") == "shard":
-                    with contextlib.suppress(*DAMAGE):
-                        shards[entry["task"]] = _inside(_SHARD.validate_python(entry["result"]))
-    except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise FormatError(msg) from error
+    for line in open_journal(path).read():
+        entry = read_entry(line)
+        if entry is not None and entry.get("kind") == "shard":
+            with contextlib.suppress(*DAMAGE):
+                shards[entry["task"]] = _inside(_SHARD.validate_python(entry["result"]))
     return shards
 
 
 class Ledger:
-    """The committed shards and ranges of one work folder."""
+    """The committed shards and ranges of one work folder.
+
+    Args:
+        path: Its file, or the folder of its segments, as `workflows.state.journal.ledger_path` returns it; it is read,
+            or created empty.
+    """
 
     def __init__(self, path: str) -> None:
-        """Read the ledger, or create an empty one."""
-        self._path = path
+        self._journal = open_journal(path)
         self._shards: dict[str, ShardResult] = {}
         self._ranges: dict[str, dict[str, RangeResult]] = {}
         """Output's key → range's identity → result."""
@@ -149,29 +145,10 @@ class Ledger:
         self._assembled: dict[str, tuple[str, dict[str, Any]]] = {}
         self._history = HistoryReader()
         self._synced = time.monotonic()
-        self._is_synced = True
-        ends_whole = self._read()
-        try:
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
-        except OSError as error:
-            raise output_error(path, error) from error
-        if not ends_whole:
-            self._write(b"\n")
-
-    def _read(self) -> bool:
-        """Read all lines; return False if the last one was cut off."""
-        line = b"\n"
-        try:
-            with open(self._path, "rb") as file:
-                for line in file:
-                    self._read_line(line)
-                    self._history.add(line)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            msg = f"{self._path}: cannot be read ({error.strerror}); fix that, or start over with --fresh"
-            raise FormatError(msg) from error
-        return line.endswith(b"\n")
+        for line in self._journal.read():
+            self._read_line(line)
+            self._history.add(line)
+        self._journal.begin()
 
     def _read_line(self, line: bytes) -> None:
         entry = read_entry(line)
@@ -197,8 +174,8 @@ class Ledger:
         """The history of the ledger's runs, this one included."""
         return self._history.history()
 
-    def record_run(self, plan: dict[str, Any], *, keep: bool, fresh: bool) -> None:
-        """Record that a run of a plan begins."""
+    def record_run(self, plan: dict[str, Any], *, keep: bool, fresh: bool, outputs: Sequence[str] = ()) -> None:
+        """Record that a run of a plan begins, and the prefixes of its outputs."""
         before = self.history
         if (before.plan, before.keep, before.fresh, before.finished) != (
             decode_json(encode_json(plan)),
@@ -206,7 +183,8 @@ class Ledger:
             fresh,
             False,
         ):
-            self._record({"kind": "run", "plan": plan, "keep": keep, "fresh": fresh})
+            entry = {"plan": plan, "keep": keep, "fresh": fresh, "outputs": list(map(str, outputs))}
+            self._record({"kind": "run", **entry})
             self.sync()
 
     def record_finished(self) -> None:
@@ -220,6 +198,17 @@ class Ledger:
         for path in paths:
             if path not in known:
                 self._record({"kind": "partial", "path": path})
+        self.sync()
+
+    def record_uploading(self, url: str, others: Iterable[str]) -> None:
+        """Record that uploads to a final name are about to be begun, beside those of others that are there."""
+        self._record({"kind": "uploading", "url": str(url), "others": sorted(others)})
+        self.sync()
+
+    def record_upload(self, upload: Upload, partial: str) -> None:
+        """Record an upload that was begun for a partial file; nothing is written to it before."""
+        entry = {"url": str(upload.url), "partial": output_key(partial), "id": upload.upload_id, "tag": upload.tag}
+        self._record({"kind": "upload", **entry})
         self.sync()
 
     def record_publishing(self, prefix: str, files: Iterable[FileIdentity], *, obsolete: Sequence[str] = ()) -> None:
@@ -276,6 +265,10 @@ class Ledger:
         """Return where the last committed range of an output ends: the file must have at least this size."""
         return self._written.get(output_key(output), 0)
 
+    def merged_ranges(self, output: str) -> set[int]:
+        """Return the numbers of the committed ranges of an output."""
+        return {result.number for result in self._ranges.get(output_key(output), {}).values()}
+
     def assembled(self, output: str, merge_id: str) -> dict[str, Any] | None:
         """Return sizes and digests of the files that were assembled from these parts; None if they were not."""
         recorded, files = self._assembled.get(output_key(output), (None, None))
@@ -302,37 +295,19 @@ class Ledger:
         """Write a line. Callers update their state only afterwards, so it never exceeds what is on file."""
         body = encode_json(entry)
         line = xxhash.xxh3_64_hexdigest(body).encode() + b" " + body + b"\n"
-        self._write(line)
+        self._journal.append(line)
         return line
 
-    def _write(self, line: bytes) -> None:
-        self._is_synced = False
-        view = memoryview(line)
-        try:
-            while view:
-                view = view[os.write(self._descriptor, view) :]
-        except OSError as error:
-            raise output_error(self._path, error) from error
-
     def sync_if_due(self) -> None:
-        """Sync if the last sync is more than SYNC_SECONDS ago."""
-        if time.monotonic() - self._synced > SYNC_SECONDS:
+        """Sync if that is due, for lines that nothing waits for."""
+        if time.monotonic() - self._synced > self._journal.sync_seconds:
             self.sync()
 
     def sync(self) -> None:
         """Sync the file, so that everything recorded survives a power cut."""
         self._synced = time.monotonic()
-        if self._is_synced:
-            return
-        try:
-            os.fsync(self._descriptor)
-        except OSError as error:
-            raise output_error(self._path, error) from error
-        self._is_synced = True
+        self._journal.sync()
 
     def close(self) -> None:
         """Sync and close."""
-        try:
-            self.sync()
-        finally:
-            os.close(self._descriptor)
+        self._journal.close()

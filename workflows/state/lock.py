@@ -13,26 +13,29 @@ import contextlib
 import errno
 import fcntl
 import os
-import socket
 import stat
 import threading
 import time
-import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
 from dsindex.errors import PlanError
 from dsindex.storage import output_error
+from workflows.state.lock_owner import (
+    LEASE_SECONDS,
+    MAX_LOCK_BYTES,
+    describe_self,
+    is_alive,
+    name_driver,
+    parse_owner,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LEASE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 10.0
-MAX_LOCK_BYTES = 4096
-"""The limit on the size of a lock; a longer file is not a lock."""
 
 
 @contextlib.contextmanager
@@ -67,7 +70,7 @@ def is_lock(path: str) -> bool:
             folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
             opened.callback(os.close, folder)
             found = opened.enter_context(_open_found(folder, path))
-            return found is not None and (not found.content.strip(b"\0") or _parse_owner(found.content) is not None)
+            return found is not None and (not found.content.strip(b"\0") or parse_owner(found.content) is not None)
     except (OSError, PlanError):
         return False
 
@@ -82,10 +85,24 @@ def owner_is_gone(path: str) -> bool:
             folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
             opened.callback(os.close, folder)
             found = opened.enter_context(_open_found(folder, path))
-            owner = None if found is None else _parse_owner(found.content)
-            return owner is not None and _is_alive(owner) is False
+            owner = None if found is None else parse_owner(found.content)
+            return owner is not None and is_alive(owner) is False
     except (OSError, PlanError):
         return False
+
+
+def refuse_live_owner(path: str, *, what: str) -> None:
+    """Refuse if a driver that may be alive holds a lock; nothing is changed.
+
+    Raises:
+        PlanError: If one does, naming its host and process, or if the file is not a lock.
+    """
+    with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
+        folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
+        opened.callback(os.close, folder)
+        found = opened.enter_context(_open_found(folder, path))
+        if found is not None:
+            _refuse_unless_dead(path, folder, found, what=what)
 
 
 class _Lock:
@@ -96,7 +113,7 @@ class _Lock:
         self._name = os.path.basename(path)
         self._folder = folder
         self._what = what
-        self._content = orjson.dumps(_describe_self())
+        self._content = orjson.dumps(describe_self())
         self._file = -1
         self._stop = threading.Event()
         self._beat = threading.Thread(target=self._heartbeat, daemon=True, name="dsindex-lease")
@@ -145,7 +162,7 @@ class _Lock:
         with _open_found(self._folder, self._path) as found:
             if found is None:
                 return
-            self._refuse_unless_dead(found)
+            _refuse_unless_dead(self._path, self._folder, found, what=self._what)
             # Several drivers may find the same dead lock: one removes it, the others notice that the name now belongs
             # to another file. Without flock this fails only if they meet within a millisecond.
             try:
@@ -160,28 +177,28 @@ class _Lock:
                 if os.path.samestat(found.status, now):
                     os.unlink(self._name, dir_fd=self._folder)
 
-    def _refuse_unless_dead(self, found: _Found) -> None:
-        owner = _parse_owner(found.content)
-        if owner is None and found.content.strip(b"\0"):
-            msg = f"{self._path}: expected a lock of dsindex or nothing, got another file; move it away"
-            raise PlanError(msg)
-        alive = None if owner is None else _is_alive(owner)
-        if alive is False:
-            return
-        remedy = "wait for it, or stop it and run the same command again"
-        if alive is None:
-            left = found.status.st_mtime + LEASE_SECONDS - _now_there(self._folder)
-            if left <= 0:
-                return
-            remedy += f"; if it no longer runs, its lock lapses in {left:.0f} s"
-        driver = "another driver" if owner is None else f"another driver (process {owner['pid']} on {owner['host']})"
-        msg = f"{self._path}: {driver} works on {self._what}; {remedy}"
-        raise PlanError(msg)
-
     def _heartbeat(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
             with contextlib.suppress(OSError):
                 os.utime(self._file)
+
+
+def _refuse_unless_dead(path: str, folder: int, found: _Found, *, what: str) -> None:
+    owner = parse_owner(found.content)
+    if owner is None and found.content.strip(b"\0"):
+        msg = f"{path}: expected a lock of dsindex or nothing, got another file; move it away"
+        raise PlanError(msg)
+    alive = None if owner is None else is_alive(owner)
+    if alive is False:
+        return
+    remedy = "wait for it, or stop it and run the same command again"
+    if alive is None:
+        left = found.status.st_mtime + LEASE_SECONDS - _now_there(folder)
+        if left <= 0:
+            return
+        remedy += f"; if it no longer runs, its lock lapses in {left:.0f} s"
+    msg = f"{path}: {name_driver(owner)} works on {what}; {remedy}"
+    raise PlanError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,93 +251,6 @@ def _kind(mode: int) -> str | None:
     if stat.S_ISLNK(mode):
         return "a symbolic link"
     return "a folder" if stat.S_ISDIR(mode) else "a pipe, socket or device"
-
-
-def _parse_owner(content: bytes) -> dict[str, Any] | None:
-    """Return the owner that a lock file names; None if it is not a lock.
-
-    >>> _parse_owner(b'{"host": "a", "pid": 7, "token": "x"}')
-    {'host': 'a', 'pid': 7, 'token': 'x'}
-    """
-    if len(content) > MAX_LOCK_BYTES:
-        return None
-    try:
-        owner = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(owner, dict) or not all(isinstance(owner.get(key), of) for key, of in _OWNER_KEYS):
-        return None
-    return owner
-
-
-_OWNER_KEYS = (("host", str), ("pid", int), ("token", str))
-
-
-def _describe_self() -> dict[str, Any]:
-    return {
-        "host": socket.gethostname(),
-        "boot": _boot_id(),
-        "pid_namespace": _pid_namespace(),
-        "pid": os.getpid(),
-        "started": _start_time(os.getpid()),
-        "token": uuid.uuid4().hex,
-    }
-
-
-def _is_alive(owner: dict[str, Any]) -> bool | None:
-    """Tell by the process table whether an owner is alive; None if that cannot be known."""
-    boot, namespace = _boot_id(), _pid_namespace()
-    if None in (boot, namespace) or (owner.get("boot"), owner.get("pid_namespace")) != (boot, namespace):
-        return None
-    if not isinstance(owner.get("started"), str):
-        return None
-    started = _start_time(owner["pid"])
-    if started is not None:
-        return bool(started == owner["started"])
-    return None if _has_process(owner["pid"]) else False
-
-
-def _boot_id() -> str | None:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip() or None
-    except OSError:
-        return None
-
-
-def _pid_namespace() -> str | None:
-    """Return the process-id namespace; None if /proc is missing or shows another namespace's processes."""
-    try:
-        if os.readlink("/proc/self") != str(os.getpid()):
-            return None
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return None
-
-
-def _start_time(pid: int) -> str | None:
-    """Return a process's start time in clock ticks since boot; None if no such process is visible.
-
-    For a zombie it returns `ended`, which is no owner's start time.
-    """
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return None
-    state, started = fields[0], fields[19]
-    return "ended" if state in {"Z", "X"} else started
-
-
-def _has_process(pid: int) -> bool:
-    """Tell whether a process may exist that /proc hides (mount option hidepid)."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return True
 
 
 def _now_there(folder: int) -> float:

@@ -7,7 +7,6 @@ not apply to a kind of job are absent from its manifests.
 
 from __future__ import annotations
 
-import os
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -25,8 +24,8 @@ from pydantic_core import PydanticCustomError
 from dsindex.errors import FormatError
 from dsindex.json_text import decode_json, encode_json
 from dsindex.objects.requests import MissingObjectError
-from dsindex.objects.urls import is_url
-from dsindex.readable import open_stored
+from dsindex.objects.urls import lengthened
+from dsindex.readable import input_status, open_readable
 from dsindex.storage import StoredFile
 from workflows.state.identity import EMPTY_PLAN, is_plan
 
@@ -274,7 +273,7 @@ class Manifest(_Part):
 
 def manifest_path(prefix: str) -> str:
     """Return the path of a dataset's manifest."""
-    return f"{prefix}.{MANIFEST_SUFFIX}"
+    return lengthened(prefix, f".{MANIFEST_SUFFIX}")
 
 
 def read_manifest(prefix: str) -> Manifest | None:
@@ -286,13 +285,11 @@ def read_manifest(prefix: str) -> Manifest | None:
     path = manifest_path(prefix)
     remedy = "restore the file, or rebuild with --fresh"
     try:
-        with open_stored(path) if is_url(path) else open(path, "rb") as file:
-            size_bytes = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            if size_bytes > LARGEST_MANIFEST_BYTES:
-                msg = f"{path}: expected a manifest, got a file of {size_bytes} bytes; {remedy}"
+        with open_readable(path) as file:
+            if file.size_bytes > LARGEST_MANIFEST_BYTES:
+                msg = f"{path}: expected a manifest, got a file of {file.size_bytes} bytes; {remedy}"
                 raise FormatError(msg)
-            manifest = decode_json(file.read())
+            manifest = decode_json(file.read_at(file.size_bytes, 0))
     except (FileNotFoundError, NotADirectoryError, MissingObjectError):
         return None
     except (OSError, ValueError) as error:
@@ -317,8 +314,8 @@ def files_have_recorded_sizes(prefix: str, manifest: Manifest) -> bool:
     """Tell whether the published files exist with their recorded sizes; only `dsindex verify` reads their content."""
     try:
         return all(
-            os.path.getsize(f"{prefix}.{suffix}") == file.size_bytes
+            input_status(lengthened(prefix, f".{suffix}")).size_bytes == file.size_bytes
             for suffix, file in manifest.content.digests.items()
         )
-    except OSError:
+    except (OSError, MissingObjectError):
         return False

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from dsindex.errors import FormatError, InputError, OutputError, PlanError
 from dsindex.json_text import show_name
+from dsindex.objects.urls import ObjectUrl, absolute, lengthened
+from dsindex.objects.writing import find_object
 from dsindex.storage import digest_file
-from workflows.state.history import identify_file
+from workflows.state.history import identify_file, identify_tag, is_tagged
 from workflows.state.identity import EMPTY_PLAN, describe_changes, has_added_inputs
 from workflows.state.manifest import (
     MANIFEST_SUFFIX,
@@ -27,6 +29,7 @@ from workflows.state.publishing import PBIN_PUBLISHING_ORDER, PUBLISHING_ORDER
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from dsindex.objects.writing import FoundObject
     from workflows.state.history import FileIdentity, History
     from workflows.state.identity import Plan
 
@@ -43,7 +46,7 @@ class Output:
     @property
     def paths(self) -> tuple[str, ...]:
         """Final paths of all its files, the manifest's last."""
-        return (*(f"{self.prefix}.{suffix}" for suffix in self.suffixes), manifest_path(self.prefix))
+        return (*(lengthened(self.prefix, f".{suffix}") for suffix in self.suffixes), manifest_path(self.prefix))
 
 
 MEGATRON_SUFFIXES = ("idx", *(suffix for suffix in PUBLISHING_ORDER if suffix != "idx"))
@@ -61,8 +64,13 @@ class Standing:
 
 def look_at_output(output: Output) -> Standing:
     """Return the existing files under an output's final names, following symbolic links."""
-    files = {}
+    files: dict[str, FileIdentity] = {}
     for path in output.paths:
+        if isinstance(path, ObjectUrl):
+            found = find_object(path)
+            if found is not None:
+                files[path] = _identify_object(found)
+            continue
         try:
             status = os.stat(path)
         except OSError:
@@ -71,6 +79,13 @@ def look_at_output(output: Output) -> Standing:
             status = os.lstat(path)
         files[path] = identify_file(status)
     return Standing(output=output, files=files)
+
+
+def _identify_object(found: FoundObject) -> FileIdentity:
+    """Return the identity of an object; that of one without a tag has a time, as it may be newer than a manifest."""
+    if found.tag is not None:
+        return identify_tag(found.tag)
+    return 0, identify_tag(found.etag)[1], found.size_bytes, found.written_ns
 
 
 def require_unchanged(standing: Standing) -> None:
@@ -114,7 +129,7 @@ def find_finished(
         manifest = read_manifest(prefix)
         if manifest is None:
             if standing.files:
-                _refuse_foreign(standing, read_unfinished().publishing.get(os.path.abspath(prefix), frozenset()))
+                _refuse_foreign(standing, read_unfinished().publishing.get(absolute(prefix), frozenset()))
             continue
         stored = manifest.run.plan
         changes = describe_changes(stored, plan, may_grow=may_grow)
@@ -141,21 +156,30 @@ def refuse_inputs(outputs: Sequence[Output], inputs: Sequence[str]) -> None:
     Raises:
         OutputError: If an output is an input, naming both.
     """
-    own = {identity[:2]: path for output in outputs for path, identity in look_at_output(output).files.items()}
-    if not own:
-        return
-    for path in dict.fromkeys(inputs):
+    remote = {path for output in outputs for path in output.paths if isinstance(path, ObjectUrl)}
+    own = {
+        identity[:2]: path
+        for output in outputs
+        if not isinstance(output.prefix, ObjectUrl)
+        for path, identity in look_at_output(output).files.items()
+    }
+    for path in dict.fromkeys(inputs) if remote or own else ():
+        if path in remote:
+            raise _input_as_output(path, path)
         try:
             status = os.stat(path)
         except OSError:
             continue  # reported when it is read
         output_path = own.get((status.st_dev, status.st_ino))
         if output_path is not None:
-            msg = (
-                f"{output_path}: expected an output that is none of the inputs, got the input "
-                f"{show_name(path)}; choose another --output-prefix"
-            )
-            raise OutputError(msg)
+            raise _input_as_output(output_path, path)
+
+
+def _input_as_output(output_path: str, path: str) -> OutputError:
+    return OutputError(
+        f"{output_path}: expected an output that is none of the inputs, got the input "
+        f"{show_name(path)}; choose another --output-prefix"
+    )
 
 
 def _refuse_foreign(standing: Standing, published: frozenset[FileIdentity]) -> None:
@@ -178,13 +202,15 @@ def _refuse_modified(standing: Standing, manifest: Manifest) -> None:
     """
     prefix = standing.output.prefix
     published = standing.files.get(manifest_path(prefix))
-    for path, (_, _, size_bytes, modified) in standing.files.items():
+    for path, identity in standing.files.items():
+        _, _, size_bytes, modified = identity
         suffix = path.removeprefix(f"{prefix}.")
         if suffix == MANIFEST_SUFFIX:
             continue
         file = manifest.content.digests.get(suffix)
         is_newer = published is None or modified > published[3]
-        if file is not None and file.size_bytes == size_bytes and not (is_newer and _digest(path) != file.digest):
+        has_size = file is not None and (is_tagged(identity) or file.size_bytes == size_bytes)
+        if file is not None and has_size and not (is_newer and _digest(path) != file.digest):
             continue
         msg = (
             f"{path}: expected the file that the manifest describes, got another one, which may be someone else's; "

@@ -22,6 +22,9 @@ from dsindex.merging import (
     Piece,
     merged_header,
 )
+from dsindex.objects.uploads import complete_upload, is_completed
+from dsindex.objects.urls import ObjectUrl, joined, lengthened, own_object, parse_url
+from dsindex.objects.writing import new_tag, put_object
 from dsindex.shards.provenance import ShardProvenance
 from dsindex.shards.quarantine import ShardQuarantine
 from dsindex.storage import (
@@ -30,16 +33,18 @@ from dsindex.storage import (
     replace_file,
     sync_folder,
 )
-from workflows.state.history import identify_file
+from workflows.state.history import identify_file, identify_tag
 from workflows.state.manifest import MANIFEST_SUFFIX, manifest_path
 from workflows.state.partial_files import partial_path
+from workflows.state.uploads import current_upload, require_upload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
-    from dsindex.shards.tokenize import KeyResult, ShardResult, ShardTask
+    from dsindex.shards.tasks import KeyResult, ShardResult, ShardTask
+    from dsindex.storage import StoredFile
     from workflows.state.history import FileIdentity
     from workflows.state.ledger import Ledger
 
@@ -79,12 +84,17 @@ class Target:
         """The partial path of the file that is assembled by ranges."""
         return self.partial(self.token_suffix)
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether its files are objects in a store, which are uploads until they are published."""
+        return isinstance(self.prefix, ObjectUrl)
+
     def final(self, suffix: str) -> str:
-        """Return a file's published path."""
-        return f"{self.prefix}.{suffix}"
+        """Return a file's published path, or an object's address."""
+        return lengthened(self.prefix, f".{suffix}")
 
     def partial(self, suffix: str) -> str:
-        """Return a file's path until it is published."""
+        """Return a file's path until it is published; for an object only a name of what is uploaded."""
         return partial_path(self.final(suffix), self.plan_id)
 
     @property
@@ -92,8 +102,12 @@ class Target:
         """Partial paths of all files that it may have."""
         return list(map(self.partial, self.publishing_order))
 
-    def identify_partials(self) -> list[FileIdentity]:
+    def identify_partials(self, ledger: Ledger) -> list[FileIdentity]:
         """Return the identities of its existing partial files, which they keep under their final names."""
+        if self.is_remote:
+            suffixes = self.publishing_order
+            uploads = [current_upload(self.final(suffix), self.partial(suffix), ledger) for suffix in suffixes]
+            return [identify_tag(upload.tag) for upload in uploads if upload is not None]
         found = []
         for path in self.partials:
             with contextlib.suppress(OSError):
@@ -158,8 +172,8 @@ def identify_parts(parts: Sequence[Part]) -> str:
 def shard_part(shard: KeyResult, work_dir: str, dtype: np.dtype[Any]) -> Part:
     """Return one key's part of a shard, for merging."""
     return Part(
-        bin_path=os.path.join(work_dir, shard.bin.name),
-        idx_path=os.path.join(work_dir, shard.idx.name),
+        bin_path=stored_path(work_dir, shard.bin),
+        idx_path=stored_path(work_dir, shard.idx),
         identity=shard.bin.name,  # unique per attempt, so a shard that was made again has another one
         bin_bytes=shard.bin.size_bytes,
         header=IndexHeader(
@@ -171,26 +185,56 @@ def shard_part(shard: KeyResult, work_dir: str, dtype: np.dtype[Any]) -> Part:
     )
 
 
+def stored_path(work_dir: str, file: StoredFile) -> str:
+    """Return the path of a file of an attempt, or its address with its size."""
+    return own_object(joined(work_dir, file.name), file.size_bytes)
+
+
 def record_partials(dataset: Dataset, ledger: Ledger) -> None:
     """Record a dataset's partial files before they are created, so that a later run knows that dsindex wrote them."""
+    if dataset.target.is_remote:
+        return  # uploads are recorded as they are begun
     ledger.record_partials(map(dataset.target.partial, sorted({*dataset.suffixes, MANIFEST_SUFFIX})))
 
 
-def publish(dataset: Dataset, manifest: bytes) -> None:
-    """Rename a dataset's files to their final names, the manifest last. Called again after a crash, it finishes.
+def publish(dataset: Dataset, files: Mapping[str, StoredFile], manifest: bytes, ledger: Ledger) -> None:
+    """Give a dataset's files their final names, the manifest last. Called again after a crash, it finishes.
 
     To a reader, an `.idx` means that its `.bin` is complete. So an earlier dataset of these names is removed first,
     beginning with its manifest and its `.idx` or `.pbin`.
+
+    Args:
+        dataset: The dataset, assembled under partial names.
+        files: Its files by suffix.
+        manifest: The content of its manifest.
+        ledger: The job's ledger.
 
     Raises:
         OutputError: If a file cannot be renamed or written.
     """
     target = dataset.target
+    *others, last = target.publishing_order
+    if not target.is_remote:
+        _publish_files(dataset, others, last)
+        replace_file(manifest_path(target.prefix), manifest, temporary=target.partial(MANIFEST_SUFFIX))
+        return
+    if not _is_object_published(target, ledger):
+        withdraw(target, ledger)
+        for suffix in (*others, last):
+            if suffix in dataset.suffixes:
+                upload = require_upload(target.final(suffix), target.partial(suffix), ledger)
+                complete_upload(upload, size_bytes=files[suffix].size_bytes)
+            else:
+                remove_if_present(target.final(suffix))
+    put_object(parse_url(manifest_path(target.prefix)), manifest, tag=new_tag())
+
+
+def _publish_files(dataset: Dataset, others: Sequence[str], last: str) -> None:
+    target = dataset.target
     folder = os.path.dirname(target.prefix)
     try:
-        *others, last = target.publishing_order
         if os.path.exists(target.partial(last)):  # otherwise it is published, as are all before it
-            withdraw(target)
+            _withdraw_files(target, last)
             for suffix in others:
                 if suffix in dataset.suffixes:
                     _rename(target, suffix)
@@ -201,19 +245,35 @@ def publish(dataset: Dataset, manifest: bytes) -> None:
             sync_folder(folder)
     except OSError as error:
         raise output_error(target.prefix, error) from error
-    replace_file(manifest_path(target.prefix), manifest, temporary=target.partial(MANIFEST_SUFFIX))
 
 
-def withdraw(target: Target) -> None:
+def withdraw(target: Target, ledger: Ledger) -> None:
     """Remove an earlier dataset's manifest and `.idx` or `.pbin`, if a new one is about to be published.
 
     Raises:
-        OSError: If they cannot be removed.
+        OutputError: If they cannot be removed.
     """
     last = target.publishing_order[-1]
+    if not target.is_remote:
+        try:
+            _withdraw_files(target, last)
+        except OSError as error:
+            raise output_error(target.prefix, error) from error
+    elif not _is_object_published(target, ledger):
+        remove_if_present(manifest_path(target.prefix))
+        remove_if_present(target.final(last))
+
+
+def _withdraw_files(target: Target, last: str) -> None:
     if os.path.exists(target.partial(last)):
         remove_if_present(manifest_path(target.prefix))
         remove_if_present(target.final(last))
+
+
+def _is_object_published(target: Target, ledger: Ledger) -> bool:
+    """Tell whether the last object of a dataset is published, and so all before it: it carries its upload's tag."""
+    last = target.publishing_order[-1]
+    return is_completed(require_upload(target.final(last), target.partial(last), ledger))
 
 
 def _rename(target: Target, suffix: str) -> None:
@@ -231,7 +291,7 @@ def shard_provenance(
     ]
     return tuple(
         ShardProvenance(
-            path=os.path.join(work_dir, file.name), input=task.input, first_line=first_line, first_offset=first_offset
+            path=stored_path(work_dir, file), input=task.input, first_line=first_line, first_offset=first_offset
         )
         for (task, _), file, (first_line, first_offset) in zip(results, stored, first_places(results), strict=True)
         if file is not None
@@ -244,7 +304,7 @@ def shard_quarantine(
     """Return each shard's bad records, with the number of its first line; `inputs` are the paths as given."""
     return tuple(
         ShardQuarantine(
-            path=os.path.join(work_dir, result.quarantine.name),
+            path=stored_path(work_dir, result.quarantine),
             file=inputs[task.input],
             first_line=first_line,
             first_offset=first_offset,

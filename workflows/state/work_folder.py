@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import OutputError, PlanError
-from dsindex.json_text import decode_json, encode_json
+from dsindex.json_text import decode_json
+from dsindex.objects.urls import NO_ACCESS, ObjectUrl
 from dsindex.shards.ownership import (
     MARKER_FILE,
     mark_folder,
@@ -29,35 +30,36 @@ from dsindex.shards.ownership import (
 from dsindex.storage import make_folder, replace_file
 from workflows.progress.progress_file import PROGRESS_FILE, PROGRESS_TEMPORARY
 from workflows.state.history import History, read_history
-from workflows.state.identity import describe_changes, is_plan
-from workflows.state.ledger import Ledger
+from workflows.state.identity import is_plan
+from workflows.state.journal import LEDGER_FILE, ledger_path
 from workflows.state.lock import hold_lock, is_lock
+from workflows.state.object_folder import (
+    discard_object_folder,
+    own_object_folder,
+    read_object_history,
+    remove_finished_object_folder,
+)
+from workflows.state.owned_folder import LOCK_FILE, PLAN_FILE, WorkFolder, may_be_removed, refuse_other_work
 from workflows.state.partial_files import remove_partials
 from workflows.state.spool import INPUTS_FOLDER, remove_spool, spool_path
+from workflows.state.uploads import give_up_uploads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
+    from dsindex.objects.urls import Access
     from workflows.state.identity import Plan
 
-PLAN_FILE = "plan.json"
 PLAN_TEMPORARY = "plan.json.tmp"
-LEDGER_FILE = "ledger.jsonl"
-LOCK_FILE = "owner.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkFolder:
-    """A work folder that this driver owns."""
+class LocalFolder(WorkFolder):
+    """A work folder on a disk."""
 
-    path: str
-    folder_id: str
-    history: History
-    """The ledger's history of earlier runs."""
-    keep: bool = False
-    """Whether the folder stays when its job is done."""
-    was_damaged: bool
-    """Whether the ledger has work but its plan.json cannot be read."""
+    access: Access = NO_ACCESS
+    """How the store of the outputs is reached, if they are objects."""
 
     def start_over(self, plan: Plan | None = None) -> None:
         """Remove the files of earlier runs, here and beside their outputs, except marker and lock.
@@ -68,74 +70,58 @@ class WorkFolder:
             plan: The plan that begins now; standard input that was stored for it stays.
         """
         remove_partials(self.history.partials)
+        give_up_uploads(self.history, self.access)
         remove_owned_shards(self.path, self.folder_id)
         stored = spool_path(self.path)
         if plan is None or all(file.absolute_path != stored for file in plan.inputs):
             remove_spool(self.path, self.folder_id)
         remove_named(self.path, (PROGRESS_FILE, PROGRESS_TEMPORARY, PLAN_FILE, PLAN_TEMPORARY, LEDGER_FILE))
 
-    @contextlib.contextmanager
-    def open_ledger(self, plan: Plan, *, fresh: bool) -> Iterator[Ledger]:
-        """Begin or continue a plan.
-
-        Args:
-            plan: The job's plan.
-            fresh: Whether the output of another plan is replaced.
-
-        Raises:
-            FormatError: If the ledger cannot be read.
-            OutputError: If the folder cannot be written.
-        """
-        path = os.path.join(self.path, PLAN_FILE)
-        replace_file(path, encode_json(plan.to_json()), temporary=os.path.join(self.path, PLAN_TEMPORARY))
-        ledger = Ledger(os.path.join(self.path, LEDGER_FILE))
-        try:
-            ledger.record_run(plan.to_json(), keep=self.keep, fresh=fresh)
-            yield ledger
-        finally:
-            ledger.close()
-
-    def read_ledger(self) -> Ledger | None:
-        """Return the ledger as earlier runs left it, closed; None if there is none.
-
-        Raises:
-            FormatError: If it cannot be read.
-        """
-        path = os.path.join(self.path, LEDGER_FILE)
-        if not os.path.exists(path):
-            return None
-        ledger = Ledger(path)
-        ledger.close()
-        return ledger
+    def write_plan(self, plan: bytes) -> None:
+        """Write plan.json."""
+        replace_file(os.path.join(self.path, PLAN_FILE), plan, temporary=os.path.join(self.path, PLAN_TEMPORARY))
 
 
-@contextlib.contextmanager
-def own_work_folder(path: str, plan: Plan, *, fresh: bool, keep: bool) -> Iterator[WorkFolder]:
+def own_work_folder(
+    path: str, plan: Plan, *, fresh: bool, keep: bool, access: Access = NO_ACCESS
+) -> AbstractContextManager[WorkFolder]:
     """Own a work folder while the block runs, and remove it when the block succeeds, unless it is to be kept.
 
     Only the block itself changes the folder's work; a new folder in which no work began is removed.
+
+    Args:
+        path: The folder, or its address in an object store.
+        plan: The job's plan.
+        fresh: Whether work of another plan is replaced.
+        keep: Whether the folder stays.
+        access: How the store of the outputs is reached, if they are objects.
 
     Raises:
         PlanError: If the folder has no marker and is not empty, another driver works there, or it has work of another
             plan, naming what differs.
         OutputError: If it cannot be created.
     """
+    if isinstance(path, ObjectUrl):
+        return own_object_folder(path, plan, fresh=fresh, keep=keep)
+    return _own_local_folder(path, plan, fresh=fresh, keep=keep, access=access)
+
+
+@contextlib.contextmanager
+def _own_local_folder(path: str, plan: Plan, *, fresh: bool, keep: bool, access: Access) -> Iterator[WorkFolder]:
     _make(path)
     _mark(path)
     refuse_linked_shards(path)
     try:
         with hold_lock(os.path.join(path, LOCK_FILE), what=f"the work folder {path}"):
             try:
-                folder = _look_at(path, keep=keep)
-                _refuse_other_output(folder, plan)
-                if not fresh:
-                    _refuse_other_plan(folder, plan)
+                folder = _look_at(path, keep=keep, access=access)
+                refuse_other_work(folder, plan, fresh=fresh)
                 yield folder
             except BaseException:
                 _remove_if_unused(path)
                 raise
             if not keep:
-                _remove_all(path)
+                _remove_all(path, access)
     finally:
         with contextlib.suppress(OSError):
             os.rmdir(path)  # succeeds only if it is empty
@@ -187,35 +173,56 @@ def discard_unused_folder(path: str) -> None:
         os.rmdir(path)  # succeeds only if it is empty
 
 
-def remove_finished_folder(path: str, plan: Plan) -> None:
+def remove_finished_folder(path: str, plan: Plan, access: Access = NO_ACCESS) -> None:
     """Remove the work folder of a run that published everything and was killed before it removed the folder.
 
     A folder stays as it is if it was to be kept, belongs to another job, has no marker, or a driver works there. An
     empty folder is removed, as a kill just before the final `rmdir` leaves one.
     """
+    if isinstance(path, ObjectUrl):
+        remove_finished_object_folder(path, plan)
+        return
     lock = os.path.join(path, LOCK_FILE)
     if read_folder_id(path) is not None:
-        history = read_history(os.path.join(path, LEDGER_FILE))
-        is_own = history.plan == decode_json(encode_json(plan.to_json()))
-        if history.keep or not (is_own or (history.plan is None and not history.has_work)):
+        history = read_history(ledger_path(path))
+        if not may_be_removed(history, plan):
             return
     elif not is_lock(lock):  # a lock without a marker: killed after the marker was removed
         lock = ""
     if lock:
         with contextlib.suppress(PlanError), hold_lock(lock, what=f"the work folder {path}"):
             if read_folder_id(path) is not None:
-                _remove_all(path)
+                _remove_all(path, access)
+    with contextlib.suppress(OSError):
+        os.rmdir(path)  # succeeds only if it is empty
+
+
+def discard_work_folder(path: str, access: Access = NO_ACCESS) -> None:
+    """Remove a marked work folder with all that its job's runs wrote and began, except finished outputs.
+
+    Raises:
+        PlanError: If a driver that may be alive works there.
+        OutputError: If a store refuses.
+    """
+    if isinstance(path, ObjectUrl):
+        discard_object_folder(path)
+        return
+    with hold_lock(os.path.join(path, LOCK_FILE), what=f"the work folder {path}"):
+        if read_folder_id(path) is not None:
+            _remove_all(path, access)
     with contextlib.suppress(OSError):
         os.rmdir(path)  # succeeds only if it is empty
 
 
 def read_unfinished(path: str) -> History:
     """Return the history of a work folder's ledger without changing it; it is empty if the folder has no marker."""
-    return read_history(os.path.join(path, LEDGER_FILE)) if read_folder_id(path) is not None else History()
+    if isinstance(path, ObjectUrl):
+        return read_object_history(path)
+    return read_history(ledger_path(path)) if read_folder_id(path) is not None else History()
 
 
 def read_plan(path: str) -> dict[str, Any] | None:
-    """Return the plan in a work folder's plan.json; None if it is missing or cannot be read."""
+    """Return the plan in a work folder's plan.json on a disk; None if it is missing or cannot be read."""
     try:
         with open(os.path.join(path, PLAN_FILE), "rb") as file:
             stored = decode_json(file.read())
@@ -230,54 +237,16 @@ def _mark(path: str) -> str:
     return mark_folder(path, beside=frozenset({LOCK_FILE} if is_lock(lock) else ()))
 
 
-def _look_at(path: str, *, keep: bool = False) -> WorkFolder:
-    history = read_history(os.path.join(path, LEDGER_FILE))
-    return WorkFolder(
+def _look_at(path: str, *, keep: bool = False, access: Access = NO_ACCESS) -> LocalFolder:
+    history = read_history(ledger_path(path))
+    return LocalFolder(
         path=path,
+        access=access,
         folder_id=_mark(path),
         history=history,
         keep=keep,
         was_damaged=history.has_work and read_plan(path) is None,
     )
-
-
-def _refuse_other_output(folder: WorkFolder, plan: Plan) -> None:
-    """Refuse a folder with work on another output: --fresh must not discard that."""
-    stored = folder.history.plan
-    if stored is None or not folder.history.has_work:
-        return
-    for name in ("output-prefix", "output"):
-        before, now = stored["settings"].get(name), plan.settings.get(name)
-        if before != now:
-            msg = (
-                f"{folder.path}: expected no work on another output, got work on {before or 'one of another kind'}; "
-                f"choose another --work-dir, or remove this folder if nobody needs it"
-            )
-            raise PlanError(msg)
-
-
-def _refuse_other_plan(folder: WorkFolder, plan: Plan) -> None:
-    history = folder.history
-    if not history.has_work:
-        return
-    if history.plan is None:
-        msg = (
-            f"{folder.path}: expected the plan of the ledger's shards, but neither plan.json nor the ledger has one "
-            f"that can be read; restore one of them, or make all shards again with --fresh"
-        )
-        raise PlanError(msg)
-    changes = describe_changes(history.plan, plan, may_grow=True)
-    if changes:
-        what = (
-            "the kept shards of another plan are here"
-            if history.finished
-            else "an unfinished build of another plan is here"
-        )
-        msg = (
-            f"{folder.path}: {what}: {'; '.join(changes)}; use the former options and inputs to continue it, "
-            f"--fresh to start over, or another --work-dir"
-        )
-        raise PlanError(msg)
 
 
 def _remove_if_unused(path: str) -> None:
@@ -289,10 +258,10 @@ def _remove_if_unused(path: str) -> None:
             remove_named(path, (MARKER_FILE,))
 
 
-def _remove_all(path: str) -> None:
+def _remove_all(path: str, access: Access) -> None:
     """Remove the files of jobs in their work folder, except the held lock; with files of others, the marker stays too.
 
     Partial files beside the outputs are removed first and the ledger, which names them, last.
     """
-    _look_at(path).start_over()
+    _look_at(path, access=access).start_over()
     _remove_if_unused(path)

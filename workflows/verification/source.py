@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from dsindex.checks.source import SourceInput, SourceRange, SourceSettings, lay_out_range
 from dsindex.errors import InputError
 from dsindex.readable import input_status, is_stored, is_there
-from dsindex.shards.tokenize import fingerprint_input
+from dsindex.shards.inputs import fingerprint_input
 from dsindex.text.forms import TextPart
 from dsindex.text.parts import read_part
 from dsindex.text.patterns import parse_text_pattern
-from dsindex.text.records import TextColumn
+from dsindex.text.record_blocks import TextColumn
 from dsindex.text.selection import Selection, open_selection
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from dsindex.json_text import encode_json
-from dsindex.text.records import DEFAULT_BLOCK_BYTES, BadRecord, RecordBlock, TextColumn
+from dsindex.text.record_blocks import BadRecord, RecordBlock, TextColumn
+from dsindex.text.records import DEFAULT_BLOCK_BYTES
 from dsindex.text.tables.batches import read_batches, read_schema
 from dsindex.text.tables.columns import find_columns, joined_fields, nested_column
 from dsindex.text.tables.csv_rows import WrongRow, read_csv_rows

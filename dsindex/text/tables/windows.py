@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dsindex.text.records import describe_long_line
+from dsindex.text.record_blocks import describe_long_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -28,7 +28,8 @@ from dsindex.instruction.shards import (
 )
 from dsindex.instruction.splits import split_by_hash
 from dsindex.shards.ownership import MARKER_FILE, mark_folder
-from dsindex.shards.tokenize import PROVENANCE, ShardResult, ShardTask
+from dsindex.shards.provenance import PROVENANCE
+from dsindex.shards.tasks import ShardResult, ShardTask
 from dsindex.text.engines import choose_engine
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC

@@ -10,14 +10,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dsindex.kernels import loader as kernels
-from dsindex.text import records
 from dsindex.text.fields import read_paths
 from dsindex.text.forms import TextPart
 from dsindex.text.nested_columns import are_disjoint
+from dsindex.text.record_lines import parse_lines
 from dsindex.text.records import read_records
 from dsindex.text.scanning import scan_texts
 from dsindex.text.selection import open_selection
-from tests.dsindex.text.test_records import NASTY, Reading, as_reading, in_memory, json_values, mutated_lines
+from dsindex.text.wanted_texts import MAX_PATH_KEYS, WantedTexts
+from dsindex.text.whole_blocks import parse_block
+from tests.dsindex.text.nasty_lines import NASTY, json_values, mutated_lines
+from tests.dsindex.text.readings import Reading, as_reading, in_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("either_way")
 
 PATHS = [("meta", "text"), ("meta", "deep", "title"), ("text",)]
 SELECTION = open_selection([".meta.text", ".meta.deep.title", "text"])
-WANTED = records.WantedTexts(path="a.jsonl", keys=SELECTION.names, selection=SELECTION)
+WANTED = WantedTexts(path="a.jsonl", keys=SELECTION.names, selection=SELECTION)
 
 
 def good(text: str = "a") -> bytes:
@@ -91,29 +94,29 @@ def test_every_parser_gives_what_json_loads_gives(line: bytes) -> None:
     for lines in ([line], [good(), line, good("b")], [line, line], [line, good(), good()]):
         block = in_memory(b"\n".join(lines))
         expected = reference(lines)
-        assert outcome(as_reading(records.parse_lines(block, WANTED, None))) == expected
-        fast = records.parse_block(block, WANTED)
+        assert outcome(as_reading(parse_lines(block, WANTED, None))) == expected
+        fast = parse_block(block, WANTED)
         assert fast is None or outcome(as_reading(fast)) == expected
 
 
 def test_plain_lines_take_the_fast_path() -> None:
     lines = [good(str(number)) for number in range(100)]
-    fast = records.parse_block(in_memory(b"\n".join(lines)), WANTED)
+    fast = parse_block(in_memory(b"\n".join(lines)), WANTED)
     assert fast is not None
     assert outcome(as_reading(fast)) == reference(lines)
 
 
 def test_lists_at_paths_take_the_fast_path() -> None:
     line = b'{"meta": {"text": ["a", "b"], "deep": {"title": "t"}}, "text": ["c"]}'
-    fast = records.parse_block(in_memory(line + b"\n" + line), WANTED)
+    fast = parse_block(in_memory(line + b"\n" + line), WANTED)
     assert fast is not None
     assert outcome(as_reading(fast)) == reference([line, line])
 
 
 def test_one_value_may_become_two_outputs() -> None:
     selection = open_selection(["a=.meta.text", "b=.meta.text"])
-    wanted = records.WantedTexts(path="a.jsonl", keys=selection.names, selection=selection)
-    fast = records.parse_block(in_memory(good("x") + b"\n" + good("y")), wanted)
+    wanted = WantedTexts(path="a.jsonl", keys=selection.names, selection=selection)
+    fast = parse_block(in_memory(good("x") + b"\n" + good("y")), wanted)
     assert fast is not None
     assert outcome(as_reading(fast)) == ([[["x"], ["x"]], [["y"], ["y"]]], 0)
 
@@ -128,15 +131,15 @@ def test_keys_that_lead_through_each_other_make_bad_records(tmp_path: Path) -> N
     assert [len(block.bad) for block in blocks] == [3]
 
 
-@pytest.mark.parametrize("depth", [records.MAX_PATH_KEYS, records.MAX_PATH_KEYS + 1, 899, 5000])
+@pytest.mark.parametrize("depth", [MAX_PATH_KEYS, MAX_PATH_KEYS + 1, 899, 5000])
 def test_long_paths_are_followed_as_deep_as_records_go(depth: int) -> None:
     selection = open_selection(["x=" + ".a" * depth])
-    wanted = records.WantedTexts(path="a.jsonl", keys=selection.names, selection=selection)
+    wanted = WantedTexts(path="a.jsonl", keys=selection.names, selection=selection)
     line = b'{"a":' * depth + b'"deep"' + b"}" * depth
     block = in_memory(line + b"\n" + line)
-    fast = records.parse_block(block, wanted)
-    assert (fast is not None) == (depth <= records.MAX_PATH_KEYS)
-    read = fast or records.parse_lines(block, wanted, None)
+    fast = parse_block(block, wanted)
+    assert (fast is not None) == (depth <= MAX_PATH_KEYS)
+    read = fast or parse_lines(block, wanted, None)
     assert outcome(as_reading(read)) == (([], 2) if depth > 900 else ([[["deep"]]] * 2, 0))
 
 
@@ -179,8 +182,8 @@ def test_any_records_are_read_as_json_loads_reads_them(lines: list[bytes], odd: 
     if odd is not None:
         lines.insert(place, odd)
     block = in_memory(b"\n".join(lines))
-    slow = as_reading(records.parse_lines(block, WANTED, None))
-    fast = records.parse_block(block, WANTED)
+    slow = as_reading(parse_lines(block, WANTED, None))
+    fast = parse_block(block, WANTED)
     assert fast is None or as_reading(fast) == slow
     if odd is None:
         assert outcome(slow) == reference(lines)

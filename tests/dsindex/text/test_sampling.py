@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from dsindex.text.records import RecordBlock
+    from dsindex.text.record_blocks import RecordBlock
 
 Value = str | list[str]
 

@@ -10,7 +10,8 @@ from dsindex.guarded import limits
 from dsindex.guarded.limits import Limits
 from dsindex.text.forms import TextPart
 from dsindex.text.joining import decode_separator
-from dsindex.text.records import RecordBlock, TextColumn, read_records
+from dsindex.text.record_blocks import RecordBlock, TextColumn
+from dsindex.text.records import read_records
 from dsindex.text.selection import FILTERED, open_selection
 
 if TYPE_CHECKING:

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from dsindex.text import records
 from dsindex.text.forms import TextPart
+from dsindex.text.record_lines import parse_lines
 from dsindex.text.records import read_records
 from dsindex.text.scanning import scan_ids
 from dsindex.text.selection import open_selection
 from dsindex.text.token_ids import TokenColumn
-from tests.dsindex.text.test_records import in_memory
+from dsindex.text.wanted_texts import WantedTexts
+from dsindex.text.whole_blocks import parse_block
+from tests.dsindex.text.readings import in_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,8 +30,8 @@ SELECTION = open_selection(["ids"], vocabulary_size=SIZE)
 NESTED = open_selection([".meta.ids"], vocabulary_size=SIZE)
 
 
-def wanted(selection: Any) -> records.WantedTexts:
-    return records.WantedTexts(path="a.jsonl", keys=selection.names, selection=selection)
+def wanted(selection: Any) -> WantedTexts:
+    return WantedTexts(path="a.jsonl", keys=selection.names, selection=selection)
 
 
 def sequences(column: Any) -> list[list[list[int]]]:
@@ -60,11 +63,7 @@ GOOD = ["[1, 2, 99]", "[0]", "[]", "[-0]", "[[1], [2, 3]]", "[[1], []]", "[[]]",
 @pytest.mark.parametrize("is_fast", [True, False])
 def test_ids_are_taken_as_they_are(value: str, is_fast: bool) -> None:
     block = in_memory(b"\n".join([line_of(value)] * 3))
-    read = (
-        records.parse_block(block, wanted(SELECTION))
-        if is_fast
-        else records.parse_lines(block, wanted(SELECTION), None)
-    )
+    read = parse_block(block, wanted(SELECTION)) if is_fast else parse_lines(block, wanted(SELECTION), None)
     assert read is not None
     assert sequences(read.columns["ids"]) == [expected_sequences(json.loads(value))] * 3
 
@@ -98,17 +97,17 @@ BAD = {
 def test_what_is_no_id_is_a_bad_record_with_its_place(value: str, reason: str) -> None:
     for lines in ([value], ["[1]", value, "[2]"], ["[[1]]", value]):
         block = in_memory(b"\n".join(map(line_of, lines)))
-        assert records.parse_block(block, wanted(SELECTION)) is None
-        read = records.parse_lines(block, wanted(SELECTION), None)
+        assert parse_block(block, wanted(SELECTION)) is None
+        read = parse_lines(block, wanted(SELECTION), None)
         assert [bad.reason for bad in read.bad] == [EXPECTED + reason]
         assert len(read.offsets) == len(lines) - 1
 
 
 def test_integers_of_many_digits_are_no_ids() -> None:
-    read = records.parse_lines(in_memory(line_of("[%s]" % ("1" * 5000))), wanted(SELECTION), None)
+    read = parse_lines(in_memory(line_of("[%s]" % ("1" * 5000))), wanted(SELECTION), None)
     assert [bad.reason for bad in read.bad] == [EXPECTED + "a list with Infinity as item 1"]
     other = b'{"ids": [1], "x": ' + b"1" * 5000 + b"}"
-    assert len(records.parse_lines(in_memory(other), wanted(SELECTION), None).offsets) == 1
+    assert len(parse_lines(in_memory(other), wanted(SELECTION), None).offsets) == 1
 
 
 ids = st.lists(st.integers(0, SIZE - 1), max_size=4)
@@ -124,8 +123,8 @@ def test_both_ways_of_reading_are_equal(values: list[Any], odd: Any) -> None:
         if not lines:
             continue
         block = in_memory(b"\n".join(lines))
-        slow = records.parse_lines(block, wanted(NESTED), None)
-        fast = records.parse_block(block, wanted(NESTED))
+        slow = parse_lines(block, wanted(NESTED), None)
+        fast = parse_block(block, wanted(NESTED))
         name = "meta.ids"
         if fast is not None:
             assert not slow.bad

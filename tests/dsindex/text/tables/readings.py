@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from dsindex.text.records import RecordBlock, TextColumn
+    from dsindex.text.record_blocks import RecordBlock, TextColumn
 
 STORED = ("parquet", "arrow-file", "arrow-stream")
 

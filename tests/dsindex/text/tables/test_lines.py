@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from dsindex.errors import InputError
-from dsindex.text.records import WantedTexts, parse_lines
+from dsindex.text.record_lines import parse_lines
 from dsindex.text.tables.lines import read_table_lines
+from dsindex.text.wanted_texts import WantedTexts
 from tests.dsindex.text.tables.readings import STORED, write_table
 
 if TYPE_CHECKING:

@@ -1,0 +1,192 @@
+"""The client that writes to S3 and to servers that speak its language, and how its failures are told.
+
+boto3 makes the requests that obstore cannot make: the parts of an upload that several machines make together, and
+conditional writes. Credentials are found by boto3 on the machine that makes a request, and are neither sent nor stored.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dsindex.errors import OutputError
+from dsindex.objects.in_flight import gate_of
+from dsindex.objects.requests import NODE_REMEDIES, REGION_CODES, Patience, count_requests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from dsindex.objects.urls import Access, ObjectUrl
+
+REQUEST_SECONDS = 60
+CONNECT_SECONDS = 5
+MOST_CONNECTIONS = 64
+_PREFIX = "AWS_"
+_SLOWER_CODES = {"SlowDown", "503", "429", "TooManyRequests", "ServiceUnavailable"}
+"""Refusals after which fewer requests are made at once."""
+_PASSING_CODES = {"RequestTimeout", "OperationAborted", "ConditionalRequestConflict", "BadDigest", "SlowDown"}
+"""Refusals with a status below 500 that another attempt may turn into success."""
+
+Answer = TypeVar("Answer")
+
+
+class StoreWriteError(OutputError):
+    """An object store refuses to write, or cannot be reached."""
+
+    code: str = ""
+    """The store's name of the error."""
+
+
+def client_of(url: ObjectUrl) -> Any:  # noqa: ANN401 - boto3's client
+    """Return the client for an address, another one if the environment has changed, as it may in a notebook.
+
+    Raises:
+        StoreWriteError: If the library is not installed.
+    """
+    settings = frozenset((name, value) for name, value in os.environ.items() if name.startswith(_PREFIX))
+    with _making:  # boto3 makes clients one at a time
+        try:
+            return _make_client(url.access, hash(settings))
+        except ImportError as error:
+            msg = (
+                f"{url}: outputs in object stores need the boto3 package; pip install 'dsindex[objects]' on every node"
+            )
+            raise StoreWriteError(msg) from error
+
+
+_making = threading.Lock()
+
+
+@functools.lru_cache(16)
+def _make_client(access: Access, _environment: int) -> Any:  # noqa: ANN401 - boto3's client
+    import boto3
+    from botocore import UNSIGNED
+    from botocore.config import Config
+
+    environment = os.environ
+    endpoint = access.endpoint_url or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    session = boto3.session.Session()
+    region = access.region or environment.get("AWS_REGION") or session.region_name or "us-east-1"
+    options: dict[str, Any] = {
+        "connect_timeout": CONNECT_SECONDS,
+        "read_timeout": REQUEST_SECONDS,
+        "retries": {"total_max_attempts": 1, "mode": "standard"},  # requests are tried again by `persist`
+        "max_pool_connections": MOST_CONNECTIONS,
+        "request_checksum_calculation": "when_required",  # some servers know no other checksum than Content-MD5
+        "response_checksum_validation": "when_required",
+        "s3": {"addressing_style": "path" if endpoint else "auto", "payload_signing_enabled": False},
+    }
+    if environment.get("AWS_SKIP_SIGNATURE", "").lower() == "true":
+        options["signature_version"] = UNSIGNED
+    return session.client("s3", region_name=region, endpoint_url=endpoint or None, config=Config(**options))
+
+
+def persist(
+    url: ObjectUrl,
+    request: Callable[[], Answer],
+    *,
+    expected: Collection[str] = (),
+    patience: Patience | None = None,
+) -> Answer:
+    """Make a request, again and again after pauses as long as the failure may pass.
+
+    Args:
+        url: What is written, for messages.
+        request: Makes the request; errors are those of boto3.
+        expected: Names of errors that the caller deals with: they are raised at once, as StoreWriteError with `code`.
+        patience: How long to go on.
+
+    Raises:
+        StoreWriteError: If the request is refused, or fails for too long; the latter is transient.
+    """
+    patience = patience or Patience()
+    pause = patience.first_pause
+    gate = gate_of(f"{url.scheme}://{url.bucket}")
+    attempt = halvings = 0
+    while True:
+        attempt += 1
+        try:
+            with gate.passing() as halvings:
+                answer = request()
+        except OutputError:
+            raise
+        except Exception as error:  # noqa: BLE001 - boto3 raises many kinds
+            failure, most = _describe(url, error, expected, patience)
+            if failure.code in _SLOWER_CODES:
+                gate.slow_down(halvings)
+        else:
+            gate.succeed()
+            return answer
+        if attempt >= most:
+            raise failure from None
+        count_requests(retries=1)
+        time.sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(2 * pause, patience.longest_pause)
+
+
+def _describe(
+    url: ObjectUrl, error: Exception, expected: Collection[str], patience: Patience
+) -> tuple[StoreWriteError, int]:
+    """Return a failure as a sentence, and after how many attempts it is final."""
+    from botocore import exceptions
+
+    if isinstance(error, exceptions.ClientError):
+        return _describe_answer(url, error, expected, patience)
+    if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
+        remedy = "set them on every node"
+        return StoreWriteError(f"{url}: cannot be written (this node has no credentials); {remedy}"), 1
+    if isinstance(error, exceptions.HTTPClientError | exceptions.EndpointConnectionError | OSError):
+        is_silent = isinstance(error, exceptions.ReadTimeoutError | exceptions.ConnectTimeoutError)
+        is_unreachable = is_silent or isinstance(error, exceptions.EndpointConnectionError)
+        what = "a broken connection, again and again"
+        what = "the server does not answer in time" if is_silent else what
+        what = "the server cannot be reached" if isinstance(error, exceptions.EndpointConnectionError) else what
+        failure = StoreWriteError(
+            f"{url}: cannot be written ({what}); run the same command again later, or check the network: it continues"
+        )
+        failure.transient = True
+        return failure, patience.unreachable_attempts if is_unreachable else patience.attempts
+    if isinstance(error, exceptions.BotoCoreError):
+        kind = type(error).__name__
+        return StoreWriteError(f"{url}: cannot be written ({kind}); check the credentials and settings of AWS"), 1
+    raise error
+
+
+def _describe_answer(
+    url: ObjectUrl,
+    error: Any,  # noqa: ANN401 - botocore's ClientError
+    expected: Collection[str],
+    patience: Patience,
+) -> tuple[StoreWriteError, int]:
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    said = f"{status} {code}".strip() if code != str(status) else code
+    if code in expected:
+        failure, most = StoreWriteError(f"{url}: cannot be written ({said})"), 1
+    elif status >= 500 or status in {408, 429} or code in _PASSING_CODES:
+        if status == 501:
+            msg = f"{url}: cannot be written ({said}); this store lacks what a build needs, write to another one"
+            failure, most = StoreWriteError(msg), 1
+        else:
+            failure = StoreWriteError(
+                f"{url}: cannot be written (the store answers with {said}, again and again); run the same command "
+                f"again later: it continues"
+            )
+            failure.transient = True
+            most = patience.attempts
+    elif status in {301, 307} or code in REGION_CODES:
+        region = url.access.region
+        got = "the default one" if region is None else repr(region)
+        msg = f"{url}: expected the region of the bucket, got {got}; name it with --region"
+        failure, most = StoreWriteError(msg), 1
+    else:
+        remedy = NODE_REMEDIES.get(code) or (
+            "check what this node's credentials may write" if status in {401, 403} else "check the address"
+        )
+        failure, most = StoreWriteError(f"{url}: cannot be written ({said}); {remedy}"), 1
+    failure.code = code
+    return failure, most

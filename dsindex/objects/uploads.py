@@ -1,0 +1,312 @@
+"""Uploads in parts: an object that is assembled by several machines, and appears when its upload is completed.
+
+Parts have numbers from 1 on, and a part that is written again replaces the former. An object that an upload made
+carries the upload's tag, so that a completion whose answer was lost, or whose driver was killed, is recognised.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import tempfile
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+from dsindex.objects.clients import StoreWriteError, client_of, persist
+from dsindex.objects.fetching import fetch_later
+from dsindex.objects.requests import count_requests
+from dsindex.objects.writing import TAG, Bytes, find_object, md5_header, new_tag, put_object
+from dsindex.storage import DigestingWriter, atomic_writer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from concurrent.futures import Future
+
+    from dsindex.objects.urls import ObjectUrl
+
+PART_BYTES = 64 << 20
+"""Bytes of a part where it is not the range of a merge."""
+MOST_PARTS = 10_000
+MEMORY_BYTES = 128 << 20
+"""Parts up to this size are assembled in memory, larger ones in a temporary file."""
+_GONE = ("NoSuchUpload", "404")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """An upload that was begun."""
+
+    url: ObjectUrl
+    """The address at which the object will be."""
+    upload_id: str
+    """The store's name of the upload."""
+    tag: str
+    """What the object will carry in its metadata."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPart:
+    """A part that a store has."""
+
+    etag: str
+    size_bytes: int
+
+
+def begin_upload(url: ObjectUrl) -> Upload:
+    """Begin an upload; nothing is at the address before `complete_upload`.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    client, tag = client_of(url), new_tag()
+
+    def request() -> str:
+        count_requests(puts=1)
+        answer = client.create_multipart_upload(Bucket=url.bucket, Key=url.key, Metadata={TAG: tag})
+        return str(answer["UploadId"])
+
+    return Upload(url=url, upload_id=persist(url, request), tag=tag)
+
+
+def write_part(upload: Upload, number: int, data: Bytes | IO[bytes], *, digest: str) -> None:
+    """Write a part, replacing what it had.
+
+    Args:
+        upload: The upload.
+        number: 1-based number of the part.
+        data: Its content, or a file that holds nothing else.
+        digest: The content's `md5_header`, by which the store notices damage; the part is then sent again.
+
+    Raises:
+        StoreWriteError: If the store refuses, or the upload is gone.
+    """
+    url = upload.url
+    client = client_of(url)
+
+    def request() -> None:
+        if hasattr(data, "seek"):
+            size_bytes = data.seek(0, 2)
+            data.seek(0)
+        else:
+            size_bytes = len(data)
+        count_requests(puts=1, sent_bytes=size_bytes)
+        client.upload_part(
+            Bucket=url.bucket,
+            Key=url.key,
+            UploadId=upload.upload_id,
+            PartNumber=number,
+            Body=data,
+            ContentMD5=digest,
+            ContentLength=size_bytes,
+        )
+
+    try:
+        persist(url, request, expected=_GONE)
+    except StoreWriteError as error:
+        if error.code not in _GONE:
+            raise
+        msg = f"{url}: the upload was given up meanwhile by another run or a rule of the bucket; run the command again"
+        raise StoreWriteError(msg) from error
+
+
+def find_parts(upload: Upload) -> dict[int, FoundPart] | None:
+    """Return the parts that the store has, by number; None if there is no such upload any more.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    url = upload.url
+    client, found, marker = client_of(url), {}, 0
+    while True:
+
+        def request(marker: int = marker) -> Any:  # noqa: ANN401 - boto3's answer
+            count_requests(lists=1)
+            return client.list_parts(
+                Bucket=url.bucket, Key=url.key, UploadId=upload.upload_id, PartNumberMarker=marker, MaxParts=1000
+            )
+
+        try:
+            answer = persist(url, request, expected=_GONE)
+        except StoreWriteError as error:
+            if error.code not in _GONE:
+                raise
+            return None
+        for part in answer.get("Parts", ()):
+            found[int(part["PartNumber"])] = FoundPart(etag=str(part["ETag"]), size_bytes=int(part["Size"]))
+        if not answer.get("IsTruncated"):
+            return found
+        marker = int(answer["NextPartNumberMarker"])
+
+
+def is_completed(upload: Upload) -> bool:
+    """Tell whether the object at the address is what the upload made.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    found = find_object(upload.url)
+    return found is not None and found.tag == upload.tag
+
+
+def complete_upload(upload: Upload, *, size_bytes: int) -> None:
+    """Make the object appear, replacing one of its name; nothing happens if the upload was completed before.
+
+    Args:
+        upload: The upload.
+        size_bytes: Size of all parts together.
+
+    Raises:
+        StoreWriteError: If the store refuses, or does not have all parts.
+    """
+    url = upload.url
+    client, parts = client_of(url), find_parts(upload)
+    if parts is None:
+        if is_completed(upload):
+            return
+        msg = f"{url}: the upload was given up by another run or a rule of the bucket; run the same command again"
+        raise StoreWriteError(msg)
+    has_gaps = sorted(parts) != [*range(1, len(parts) + 1)]
+    if has_gaps or sum(part.size_bytes for part in parts.values()) != size_bytes:
+        msg = f"{url}: expected an upload of {size_bytes:,} bytes, got another; run the same command with --fresh"
+        raise StoreWriteError(msg)
+    if not parts:  # an upload of no part cannot be completed
+        put_object(url, b"", tag=upload.tag)
+        abort_upload(upload)
+        return
+    described = [{"PartNumber": number, "ETag": parts[number].etag} for number in sorted(parts)]
+
+    def request() -> None:
+        count_requests(puts=1)
+        client.complete_multipart_upload(
+            Bucket=url.bucket, Key=url.key, UploadId=upload.upload_id, MultipartUpload={"Parts": described}
+        )
+
+    try:
+        persist(url, request, expected=_GONE)
+    except StoreWriteError as error:
+        if error.code not in _GONE or not is_completed(upload):  # the answer to an earlier attempt was lost
+            raise
+
+
+def abort_upload(upload: Upload) -> None:
+    """Give up an upload and its parts; one that is gone already is no matter.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    url = upload.url
+    client = client_of(url)
+
+    def request() -> None:
+        count_requests(puts=1)
+        client.abort_multipart_upload(Bucket=url.bucket, Key=url.key, UploadId=upload.upload_id)
+
+    try:
+        persist(url, request, expected=_GONE)
+    except StoreWriteError as error:
+        if error.code not in _GONE:
+            raise
+
+
+def list_uploads(url: ObjectUrl) -> list[str]:
+    """Return the ids of the uploads to exactly this address that are neither completed nor given up.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    client = client_of(url)
+    markers: dict[str, Any] = {}
+    found = []
+    while True:
+
+        def request(markers: dict[str, Any] = markers) -> Any:  # noqa: ANN401 - boto3's answer
+            count_requests(lists=1)
+            return client.list_multipart_uploads(Bucket=url.bucket, Prefix=url.key, **markers)
+
+        answer = persist(url, request)
+        found += [str(each["UploadId"]) for each in answer.get("Uploads", ()) if each["Key"] == url.key]
+        if not answer.get("IsTruncated"):
+            return found
+        markers = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
+
+
+def write_part_of_chunks(upload: Upload, number: int, chunks: Iterable[memoryview], *, size_bytes: int) -> None:
+    """Write a part from chunks, which may share a buffer; the part is assembled before it is sent.
+
+    Raises:
+        StoreWriteError: As `write_part`.
+    """
+    if size_bytes <= MEMORY_BYTES:
+        content, position = bytearray(size_bytes), 0
+        for chunk in chunks:
+            content[position : position + len(chunk)] = chunk
+            position += len(chunk)
+        write_part(upload, number, content, digest=md5_header(content))
+        return
+    digest = hashlib.md5(usedforsecurity=False)
+    with tempfile.TemporaryFile(prefix="dsindex-part-") as file:
+        for chunk in chunks:
+            file.write(chunk)
+            digest.update(chunk)
+        write_part(upload, number, file, digest=base64.b64encode(digest.digest()).decode())
+
+
+class UploadWriter:
+    """An upload as a file for sequential writing: full parts are sent while the next one is filled.
+
+    A second attempt at the same content writes the same parts.
+    """
+
+    def __init__(self, upload: Upload) -> None:
+        self._upload = upload
+        self._pending = bytearray()
+        self._number = 0
+        self._sent: Future[Any] | None = None
+
+    def write(self, data: Bytes) -> int:
+        """Append all of `data`."""
+        view = memoryview(data).cast("B") if len(data) else memoryview(b"")
+        for begin in range(0, len(view), PART_BYTES):
+            self._pending += view[begin : begin + PART_BYTES]
+            if len(self._pending) >= PART_BYTES:
+                self._send(self._pending[:PART_BYTES])
+                del self._pending[:PART_BYTES]
+        return len(view)
+
+    def finish(self) -> None:
+        """Send what is left, and wait until all parts are there.
+
+        Raises:
+            StoreWriteError: As `write_part`.
+        """
+        if self._pending:
+            self._send(self._pending)
+        if self._sent is not None:
+            self._sent.result()
+
+    def _send(self, content: bytearray) -> None:
+        if self._sent is not None:
+            self._sent.result()
+        self._number += 1
+        number, upload = self._number, self._upload
+        self._sent = fetch_later(lambda: write_part(upload, number, content, digest=md5_header(content)))
+
+
+@contextlib.contextmanager
+def open_output(place: str | Upload) -> Iterator[DigestingWriter]:
+    """Open a file, or an upload, for sequential writing; it is complete when the block ends.
+
+    Args:
+        place: The file's path, at which it appears when the block ends; or the upload, to be completed later.
+
+    Raises:
+        OutputError: If the folder, the disk or the store refuses.
+    """
+    if isinstance(place, str):
+        with atomic_writer(place) as file:
+            yield file
+    else:
+        writer = UploadWriter(place)
+        yield DigestingWriter(writer)
+        writer.finish()

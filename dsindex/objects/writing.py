@@ -1,0 +1,224 @@
+"""Write, look at and remove objects by conditional requests, each of which is repeated until its outcome is known.
+
+An answer may be lost after its request succeeded. So a repeated conditional request that is refused looks at what is
+there: if that is what it wanted to write, it did write it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import uuid
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from dsindex.objects.clients import StoreWriteError, client_of, persist
+from dsindex.objects.requests import count_requests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from dsindex.objects.urls import ObjectUrl
+
+Bytes = bytes | bytearray | memoryview
+"""What is written, to objects and to files."""
+
+TAG = "dsindex"
+"""Name of the metadata by which an object is recognised as written by a job."""
+_KEYS_AT_ONCE = 1000
+_REFUSED = ("PreconditionFailed", "412")
+_ABSENT = ("NoSuchKey", "404", "NotFound")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundObject:
+    """An object as its store describes it."""
+
+    size_bytes: int
+    etag: str
+    tag: str | None
+    """The value of the metadata TAG."""
+    age_seconds: float
+    """Time since it was written, by the store's clock."""
+    written_ns: int
+    """Time at which it was written, in ns since 1970."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedObject:
+    """An object in a listing."""
+
+    url: ObjectUrl
+    size_bytes: int
+
+
+def new_tag() -> str:
+    """Return a new value for the metadata TAG."""
+    return uuid.uuid4().hex
+
+
+def md5_header(data: Bytes) -> str:
+    """Return the value of Content-MD5, by which the store refuses content that was damaged on its way."""
+    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+
+
+def put_object(url: ObjectUrl, data: Bytes, *, tag: str | None = None) -> None:
+    """Write an object, replacing one of this name.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    _put(url, data, {} if tag is None else {"Metadata": {TAG: tag}})
+
+
+def put_if_absent(url: ObjectUrl, data: Bytes) -> str | None:
+    """Write an object unless there is one of this name; return its ETag, or None if there is another one.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    return _put_on_condition(url, data, {"IfNoneMatch": "*"})
+
+
+def put_if_same(url: ObjectUrl, data: Bytes, etag: str) -> str | None:
+    """Replace an object if it has this ETag; return the new one's, or None if there is another one, or none.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    return _put_on_condition(url, data, {"IfMatch": etag})
+
+
+def _put_on_condition(url: ObjectUrl, data: Bytes, condition: Mapping[str, str]) -> str | None:
+    try:
+        return _put(url, data, condition, expected=(*_REFUSED, *_ABSENT))
+    except StoreWriteError as error:
+        if error.code not in {*_REFUSED, *_ABSENT}:
+            raise
+    found = read_object(url)
+    return found[1].etag if found is not None and found[0] == bytes(data) else None
+
+
+def _put(url: ObjectUrl, data: Bytes, options: Mapping[str, Any], *, expected: tuple[str, ...] = ()) -> str:
+    client, digest = client_of(url), md5_header(data)
+    body = data if isinstance(data, bytes | bytearray) else bytes(data)
+
+    def request() -> str:
+        count_requests(puts=1, sent_bytes=len(body))
+        answer = client.put_object(Bucket=url.bucket, Key=url.key, Body=body, ContentMD5=digest, **options)
+        return str(answer["ETag"])
+
+    return persist(url, request, expected=expected)
+
+
+def find_object(url: ObjectUrl) -> FoundObject | None:
+    """Look at an object; return None if there is none.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    client = client_of(url)
+
+    def request() -> Any:  # noqa: ANN401 - boto3's answer
+        count_requests(gets=1)
+        return client.head_object(Bucket=url.bucket, Key=url.key)
+
+    try:
+        return _found(persist(url, request, expected=_ABSENT))
+    except StoreWriteError as error:
+        if error.code not in _ABSENT:
+            raise
+        return None
+
+
+def read_object(url: ObjectUrl, *, most_bytes: int | None = None) -> tuple[bytes, FoundObject] | None:
+    """Read a small object; return None if there is none.
+
+    Args:
+        url: Its address.
+        most_bytes: Read no more than these.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    client = client_of(url)
+
+    def request() -> tuple[bytes, FoundObject]:
+        count_requests(gets=1)
+        answer = client.get_object(Bucket=url.bucket, Key=url.key)
+        content = answer["Body"].read(most_bytes)
+        answer["Body"].close()
+        count_requests(received_bytes=len(content))
+        return content, _found(answer)
+
+    try:
+        return persist(url, request, expected=_ABSENT)
+    except StoreWriteError as error:
+        if error.code not in _ABSENT:
+            raise
+        return None
+
+
+def _found(answer: Any) -> FoundObject:  # noqa: ANN401 - boto3's answer
+    headers = answer["ResponseMetadata"]["HTTPHeaders"]
+    written = parsedate_to_datetime(headers["last-modified"])
+    now = parsedate_to_datetime(headers["date"])
+    return FoundObject(
+        size_bytes=int(answer["ContentLength"]),
+        etag=str(answer["ETag"]),
+        tag=answer.get("Metadata", {}).get(TAG),
+        age_seconds=(now - written).total_seconds(),
+        written_ns=int(written.timestamp()) * 10**9,
+    )
+
+
+def remove_objects(urls: Iterable[ObjectUrl]) -> None:
+    """Remove objects of one bucket by their names; those that are absent already are no matter.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    left = list(urls)
+    while left:
+        batch, left = left[:_KEYS_AT_ONCE], left[_KEYS_AT_ONCE:]
+        first = batch[0]
+        client = client_of(first)
+        entries = [{"Key": url.key} for url in batch]
+
+        def request(client: Any = client, first: ObjectUrl = first, entries: Any = entries) -> Any:  # noqa: ANN401
+            count_requests(puts=1)
+            return client.delete_objects(Bucket=first.bucket, Delete={"Objects": entries, "Quiet": True})
+
+        for refused in persist(first, request).get("Errors", ()):
+            url, code = first.with_key(refused["Key"]), refused.get("Code", "")
+            msg = f"{url}: cannot be removed ({code}); check what this node's credentials may remove"
+            raise StoreWriteError(msg)
+
+
+def list_objects(folder: ObjectUrl, *, most: int | None = None) -> list[ListedObject]:
+    """Return the objects whose names begin with that of a folder and a slash, by a request per 1,000.
+
+    Args:
+        folder: The folder.
+        most: End once there are so many.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    client, found, token = client_of(folder), [], None
+    while True:
+        more: dict[str, Any] = {} if token is None else {"ContinuationToken": token}
+
+        def request(more: dict[str, Any] = more) -> Any:  # noqa: ANN401 - boto3's answer
+            count_requests(lists=1)
+            return client.list_objects_v2(Bucket=folder.bucket, Prefix=f"{folder.key}/", **more)
+
+        answer = persist(folder, request)
+        found += [
+            ListedObject(url=folder.with_key(entry["Key"]), size_bytes=int(entry["Size"]))
+            for entry in answer.get("Contents", ())
+        ]
+        token = answer.get("NextContinuationToken")
+        if not answer.get("IsTruncated") or token is None or (most is not None and len(found) >= most):
+            return found

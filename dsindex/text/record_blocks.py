@@ -1,0 +1,65 @@
+"""The records of consecutive lines: the wanted values as columns, and the bad records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from dsindex.errors import RecordLimitError
+    from dsindex.text.token_ids import TokenColumn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextColumn:
+    """The texts of one key."""
+
+    texts: pa.LargeStringArray
+    """All texts of the block, in order."""
+    texts_per_record: NDArray[np.int64] | None
+    """Number of texts of each record, shape [records]; None if each record has one text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRecord:
+    """A line that is neither blank nor a record with all wanted keys."""
+
+    offset: int
+    """Byte offset in the file of the line's first byte."""
+    line: int
+    """Line number, counted from 0 at the start of the range."""
+    line_bytes: bytes
+    """The line as stored in the file, excluding the newline, cut at the limit."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordBlock:
+    """Consecutive lines of a range, in file order: num_lines = num_blank + num_filtered + records + bad."""
+
+    num_lines: int
+    num_blank: int
+    offsets: NDArray[np.int64]
+    """Byte offset in the file of each record's line, shape [records]."""
+    lines: NDArray[np.int64]
+    """Line number of each record, counted from 0 at the start of the range, shape [records]."""
+    columns: dict[str, TextColumn | TokenColumn]
+    """The texts or token ids of each wanted key; all columns have the same records."""
+    bad: tuple[BadRecord, ...]
+    """Bad records, in file order; they are in no column."""
+    num_filtered: int = 0
+    """Number of records that a condition or a sample leaves out; they are in no column."""
+    num_bytes: int = 0
+    """Size of its lines in the text, with newlines."""
+    stopped: RecordLimitError | None = None
+    """Error that ends the reading after these lines; raised when the next block is requested, so that a bad record
+    before it is reported first."""
+
+
+def describe_long_line(num_bytes: int, limit: int) -> str:
+    """Return the reason why a line longer than the limit is a bad record."""
+    return f"record of {num_bytes} bytes is larger than the limit of {limit} bytes"
