@@ -69,7 +69,8 @@ def _make_client(access: Access, _environment: int) -> Any:  # noqa: ANN401 - bo
 
     environment = os.environ
     endpoint = access.endpoint_url or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
-    region = access.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
+    session = boto3.session.Session()
+    region = access.region or environment.get("AWS_REGION") or session.region_name or "us-east-1"
     options: dict[str, Any] = {
         "connect_timeout": CONNECT_SECONDS,
         "read_timeout": REQUEST_SECONDS,
@@ -81,7 +82,6 @@ def _make_client(access: Access, _environment: int) -> Any:  # noqa: ANN401 - bo
     }
     if environment.get("AWS_SKIP_SIGNATURE", "").lower() == "true":
         options["signature_version"] = UNSIGNED
-    session = boto3.session.Session()
     return session.client("s3", region_name=region, endpoint_url=endpoint or None, config=Config(**options))
 
 

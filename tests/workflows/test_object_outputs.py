@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -16,10 +17,12 @@ pytest.importorskip("obstore")
 
 from dsindex import merging
 from dsindex.errors import DsindexError, OutputError, PlanError
+from dsindex.objects.in_flight import gate_of
+from dsindex.shards.attempt import AttemptFile
 from tests.faults.corpus import write_corpus
 from tests.support.compressed import COMPRESSORS
 from tests.support.golden import OWN, ROOT
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer, serving_objects
+from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, Handler, ObjectServer, serving_objects
 from workflows.cli import main
 from workflows.jobs.build import run_build
 from workflows.jobs.merge import run_merge
@@ -227,6 +230,106 @@ def test_second_driver_is_refused_until_the_lock_lapses(store: ObjectServer, tex
     assert "x.build/owner.json" not in store.names("out")
 
 
+def test_two_drivers_at_once(store: ObjectServer, text: Path, tmp_path: Path) -> None:
+    """The second one is refused, and the first one does not notice."""
+    refused: list[str] = []
+
+    def start_another(moment: str, operation: str, _: str) -> None:
+        if (moment, operation) == ("arrived", "UploadPart") and not refused:
+            with pytest.raises(PlanError) as error:
+                build(text, "s3://out/x")
+            refused.append(str(error.value))
+
+    store.watch = start_another
+    build(text, "s3://out/x", shard_size=None, workers=1)
+    assert f"another driver (process {os.getpid()} on" in refused[0]
+    build(text, str(tmp_path / "x"))
+    assert built(store, "out/x") == on_disk(tmp_path / "x")
+
+
+def test_driver_whose_ledger_another_one_continues_ends(store: ObjectServer, text: Path) -> None:
+    """As if its lock had lapsed: the next segment of its ledger is there already, by somebody else."""
+
+    def continue_it(moment: str, operation: str, target: str) -> None:
+        if (moment, operation) == ("arrived", "PutObject") and "/ledger/00000002.jsonl" in target:
+            store.objects.setdefault("out/x.build/ledger/00000002.jsonl", b"of another driver")
+
+    store.watch = continue_it
+    with pytest.raises(PlanError, match=r"ledger/00000002.jsonl: .* another driver continues this job"):
+        build(text, "s3://out/x")
+    assert "x_text_document.idx" not in store.names("out")
+
+
+@pytest.mark.usefixtures("store")
+def test_store_that_ignores_conditions_is_refused(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Careless(Handler):
+        def carry_out(self) -> None:
+            del self.headers["If-None-Match"]
+            super().carry_out()
+
+    with serving_objects(handler=Careless, buckets={"out"}) as careless:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", careless.url)
+        for options in ({}, {"work_dir": str(text.parent / "work")}):
+            with pytest.raises(PlanError, match=r"s3://out/x.*: expected a store with conditional writes"):
+                build(text, "s3://out/x", **options)
+        assert careless.names("out") == []
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_upload_that_the_store_gave_up_is_begun_again(store: ObjectServer, text: Path, tmp_path: Path) -> None:
+    """As a rule of the bucket does with uploads of a certain age."""
+
+    def give_up(moment: str, operation: str, target: str) -> None:
+        if (moment, operation) == ("done", "UploadPart") and ".bin?" in target and "partNumber=3" in target:
+            store.uploads.clear()
+
+    store.watch = give_up
+    with pytest.raises(OutputError, match=r"x_text_document.*: the upload was given up"):
+        build(text, "s3://out/x", workers=1)
+    store.watch = None
+    build(text, "s3://out/x")
+    build(text, str(tmp_path / "x"))
+    assert built(store, "out/x") == on_disk(tmp_path / "x")
+
+
+def test_full_disk_of_a_worker_is_named(
+    store: ObjectServer, text: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AttemptFile, "write", full)
+        with pytest.raises(OutputError, match=r"No space left on device.*set TMPDIR to a larger disk"):
+            build(text, "s3://out/x")
+    build(text, "s3://out/x")
+    build(text, str(tmp_path / "x"))
+    assert built(store, "out/x") == on_disk(tmp_path / "x")
+
+
+def test_throttled_writes_are_fewer_at_once(store: ObjectServer, text: Path) -> None:
+    before = gate_of("s3://out").limit
+    store.faults.append(Fault(kind="503", operation="UploadPart", times=3))
+    build(text, "s3://out/x")
+    assert gate_of("s3://out").limit < before
+    assert store.faults_taken["UploadPart 503"] == 3
+
+
+def test_profile_is_read(store: ObjectServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both libraries take the credentials of the profile, the one that writes and the one that reads."""
+    credentials = f"[mine]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n"
+    (tmp_path / "credentials").write_text(credentials)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    store.put("in", text.parent)
+    build("s3://in/text.jsonl", "s3://out/x")
+    monkeypatch.setenv("AWS_PROFILE", "other")
+    with pytest.raises(DsindexError, match=r"s3://in.*profile"):
+        build("s3://in/text.jsonl", "s3://out/y", work_dir=str(tmp_path / "work"))
+
+
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
@@ -325,4 +428,3 @@ def test_without_the_library_a_sentence_says_what_to_install(text: Path) -> None
     )
     assert ended.returncode == 1
     assert "pip install 'dsindex[objects]'" in ended.stderr
-    assert issubclass(OutputError, DsindexError)

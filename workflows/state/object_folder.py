@@ -20,7 +20,7 @@ from dsindex.objects.writing import list_objects, put_if_absent, put_object, rem
 from dsindex.shards.ownership import MARKER_FILE, SHARDS_FOLDER, is_owned_name, new_marker, read_folder_id
 from workflows.state.history import History, read_history
 from workflows.state.journal import LEDGER_FOLDER, ledger_path, segment_urls
-from workflows.state.object_lock import hold_object_lock, is_object_lock
+from workflows.state.object_lock import hold_object_lock, is_object_lock, require_conditions
 from workflows.state.owned_folder import LOCK_FILE, PLAN_FILE, WorkFolder, may_be_removed, refuse_other_work
 from workflows.state.uploads import give_up_uploads
 
@@ -56,8 +56,7 @@ class ObjectFolder(WorkFolder):
         shards = list_objects(url.lengthened(f"/{SHARDS_FOLDER}"))
         remove_objects(each.url for each in shards if is_owned_name(os.path.basename(each.url), self.folder_id))
         remove_objects([url.lengthened(f"/{name}") for name in (PROGRESS_OBJECT, PLAN_FILE)])
-        for segment in reversed(segment_urls(url.lengthened(f"/{LEDGER_FOLDER}"))):
-            remove_objects([segment])
+        remove_objects(reversed(segment_urls(url.lengthened(f"/{LEDGER_FOLDER}"))))
 
     def write_plan(self, plan: bytes) -> None:
         """Write plan.json."""
@@ -137,7 +136,9 @@ def _mark(url: ObjectUrl) -> str:
             f"another --work-dir"
         )
         raise PlanError(msg)
-    put_if_absent(url.lengthened(f"/{MARKER_FILE}"), new_marker())
+    marker, content = url.lengthened(f"/{MARKER_FILE}"), new_marker()
+    if put_if_absent(marker, content) is not None:
+        require_conditions(marker, content)
     known = read_folder_id(url)
     if known is None:
         msg = f"{url}: expected the {MARKER_FILE} that was written just now, found none; run the same command again"
