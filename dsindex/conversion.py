@@ -27,6 +27,7 @@ from dsindex.formats.pbin import (
 from dsindex.formats.pbin_join import join_pbin_files, token_run
 from dsindex.formats.raw_index import run_in_threads
 from dsindex.formats.token_copy import TokenRun, copy_tokens, write_token_file
+from dsindex.readable import stored_size
 from dsindex.storage import DigestingWriter
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def convert_to_pbin(
     idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
     index = read_index(idx_path)
     try:
-        bin_bytes = os.path.getsize(bin_path)
+        bin_bytes = stored_size(bin_path)
     except OSError as error:
         msg = f"{bin_path}: cannot be read ({error.strerror}); a dataset is a .bin and an .idx"
         raise InputError(msg) from error

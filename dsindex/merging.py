@@ -27,7 +27,9 @@ from dsindex.formats.mmididx import (
     write_index,
 )
 from dsindex.json_text import name_bytes
+from dsindex.objects.requests import RequestCounts, request_counts
 from dsindex.objects.uploads import write_part_of_chunks
+from dsindex.objects.urls import is_url
 from dsindex.range_copy import Extent, open_sources, write_chunks
 from dsindex.storage import DIGEST_BLOCK_BYTES, output_error
 
@@ -105,6 +107,8 @@ class RangeResult:
     number: int
     block_digests: tuple[str, ...]
     """XXH3-128 of each block of DIGEST_BLOCK_BYTES in the range, in hexadecimal."""
+    requests: RequestCounts | None = None
+    """The requests to object stores that this process has made so far; for the driver, and not recorded."""
 
 
 def open_part(prefix: str) -> Part:
@@ -250,7 +254,8 @@ def merge_range(task: MergeRange) -> RangeResult:
         write_chunks(task.output, task.begin, chunks, refusal=partial(output_error, task.output))
     else:
         write_part_of_chunks(task.upload, task.number + 1, chunks, size_bytes=task.end - task.begin)
-    return RangeResult(number=task.number, block_digests=tuple(digests))
+    asked = request_counts() if task.upload is not None or any(is_url(piece.path) for piece in task.pieces) else None
+    return RangeResult(number=task.number, block_digests=tuple(digests), requests=asked)
 
 
 def _digested_chunks(task: MergeRange, digests: list[str]) -> Iterator[memoryview]:

@@ -78,10 +78,13 @@ class RangeSource:
 class ObjectSource:
     """A source object that is open for reading."""
 
-    def __init__(self, extent: Extent) -> None:
-        self._path = extent.path
-        self._reader = ObjectReader(parse_url(extent.path))
-        self._reader.expect_forwards(extent.begin, extent.end)
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._reader = ObjectReader(parse_url(path))
+
+    def expect_forwards(self, begin: int, end: int) -> None:
+        """Say that the bytes [begin, end) will be read forwards."""
+        self._reader.expect_forwards(begin, end)
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill a buffer with the bytes from an offset on.
@@ -116,7 +119,9 @@ def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
                 continue
             while left and is_url(left[0].path) and _has_room(ahead):
                 extent = left.popleft()
-                ahead.append((ObjectSource(extent), extent.end - extent.begin))
+                opened = ObjectSource(extent.path)
+                opened.expect_forwards(extent.begin, extent.end)
+                ahead.append((opened, extent.end - extent.begin))
             try:
                 yield ahead[0][0]
             finally:
@@ -131,12 +136,22 @@ def _has_room(ahead: Sequence[tuple[ObjectSource, int]]) -> bool:
 
 
 @contextlib.contextmanager
-def open_source(path: str) -> Iterator[RangeSource]:
-    """Open a source file for the time of the block.
+def open_source(path: str, *, extent: tuple[int, int] | None = None) -> Iterator[Source]:
+    """Open a source file or object for the time of the block.
+
+    Args:
+        path: The file, or the address of the object.
+        extent: The bytes [begin, end) that will be read forwards, if they are known.
 
     Raises:
         InputError: If it cannot be opened, or is not a regular file.
     """
+    if is_url(path):
+        with contextlib.closing(ObjectSource(path)) as source:
+            if extent is not None:
+                source.expect_forwards(*extent)
+            yield source
+        return
     try:
         descriptor = open_descriptor(path)
     except OSError as error:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from dsindex.objects.urls import is_url, parse_url
-from dsindex.regular_files import open_unbuffered
+from dsindex.regular_files import open_file, open_unbuffered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from io import FileIO
+    from io import BufferedReader, FileIO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +105,47 @@ def input_status(path: str) -> InputStatus:
 def is_there(path: str) -> bool:
     """Tell whether a path leads to a file, or is an address: what is there is then told by reading it."""
     return is_url(path) or os.path.isfile(path)
+
+
+def is_stored(path: str) -> bool:
+    """Tell whether there is a file at a path, or an object at an address, which is looked at.
+
+    Raises:
+        InputError: If an object store does not answer, or refuses.
+    """
+    if not is_url(path):
+        return os.path.isfile(path)
+    from dsindex.objects.requests import MissingObjectError
+
+    try:
+        input_status(path)
+    except MissingObjectError:
+        return False
+    return True
+
+
+def stored_size(path: str) -> int:
+    """Return the size of a file or an object in bytes.
+
+    Raises:
+        OSError: If a local file cannot be read.
+        InputError: If an object cannot be read.
+    """
+    return input_status(path).size_bytes if is_url(path) else os.path.getsize(path)
+
+
+def open_stored(path: str) -> BufferedReader:
+    """Open a file or an object for reading in binary mode.
+
+    Raises:
+        OSError: If a local file cannot be opened, or is no file.
+        InputError: If an object cannot be read.
+    """
+    if not is_url(path):
+        return open_file(path)
+    from dsindex.objects.files import open_object
+
+    return open_object(parse_url(path))
 
 
 @contextmanager

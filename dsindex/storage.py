@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 import xxhash
 
 from dsindex.errors import InputError, OutputError
-from dsindex.objects.urls import ObjectUrl
+from dsindex.objects.urls import ONLY_PATHS, ObjectUrl, is_url
 from dsindex.objects.writing import Bytes, remove_objects
 from dsindex.regular_files import open_unbuffered
 
@@ -201,6 +201,7 @@ def atomic_writer(path: str, *, attempt_id: str | None = None) -> Iterator[Diges
     Raises:
         OutputError: If the folder or the disk refuses.
     """
+    require_path(path)
     temporary = temporary_name(path, attempt_id or uuid.uuid4().hex)
     try:
         with open(temporary, "xb", buffering=BUFFER_BYTES) as file:
@@ -315,12 +316,24 @@ def sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
+def require_path(path: str) -> None:
+    """Refuse an address where only a file of this machine can be written: it would become a folder `s3:`.
+
+    Raises:
+        OutputError: If it is an address.
+    """
+    if is_url(path):
+        msg = f"{path.partition('?')[0]}: {ONLY_PATHS}"
+        raise OutputError(msg)
+
+
 def make_folder(path: str) -> None:
     """Create a folder and its parents.
 
     Raises:
-        OutputError: If that is refused.
+        OutputError: If that is refused, or it is an address.
     """
+    require_path(path)
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:

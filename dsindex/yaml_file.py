@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from dsindex.errors import InputError
+from dsindex.objects.urls import ONLY_INPUTS, is_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,9 @@ def read_yaml(path: str) -> dict[str, Any]:
     Raises:
         InputError: If it cannot be read, or as for `parse_yaml`.
     """
+    if is_url(path):
+        msg = f"{path.partition('?')[0]}: {ONLY_INPUTS}"
+        raise InputError(msg)
     try:
         with open(path, "rb") as file:
             content = file.read(MAX_BYTES + 1)

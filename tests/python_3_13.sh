@@ -4,42 +4,56 @@
 #   sudo tests/python_3_13.sh ROOT [ARGUMENTS OF PYTEST …]
 #
 # ROOT is a new folder, or one that this script has made; about 3 GB. It needs debootstrap, which reads Debian's packages
-# from DEBIAN_MIRROR, and pip's configuration of this machine. Without arguments it runs what `make test-fast` runs.
+# from DEBIAN_MIRROR, and pip's configuration of this machine. Without arguments it runs what `make test` runs.
+# It ends as pytest does, and with 69 if there can be no root, or no packages for it, on this machine.
 set -eu
+
+unavailable() {
+    echo "tests/python_3_13.sh: $1" >&2
+    exit 69
+}
 
 root=${1:?usage: tests/python_3_13.sh ROOT [ARGUMENTS OF PYTEST …]}
 shift
 here=$(cd "$(dirname "$0")/.." && pwd)
 made="$root/made-by-dsindex"
 
+[ "$(id -u)" = 0 ] || unavailable "a root can be made and entered only as root"
+# Mounts are made in a namespace of their own, so that none is left, however this ends.
+unshare --mount true 2>/dev/null || unavailable "file systems cannot be mounted here (the container lacks CAP_SYS_ADMIN)"
 if [ ! -e "$made" ]; then
     if [ -e "$root" ] && [ -n "$(ls -A "$root")" ]; then
         echo "$root: expected a new folder, got one with files" >&2
         exit 1
     fi
-    debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates,git,make,curl,procps \
-        trixie "$root" "${DEBIAN_MIRROR:-http://deb.debian.org/debian}"
+    command -v debootstrap >/dev/null || unavailable "there is no debootstrap; apt-get install debootstrap"
+    timeout 300 debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates,git,make,curl,procps \
+        trixie "$root" "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" || unavailable "debootstrap made no root"
     touch "$made"
 fi
 
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
-for folder in proc dev dev/pts; do
-    mountpoint -q "$root/$folder" || mount --bind "/$folder" "$root/$folder"
-done
-trap 'umount "$root/dev/pts" "$root/dev" "$root/proc"' EXIT
-
+[ ! -f /etc/pip.conf ] || cp /etc/pip.conf "$root/etc/pip.conf"
 rm -rf "$root/src"
 mkdir "$root/src"
 git -C "$here" ls-files -z | tar -C "$here" --null -T - -cf - | tar -C "$root/src" -xf -
 
-if [ $# -eq 0 ]; then
-    set -- -m "not ray and not fault and not slow"
-fi
-chroot "$root" env HOME=/root PATH=/venv/bin:/usr/bin:/bin PIP_CERT=/etc/ssl/certs/ca-certificates.crt sh -euc '
-    cd /src
-    [ -x /venv/bin/python ] || python3 -m venv /venv
-    pip install --quiet --disable-pip-version-check -e ".[dev]"
-    python --version
-    exec python -m pytest "$@"
-' pytest "$@"
+[ $# -gt 0 ] || set -- --numprocesses "${WORKERS:-4}" --dist loadgroup --no-loadscope-reorder
+# shellcheck disable=SC2016 # expanded by the shell that it starts
+root=$root exec unshare --mount sh -euc '
+    for folder in proc dev dev/pts dev/shm; do
+        [ ! -d "/$folder" ] || mount --bind "/$folder" "$root/$folder"
+    done
+    exec chroot "$root" env HOME=/root PATH=/venv/bin:/usr/bin:/bin \
+        PIP_CERT=/etc/ssl/certs/ca-certificates.crt SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt sh -euc "
+            cd /src
+            [ -x /venv/bin/python ] || python3 -m venv /venv
+            timeout 300 pip install --quiet --disable-pip-version-check -e \".[dev]\" || {
+                echo \"tests/python_3_13.sh: pip could not install what dsindex needs\" >&2
+                exit 69
+            }
+            python --version
+            exec python -m pytest \"\$@\"
+        " pytest "$@"
+' namespace "$@"

@@ -18,6 +18,7 @@ LAYERS = [
         "dsindex.objects",
         "dsindex.readable",
         "dsindex.range_copy",
+        "dsindex.json_file",
         "dsindex.yaml_file",
         "dsindex.guarded",
         "dsindex.option_problems",

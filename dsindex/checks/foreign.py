@@ -10,6 +10,8 @@ import numpy as np
 
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import check_index, read_index
+from dsindex.formats.token_array import open_token_array
+from dsindex.objects.urls import is_url
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,7 +44,11 @@ class LastKey:
 
 def find_last_key(prefix: str) -> LastKey | None:
     """Return the finished dataset of the last key, if a `.bin` without `.idx` was left by a run with several keys."""
-    if not os.path.isfile(f"{prefix}.bin") or any(map(os.path.lexists, (f"{prefix}.idx", f"{prefix}.manifest.json"))):
+    if (
+        is_url(prefix)
+        or not os.path.isfile(f"{prefix}.bin")
+        or any(map(os.path.lexists, (f"{prefix}.idx", f"{prefix}.manifest.json")))
+    ):
         return None
     folder, name = os.path.split(prefix)
     level = next((level for level in _LEVELS if name.endswith(level)), None)
@@ -87,11 +93,12 @@ def describe_empty_texts(prefix: str) -> str | None:
 
 def _count_eod_alone(prefix: str, index: SequenceIndex, boundaries: NDArray[np.int64]) -> int:
     """Count the documents of one token that are the last token of every document; 0 if documents end differently."""
-    if len(boundaries) < 2 or not os.path.getsize(f"{prefix}.bin"):
+    tokens, size_bytes = open_token_array(f"{prefix}.bin", index.dtype)
+    if len(boundaries) < 2 or not size_bytes:
         return 0
     last = boundaries[1:] - 1
     ends = index.sequence_pointers[last] // index.dtype.itemsize + index.sequence_lengths[last] - 1
-    values = np.asarray(np.memmap(f"{prefix}.bin", dtype=index.dtype, mode="r")[ends])
+    values = tokens[ends]
     alone = (np.diff(boundaries) == 1) & (index.sequence_lengths[last] == 1)
     return int(np.count_nonzero(alone)) if (values == values[0]).all() and not alone.all() else 0
 

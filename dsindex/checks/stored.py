@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from dsindex.formats.mmididx import read_index
 from dsindex.formats.pbin import open_tokens, read_document_lengths
+from dsindex.formats.token_array import open_token_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -61,9 +61,7 @@ class IndexedDocuments:
 
     def __init__(self, prefix: str) -> None:
         self._index = read_index(f"{prefix}.idx")
-        self._tokens: NDArray[Any] = np.empty(0, self._index.dtype)
-        if os.path.getsize(f"{prefix}.bin"):
-            self._tokens = np.memmap(f"{prefix}.bin", dtype=self._index.dtype, mode="r")
+        self._tokens, _ = open_token_array(f"{prefix}.bin", self._index.dtype)
         self.end = self._index.header.num_documents
 
     def read(self, first: int, count: int) -> Documents:

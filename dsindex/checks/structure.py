@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,14 +9,18 @@ import numpy as np
 
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import check_index, read_index
-from dsindex.regular_files import open_file, open_unbuffered
-from dsindex.storage import digest_file
+from dsindex.formats.token_array import open_token_array
+from dsindex.objects.requests import MissingObjectError
+from dsindex.objects.urls import is_url
+from dsindex.readable import open_readable, open_stored
+from dsindex.storage import BlockDigester, digest_file
 
 if TYPE_CHECKING:
     from dsindex.formats.mmididx import SequenceIndex
 
 DOCUMENTS_PER_PIECE = 1 << 20
 _SHOWN = 3
+_CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +51,17 @@ def verify_index(prefix: str) -> tuple[IndexCounts | None, list[str]]:
         The counts (None for a damaged index), and findings.
     """
     try:
-        with open_unbuffered(f"{prefix}.bin") as file:
-            bin_bytes = os.fstat(file.fileno()).st_size
+        with open_readable(f"{prefix}.bin") as file:
+            bin_bytes = file.size_bytes
+    except MissingObjectError as error:
+        return None, [str(error)]
     except OSError as error:
         return None, [f"{prefix}.bin: cannot be read ({error.strerror}); restore it, or build the dataset again"]
     try:
         index = read_index(f"{prefix}.idx")
         check_index(f"{prefix}.idx", index, bin_size_bytes=bin_bytes)
+    except MissingObjectError as error:
+        return None, [str(error)]
     except FormatError as error:
         return None, [f"{error}; try: dsindex repair {prefix} --output NEW_PREFIX"]
     counts = IndexCounts(
@@ -86,11 +93,8 @@ def verify_ends(piece: DocumentPiece) -> list[str]:
     ends = index.sequence_pointers[last] // index.dtype.itemsize + index.sequence_lengths[last] - 1
     # A document whose last sequence is empty cannot end with EOD: the token before its end is another document's.
     hollow = index.sequence_lengths[last] == 0
-    if not os.path.getsize(f"{piece.prefix}.bin"):
-        values = np.full(len(ends), -1, np.int64)
-    else:
-        tokens = np.memmap(f"{piece.prefix}.bin", dtype=index.dtype, mode="r")
-        values = np.asarray(tokens[np.maximum(ends, 0)])
+    tokens, _ = open_token_array(f"{piece.prefix}.bin", index.dtype)
+    values = tokens[np.maximum(ends, 0)] if len(tokens) else np.full(len(ends), -1, np.int64)
     wrong = np.flatnonzero(hollow | (values != piece.eod_id))
     return [
         f"{piece.prefix}: expected document {piece.begin + has_tokens[at]} to end with EOD ({piece.eod_id}), "
@@ -105,7 +109,7 @@ def verify_quarantine(path: str, expected: int) -> list[str]:
 
     lines = 0
     try:
-        with open_file(path) as file, pa.input_stream(file, compression="zstd") as stream:
+        with open_stored(path) as file, pa.input_stream(file, compression="zstd") as stream:
             while chunk := stream.read(1 << 20):
                 lines += chunk.count(b"\n")
     except (OSError, pa.ArrowException) as error:
@@ -120,9 +124,19 @@ def verify_quarantine(path: str, expected: int) -> list[str]:
 def verify_digest(path: str, expected: str) -> list[str]:
     """Compare a file with its digest."""
     try:
-        got = digest_file(path)
+        got = _digest_object(path) if is_url(path) else digest_file(path)
     except InputError as error:
         return [str(error)]
     if got == expected:
         return []
     return [f"{path}: expected the digest {expected}, got {got}; its content changed, restore or repair it"]
+
+
+def _digest_object(url: str) -> str:
+    digester = BlockDigester()
+    buffer = memoryview(bytearray(_CHUNK_BYTES))
+    with open_readable(url) as file:
+        file.expect_forwards(0, file.size_bytes)
+        for begin in range(0, file.size_bytes, _CHUNK_BYTES):
+            digester.update(buffer[: file.read_into(buffer, begin)])
+    return digester.hexdigest()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 
-from dsindex.regular_files import open_descriptor
-from dsindex.storage import DIGEST_BLOCK_BYTES, read_into
+from dsindex.readable import open_readable
+from dsindex.storage import DIGEST_BLOCK_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from dsindex.readable import Readable
 
 CHUNK_BYTES = 4 << 20
 _SHOWN = 3
@@ -89,11 +90,11 @@ def verify_tokens(piece: TokenPiece) -> TokenPieceResult:
     dtype = np.dtype(piece.dtype)
     buffer = memoryview(bytearray(min(CHUNK_BYTES, piece.end - piece.begin)))
     try:
-        descriptor = open_descriptor(piece.path)
-        try:
+        with open_readable(piece.path) as file:
+            file.expect_forwards(piece.begin, piece.end)
             for begin in range(piece.begin, piece.end, CHUNK_BYTES):
                 chunk = buffer[: min(CHUNK_BYTES, piece.end - begin)]
-                read_into(descriptor, chunk, begin)
+                _fill(file, chunk, begin)
                 digest.update(chunk)
                 first = max(begin, piece.tokens_begin)
                 size_bytes = max(0, min(begin + len(chunk), piece.tokens_end) - first)
@@ -102,12 +103,20 @@ def verify_tokens(piece: TokenPiece) -> TokenPieceResult:
                 if piece.eod_id is not None:
                     num_eod += int(np.count_nonzero(tokens == piece.eod_id))
                 findings += _outside_vocabulary(piece, tokens, first)
-        finally:
-            os.close(descriptor)
     except (OSError, EOFError) as error:
         unread = f"{piece.path}: cannot be read at bytes {piece.begin} to {piece.end} ({error}); restore it"
         return TokenPieceResult(block_digests=(), num_eod=num_eod, findings=(*findings[:_SHOWN], unread))
     return TokenPieceResult(block_digests=(digest.hexdigest(),), num_eod=num_eod, findings=tuple(findings[:_SHOWN]))
+
+
+def _fill(file: Readable, chunk: memoryview[int], begin: int) -> None:
+    done = 0
+    while done < len(chunk):
+        count = file.read_into(chunk[done:], begin + done)
+        if not count:
+            msg = f"expected {len(chunk)} bytes at offset {begin}, got {done}"
+            raise EOFError(msg)
+        done += count
 
 
 def _outside_vocabulary(piece: TokenPiece, tokens: NDArray[Any], begin: int) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from numpy.typing import NDArray
+    from dsindex.formats.token_array import Tokens
 
 BLOCK = 1 << 21
 """Items that are compared at once."""
@@ -21,9 +21,7 @@ BLOCKS_AHEAD = 4
 """Blocks that are compared before it is known whether an earlier one differs, for each CPU."""
 
 
-def first_unequal(
-    one: NDArray[Any], other: NDArray[Any], *, on_progress: Callable[[int], None] | None = None
-) -> int | None:
+def first_unequal(one: Tokens, other: Tokens, *, on_progress: Callable[[int], None] | None = None) -> int | None:
     """Return the first position at which two arrays differ, within the shorter one; None if there is none.
 
     Args:

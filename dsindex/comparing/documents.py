@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.datasets.pbin import PbinDocuments
+    from dsindex.formats.token_array import Tokens
 
     Dataset: TypeAlias = IndexedDataset | PbinDocuments
 
@@ -39,9 +40,7 @@ class Documents:
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self.tokens: NDArray[Any] = (
-            dataset.token_columns()[0] if isinstance(dataset, IndexedDataset) else dataset.tokens
-        )
+        self.tokens: Tokens = dataset.token_columns()[0] if isinstance(dataset, IndexedDataset) else dataset.tokens
         """All tokens, one document after the other."""
 
     def __len__(self) -> int:

@@ -15,7 +15,9 @@ import numpy as np
 
 from dsindex.errors import FormatError, TokenizerError
 from dsindex.json_text import decode_json, encode_json
-from dsindex.regular_files import open_file
+from dsindex.objects.requests import MissingObjectError
+from dsindex.objects.urls import is_url, lengthened
+from dsindex.readable import open_stored
 from dsindex.text.recorded_tokenizer import NamedTokenizer, find_tokenizer
 from dsindex.text.tokenizer import Tokenizer, TokenizerOptions, decode, load_tokenizer, shared_tokenizer
 
@@ -67,9 +69,9 @@ def read_named_tokenizer(prefix: str) -> NamedTokenizer | None:
     """
     path = f"{prefix}{MANIFEST_SUFFIX}"
     try:
-        with open_file(path) as file:
+        with open_stored(lengthened(prefix, MANIFEST_SUFFIX)) as file:
             content = file.read(LARGEST_MANIFEST_BYTES + 1)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, MissingObjectError):
         return None
     except OSError as error:
         msg = f"{path}: cannot be read as a manifest ({error.strerror}); restore the file"
@@ -135,7 +137,8 @@ def _recorded_tokenizer(prefix: str) -> Tokenizer:
             f"tokenizer=, the path of the tokenizer"
         )
         raise TokenizerError(msg)
-    return _load_named(named, os.path.dirname(os.path.abspath(prefix)), os.getcwd())
+    folder = os.getcwd() if is_url(prefix) else os.path.dirname(os.path.abspath(prefix))
+    return _load_named(named, folder, os.getcwd())
 
 
 @functools.lru_cache(maxsize=8)

@@ -16,6 +16,7 @@ import numpy as np
 from dsindex.datasets.decoding import decode_tokens
 from dsindex.datasets.index_files import open_index_array, sample_numbers
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.object_samples import ObjectSamples
 from dsindex.datasets.sample_masks import DEFAULT_OPTIONS, SampleOptions, add_document_bounds, apply_boundaries
 from dsindex.datasets.sample_parts import SamplePart, find_parts
 from dsindex.datasets.tables import describe_tokenizer, html_table
@@ -90,11 +91,10 @@ class GPTDataset:
             shuffle_index, what="the sample index's shuffle index", shape=(max(len(self.sample_index) - 1, 0),)
         )
         self._extra = int(add_extra_token)
-        self._columns = (
-            *dataset.token_columns(),
-            self.document_index,
-            self.sample_index,
-        )
+        tokens, *columns = dataset.token_columns()
+        is_mapped = isinstance(tokens, np.ndarray)
+        self._columns = (tokens, *columns, self.document_index, self.sample_index)
+        self._objects = None if is_mapped else ObjectSamples(dataset, self.document_index, self.sample_index)
         self._pad = _PADDING if options.pad_token is None else options.pad_token
         # Only then can a token of the data equal the padding.
         self._pad_may_occur = options.pad_token is not None or dataset.dtype.kind == "i"
@@ -111,6 +111,8 @@ class GPTDataset:
         options: SampleOptions = DEFAULT_OPTIONS,
         check: bool = True,
         torch: bool = False,
+        endpoint_url: str | None = None,
+        region: str | None = None,
     ) -> GPTDataset:
         """Open one split of one dataset from Megatron-core's index cache.
 
@@ -121,6 +123,8 @@ class GPTDataset:
             options: How masks and positions of samples are made.
             check: As for IndexedDataset.
             torch: Return tensors instead of arrays.
+            endpoint_url: As for IndexedDataset.
+            region: As for IndexedDataset.
 
         Raises:
             FormatError: If a file is missing or damaged, or is not the cache of a GPTDataset.
@@ -135,8 +139,9 @@ class GPTDataset:
             )
             raise FormatError(msg)
         base = path.removesuffix("description.txt")
+        data = dataset_path if prefix is None else prefix
         return cls(
-            IndexedDataset(dataset_path if prefix is None else prefix, check=check),
+            IndexedDataset(data, check=check, endpoint_url=endpoint_url, region=region),
             f"{base}document_index.npy",
             f"{base}sample_index.npy",
             f"{base}shuffle_index.npy",
@@ -215,6 +220,8 @@ class GPTDataset:
             FormatError: If the indices point outside the data.
         """
         number = self._number(index)
+        if self._objects is not None:
+            return self.batch([number]).reshape(-1)
         text: NDArray[np.int64] = np.empty(self.sequence_length + self._extra, np.int64)
         rows = self.shuffle_index[number : number + 1]
         if not self._assemble(*self._columns, rows, self._extra, self._pad, text[np.newaxis]):
@@ -233,6 +240,11 @@ class GPTDataset:
         if len(wrong):
             raise self._no_such_sample(numbers[wrong[0]])
         out = np.empty((len(numbers), self.sequence_length + self._extra), np.int64)
+        if self._objects is not None:
+            done = self._objects.fill(out, numbers, self.shuffle_index, extra=self._extra, pad=self._pad)
+            if done < len(numbers):
+                raise self._damaged(int(numbers[done]))
+            return out
         rows = self.shuffle_index[numbers]
         rows.flags.writeable = False  # so that numba uses the kernel that was compiled for one sample
         done = self._assemble(*self._columns, rows, self._extra, self._pad, out)

@@ -1,12 +1,12 @@
 """Read the sequences of an MMIDIDX dataset (`<prefix>.bin` and `<prefix>.idx`, see dsindex.formats.mmididx).
 
-Arrays are views of the mapped files: opening takes no memory, and forked or spawned workers share the page cache.
+Arrays are views of the mapped files: opening takes no memory, and forked or spawned workers share the page cache. Of
+a dataset in an object store, the index is fetched into the user's cache folder and mapped there, and tokens are read in
+ranges; arrays are copies.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
@@ -14,19 +14,28 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.datasets.decoding import decode_tokens
+from dsindex.datasets.reading_order import ReadingOrder
 from dsindex.datasets.tables import describe_files, describe_tokenizer, html_table
 from dsindex.datasets.tensors import tensor_maker
 from dsindex.errors import FormatError
 from dsindex.formats.mmididx import check_ends, check_index, read_index
-from dsindex.regular_files import open_file
+from dsindex.formats.token_array import open_token_array
+from dsindex.objects.urls import absolute, lengthened, located, pickled_address
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
     from dsindex.formats.mmididx import SequenceIndex
+    from dsindex.formats.token_array import Tokens
+
+AHEAD_BYTES = 4 << 20
+"""Bytes of sequences that are read ahead of batches that follow each other, in an object store."""
+MOST_AHEAD = 1024
+"""Sequences that are read ahead at most."""
 
 
 class IndexedDataset:
@@ -36,30 +45,42 @@ class IndexedDataset:
     path and mapped again when unpickled. Arrays that were returned stay valid after `close`.
 
     Args:
-        prefix: Path of the two files without `.bin` and `.idx`.
+        prefix: Path of the two files without `.bin` and `.idx`, or their address in an object store.
         check: Check every entry of the index when opening, which takes some nanoseconds per sequence. Otherwise only
             sizes and the first and last entries are checked, in constant time; an index that is wrong in the middle
             then causes a FormatError or wrong tokens later, but nothing is read outside the file.
         torch: Return `ds[i]` and `ds[a:b]` as tensors, of int64 if tokens are integers. They are copies, since torch
             has no read-only tensors.
+        endpoint_url: Server of an `s3://` address; None for AWS_ENDPOINT_URL or Amazon's own.
+        region: Region of an `s3://` address; None for AWS_REGION or us-east-1.
 
     Raises:
         FormatError: If a file is missing, damaged, or does not fit the other.
+        InputError: If an object cannot be read; as do all methods that read tokens, also if it was replaced.
         MissingPackageError: If `torch` is set and torch is not installed.
     """
 
-    def __init__(self, prefix: str | os.PathLike[str], *, check: bool = True, torch: bool = False) -> None:
-        self.prefix = os.fspath(prefix)
+    def __init__(
+        self,
+        prefix: str | os.PathLike[str],
+        *,
+        check: bool = True,
+        torch: bool = False,
+        endpoint_url: str | None = None,
+        region: str | None = None,
+    ) -> None:
+        self.prefix = located(prefix, endpoint_url=endpoint_url, region=region)
         self._make_tensor = tensor_maker(torch)
-        idx_path = f"{self.prefix}.idx"
+        idx_path = lengthened(self.prefix, ".idx")
         index = read_index(idx_path)
         self.dtype: np.dtype[Any] = index.dtype
         """Type of the tokens, little-endian."""
-        tokens, bin_size_bytes = _map_tokens(f"{self.prefix}.bin", self.dtype)
+        tokens, bin_size_bytes = open_token_array(lengthened(self.prefix, ".bin"), self.dtype)
         (check_index if check else check_ends)(idx_path, index, bin_size_bytes=bin_size_bytes)
         self._index: SequenceIndex | None = index
         self._num_sequences = index.header.num_sequences
         self._tokens = tokens
+        self._order = ReadingOrder()
         self._shift = self.dtype.itemsize.bit_length() - 1
         # A memoryview reads plain ints from unaligned memory, which makes ds[i] twice as fast as numpy scalars do.
         self._lengths = _as_items(index.sequence_lengths, "i")
@@ -95,7 +116,16 @@ class IndexedDataset:
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
         """Return many sequences, each as `ds[i]`; torch's DataLoader calls this."""
-        return [self[index] for index in indices]
+        tokens = self._tokens
+        if isinstance(tokens, np.ndarray):
+            return [self[index] for index in indices]
+        numbers = [self._number(index) for index in indices]
+        most = min(MOST_AHEAD, AHEAD_BYTES // (tokens.nbytes // max(1, len(self)) + 1))
+        later = [number for number in self._order.expected_after(numbers, most=most) if 0 <= number < len(self)]
+        parts = [self._part(number) for number in (*numbers, *later)]
+        tokens.expect(parts)  # also those of this batch, which are first in line
+        sequences = tokens.read_many(parts[: len(numbers)])
+        return sequences if self._make_tensor is None else list(map(self._make_tensor, sequences))
 
     def get(self, index: SupportsIndex, offset: int = 0, length: int | None = None) -> NDArray[Any]:
         """Return part of a sequence.
@@ -158,12 +188,18 @@ class IndexedDataset:
         if len(wrong):
             raise self._outside(int(ids[wrong[0]]))
         np.cumsum(lengths, out=offsets[1:])
+        if not isinstance(self._tokens, np.ndarray):
+            parts = zip(begins.tolist(), (begins + lengths).tolist(), strict=True)
+            return np.concatenate([np.empty(0, self.dtype), *self._tokens.read_many(list(parts))]), offsets
         values = np.empty(int(offsets[-1]), self.dtype)
         copy_ranges(self._tokens, begins, offsets, values)
         return values, offsets
 
-    def token_columns(self) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64], int]:
-        """Return the arguments of kernels: all tokens, sequence lengths and pointers, log2 of a token's bytes."""
+    def token_columns(self) -> tuple[Tokens, NDArray[np.int32], NDArray[np.int64], int]:
+        """Return all tokens, sequence lengths and pointers, and log2 of a token's bytes.
+
+        They are the arguments of kernels, which take the tokens of files only.
+        """
         index = self._open_index()
         return self._tokens, index.sequence_lengths, index.sequence_pointers, self._shift
 
@@ -224,9 +260,7 @@ class IndexedDataset:
         sequences = self.document_sequences(document)
         if not sequences:
             return self._tokens[:0]
-        parts = self._slice(slice(sequences.start, sequences.stop))
-        begin = self._pointers[sequences.start] >> self._shift
-        return self._tokens[begin : begin + sum(map(len, parts))]
+        return self._block(sequences.start, sequences.stop)[0]
 
     def document_of(self, index: SupportsIndex) -> int:
         """Return the number of the document that a sequence belongs to.
@@ -269,7 +303,9 @@ class IndexedDataset:
     def close(self) -> None:
         """Release the files. Arrays that were returned stay valid; the files are unmapped with the last of them."""
         self._index = None
-        self._tokens = self._tokens[:0].copy()
+        if not isinstance(self._tokens, np.ndarray):
+            self._tokens.close()
+        self._tokens = np.empty(0, self.dtype)
         self._lengths = self._pointers = ()
 
     def __enter__(self) -> Self:
@@ -279,7 +315,7 @@ class IndexedDataset:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (os.path.abspath(self.prefix), self._make_tensor is not None)
+        return _reopen, (pickled_address(absolute(self.prefix)), self._make_tensor is not None)
 
     def __repr__(self) -> str:
         if self.closed:
@@ -309,15 +345,33 @@ class IndexedDataset:
             return [self.get(number) for number in range(begin, end, step)]
         if begin >= end:
             return []
+        block, stops = self._block(begin, end)
+        return [block[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
+
+    def _block(self, begin: int, end: int) -> tuple[NDArray[Any], list[int]]:
+        """Return the tokens of the sequences [begin, end), of which there are some, and where each of them ends."""
         # Neighbours are contiguous, so checking the two ends bounds all of them.
-        lengths = self.sequence_lengths[begin:end]
-        stops = np.cumsum(lengths, dtype=np.int64).tolist()
+        stops = np.cumsum(self.sequence_lengths[begin:end], dtype=np.int64).tolist()
         first = self._pointers[begin] >> self._shift
         block = self._tokens[first : first + stops[-1]]
         last = (self._pointers[end - 1] >> self._shift) + self._lengths[end - 1]
         if first < 0 or len(block) != stops[-1] or last - first != stops[-1]:
             raise self._outside(begin)
-        return [block[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
+        return block, stops
+
+    def _number(self, index: SupportsIndex) -> int:
+        try:
+            return range(self._num_sequences)[index]
+        except (IndexError, TypeError):
+            raise self._no_such_sequence(index) from None
+
+    def _part(self, number: int) -> tuple[int, int]:
+        """Return the tokens at which a sequence begins and ends."""
+        begin = self._pointers[number] >> self._shift
+        end = begin + self._lengths[number]
+        if not 0 <= begin <= end <= len(self._tokens):
+            raise self._outside(number)
+        return begin, end
 
     def _open_index(self) -> SequenceIndex:
         if self._index is None:
@@ -342,19 +396,6 @@ class IndexedDataset:
 def _reopen(prefix: str, torch: bool) -> IndexedDataset:
     """Open an unpickled dataset, without checking it a second time."""
     return IndexedDataset(prefix, check=False, torch=torch)
-
-
-def _map_tokens(bin_path: str, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]:
-    """Map a `.bin` and return its complete tokens, read-only, and its size in bytes."""
-    try:
-        with open_file(bin_path) as file:
-            size_bytes = os.fstat(file.fileno()).st_size
-            # An empty file cannot be mapped.
-            buffer = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) if size_bytes else b""
-    except (OSError, ValueError) as error:
-        msg = f"{bin_path}: cannot be read ({error})"
-        raise FormatError(msg) from error
-    return np.frombuffer(buffer, dtype=dtype, count=size_bytes // dtype.itemsize), size_bytes
 
 
 def _as_items(array: NDArray[Any], code: Literal["i", "q"]) -> memoryview[int] | tuple[int, ...]:

@@ -27,6 +27,8 @@ from dsindex.instruction.blocks import Block, assemble_block
 from dsindex.instruction.collator import SPECIAL_TOKENS_KEY, TOKENS_KEY
 from dsindex.instruction.messages import message_text
 from dsindex.instruction.records import check_text, parse_record, strings_in
+from dsindex.objects.urls import is_url, lengthened, located, parse_url, pickled_address
+from dsindex.readable import is_stored
 from dsindex.regular_files import open_unbuffered
 from dsindex.text.jq import Patterns, parse_field_patterns
 
@@ -76,7 +78,7 @@ class InstructionDataset:
         named = dict(special_tokens) if isinstance(special_tokens, Mapping) else {text: text for text in special_tokens}
         self.special_ids = {name: tokenizer.special_id(name, text) for name, text in named.items()}
         """Name -> id of each special token."""
-        self.path = os.fspath(jsonl_path)
+        self.path = _on_this_machine(os.fspath(jsonl_path))
         self._pairs, self._state = open_lines(self.path, None if index_path is None else os.fspath(index_path))
 
     def __len__(self) -> int:
@@ -159,11 +161,13 @@ class PackedInstructionDataset:
     """Blocks of conversations with their loss masks.
 
     Args:
-        prefix: Path without `_text_document.bin`.
+        prefix: Path without `_text_document.bin`, or such an address in an object store.
         sequence_length: Tokens per block.
         pad_id: Token that fills up blocks.
         packed: Use the block layout; it is computed if it was not stored. False means one conversation per block.
         torch: Return blocks as dicts of tensors, by the names of a Block's fields.
+        endpoint_url: As for IndexedDataset.
+        region: As for IndexedDataset.
 
     Raises:
         FormatError: If a file is missing or damaged, or tokens, masks and block layout do not fit each other.
@@ -179,13 +183,15 @@ class PackedInstructionDataset:
         pad_id: int,
         packed: bool = True,
         torch: bool = False,
+        endpoint_url: str | None = None,
+        region: str | None = None,
     ) -> None:
-        self.prefix = os.fspath(prefix)
+        self.prefix = located(prefix, endpoint_url=endpoint_url, region=region)
         self._make_tensor = tensor_maker(torch)
         self.sequence_length = sequence_length
         self._pad_id = pad_id
-        self._text = IndexedDataset(f"{self.prefix}_text_document")
-        self._mask = IndexedDataset(f"{self.prefix}_loss_mask")
+        self._text = IndexedDataset(lengthened(self.prefix, "_text_document"))
+        self._mask = IndexedDataset(lengthened(self.prefix, "_loss_mask"))
         self._check_masks()
         self.plan = self._open_plan() if packed else _one_per_block(self._text.sequence_lengths, sequence_length)
         """The sequences in each block."""
@@ -200,16 +206,20 @@ class PackedInstructionDataset:
         Raises:
             IndexError: If there is no such block.
         """
-        number = self._number(index)
-        conversations = [(self._text[i], self._mask[i]) for i in self.plan.block(number).tolist()]
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Block | dict[str, Any]]:
+        """Return many blocks, each as `ds[i]`; torch's DataLoader calls this."""
+        members = [self.plan.block(self._number(index)).tolist() for index in indices]
+        together = [number for block in members for number in block]
+        conversations = zip(self._text.__getitems__(together), self._mask.__getitems__(together), strict=True)
+        return [self._assemble([next(conversations) for _ in block]) for block in members]
+
+    def _assemble(self, conversations: list[tuple[NDArray[Any], NDArray[Any]]]) -> Block | dict[str, Any]:
         block = assemble_block(conversations, sequence_length=self.sequence_length, pad_id=self._pad_id)
         if self._make_tensor is None:
             return block
         return convert_arrays({field.name: getattr(block, field.name) for field in fields(block)}, self._make_tensor)
-
-    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Block | dict[str, Any]]:
-        """Return many blocks, each as `ds[i]`; torch's DataLoader calls this."""
-        return [self[index] for index in indices]
 
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
         """Return the text of a block: of its conversations one after the other, with special tokens, without padding.
@@ -224,7 +234,7 @@ class PackedInstructionDataset:
             TokenizerError: If the tokenizer is not found, or is another one.
         """
         number = self._number(index)
-        tokens = np.concatenate([self._text[i] for i in self.plan.block(number).tolist()])
+        tokens, _ = self._text.take(self.plan.block(number))
         return decode_tokens(tokens, prefix=self._text.prefix, tokenizer=tokenizer)
 
     def _repr_html_(self) -> str:
@@ -239,6 +249,7 @@ class PackedInstructionDataset:
         return html_table("PackedInstructionDataset", facts)
 
     def __getstate__(self) -> dict[str, Any]:
+        pickled_address(self.prefix)
         return {**self.__dict__, "_make_tensor": self._make_tensor is not None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -269,9 +280,9 @@ class PackedInstructionDataset:
             )
 
     def _open_plan(self) -> BlockLayout:
-        path = packing_prefix(self.prefix, self.sequence_length)
+        path = lengthened(self.prefix, packing_prefix("", self.sequence_length))
         lengths = self._text.sequence_lengths
-        if not os.path.exists(f"{path}.idx"):
+        if not is_stored(lengthened(path, ".idx")):
             return lay_out_blocks(lengths, sequence_length=self.sequence_length)
         blocks = IndexedDataset(path)
         starts = np.zeros(len(blocks) + 1, dtype=np.int64)
@@ -300,6 +311,13 @@ class PackedInstructionDataset:
     def _are_ids(self, conversations: NDArray[Any]) -> bool:
         in_range = (conversations >= 0) & (conversations < len(self._text))
         return conversations.dtype.kind in "iu" and bool(in_range.all())
+
+
+def _on_this_machine(path: str) -> str:
+    if is_url(path):
+        msg = f"{parse_url(path)}: expected a file on this machine, as lines are read one by one; copy it here"
+        raise InputError(msg)
+    return path
 
 
 def packing_prefix(prefix: str, sequence_length: int) -> str:

@@ -120,6 +120,31 @@ def check_index(index_path: str, pairs: NDArray[np.int64], path: str) -> None:
         )
 
 
+def check_samples(index_path: str, pairs: NDArray[np.int64], path: str) -> None:
+    """Check the lines that begin in samples of a large file, where a whole check would take seconds.
+
+    A change that moves lines is found, since the end of the file is among the samples.
+
+    Raises:
+        FormatError: If the index is not of the file as it is now.
+        InputError: If the file cannot be read.
+    """
+    size_bytes = os.path.getsize(path)
+    for begin in _sample_offsets(size_bytes):
+        end = min(begin + _SAMPLE_BYTES, size_bytes)
+        done, after = np.searchsorted(pairs[:, 0], (begin, end)).tolist()
+        wrong = None
+        for block in _blocks(path, begin, end):
+            wrong, done = _compare(block, pairs, done)
+            if wrong is not None:
+                break
+        if wrong is not None or done != after:
+            raise FormatError(
+                f"{index_path}: expected the index of {path} as it is now, but it differs between the bytes {begin} "
+                f"and {end}; remove it, or index the file again"
+            )
+
+
 def _open(path: str, index_path: str | None, state: FileState) -> NDArray[np.int64]:
     if index_path is not None:
         if not os.path.exists(index_path):
@@ -184,27 +209,37 @@ def _cache_path(path: str, state: FileState) -> str | None:
 def _first_difference(path: str, pairs: NDArray[np.int64]) -> int | None:
     """Return the first line, counted from 1, that an index lacks or has wrongly; None if there is none."""
     done = first = 0
-    for block in _blocks(path):
-        lines = np.stack((block.offsets(), block.line_sizes()), axis=1)
-        end = int(np.searchsorted(pairs[:, 0], lines[-1, 0], side="right")) if len(lines) else done
-        own = pairs[done:end]
-        places = np.searchsorted(lines[:, 0], own[:, 0])
-        nearest = lines[np.minimum(places, len(lines) - 1)]
-        is_line = (nearest == own).all(axis=1) & (np.diff(places, prepend=-1) > 0)
-        if not is_line.all():
-            wrong = int(places[int(np.argmin(is_line))])
-            return first + 1 + min(wrong, len(lines) - 1)
-        missing: list[int] = np.setdiff1d(np.arange(len(lines)), places).tolist()
-        for number in missing:
-            if is_json(bytes(block.line(number))):
-                return first + 1 + number
-        done, first = end, first + len(lines)
+    for block in _blocks(path, 0, os.path.getsize(path)):
+        wrong, done = _compare(block, pairs, done)
+        if wrong is not None:
+            return first + 1 + wrong
+        first += len(block.starts)
     return None if done == len(pairs) else first + 1
 
 
-def _blocks(path: str) -> Iterator[LineBlock]:
+def _compare(block: LineBlock, pairs: NDArray[np.int64], done: int) -> tuple[int | None, int]:
+    """Compare the lines of a block with an index from its entry `done` on.
+
+    Returns:
+        The first line, counted from 0, that the index lacks or has wrongly, or None; and the first entry after the
+        block.
+    """
+    lines = np.stack((block.offsets(), block.line_sizes()), axis=1)
+    end = int(np.searchsorted(pairs[:, 0], lines[-1, 0], side="right")) if len(lines) else done
+    own = pairs[done:end]
+    places = np.searchsorted(lines[:, 0], own[:, 0])
+    nearest = lines[np.minimum(places, len(lines) - 1)]
+    is_line = (nearest == own).all(axis=1) & (np.diff(places, prepend=-1) > 0)
+    if not is_line.all():
+        return min(int(places[int(np.argmin(is_line))]), len(lines) - 1), end
+    missing: list[int] = np.setdiff1d(np.arange(len(lines)), places).tolist()
+    return next((number for number in missing if is_json(bytes(block.line(number)))), None), end
+
+
+def _blocks(path: str, begin: int, end: int) -> Iterator[LineBlock]:
+    """Yield the lines that begin in a range of bytes."""
     size_bytes = os.path.getsize(path)
-    part = TextPart(path=path, begin=0, end=size_bytes, expected_size=size_bytes)
+    part = TextPart(path=path, begin=begin, end=end, expected_size=size_bytes, is_file_start=begin == 0)
     for block in read_lines(part, block_bytes=_BLOCK_BYTES):
         if isinstance(block, LineBlock):  # longer lines are only set apart where a limit is set
             yield block

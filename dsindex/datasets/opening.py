@@ -26,6 +26,8 @@ from dsindex.formats.pbin import PICKLE_START
 from dsindex.formats.raw_index import raw_index_path
 from dsindex.indices.cache import BLENDED_CLASS, find_description, read_description
 from dsindex.indices.slot import read_record
+from dsindex.objects.urls import is_url, lengthened, located, shortened
+from dsindex.readable import is_stored
 from dsindex.regular_files import open_file, what_is_no_file
 
 if TYPE_CHECKING:
@@ -65,11 +67,14 @@ def open_dataset(
     tokenizer: Tokenizer | str | os.PathLike[str] | None = None,
     check: bool = True,
     torch: bool = False,
+    endpoint_url: str | None = None,
+    region: str | None = None,
 ) -> Dataset:
     """Open a dataset; its format is detected from the files.
 
     Args:
-        path: A prefix, one of a dataset's files, or the folder of an index cache.
+        path: A prefix, one of a dataset's files, or the folder of an index cache; here, or an address of a prefix or a
+            file in an object store.
         block_size: For a `.pbin`: return blocks of this many tokens instead of documents.
         sequence_length: For instruction data: tokens per block; may be None if only one block layout is stored.
         pad_id: For instruction data: token that fills up blocks; 0 if None. Loss is masked on padding.
@@ -79,6 +84,8 @@ def open_dataset(
         tokenizer: For a JSONL file: tokenizes lines, which are bytes otherwise.
         check: Check every entry of an MMIDIDX index, as in IndexedDataset.
         torch: Return tensors instead of arrays.
+        endpoint_url: As for IndexedDataset.
+        region: As for IndexedDataset.
 
     Raises:
         InputError: If there is no dataset, if it is ambiguous which one is meant, or if this kind of dataset does not
@@ -96,7 +103,11 @@ def open_dataset(
         "tokenizer": tokenizer,
     }
     opening = _Opening(
-        os.fsdecode(path), {name: value for name, value in given.items() if value is not None}, check, torch
+        located(os.fsdecode(path), endpoint_url=endpoint_url, region=region),
+        {name: value for name, value in given.items() if value is not None},
+        check,
+        torch,
+        {"endpoint_url": endpoint_url, "region": region},
     )
     return opening.open()
 
@@ -109,6 +120,8 @@ def open_cache(
     options: SampleOptions = DEFAULT_OPTIONS,
     check: bool = True,
     torch: bool = False,
+    endpoint_url: str | None = None,
+    region: str | None = None,
 ) -> GPTDataset | BlendedDataset:
     """Open the index cache of a split.
 
@@ -121,6 +134,8 @@ def open_cache(
         options: How masks and positions of samples are made.
         check: As for IndexedDataset.
         torch: Return tensors instead of arrays.
+        endpoint_url: As for IndexedDataset.
+        region: As for IndexedDataset.
 
     Raises:
         InputError: If the split has no cache, or several.
@@ -138,6 +153,7 @@ def open_cache(
     path, prefixes = found[0], descriptions[found[0]]
     extra = _has_extra_token(path)
     shared: dict[str, Any] = {"add_extra_token": extra, "options": options, "check": check, "torch": torch}
+    shared |= {"endpoint_url": endpoint_url, "region": region}
     if known[path]["class"] == BLENDED_CLASS:
         return BlendedDataset.open_cache(path, prefixes=prefixes, **shared)
     return GPTDataset.open_cache(path, prefix=None if prefixes is None else prefixes[0], **shared)
@@ -175,14 +191,19 @@ def _has_extra_token(description_path: str) -> bool:
 class _Opening:
     """One path, and the options given for it."""
 
-    def __init__(self, path: str, given: Mapping[str, Any], check: bool, torch: bool) -> None:
+    def __init__(
+        self, path: str, given: Mapping[str, Any], check: bool, torch: bool, store: Mapping[str, str | None]
+    ) -> None:
         self._path = path
         self._given = given
         self._check = check
         self._torch = torch
+        self._store = store
 
     def open(self) -> Dataset:
         path = self._path
+        if is_url(path):
+            return self._open_address(path)
         refused = what_is_no_file(path)
         if refused is not None:
             msg = f"{path}: expected a dataset, got {refused}"
@@ -198,6 +219,26 @@ class _Opening:
         if os.path.isdir(path):
             return self._open_folder()
         raise self._nothing()
+
+    def _open_address(self, path: str) -> Dataset:
+        """Open a dataset in an object store, where only prefixes, `.idx`, `.bin` and `.pbin` are told apart."""
+        for suffix in (".idx", ".bin"):
+            if path.endswith(suffix):
+                path = self._path = shortened(path, suffix)
+        if path.endswith(PBIN_SUFFIX):
+            return self._open_packed(path)
+        if is_stored(lengthened(path, ".idx")):
+            self._allow("a dataset of .bin and .idx")
+            return IndexedDataset(path, check=self._check, torch=self._torch)
+        if is_stored(lengthened(path, f"{TEXT_SUFFIX}.idx")):
+            return self._open_instruction()
+        if is_stored(lengthened(path, PBIN_SUFFIX)):
+            return self._open_packed(lengthened(path, PBIN_SUFFIX))
+        msg = (
+            f"{path}: there is no dataset: expected the address of a prefix, of which there is a .idx, or of a .pbin; "
+            f"index caches and lines are opened on this machine only"
+        )
+        raise InputError(msg)
 
     def _open_file(self) -> Dataset:
         path = self._path
@@ -253,6 +294,9 @@ class _Opening:
         path = self._path
         self._allow("instruction data", "sequence_length", "pad_id")
         length = self._given.get("sequence_length")
+        if length is None and is_url(path):
+            msg = f"{path}: expected sequence_length, the tokens per block, which is not looked for in an object store"
+            raise InputError(msg)
         if length is None:
             plans = glob.glob(f"{packing_prefix(glob.escape(path), 0)[:-1]}*.idx")
             lengths = [plan[len(packing_prefix(path, 0)) - 1 : -len(".idx")] for plan in plans]
@@ -296,6 +340,7 @@ class _Opening:
             options=self._given.get("options", DEFAULT_OPTIONS),
             check=self._check,
             torch=self._torch,
+            **self._store,
         )
 
     def _allow(self, kind: str, *names: str) -> None:

@@ -7,7 +7,6 @@ bytes.
 from __future__ import annotations
 
 import operator
-import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
@@ -15,42 +14,44 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.datasets.decoding import decode_tokens
+from dsindex.datasets.document_blocks import plan_document_blocks
 from dsindex.datasets.tables import describe_files, describe_tokenizer, html_table
 from dsindex.datasets.tensors import tensor_maker
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
+from dsindex.objects.urls import located, pickled_address, shortened
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
     from dsindex.formats.pbin import PbinHeader, PbinVersion
+    from dsindex.formats.token_array import Tokens
 
 MEMORY_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int32), 4: np.dtype(np.int64)}
 """Token type in memory by token bytes on disk; torch has no arithmetic for most unsigned types."""
 
 
-class _Blocks(ABC):
-    """Blocks of `block_size` tokens that begin at given tokens; pickled as the arguments and mapped again."""
+class _Parts(ABC):
+    """Parts of a `.pbin` by number, blocks or documents; pickled as the arguments and mapped again."""
+
+    _part_name = "block"
 
     def __init__(
-        self, path: str | os.PathLike[str], block_size: int, *, version: PbinVersion | None, torch: bool
+        self,
+        path: str | os.PathLike[str],
+        *,
+        version: PbinVersion | None,
+        torch: bool,
+        endpoint_url: str | None,
+        region: str | None,
     ) -> None:
-        if block_size < 2:
-            msg = f"expected a block_size of at least 2, an input and a target, got {block_size}"
-            raise ValueError(msg)
         self._make_tensor = tensor_maker(torch)
-        self.path = os.fspath(path)
-        self.block_size = block_size
+        self.path = located(path, endpoint_url=endpoint_url, region=region)
         self.header: PbinHeader = read_pbin_header(self.path, version=version)
-        if self.header.num_tokens < block_size:
-            msg = (
-                f"{self.path}: expected a block_size of at most its {self.header.num_tokens} tokens, got {block_size}; "
-                f"choose a smaller one"
-            )
-            raise ValueError(msg)
-        self._tokens = open_tokens(self.path, self.header)
+        self._tokens = open_tokens(pickled_address(self.path), self.header)
         self._memory_type = MEMORY_TYPES[self.header.token_bytes]
 
     @abstractmethod
@@ -61,53 +62,107 @@ class _Blocks(ABC):
     @overload
     def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
     def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        """Return the tokens of a block, shape [block_size], or for a slice a list of such arrays.
+        """Return the tokens of a block or document, or for a slice a list of such arrays.
 
         Raises:
-            IndexError: If there is no such block.
+            IndexError: If there is none of this number.
         """
         if isinstance(index, slice):
-            return [self._block(number) for number in range(*index.indices(len(self)))]
-        return self._block(_checked(index, len(self)))
+            return [self._part(number) for number in range(*index.indices(len(self)))]
+        return self._part(self._number(index))
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
-        """Return many blocks, each as `ds[i]`; torch's DataLoader calls this."""
-        return [self[index] for index in indices]
+        """Return many of them, each as `ds[i]`; torch's DataLoader calls this."""
+        numbers = [self._number(index) for index in indices]
+        _expect(self._tokens, [self._bounds(number) for number in numbers])
+        return [self._part(number) for number in numbers]
+
+    def _number(self, index: SupportsIndex) -> int:
+        number = operator.index(index)
+        if not -len(self) <= number < len(self):
+            msg = f"expected a {self._part_name} from 0 to {len(self) - 1}, got {number}"
+            raise IndexError(msg)
+        return number % len(self)
 
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
-        """Return the text of a block, with special tokens.
+        """Return the text of a block or document, with special tokens.
 
         Args:
-            index: Number of the block.
+            index: Its number.
             tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
                 data names, which is checked by its hash.
 
         Raises:
-            IndexError: If there is no such block.
+            IndexError: If there is none of this number.
             TokenizerError: If the tokenizer is not found, or is another one.
         """
-        return _decode(self.path, self[operator.index(index)], tokenizer)
+        tokens = np.asarray(self[operator.index(index)])
+        return decode_tokens(tokens, prefix=self._prefix, tokenizer=tokenizer)
 
     def _repr_html_(self) -> str:
         facts = {
             "path": self.path,
-            "blocks": len(self),
-            "block size": self.block_size,
-            "tokens": self.header.num_tokens,
+            **self._facts(),
             "file": describe_files((self.path,)),
             "version": self.header.version.name,
-            "tokenizer": describe_tokenizer(_prefix(self.path)),
+            "tokenizer": describe_tokenizer(self._prefix),
         }
         return html_table(type(self).__name__, facts)
+
+    @property
+    def _prefix(self) -> str:
+        """The path without its suffix, which its manifest's path begins with."""
+        return shortened(self.path, ".pbin")
+
+    @abstractmethod
+    def _facts(self) -> dict[str, object]:
+        """Return what a notebook shows of the parts."""
+
+    @abstractmethod
+    def _bounds(self, number: int) -> tuple[int, int]:
+        """Return the first token of a part and the one after its last."""
+
+    def _part(self, number: int) -> NDArray[Any]:
+        begin, end = self._bounds(number)
+        tokens = self._tokens[begin:end].astype(self._memory_type)
+        return tokens if self._make_tensor is None else self._make_tensor(tokens)
+
+
+class _Blocks(_Parts):
+    """Blocks of `block_size` tokens that begin at given tokens."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        block_size: int,
+        *,
+        version: PbinVersion | None,
+        torch: bool,
+        endpoint_url: str | None,
+        region: str | None,
+    ) -> None:
+        if block_size < 2:
+            msg = f"expected a block_size of at least 2, an input and a target, got {block_size}"
+            raise ValueError(msg)
+        super().__init__(path, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
+        self.block_size = block_size
+        if self.header.num_tokens < block_size:
+            msg = (
+                f"{self.path}: expected a block_size of at most its {self.header.num_tokens} tokens, got {block_size}; "
+                f"choose a smaller one"
+            )
+            raise ValueError(msg)
+
+    def _facts(self) -> dict[str, object]:
+        return {"blocks": len(self), "block size": self.block_size, "tokens": self.header.num_tokens}
 
     @abstractmethod
     def _begin(self, number: int) -> int:
         """Return the token at which a block begins."""
 
-    def _block(self, number: int) -> NDArray[Any]:
+    def _bounds(self, number: int) -> tuple[int, int]:
         begin = self._begin(number)
-        tokens = self._tokens[begin : begin + self.block_size].astype(self._memory_type)
-        return tokens if self._make_tensor is None else self._make_tensor(tokens)
+        return begin, begin + self.block_size
 
 
 class PackedMemMapDatasetContinuous(_Blocks):
@@ -118,11 +173,13 @@ class PackedMemMapDatasetContinuous(_Blocks):
     overlap, and there are T // B. The remainder at the end is dropped. The index of the file is not read.
 
     Args:
-        path: The `.pbin`.
+        path: The `.pbin`, or its address in an object store.
         block_size: Tokens per block.
         reuse_last_target: Overlap blocks by one token.
         version: The version of the file; detected if None.
         torch: Return blocks as tensors of int64.
+        endpoint_url: As for IndexedDataset.
+        region: As for IndexedDataset.
 
     Raises:
         FormatError: If the file is not a `.pbin`.
@@ -140,8 +197,10 @@ class PackedMemMapDatasetContinuous(_Blocks):
         *,
         version: PbinVersion | None = None,
         torch: bool = False,
+        endpoint_url: str | None = None,
+        region: str | None = None,
     ) -> None:
-        super().__init__(path, block_size, version=version, torch=torch)
+        super().__init__(path, block_size, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
         self.reuse_last_target = reuse_last_target
         self._stride = block_size - 1 if reuse_last_target else block_size
 
@@ -154,7 +213,13 @@ class PackedMemMapDatasetContinuous(_Blocks):
 
     def __reduce__(self) -> tuple[Any, ...]:
         is_torch = self._make_tensor is not None
-        return _open_continuous, (self.path, self.block_size, self.reuse_last_target, self.header.version, is_torch)
+        return _open_continuous, (
+            pickled_address(self.path),
+            self.block_size,
+            self.reuse_last_target,
+            self.header.version,
+            is_torch,
+        )
 
     def __repr__(self) -> str:
         return (
@@ -180,10 +245,12 @@ class PackedMemMapDatasetMegatron(_Blocks):
     Modalities' class of this name starts 12 bytes late and takes the block size as bytes; it is not a reference.
 
     Args:
-        path: The `.pbin`.
+        path: The `.pbin`, or its address in an object store.
         block_size: Tokens per block.
         version: The version of the file; detected if None.
         torch: Return blocks as tensors of int64.
+        endpoint_url: As for IndexedDataset.
+        region: As for IndexedDataset.
 
     Raises:
         FormatError: If the file is not a `.pbin`, or its index is damaged.
@@ -192,10 +259,17 @@ class PackedMemMapDatasetMegatron(_Blocks):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], block_size: int, *, version: PbinVersion | None = None, torch: bool = False
+        self,
+        path: str | os.PathLike[str],
+        block_size: int,
+        *,
+        version: PbinVersion | None = None,
+        torch: bool = False,
+        endpoint_url: str | None = None,
+        region: str | None = None,
     ) -> None:
-        super().__init__(path, block_size, version=version, torch=torch)
-        lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(self.path, self.header)]
+        super().__init__(path, block_size, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
+        lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(pickled_address(self.path), self.header)]
         self._begins = plan_document_blocks(np.concatenate(lengths), block_size)
 
     def __len__(self) -> int:
@@ -206,34 +280,45 @@ class PackedMemMapDatasetMegatron(_Blocks):
         return int(self._begins[number])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_megatron, (self.path, self.block_size, self.header.version, self._make_tensor is not None)
+        return _open_megatron, (
+            pickled_address(self.path),
+            self.block_size,
+            self.header.version,
+            self._make_tensor is not None,
+        )
 
     def __repr__(self) -> str:
         return f"PackedMemMapDatasetMegatron({self.path!r}: {len(self):,} blocks of {self.block_size:,} tokens)"
 
 
-class PbinDocuments:
+class PbinDocuments(_Parts):
     """The documents of a `.pbin` as arrays: `ds[i]`, `ds[a:b]`. It is pickled as its path and mapped again.
 
     Args:
-        path: The `.pbin`.
+        path: The `.pbin`, or its address in an object store.
         version: The version of the file; detected if None.
         torch: Return documents as tensors of int64.
+        endpoint_url: As for IndexedDataset.
+        region: As for IndexedDataset.
 
     Raises:
         FormatError: If the file is not a `.pbin`, or its index is damaged.
         MissingPackageError: If `torch` is set and torch is not installed.
     """
 
+    _part_name = "document"
+
     def __init__(
-        self, path: str | os.PathLike[str], *, version: PbinVersion | None = None, torch: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        version: PbinVersion | None = None,
+        torch: bool = False,
+        endpoint_url: str | None = None,
+        region: str | None = None,
     ) -> None:
-        self._make_tensor = tensor_maker(torch)
-        self.path = os.fspath(path)
-        self.header: PbinHeader = read_pbin_header(self.path, version=version)
-        self._tokens = open_tokens(self.path, self.header)
-        self._memory_type = MEMORY_TYPES[self.header.token_bytes]
-        lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(self.path, self.header)]
+        super().__init__(path, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
+        lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(pickled_address(self.path), self.header)]
         self._ends = np.cumsum(np.concatenate(lengths))
 
     def __len__(self) -> int:
@@ -246,7 +331,7 @@ class PbinDocuments:
         return self.header.num_tokens
 
     @property
-    def tokens(self) -> NDArray[Any]:
+    def tokens(self) -> Tokens:
         """All tokens as they are stored: unsigned, in the file's byte order, shape [tokens]."""
         return self._tokens
 
@@ -255,52 +340,8 @@ class PbinDocuments:
         """Index in `tokens` after each document's last one, shape [documents]."""
         return self._ends
 
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> NDArray[Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        """Return the tokens of a document, shape [tokens], or for a slice a list of such arrays.
-
-        Raises:
-            IndexError: If there is no such document.
-        """
-        if isinstance(index, slice):
-            return [self._document(number) for number in range(*index.indices(len(self)))]
-        return self._document(_checked(index, len(self), what="document"))
-
-    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
-        """Return many documents, each as `ds[i]`; torch's DataLoader calls this."""
-        return [self[index] for index in indices]
-
-    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
-        """Return the text of a document, with special tokens.
-
-        Args:
-            index: Number of the document.
-            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
-                data names, which is checked by its hash.
-
-        Raises:
-            IndexError: If there is no such document.
-            TokenizerError: If the tokenizer is not found, or is another one.
-        """
-        return _decode(self.path, self[operator.index(index)], tokenizer)
-
-    def _repr_html_(self) -> str:
-        facts = {
-            "path": self.path,
-            "documents": len(self),
-            "tokens": self.num_tokens,
-            "bytes per token": self.header.token_bytes,
-            "file": describe_files((self.path,)),
-            "version": self.header.version.name,
-            "tokenizer": describe_tokenizer(_prefix(self.path)),
-        }
-        return html_table("PbinDocuments", facts)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_documents, (self.path, self.header.version, self._make_tensor is not None)
+        return _open_documents, (pickled_address(self.path), self.header.version, self._make_tensor is not None)
 
     def __repr__(self) -> str:
         return (
@@ -308,67 +349,17 @@ class PbinDocuments:
             f"{self.header.token_bytes} bytes, version {self.header.version.name})"
         )
 
-    def _document(self, number: int) -> NDArray[Any]:
-        begin = int(self._ends[number - 1]) if number else 0
-        tokens = self._tokens[begin : int(self._ends[number])].astype(self._memory_type)
-        return tokens if self._make_tensor is None else self._make_tensor(tokens)
+    def _facts(self) -> dict[str, object]:
+        return {"documents": len(self), "tokens": self.num_tokens, "bytes per token": self.header.token_bytes}
+
+    def _bounds(self, number: int) -> tuple[int, int]:
+        return int(self._ends[number - 1]) if number else 0, int(self._ends[number])
 
 
-def plan_document_blocks(document_lengths: NDArray[np.int64], block_size: int) -> NDArray[np.int64]:
-    """Return the token at which each block begins, by the rule of PackedMemMapDatasetMegatron.
-
-    Args:
-        document_lengths: Tokens of each document, shape [documents].
-        block_size: Tokens per block.
-
-    >>> plan_document_blocks(np.array([3, 4, 2, 9]), 5)
-    array([0, 3, 7, 9])
-    """
-    ends = np.cumsum(document_lengths)
-    begins = ends - document_lengths
-    total = int(ends[-1]) if len(ends) else 0
-    # If a block begins at the start of document i, these blocks begin in it: one per full block_size, and one for the
-    # rest, which continues into later documents. The document in which the last one ends is visited next.
-    rests = document_lengths % block_size
-    num_blocks = document_lengths // block_size + (rests > 0)
-    last_ends = begins + num_blocks * block_size
-    following = np.searchsorted(begins, last_ends, side="right") - 1
-    following = np.where(rests > 0, following, np.arange(1, len(begins) + 1))
-    visited = _follow(following)
-    counts = num_blocks[visited]
-    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    planned = np.repeat(begins[visited], counts) + within * block_size
-    return planned[planned + block_size <= total]
-
-
-def _follow(following: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the documents reached from the first one; each leads to a later one, or to itself at the end."""
-    step = following.data
-    count = len(following)
-    visited = np.zeros(count, dtype=np.bool_)
-    mark = visited.data
-    document = 0
-    while document < count and not mark[document]:
-        mark[document] = True
-        document = step[document]
-    return np.flatnonzero(visited)
-
-
-def _checked(index: SupportsIndex, length: int, *, what: str = "block") -> int:
-    number = operator.index(index)
-    if not -length <= number < length:
-        msg = f"expected a {what} from 0 to {length - 1}, got {number}"
-        raise IndexError(msg)
-    return number % length
-
-
-def _prefix(path: str) -> str:
-    """Return the path of a `.pbin` without its suffix, which its manifest's path begins with."""
-    return path.removesuffix(".pbin")
-
-
-def _decode(path: str, tokens: Any, tokenizer: TokenizerLike | None) -> str:  # noqa: ANN401 - an array or a tensor
-    return decode_tokens(np.asarray(tokens), prefix=_prefix(path), tokenizer=tokenizer)
+def _expect(tokens: Tokens, parts: list[tuple[int, int]]) -> None:
+    """Request parts of an object together, before they are read one after the other."""
+    if not isinstance(tokens, np.ndarray):
+        tokens.expect(parts)
 
 
 def _open_continuous(

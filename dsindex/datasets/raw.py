@@ -6,7 +6,7 @@ import operator
 import os
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
-from dsindex.datasets.line_index import WHOLE_BYTES, check_index
+from dsindex.datasets.line_index import WHOLE_BYTES, check_index, check_samples
 from dsindex.datasets.tables import describe_files, html_table
 from dsindex.datasets.tensors import tensor_maker
 from dsindex.errors import BadRecordError, InputError
@@ -48,8 +48,9 @@ class RawLines:
         if not os.path.exists(self.index_path):
             create_raw_index(self.path, self.index_path)
         self._pairs = read_raw_index(self.index_path, size_bytes=size_bytes)
-        if size_bytes <= WHOLE_BYTES:  # reading a larger file again would take seconds
-            check_index(self.index_path, self._pairs, self.path)
+        # Reading a larger file again would take seconds.
+        check = check_index if size_bytes <= WHOLE_BYTES else check_samples
+        check(self.index_path, self._pairs, self.path)
 
     def __len__(self) -> int:
         """Return the number of lines in the index."""

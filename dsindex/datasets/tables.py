@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.amounts import format_size
 from dsindex.datasets.decoding import read_named_tokenizer
-from dsindex.errors import FormatError
+from dsindex.errors import FormatError, InputError
 from dsindex.json_text import show_name
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def describe_tokenizer(prefix: str) -> str | None:
     """Return the tokenizer in a dataset's manifest; None if there is no manifest that can be read, or it names none."""
     try:
         named = read_named_tokenizer(prefix)
-    except FormatError:
+    except (FormatError, InputError):
         return None
     return None if named is None else f"{named.name}, sha256 {named.sha256[:16]}…"
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from dsindex.dtypes import TOKEN_DTYPES, dtype_code
 from dsindex.errors import FormatError
+from dsindex.objects.urls import is_url, parse_url
 from dsindex.regular_files import open_file
 
 if TYPE_CHECKING:
@@ -115,14 +116,27 @@ class SequenceIndex:
 
 
 def read_header(idx_path: str) -> IndexHeader:
-    """Read the header of an `.idx` and check it against the file's size.
+    """Read the header of an `.idx`, here or in an object store, and check it against the file's size.
 
     Raises:
         FormatError: If the file is missing, too short, not MMIDIDX, of another version, or its size does not match its
             counts.
     """
+    return _read_header(idx_path, _on_this_machine(idx_path))
+
+
+def _on_this_machine(idx_path: str) -> str:
+    """Return the path of the index; of one in an object store, the file in which it is kept."""
+    if not is_url(idx_path):
+        return idx_path
+    from dsindex.objects.kept import local_copy
+
+    return local_copy(parse_url(idx_path))
+
+
+def _read_header(idx_path: str, file_path: str) -> IndexHeader:
     try:
-        with open_file(idx_path) as file:
+        with open_file(file_path) as file:
             head = file.read(HEADER_BYTES)
             size_bytes = os.fstat(file.fileno()).st_size
     except OSError as error:
@@ -164,8 +178,9 @@ def read_index(idx_path: str) -> SequenceIndex:
     Raises:
         FormatError: As `read_header`.
     """
-    header = read_header(idx_path)
-    buffer = np.memmap(idx_path, dtype=np.uint8, mode="r")
+    file_path = _on_this_machine(idx_path)
+    header = _read_header(idx_path, file_path)
+    buffer = np.memmap(file_path, dtype=np.uint8, mode="r")
     if len(buffer) != header.size_bytes:
         msg = f"{idx_path}: expected {header.size_bytes} bytes, got {len(buffer)}; it changed while being opened"
         raise FormatError(msg)

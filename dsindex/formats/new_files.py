@@ -14,7 +14,7 @@ import uuid
 from typing import IO, TYPE_CHECKING
 
 from dsindex.errors import OutputError
-from dsindex.storage import BUFFER_BYTES, FULL_DISK_ERRORS, sync_folder, temporary_name
+from dsindex.storage import BUFFER_BYTES, FULL_DISK_ERRORS, require_path, sync_folder, temporary_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,6 +52,8 @@ class NewFiles:
         self._named: list[NewFile] = []
 
     def __enter__(self) -> list[NewFile]:
+        for path in self._paths:
+            require_path(path)
         if not self._or_same:
             refuse_existing(self._paths, inputs=self._inputs)
         for path in self._paths:

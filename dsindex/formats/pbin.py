@@ -14,13 +14,15 @@ import numpy as np
 
 from dsindex.errors import FormatError, LimitError
 from dsindex.formats.safe_pickle import PairListWriter, read_pairs
-from dsindex.regular_files import open_file
+from dsindex.objects.urls import is_url, parse_url
+from dsindex.readable import open_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
+    from dsindex.formats.token_array import Tokens
     from dsindex.objects.writing import Bytes
 
 DATA_LENGTH_BYTES = 8
@@ -241,14 +243,18 @@ def read_document_lengths(path: str, header: PbinHeader) -> Iterator[NDArray[np.
         raise FormatError(msg)
 
 
-def open_tokens(path: str, header: PbinHeader) -> NDArray[Any]:
-    """Map the tokens of a `.pbin`, shape [tokens], unsigned and in the file's byte order.
+def open_tokens(path: str, header: PbinHeader) -> Tokens:
+    """Open the tokens of a `.pbin`, shape [tokens], unsigned and in the file's byte order.
 
     Raises:
         FormatError: If the file has become shorter.
     """
     if header.num_tokens == 0:
         return np.empty(0, dtype=header.dtype)
+    if is_url(path):
+        from dsindex.objects.arrays import ObjectArray
+
+        return ObjectArray(parse_url(path), header.dtype, offset=header.version.header_bytes, count=header.num_tokens)
     try:
         mapped = np.memmap(
             path, dtype=header.dtype, mode="r", offset=header.version.header_bytes, shape=(header.num_tokens,)
@@ -262,9 +268,10 @@ def open_tokens(path: str, header: PbinHeader) -> NDArray[Any]:
 def _plausible_headers(path: str) -> list[PbinHeader]:
     """Return the header under every version whose index offset points at the beginning of a pickle."""
     try:
-        with open_file(path) as file:
+        with open_stored(path) as file:
+            size_bytes = file.seek(0, os.SEEK_END)
+            file.seek(0)
             head = file.read(DATA_LENGTH_BYTES + TOKEN_SIZE_BYTES)
-            size_bytes = os.fstat(file.fileno()).st_size
             headers = []
             for version in PBIN_VERSIONS.values():
                 header = _parse_header(head, version)

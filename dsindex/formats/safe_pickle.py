@@ -14,7 +14,7 @@ import numpy as np
 
 from dsindex.errors import FormatError
 from dsindex.formats.pickle_machine import run_pickle
-from dsindex.regular_files import open_file
+from dsindex.readable import open_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -170,7 +170,7 @@ def read_pairs(path: str, *, offset: int = 0) -> Iterator[NDArray[np.int64]]:
     """
     num_pairs = 0
     try:
-        with open_file(path) as file:
+        with open_stored(path) as file:
             try:
                 for pairs in _decode_frames(file, offset):
                     num_pairs += len(pairs)
@@ -192,7 +192,7 @@ class _OtherLayoutError(Exception):
 
 def _payloads(file: IO[bytes], offset: int) -> Iterator[bytes]:
     """Yield the content of the frames, joined to about READ_BYTES."""
-    size_bytes = os.fstat(file.fileno()).st_size
+    size_bytes = file.seek(0, os.SEEK_END)
     file.seek(offset)
     if file.read(2) != _PROTOCOL_4:
         raise _OtherLayoutError

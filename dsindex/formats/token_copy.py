@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from dsindex.formats.new_files import NewFile
     from dsindex.formats.raw_index import RunTasks
-    from dsindex.range_copy import RangeSource
+    from dsindex.range_copy import Source
 
 RANGE_TOKENS = 16 << 20
 COPY_TOKENS = 1 << 20
@@ -62,7 +62,9 @@ def copy_range(task: CopyRange) -> None:
         InputError: If the source is missing or shorter than planned.
         OutputError: If the output cannot be written.
     """
-    with open_source(task.source.path) as source:
+    run = task.source
+    extent = run.offset, run.offset + run.num_tokens * np.dtype(run.dtype).itemsize
+    with open_source(run.path, extent=extent) as source:
         write_chunks(
             task.output,
             task.output_offset,
@@ -71,7 +73,7 @@ def copy_range(task: CopyRange) -> None:
         )
 
 
-def _cast_chunks(run: TokenRun, source: RangeSource, wanted: np.dtype[Any]) -> Iterator[memoryview]:
+def _cast_chunks(run: TokenRun, source: Source, wanted: np.dtype[Any]) -> Iterator[memoryview]:
     dtype = np.dtype(run.dtype)
     buffer = np.empty(min(COPY_TOKENS, run.num_tokens), dtype)
     for begin in range(0, run.num_tokens, COPY_TOKENS):

@@ -4,9 +4,9 @@
 
 All arguments but MODULE are open file descriptors. A request is a frame: its length in 8 bytes, then that many bytes.
 The first request is JSON: the limits, and the definition for `MODULE.prepare`, which returns facts and the function
-that answers a record, by data or by a line of JSON. All others are records, one per line. Each answer is a line of JSON
-in the file ANSWERS, written before the next record is begun, so that their number identifies the record if this process
-dies. A byte on REPLIES means that a request is done, or as many of its records as fill ANSWERS_BYTES.
+that answers a record, by data, which is sent as JSON, or by bytes. All others are records, one per line. Each answer
+is a frame in the file ANSWERS, written before the next record is begun, so that their number identifies the record if
+this process dies. A byte on REPLIES means that a request is done, or as many of its records as fill ANSWERS_BYTES.
 
 The kernel ends the process when a record has used up its CPU time (by SIGPROF, which is not caught, since Python
 handles signals only between two of its own steps), and when the parent has ended (by SIGIO from LIFELINE).
@@ -71,19 +71,19 @@ def _answer_all(records: list[bytes], answer: Callable[[bytes], Any], limits: Li
     written = 0
     for record in records:
         _limit_cpu(limits.cpu_for(len(record)))
-        line = _encode(answer(record))
-        _write(answers, line)
-        written += len(line)
+        frame = _encode(answer(record))
+        _write(answers, frame)
+        written += len(frame)
         if written > ANSWERS_BYTES:
             break
     _limit_cpu(0)
 
 
 def _encode(value: object) -> bytes:
-    if isinstance(value, bytes):
-        return value + b"\n"
-    # Lone surrogates pass: the reader of the answer reports them.
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
+    if not isinstance(value, bytes):
+        # Lone surrogates pass: the reader of the answer reports them.
+        value = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    return len(value).to_bytes(FRAME_HEADER_BYTES, "little") + value
 
 
 def _reset_signals() -> None:

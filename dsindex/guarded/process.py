@@ -72,7 +72,8 @@ class GuardedWork:
 
         Args:
             records: Each without a newline. They are held in memory twice, so pass a few MiB at a time.
-            parse: Reads an answer, which is a line of JSON that may have lone surrogates.
+            parse: Reads an answer: the bytes of `prepare`'s function, or its data as JSON that may have lone
+                surrogates.
 
         Yields:
             One answer per record, parsed.
@@ -194,7 +195,7 @@ class _Child:
             with contextlib.suppress(BrokenPipeError):
                 _write(self._requests, len(frame).to_bytes(FRAME_HEADER_BYTES, "little") + frame)
             is_done = os.read(self._replies, 1)
-            answers = _take_lines(self._answers)
+            answers = _take_frames(self._answers)
         except BaseException:
             self.close()  # an interrupted exchange cannot be continued
             raise
@@ -261,12 +262,20 @@ def _write(file: int, data: bytes) -> None:
         view = view[os.write(file, view) :]
 
 
-def _take_lines(file: int) -> list[bytes]:
-    """Return the complete lines of a file and empty it; a last line without a newline was being written."""
+def _take_frames(file: int) -> list[bytes]:
+    """Return the contents of a file's complete frames and empty it; the last frame was being written."""
     size, parts = os.fstat(file).st_size, []
     position = 0
     while position < size:
         parts.append(os.pread(file, size - position, position))
         position += len(parts[-1])
     os.ftruncate(file, 0)
-    return b"".join(parts).split(b"\n")[:-1]
+    data, frames = b"".join(parts), []
+    begin = FRAME_HEADER_BYTES
+    while begin <= len(data):
+        end = begin + int.from_bytes(data[begin - FRAME_HEADER_BYTES : begin], "little")
+        if end > len(data):
+            break
+        frames.append(data[begin:end])
+        begin = end + FRAME_HEADER_BYTES
+    return frames

@@ -54,6 +54,11 @@ class CacheSettings:
     multiple_validation_sets: bool = False
     """Whether valid's datasets stay apart; only with a path for each split."""
 
+    @property
+    def is_automodel(self) -> bool:
+        """Whether the job is one of NeMo Automodel, whose descriptions have the tokenizer's name alone."""
+        return isinstance(self.tokenizer, str)
+
     def rule(self, split: int) -> SampleRule:
         """Return the rule by which a split's tokens are cut into samples."""
         return SampleRule(
@@ -129,11 +134,12 @@ def find_needed_caches(
     for split, (blend, size) in enumerate(zip(blends, sizes, strict=True)):
         if blend is None:
             continue
-        # Megatron treats a single weighted prefix as a blend with --data-path, but not with a path for each split.
-        alone = len(blend.prefixes) == 1 and (blend.weights is None or settings.matrix is None)
-        if blend.weights is not None and size is None:
+        is_single = len(blend.prefixes) == 1
+        if blend.weights is not None and size is None and not (is_single and settings.is_automodel):
             raise LimitError(_no_size(split))
-        if alone:
+        # Megatron treats a single weighted prefix as a blend with --data-path, but not with a path for each split, and
+        # NeMo Automodel never does.
+        if is_single and (blend.weights is None or settings.matrix is None or settings.is_automodel):
             plan_dataset(blend.prefixes[0], split, size)
         elif settings.multiple_validation_sets and settings.matrix is None and split == VALID:
             for prefix in blend.prefixes:

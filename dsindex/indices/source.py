@@ -11,6 +11,8 @@ import xxhash
 
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import read_index
+from dsindex.objects.urls import absolute, is_url
+from dsindex.readable import input_status, is_stored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,21 +80,16 @@ def fingerprint(prefix: str, begin: int, end: int, lengths: NDArray[np.int32]) -
     Raises:
         InputError: If the `.idx` is missing.
     """
-    try:
-        idx = os.stat(f"{prefix}.idx")
-    except OSError as error:
-        msg = f"{prefix}.idx: cannot be read ({error.strerror})"
-        raise InputError(msg) from error
-    try:
-        tokens = os.stat(f"{prefix}.bin")
-    except OSError:
-        tokens = None
+    idx, tokens = _state(f"{prefix}.idx"), _state(f"{prefix}.bin")
+    if idx is None:
+        msg = f"{prefix}.idx: cannot be read; make it readable and run the same command again"
+        raise InputError(msg)
     return SourceFingerprint(
-        prefix=os.path.abspath(prefix),
-        idx_bytes=idx.st_size,
-        idx_modified_ns=idx.st_mtime_ns,
-        bin_bytes=None if tokens is None else tokens.st_size,
-        bin_modified_ns=None if tokens is None else tokens.st_mtime_ns,
+        prefix=absolute(prefix),
+        idx_bytes=idx[0],
+        idx_modified_ns=idx[1],
+        bin_bytes=None if tokens is None else tokens[0],
+        bin_modified_ns=None if tokens is None else tokens[1],
         begin=begin,
         end=end,
         lengths_digest=xxhash.xxh3_128_hexdigest(lengths.astype("<i4", copy=False).data),
@@ -104,25 +101,38 @@ def source_changes(prefix: str, recorded: Mapping[str, Any]) -> list[str]:
 
     Lengths are only read if a size or a time differs: a copied or touched file with the same lengths still fits.
     """
-    if not os.path.isfile(f"{prefix}.idx"):
+    idx = _state(f"{prefix}.idx")
+    if idx is None:
         return [f"{prefix}.idx is missing, so it is unknown whether the cache still fits"]
     begin, end = int(recorded["begin"]), int(recorded["end"])
-    idx = os.stat(f"{prefix}.idx")
     changes = []
-    if (idx.st_size, idx.st_mtime_ns) != (recorded["idx_bytes"], recorded["idx_modified_ns"]):
+    if idx != (recorded["idx_bytes"], recorded["idx_modified_ns"]):
         try:
             now = fingerprint(prefix, begin, end, read_lengths(prefix, begin, end))
         except FormatError as error:
             return [f"the cache was built from another {prefix}.idx ({error})"]
         if now.lengths_digest != recorded["lengths_digest"]:
             changes.append(f"its sequences {begin} to {end} have other lengths, so the cache leads to wrong tokens")
-        elif idx.st_size != recorded["idx_bytes"]:
-            changes.append(
-                f"it has {idx.st_size} bytes and had {recorded['idx_bytes']}: the split is cut elsewhere now"
-            )
+        elif idx[0] != recorded["idx_bytes"]:
+            changes.append(f"it has {idx[0]} bytes and had {recorded['idx_bytes']}: the split is cut elsewhere now")
     sentences = [f"{prefix}.idx changed since the cache was built ({what}); build it again" for what in changes]
-    bin_bytes = os.path.getsize(f"{prefix}.bin") if os.path.isfile(f"{prefix}.bin") else None
+    tokens = _state(f"{prefix}.bin")
+    bin_bytes = None if tokens is None else tokens[0]
     if bin_bytes != recorded["bin_bytes"] and None not in (bin_bytes, recorded["bin_bytes"]):
         was = recorded["bin_bytes"]
         sentences.append(f"{prefix}.bin changed since the cache was built (it has {bin_bytes} bytes and had {was})")
     return sentences
+
+
+def _state(path: str) -> tuple[int, int] | None:
+    """Return size and time of a file, or size and a hash of the version of an object; None if it is not there."""
+    if is_url(path):
+        if not is_stored(path):
+            return None
+        status = input_status(path)
+        return status.size_bytes, xxhash.xxh3_64_intdigest(status.version.encode()) >> 1
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns

@@ -12,14 +12,12 @@ tools/build_sequences_per_dataset.py.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.errors import FormatError
 from dsindex.formats.mmididx import read_header
-from dsindex.regular_files import open_file
+from dsindex.json_file import read_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,21 +72,9 @@ def read_sequences(path: str) -> dict[str, Any]:
     """Read such a file.
 
     Raises:
-        FormatError: If it cannot be read, or is not a JSON object.
+        InputError: If it cannot be read, or is not a JSON object.
     """
-    try:
-        with open_file(path) as file:
-            content = json.load(file)
-    except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise FormatError(msg) from error
-    except (ValueError, RecursionError) as error:
-        msg = f"{path}: expected a JSON object of sequences per dataset, got a file that is not JSON ({error})"
-        raise FormatError(msg) from error
-    if not isinstance(content, dict):
-        msg = f"{path}: expected a JSON object of sequences per dataset, got another JSON value"
-        raise FormatError(msg)
-    return content
+    return read_object(path, what="a JSON object of sequences per dataset")
 
 
 def sequence_faults(there: Mapping[str, Any], wanted: Sequences) -> list[str]:

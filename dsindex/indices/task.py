@@ -26,6 +26,7 @@ from dsindex.indices.needed_caches import PartCounts
 from dsindex.indices.slot import CacheSlot, has_recorded_files, lock_slot, read_record, write_slot
 from dsindex.indices.source import SourceFingerprint, count_tokens, fingerprint, read_lengths
 from dsindex.indices.splits import split_bounds
+from dsindex.readable import is_stored
 from dsindex.storage import make_folder
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def count_parts(task: PartTask) -> list[PartCounts | None]:
         InputError: If there is no such dataset.
         FormatError: If the `.idx` is damaged.
     """
-    if not os.path.isfile(f"{task.prefix}.idx"):
+    if not is_stored(f"{task.prefix}.idx"):
         msg = f"{task.prefix}.idx: no such file; use the prefix of a .bin and .idx, without the suffix"
         raise InputError(msg)
     lengths = read_index(f"{task.prefix}.idx").sequence_lengths

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dsindex.formats.token_array import Tokens
     from dsindex.inspection.stores import TokenStore
 
     Places = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -90,9 +91,7 @@ def find_ids(
     return matches
 
 
-def _search(
-    tokens: NDArray[Any], patterns: Sequence[Sequence[int]], *, threads: int, range_tokens: int
-) -> Iterator[Places]:
+def _search(tokens: Tokens, patterns: Sequence[Sequence[int]], *, threads: int, range_tokens: int) -> Iterator[Places]:
     """Yield the places of each range in order, while the next ranges are searched."""
     largest = np.iinfo(tokens.dtype)
     known = [
@@ -114,7 +113,7 @@ def _search(
                 future.cancel()
 
 
-def _search_range(tokens: NDArray[Any], patterns: Sequence[tuple[int, NDArray[Any]]], begin: int, end: int) -> Places:
+def _search_range(tokens: Tokens, patterns: Sequence[tuple[int, NDArray[Any]]], begin: int, end: int) -> Places:
     """Return the places at which a pattern begins in [begin, end); it may reach beyond the end."""
     found, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for number, ids in patterns:

@@ -20,6 +20,8 @@ from dsindex.exports.reading import export_folder_of, read_facts
 from dsindex.formats.mmididx import MAGIC
 from dsindex.formats.pbin import PICKLE_START, read_pbin_header
 from dsindex.formats.raw_index import raw_index_path
+from dsindex.objects.urls import is_url
+from dsindex.readable import is_stored
 from dsindex.regular_files import what_is_no_file
 from dsindex.shards.ownership import MARKER_FILE
 
@@ -48,6 +50,8 @@ def tell_kind(path: str) -> Subject:
         InputError: If there is nothing, or nothing that dsindex knows, or it is unclear which dataset is meant.
         FormatError: If the file is in none of the known formats, or cannot be read.
     """
+    if is_url(path):
+        return _in_store(path)
     refused = what_is_no_file(path)
     if refused is not None or "\0" in path:
         msg = f"{path}: expected a dataset, got {refused or 'a name with a NUL character'}"
@@ -62,6 +66,29 @@ def tell_kind(path: str) -> Subject:
     if subject is None:
         raise InputError(_nothing(path))
     return subject
+
+
+def _in_store(url: str) -> Subject:
+    """Tell which dataset an address in an object store leads to, where nothing is listed.
+
+    Raises:
+        InputError: If there is none, or it cannot be looked at.
+    """
+    endings = (".bin", ".idx", *BESIDE_SUFFIXES)
+    prefix = next((url.removesuffix(ending) for ending in endings if url.endswith(ending)), url)
+    if prefix.endswith(PBIN_SUFFIX):
+        return Subject(kind="pbin", path=prefix)
+    if is_stored(f"{prefix}.idx") or is_stored(f"{prefix}.bin"):
+        return Subject(kind="MMIDIDX", path=prefix)
+    if is_stored(f"{prefix}{TEXT_SUFFIX}.idx") and is_stored(f"{prefix}{MASK_SUFFIX}.idx"):
+        return Subject(kind="instruction data", path=prefix)
+    if is_stored(f"{prefix}{PBIN_SUFFIX}"):
+        return Subject(kind="pbin", path=f"{prefix}{PBIN_SUFFIX}")
+    msg = (
+        f"{url}: there is no dataset: expected the prefix of a .bin and .idx, or a .pbin, found none; index caches, "
+        f"raw indices and folders are looked at on this machine only"
+    )
+    raise InputError(msg)
 
 
 def _folder(path: str) -> Subject | None:

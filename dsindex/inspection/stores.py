@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import bisect
-import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
+from dsindex.readable import is_stored, stored_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
+
+    from dsindex.formats.token_array import Tokens
 
 BLOCK_ITEMS = 1 << 18
 """Entries of an index held in memory at once."""
@@ -24,8 +26,8 @@ class TokenStore(Protocol):
     """Tokens in file order, and where documents begin."""
 
     @property
-    def tokens(self) -> NDArray[Any]:
-        """All tokens, mapped, shape [tokens]."""
+    def tokens(self) -> Tokens:
+        """All tokens, to be sliced, shape [tokens]."""
         ...
 
     @property
@@ -177,7 +179,7 @@ class PackedStore:
 
 def size_of(paths: Sequence[str]) -> dict[str, int]:
     """Return the sizes of those files that exist, by path."""
-    return {path: os.path.getsize(path) for path in paths if os.path.isfile(path)}
+    return {path: stored_size(path) for path in paths if is_stored(path)}
 
 
 def _require(path: str, number: int, total: int, what: str) -> None:

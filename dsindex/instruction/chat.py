@@ -12,15 +12,20 @@ import orjson
 
 from dsindex.errors import InputError, RecordProblem
 from dsindex.guarded.process import GuardedWork, LimitReachedError
+from dsindex.instruction.conversation_lines import ANY_CONVERSATION
 from dsindex.instruction.records import check_text, strings_in
+from dsindex.instruction.rendered import LINE_TAG, read_answer, spell_text
 
 if TYPE_CHECKING:
     import datetime
     from collections.abc import Iterator, Mapping, Sequence
 
     from dsindex.guarded.limits import Limits
+    from dsindex.instruction.config import InstructionConfig
+    from dsindex.instruction.conversation_lines import ConversationReader
     from dsindex.instruction.messages import Message
-    from dsindex.instruction.tokens import Span
+    from dsindex.instruction.rendered import RenderedText
+    from dsindex.instruction.tokens import ChatTokenizer, Span
 
     Rendered: TypeAlias = tuple[str, list[Span]]
 
@@ -37,6 +42,9 @@ class ChatTemplate:
         assistant_role: Role of the messages that the model generates.
         finds_generation: Find the text of replies by rendering beginnings of a conversation, if the template has no
             marks. Otherwise no text of such a template is trainable.
+        reader: Reads the lines of `render_spelt`; None for conversations of all formats.
+        special_tokens: Strings to look for in the records of lines.
+        refuses_special: Whether a line with one of them is a bad record.
         limits: Time and memory limits for one rendering; None for the defaults.
 
     Raises:
@@ -53,6 +61,9 @@ class ChatTemplate:
         join_lines: bool = False,
         assistant_role: str = "assistant",
         finds_generation: bool = False,
+        reader: ConversationReader | None = None,
+        special_tokens: Sequence[str] = (),
+        refuses_special: bool = False,
         limits: Limits | None = None,
     ) -> None:
         definition = {
@@ -63,6 +74,8 @@ class ChatTemplate:
             "date": date.isoformat() if date is not None else None,
             "assistant": assistant_role,
             "finds_generation": finds_generation,
+            "reading": _describe(reader or ANY_CONVERSATION),
+            "special": {"contents": list(special_tokens), "is_refused": refuses_special},
         }
         try:
             self._work = GuardedWork(
@@ -115,11 +128,61 @@ class ChatTemplate:
         Raises:
             LimitReachedError: At the first conversation that takes too much time or memory.
         """
-        for answer in self._work.run(conversations, parse=_parse_answer):
-            if "problem" in answer:
-                yield RecordProblem(answer["kind"], answer["problem"])
-            else:
-                yield answer["text"], [(begin, end) for begin, end in answer["spans"]]
+        for rendered in self.render_spelt(conversations):
+            yield rendered if isinstance(rendered, RecordProblem) else rendered.in_characters()
+
+    def render_spelt(self, requests: Sequence[bytes]) -> Iterator[RenderedText | RecordProblem]:
+        """Render conversations in order, without a Python object for each of their texts.
+
+        Args:
+            requests: Results of `write_conversation` and `write_line`; a few MiB together.
+
+        Yields:
+            For each conversation, its text, or the problem that `render` raises, or that reading its line raises.
+
+        Raises:
+            LimitReachedError: At the first conversation that takes too much time or memory.
+        """
+        return self._work.run(requests, parse=_parse_answer)
+
+
+def open_template(
+    config: InstructionConfig, tokenizer: ChatTokenizer, reader: ConversationReader, limits: Limits | None
+) -> ChatTemplate:
+    """Return the chat template of a configuration or of its tokenizer.
+
+    Raises:
+        InputError: If there is none, or it cannot be used.
+    """
+    source, tool_source = config.chat_template, None
+    if source is None:
+        source = tokenizer.chat_templates.get(config.chat_template_name)
+        if config.chat_template_name == "default":
+            tool_source = tokenizer.chat_templates.get("tool_use")  # as in transformers
+    if source is None:
+        known = ", ".join(sorted(tokenizer.chat_templates)) or "none"
+        raise InputError(
+            f"expected message_construction, a chat_template, or a tokenizer with a chat template "
+            f"{config.chat_template_name!r}; the tokenizer has {known}"
+        )
+    return ChatTemplate(
+        source,
+        tool_source=tool_source,
+        constants={
+            **tokenizer.special_tokens,
+            **config.special_tokens,
+            "chat_template_data": config.chat_template_data,
+            **config.template_variables,
+        },
+        date=config.template_date,
+        join_lines=config.join_template_lines,
+        assistant_role=config.assistant_role,
+        finds_generation=config.b_include_to_loss_token is None,
+        reader=reader,
+        special_tokens=tokenizer.special_contents(),
+        refuses_special=config.special_tokens_in_text == "refuse",
+        limits=limits,
+    )
 
 
 def write_conversation(
@@ -147,6 +210,11 @@ def write_conversation(
     return b" " + json.dumps(request, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+def write_line(line: bytes) -> bytes:
+    """Return the request to read and render the conversation of a record as stored in a file, without a newline."""
+    return LINE_TAG + line
+
+
 def write_plain(value: object) -> bytes | None:
     """Return JSON data as JSON, fast; None if it has something that orjson does not write, or not as Python reads it.
 
@@ -159,13 +227,24 @@ def write_plain(value: object) -> bytes | None:
     return None if b"null" in spelt else spelt
 
 
-def _parse_answer(answer: bytes) -> Any:  # noqa: ANN401
+def _parse_answer(answer: bytes) -> RenderedText | RecordProblem:
+    text = read_answer(answer)
+    if text is not None:
+        return text
+    parsed = json.loads(answer)
+    if "problem" in parsed:
+        return RecordProblem(parsed["kind"], parsed["problem"])
     try:
-        return orjson.loads(answer)
-    except ValueError:  # a lone surrogate, which Python's parser accepts
-        parsed = json.loads(answer)
-        try:
-            check_text(parsed.get("text", ""))
-        except RecordProblem as problem:
-            return {"kind": problem.kind, "problem": problem.reason}
-        return parsed
+        check_text(parsed["text"])
+    except RecordProblem as problem:
+        return problem
+    return spell_text(parsed["text"], parsed["spans"])
+
+
+def _describe(reader: ConversationReader) -> dict[str, Any]:
+    return {
+        "record_format": reader.record_format,
+        "roles": dict(reader.roles),
+        "learn": reader.learn,
+        "assistant_role": reader.assistant_role,
+    }

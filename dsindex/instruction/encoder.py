@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from dsindex.errors import InputError, RecordProblem
+from dsindex.errors import RecordProblem
 from dsindex.guarded.process import LimitReachedError
-from dsindex.instruction.chat import ChatTemplate, write_conversation
+from dsindex.instruction.chat import open_template, write_conversation, write_line
 from dsindex.instruction.construction import MessageConstruction, group_exchanges
-from dsindex.instruction.exchanges import Encode, group_messages, split_exchanges
-from dsindex.instruction.records import check_text, parse_record, read_conversation, strings_in
+from dsindex.instruction.conversation_lines import ConversationReader
+from dsindex.instruction.exchanges import Encode, group_messages, num_system, split_exchanges, write_chosen
+from dsindex.instruction.records import check_text, parse_record, strings_in, too_deep
 from dsindex.instruction.sequences import SequenceTokenizer, Source, text_of, tokens_of
+from dsindex.instruction.special_texts import SpecialTexts
 from dsindex.instruction.splits import fingerprint_content
 from dsindex.instruction.token_batches import MaskedTokens
 from dsindex.text.jq import write_record
@@ -31,8 +33,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.guarded.limits import Limits
-    from dsindex.instruction.chat import Rendered
+    from dsindex.instruction.chat import ChatTemplate
     from dsindex.instruction.config import InstructionConfig
+    from dsindex.instruction.records import Conversation
+    from dsindex.instruction.rendered import RenderedText
     from dsindex.instruction.token_batches import FastTexts
     from dsindex.instruction.tokens import ChatTokenizer
     from dsindex.text.jq import PatternAnswers
@@ -52,8 +56,8 @@ class EncodedConversation:
     """1 for trainable, 0 for masked; same shape as tokens."""
     lengths: NDArray[np.int64]
     """Tokens of each sequence; more than one only if a long conversation was split."""
-    content: object
-    """The messages or fields in use, as JSON data."""
+    read_content: Callable[[], object]
+    """Returns the messages or fields in use, as JSON data."""
     cut: int
     """Tokens left out: the end of a truncated conversation, and parts of a split one without a reply."""
     special_in_text: bool
@@ -62,7 +66,7 @@ class EncodedConversation:
     @property
     def fingerprint(self) -> bytes:
         """Hash of the content for `split_by_hash`, 16 bytes."""
-        return fingerprint_content(self.content)
+        return fingerprint_content(self.read_content())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +116,15 @@ class InstructionEncoder:
         self.special_ids = {name: tokenizer.special_id(name, text) for name, text in config.special_tokens.items()}
         """Name -> id of the configured special tokens."""
         self._construction = MessageConstruction(config, limits=limits) if config.message_construction else None
-        self._template = None if self._construction else _open_template(config, tokenizer, limits)
+        self._reader = ConversationReader(
+            record_format=config.record_format,
+            roles=config.role_mapping,
+            learn=config.learn,
+            assistant_role=config.assistant_role,
+        )
+        is_refused = config.special_tokens_in_text == "refuse"
+        self._special = SpecialTexts(tokenizer.special_contents(), is_refused=is_refused)
+        self._template = None if self._construction else open_template(config, tokenizer, self._reader, limits)
         self._markers = {
             text: tokenizer.special_id(name, text)
             for name, text in (
@@ -148,7 +160,7 @@ class InstructionEncoder:
             RecordProblem: If the record is not a conversation with a trainable token.
             LimitReachedError: If the template or a pattern takes too much time or memory.
         """
-        [encoded] = self._encode_all([lambda: record])
+        [encoded] = self._encode_all([_attempt(lambda: self._begin(record))])
         if isinstance(encoded, RecordProblem):
             raise encoded
         return encoded
@@ -165,14 +177,20 @@ class InstructionEncoder:
         Raises:
             LimitReachedError: At the first record that takes too much time or memory.
         """
-        return self._encode_all([functools.partial(parse_record, line) for line in lines])
+        return self._encode_all([self._begin_line(line) for line in lines])
+
+    def _begin_line(self, line: bytes) -> _Begun | _LaidOut | RecordProblem:
+        if self._construction or self._markers or b"\n" in line:
+            return _attempt(lambda: self._begin(parse_record(line)))
+        # Its conversation is read where it is rendered, and here only if it is needed.
+        return self._begin_rendering(write_line(line), lambda: self._reader.read_line(line))
+
+    def _begin(self, record: Mapping[str, Any]) -> _Begun | _LaidOut:
+        return self._begin_construction(record) if self._construction else self._begin_chat(record)
 
     def _encode_all(
-        self, readers: Sequence[Callable[[], Mapping[str, Any]]]
+        self, begun: Sequence[_Begun | _LaidOut | RecordProblem]
     ) -> Iterator[EncodedConversation | RecordProblem]:
-        begin: Callable[[Mapping[str, Any]], _Begun | _LaidOut]
-        begin = self._begin_construction if self._construction else self._begin_chat
-        begun: list[_Begun | _LaidOut | RecordProblem] = [_attempt(_then(reader, begin)) for reader in readers]
         answers = self._ask([conversation.request for conversation in begun if isinstance(conversation, _Begun)])
         laid_out: list[_LaidOut | RecordProblem] = []
         limit: LimitReachedError | None = None
@@ -203,7 +221,7 @@ class InstructionEncoder:
     def _ask(self, requests: Sequence[bytes]) -> Iterator[Any]:
         if self._construction is not None:
             return self._construction.read_all(requests)
-        return self._chat_template.render_all(requests)
+        return self._chat_template.render_spelt(requests)
 
     def _begin_construction(self, record: Mapping[str, Any]) -> _Begun | _LaidOut:
         construction = self._construction
@@ -216,7 +234,7 @@ class InstructionEncoder:
         def lay_out(answers: PatternAnswers) -> _LaidOut:
             fields = construction.read_fields(answers)
             parts = construction.build_parts(fields, answers)
-            has_special = self._check_texts([part.text for part in parts])
+            has_special = self._special.are_in_texts([part.text for part in parts])
             exchanges = functools.partial(group_exchanges, parts)
 
             def encode(choices: Iterator[list[int]]) -> Iterator[MaskedTokens]:
@@ -225,7 +243,7 @@ class InstructionEncoder:
                     yield from map(tokens_of, self._sequences.tokenize([construction.lay_out(kept)]))
 
             def finish(whole: MaskedTokens) -> EncodedConversation:
-                return self._finish(whole, exchanges, encode, content=fields, special_in_text=has_special)
+                return self._finish(whole, exchanges, encode, read_content=lambda: fields, special_in_text=has_special)
 
             return _LaidOut(source=construction.lay_out(parts), finish=finish)
 
@@ -233,46 +251,46 @@ class InstructionEncoder:
         return _Begun(request=write_record(record), lay_out=lay_out) if answers is None else lay_out(answers)
 
     def _begin_chat(self, record: Mapping[str, Any]) -> _Begun:
-        config = self._config
         _check_object(record)
-        conversation = read_conversation(
-            record,
-            record_format=config.record_format,
-            roles=config.role_mapping,
-            learn=config.learn,
-            assistant_role=config.assistant_role,
-        )
+        conversation = self._reader.read(record)
         messages, variables = conversation.messages, conversation.variables
         if self._markers and conversation.learnt is not None:
             raise RecordProblem(
                 "bad-field",
                 "expected every reply to be learnt: markers leave none out, but {% generation %} can",
             )
-        content = {"messages": messages, **variables}
         request = write_conversation(messages, variables, learnt=conversation.learnt)
-        is_usual = not self._markers and not self._tokenizer.may_have_special(request)
-        has_special = not is_usual and self._check_texts(list(strings_in(content)))
-        num_system = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
+        for marker in self._markers:
+            if any(marker in text for text in strings_in([messages, variables])):
+                raise RecordProblem(
+                    "marker-in-text", f"the marker {marker!r} stands in a text and would change the mask"
+                )
+        has_special = self._special.are_in(conversation)
+        return self._begin_rendering(request, lambda: conversation, has_special=has_special)
 
-        def write(chosen: Sequence[int]) -> bytes:
-            kept = (*range(num_system), *chosen)
-            learnt = conversation.learnt
-            places = None if learnt is None else [place for place, number in enumerate(kept) if number in learnt]
-            return write_conversation([messages[number] for number in kept], variables, learnt=places)
-
+    def _begin_rendering(
+        self, request: bytes, read: Callable[[], Conversation], *, has_special: bool = False
+    ) -> _Begun:
         def encode(choices: Iterator[list[int]]) -> Iterator[MaskedTokens]:
-            while ahead := [write(chosen) for chosen in islice(choices, _RENDERED_AHEAD)]:
-                for rendered in self._chat_template.render_all(ahead):
+            conversation = read()
+            while ahead := [write_chosen(conversation, chosen) for chosen in islice(choices, _RENDERED_AHEAD)]:
+                for rendered in self._chat_template.render_spelt(ahead):
                     yield from map(tokens_of, self._sequences.tokenize([text_of(rendered)]))
 
-        def lay_out(rendered: Rendered | RecordProblem) -> _LaidOut:
-            return _LaidOut(source=text_of(rendered), finish=finish)
+        def lay_out(rendered: RenderedText | RecordProblem) -> _LaidOut:
+            text = text_of(rendered)
+            return _LaidOut(source=text, finish=functools.partial(finish, has_special or text.has_special))
 
         def exchanges() -> list[list[int]]:
-            return group_messages(messages, num_system, config.assistant_role)
+            messages = read().messages
+            return group_messages(messages, num_system(messages), self._config.assistant_role)
 
-        def finish(whole: MaskedTokens) -> EncodedConversation:
-            return self._finish(whole, exchanges, encode, content=content, special_in_text=has_special)
+        def read_content() -> dict[str, Any]:
+            conversation = read()
+            return {"messages": conversation.messages, **conversation.variables}
+
+        def finish(is_special: bool, whole: MaskedTokens) -> EncodedConversation:
+            return self._finish(whole, exchanges, encode, read_content=read_content, special_in_text=is_special)
 
         return _Begun(request=request, lay_out=lay_out)
 
@@ -282,7 +300,7 @@ class InstructionEncoder:
         exchanges: Callable[[], Sequence[Sequence[int]]],
         encode: Encode,
         *,
-        content: object,
+        read_content: Callable[[], object],
         special_in_text: bool,
     ) -> EncodedConversation:
         if not whole.mask.any():
@@ -294,7 +312,7 @@ class InstructionEncoder:
             tokens=_join([sequence.tokens for sequence in sequences]),
             mask=_join([sequence.mask for sequence in sequences]),
             lengths=np.array([len(sequence.tokens) for sequence in sequences], dtype=np.int64),
-            content=content,
+            read_content=read_content,
             cut=cut,
             special_in_text=special_in_text,
         )
@@ -326,18 +344,6 @@ class InstructionEncoder:
             raise TypeError("expected a chat template in the configuration")
         return self._template
 
-    def _check_texts(self, texts: Sequence[str]) -> bool:
-        """Tell whether one of the texts contains a special token's string; refuse a marker's string."""
-        found = {special for text in texts for special in self._tokenizer.special_tokens_in(text)}
-        for marker in self._markers:
-            if any(marker in text for text in texts):
-                raise RecordProblem(
-                    "marker-in-text", f"the marker {marker!r} stands in a text and would change the mask"
-                )
-        if found and self._config.special_tokens_in_text == "refuse":
-            raise RecordProblem("bad-text", f"expected no special token in a text, got {min(found)!r}")
-        return bool(found)
-
 
 def _restore(
     config: InstructionConfig, tokenizer: ChatTokenizer, fast: FastTexts | None, limits: Limits | None
@@ -356,42 +362,9 @@ def _attempt(step: Callable[[], _T]) -> _T | RecordProblem:
     except RecordProblem as problem:
         return problem
     except RecursionError:
-        return RecordProblem("bad-field", "expected a record of usual depth, got one nested too deep")
-
-
-def _then(read: Callable[[], Mapping[str, Any]], begin: Callable[[Mapping[str, Any]], _T]) -> Callable[[], _T]:
-    return lambda: begin(read())
+        return too_deep()
 
 
 def _check_object(record: object) -> None:
     if not isinstance(record, dict):
         raise RecordProblem("bad-field", f"expected an object, got {type(record).__name__}")
-
-
-def _open_template(config: InstructionConfig, tokenizer: ChatTokenizer, limits: Limits | None) -> ChatTemplate:
-    source, tool_source = config.chat_template, None
-    if source is None:
-        source = tokenizer.chat_templates.get(config.chat_template_name)
-        if config.chat_template_name == "default":
-            tool_source = tokenizer.chat_templates.get("tool_use")  # as in transformers
-    if source is None:
-        known = ", ".join(sorted(tokenizer.chat_templates)) or "none"
-        raise InputError(
-            f"expected message_construction, a chat_template, or a tokenizer with a chat template "
-            f"{config.chat_template_name!r}; the tokenizer has {known}"
-        )
-    return ChatTemplate(
-        source,
-        tool_source=tool_source,
-        constants={
-            **tokenizer.special_tokens,
-            **config.special_tokens,
-            "chat_template_data": config.chat_template_data,
-            **config.template_variables,
-        },
-        date=config.template_date,
-        join_lines=config.join_template_lines,
-        assistant_role=config.assistant_role,
-        finds_generation=config.b_include_to_loss_token is None,
-        limits=limits,
-    )

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from dsindex.errors import RecordProblem
+from dsindex.instruction.chat import write_conversation
 from dsindex.instruction.messages import TOOL_ROLES
 from dsindex.instruction.token_batches import MaskedTokens
 
@@ -14,16 +15,33 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsindex.instruction.messages import Message
+    from dsindex.instruction.records import Conversation
 
 Encode = Callable[[Iterator[list[int]]], Iterator[MaskedTokens]]
 """Encode the same record with other choices of its messages, given by their positions."""
 
 
-def group_messages(messages: Sequence[Message], num_system: int, assistant: str) -> list[list[int]]:
-    """Cut a conversation before each message that follows an assistant's and is neither an assistant's nor a tool's."""
+def num_system(messages: Sequence[Message]) -> int:
+    """Return the number of system messages at the beginning."""
+    return next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
+
+
+def write_chosen(conversation: Conversation, chosen: Sequence[int]) -> bytes:
+    """Return the request to render some messages of a conversation after its system messages."""
+    messages, learnt = conversation.messages, conversation.learnt
+    kept = (*range(num_system(messages)), *chosen)
+    places = None if learnt is None else [place for place, number in enumerate(kept) if number in learnt]
+    return write_conversation([messages[number] for number in kept], conversation.variables, learnt=places)
+
+
+def group_messages(messages: Sequence[Message], first: int, assistant: str) -> list[list[int]]:
+    """Cut a conversation, from its `first` message on, into exchanges.
+
+    One begins with each message that follows an assistant's and is neither an assistant's nor a tool's.
+    """
     groups: list[list[int]] = []
-    for number in range(num_system, len(messages)):
-        follows_reply = number > num_system and messages[number - 1]["role"] == assistant
+    for number in range(first, len(messages)):
+        follows_reply = number > first and messages[number - 1]["role"] == assistant
         if not groups or (follows_reply and messages[number]["role"] not in {assistant, *TOOL_ROLES}):
             groups.append([])
         groups[-1].append(number)

@@ -67,7 +67,7 @@ def read_message(turn: object, number: int, roles: Mapping[str, str]) -> Message
     >>> read_message({"from": "gpt", "value": "4", "thinking": "2 + 2", "tool_calls": None}, 1, DEFAULT_ROLES)
     {'role': 'assistant', 'content': '4', 'thinking': '2 + 2', 'reasoning_content': '2 + 2', 'reasoning': '2 + 2'}
     """
-    usual = _read_usual(turn, roles)
+    usual = read_usual(turn, roles)
     if usual is not None:
         return usual
     given = split_message(turn, number)
@@ -195,7 +195,7 @@ def read_objects(value: object, name: str) -> list[dict[str, Any]]:
     return decoded
 
 
-def _read_usual(turn: object, roles: Mapping[str, str]) -> Message | None:
+def read_usual(turn: object, roles: Mapping[str, str]) -> Message | None:
     """Return a message of a role and a text alone, fast; None for all others."""
     if not isinstance(turn, dict) or len(turn) != 2:
         return None

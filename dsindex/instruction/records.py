@@ -207,6 +207,11 @@ def strings_in(value: object) -> Iterator[str]:
             stack.extend(item)
 
 
+def too_deep() -> RecordProblem:
+    """Return the problem of a record that nests too deeply for Python."""
+    return RecordProblem("bad-field", "expected a record of usual depth, got one nested too deep")
+
+
 def check_text(text: str) -> None:
     """Refuse a text that cannot be encoded as UTF-8.
 

@@ -13,8 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from dsindex.errors import RecordProblem
 from dsindex.instruction.content_forms import ContentForms
+from dsindex.instruction.conversation_lines import ConversationReader
 from dsindex.instruction.generation import GenerationFinder, NotFoundError, keep_learnt
+from dsindex.instruction.records import too_deep
+from dsindex.instruction.rendered import LINE_TAG, RenderedText, spell_text, write_answer
+from dsindex.instruction.special_texts import SpecialTexts
 from dsindex.instruction.template_language import (
     BEGIN_MARK,
     END_MARK,
@@ -31,7 +36,6 @@ if TYPE_CHECKING:
 Answer = dict[str, Any]
 _KNOWN_VARIABLES = 64
 """Variables of records for which a template's replies stay proven."""
-_USUAL_BYTES = 1 << 20
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 
 
@@ -40,8 +44,9 @@ def prepare(definition: dict[str, Any]) -> tuple[Answer, Callable[[bytes], Answe
 
     Args:
         definition: `source`; `tool_source`, the template for records with `tools`, or None; `constants`, variables for
-            all conversations; `date`, in ISO format or None; `assistant`, the role of replies; and
-            `finds_generation`, whether to find the text of replies in a template without marks.
+            all conversations; `date`, in ISO format or None; `assistant`, the role of replies;
+            `finds_generation`, whether to find the text of replies in a template without marks; `reading`, the
+            fields of a ConversationReader; and `special`, the arguments of SpecialTexts.
 
     Returns:
         `marks_generation`, and `not_found`, the reason why replies cannot be found or None; or `refused` with the
@@ -57,10 +62,18 @@ def prepare(definition: dict[str, Any]) -> tuple[Answer, Callable[[bytes], Answe
     if main is None:
         raise ValueError("expected a source")
 
+    reader, special = ConversationReader(**definition["reading"]), SpecialTexts(**definition["special"])
+
     def render(record: bytes) -> Answer | bytes:
-        request = orjson.loads(record) if record.startswith(b"{") else json.loads(record)
+        if record.startswith(LINE_TAG):
+            try:
+                request = _read_line(reader, special, record[len(LINE_TAG) :])
+            except RecordProblem as problem:
+                return {"kind": problem.kind, "problem": problem.reason}
+        else:
+            request = orjson.loads(record) if record.startswith(b"{") else json.loads(record)
         template = for_tools if for_tools is not None and request["variables"].get("tools") is not None else main
-        return _spell(template.answer(request, record), len(record))
+        return template.answer(request)
 
     facts = [template.facts for template in templates if template is not None]
     reasons = [fact["not_found"] for fact in facts if fact["not_found"] is not None]
@@ -100,25 +113,38 @@ class _Template:
                 not_found = None if self._needs_variables else str(error)
         self.facts = {"marks_generation": compiled.marks_generation, "not_found": not_found}
 
-    def answer(self, request: dict[str, Any], record: bytes) -> Answer:
+    def answer(self, request: dict[str, Any]) -> Answer | bytes:
         """Render a conversation.
 
         Args:
-            request: As made by `write_conversation`.
-            record: The same as JSON.
+            request: As made by `write_conversation` or `_read_line`.
 
         Returns:
-            `text` and `spans`, or `problem`, the reason, and `kind`.
+            The bytes of `write_answer`; `text` with a lone surrogate, and `spans`; or `problem`, the reason, and
+            `kind`.
         """
         try:
-            text, spans = self._render(request["variables"], self._forms.fit(request["messages"]), is_prompt=False)
-            if " at 0x" in text and _has_new_address(text, self._known_text, record):
-                raise _RenderError("writes the address of an object in memory, which no output may depend on")
-            return {"text": text, "spans": self._find_learnt(request, text, spans)}
+            pieces = self._render(request["variables"], self._forms.fit(request["messages"]), is_prompt=False)
+            if not self._finds and request.get("learnt") is None and (spelt := _spell_pieces(pieces)) is not None:
+                if b" at 0x" in spelt.spelt:
+                    self._refuse_address(spelt.spelt.decode(), request)
+                return write_answer(spelt._replace(has_special=True) if request.get("has_special") else spelt)
+            text, spans = _take_marks("".join(pieces))
+            if " at 0x" in text:
+                self._refuse_address(text, request)
+            spans = self._find_learnt(request, text, spans)
+            try:
+                return write_answer(spell_text(text, spans)._replace(has_special=request.get("has_special", False)))
+            except UnicodeEncodeError:
+                return {"text": text, "spans": spans}
         except _RenderError as error:
             return {"kind": "template-failed", "problem": f"the chat template {error}"}
         except NotFoundError as error:
             return {"kind": "generation-not-found", "problem": str(error)}
+
+    def _refuse_address(self, text: str, request: dict[str, Any]) -> None:
+        if _has_new_address(text, self._known_text, json.dumps(request, ensure_ascii=False)):
+            raise _RenderError("writes the address of an object in memory, which no output may depend on")
 
     def _find_learnt(self, request: dict[str, Any], text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
         messages, learnt = request["messages"], request.get("learnt")
@@ -141,43 +167,71 @@ class _Template:
     def _try(self, variables: dict[str, Any], messages: list[Any], is_prompt: bool) -> Rendered | str:
         """Return the rendered text with its spans, or the reason why there is none."""
         try:
-            return self._render(variables, messages, is_prompt=is_prompt)
+            return _take_marks("".join(self._render(variables, messages, is_prompt=is_prompt)))
         except _RenderError as error:
             return str(error)
 
-    def _render(self, variables: dict[str, Any], messages: list[Any], *, is_prompt: bool) -> Rendered:
+    def _render(self, variables: dict[str, Any], messages: list[Any], *, is_prompt: bool) -> list[str]:
+        """Return the pieces of a rendered text, with marks."""
         # Constants with objects or lists are parsed anew for each record, since rendering may change them.
         constants = json.loads(self._constants) if self._plain_constants is None else self._plain_constants
         known = {**constants, **variables, "messages": messages, "add_generation_prompt": is_prompt}
         try:
-            return _take_marks(self._template.render(known))
-        except (MemoryError, _RenderError):
+            template = self._template
+            return list(template.root_render_func(template.new_context(known)))
+        except MemoryError:
             raise
         except Exception as error:
             reason = _ADDRESS.sub(">", str(error) or type(error).__name__)[:SHOWN_CHARACTERS]
             raise _RenderError(f"does not render: {reason}") from error
 
 
-def _spell(answer: Answer, num_bytes: int) -> Answer | bytes:
-    """Return an answer to a record of `num_bytes` as JSON, fast; or as it is if orjson does not write it.
+def _read_line(reader: ConversationReader, special: SpecialTexts, line: bytes) -> dict[str, Any]:
+    """Return the request to render the conversation of a line.
 
-    A text that is out of proportion is left to Python, which raises MemoryError where memory is limited.
+    Raises:
+        RecordProblem: If it is not a conversation, or has a special token's string, which is refused.
     """
-    if len(answer.get("text", "")) > _USUAL_BYTES + 4 * num_bytes:
-        return answer
     try:
-        return orjson.dumps(answer)
-    except TypeError:  # a lone surrogate
-        return answer
+        conversation = reader.read_line(line)
+        has_special = special.are_in(conversation)
+    except RecursionError:
+        raise too_deep() from None
+    return {
+        "variables": conversation.variables,
+        "messages": conversation.messages,
+        "learnt": conversation.learnt,
+        "has_special": has_special,
+    }
+
+
+def _spell_pieces(pieces: list[str]) -> RenderedText | None:
+    """Return the text of pieces, whose marks are pieces of their own; None if they are parts of other pieces."""
+    parts: list[bytes] = []
+    ends: list[int] = []
+    begin = size = 0
+    try:
+        for number, piece in enumerate(pieces):
+            if piece in (BEGIN_MARK, END_MARK):
+                if (piece == BEGIN_MARK) == bool(len(ends) % 2):
+                    return None
+                parts.append("".join(pieces[begin:number]).encode())
+                size += len(parts[-1])
+                ends.append(size)
+                begin = number + 1
+        parts.append("".join(pieces[begin:]).encode())
+    except UnicodeEncodeError:
+        return None
+    return None if len(ends) % 2 else RenderedText(b"".join(parts), tuple(ends))
 
 
 def _answer_nothing(record: bytes) -> Answer:
     raise AssertionError(f"a refused template cannot render {record!r}")
 
 
-def _has_new_address(text: str, known_text: str, record: bytes) -> bool:
+def _has_new_address(text: str, known_text: str, record: str) -> bool:
     """Tell whether a text has an address that occurs neither in the template nor in the record."""
-    return any(found not in known_text and found.encode() not in record for found in {*_ADDRESS.findall(text)})
+    return any(found not in known_text and found not in record for found in {*_ADDRESS.findall(text)})
 
 
 def _take_marks(marked: str) -> Rendered:

@@ -9,19 +9,19 @@ import numpy as np
 
 from dsindex.errors import RecordProblem
 from dsindex.instruction.construction import Segment
+from dsindex.instruction.rendered import RenderedText
 from dsindex.instruction.token_batches import MaskedTokens, encode_with_reference
-from dsindex.instruction.tokens import Span, mask_between_markers
+from dsindex.instruction.tokens import mask_between_markers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from dsindex.instruction.chat import Rendered
     from dsindex.instruction.token_batches import FastTexts
     from dsindex.instruction.tokens import ChatTokenizer
 
-Source = tuple[str, list[Span]] | list[Segment]
+Source = RenderedText | list[Segment]
 """What one sequence is made of: a text with its trainable spans, or segments."""
 
 
@@ -58,13 +58,13 @@ class SequenceTokenizer:
             return []
         if isinstance(sources[0], list):
             return self._tokenize_segments([source for source in sources if isinstance(source, list)])
-        rendered = [source for source in sources if isinstance(source, tuple)]
-        texts, spans = [text for text, _ in rendered], [spans for _, spans in rendered]
+        rendered = [source for source in sources if isinstance(source, RenderedText)]
         if self._markers:
+            texts = [text.spelt.decode() for text in rendered]
             return [self._mask_between(ids) for ids in _cut(*self._encode(texts))]
         if self._fast is not None:
-            return self._fast.encode_spans(texts, spans)
-        return [encode_with_reference(self._tokenizer, *source) for source in rendered]
+            return self._fast.encode_spans(rendered)
+        return [encode_with_reference(self._tokenizer, *text.in_characters()) for text in rendered]
 
     def _tokenize_segments(self, sequences: Sequence[Sequence[Segment]]) -> list[MaskedTokens]:
         segments = list(chain.from_iterable(sequences))
@@ -99,8 +99,8 @@ class SequenceTokenizer:
             return problem
 
 
-def text_of(rendered: Rendered | RecordProblem) -> tuple[str, list[Span]]:
-    """Return a rendered text and its spans.
+def text_of(rendered: RenderedText | RecordProblem) -> RenderedText:
+    """Return a rendered text.
 
     Raises:
         RecordProblem: If it was not rendered.

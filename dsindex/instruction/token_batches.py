@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dsindex.instruction.rendered import RenderedText
     from dsindex.instruction.tokens import ChatTokenizer, Span
     from dsindex.text.encoders import TokenBatch
     from dsindex.text.engines import Engine
@@ -82,37 +83,38 @@ class FastTexts:
         Raises:
             TokenizerError: If the engine and the reference return other tokens for an audited text.
         """
-        batch, spelt = self._encode(texts)
+        spelt = [text.encode() for text in texts]
+        batch = self._encode(spelt)
         for text, data, tokens in zip(texts, spelt, _cut(batch.tokens, batch.lengths), strict=True):
             if _is_audited(data) and not np.array_equal(tokens, self._reference.encode(text).ids):
                 raise self._differs(text)
         return batch
 
-    def encode_spans(self, texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> list[MaskedTokens]:
-        """Tokenize texts, each on its own, and mask the tokens without a trainable character.
+    def encode_spans(self, texts: Sequence[RenderedText]) -> list[MaskedTokens]:
+        """Tokenize texts, each on its own, and mask the tokens without a trainable byte.
 
         Args:
-            texts: Texts without lone surrogates.
-            spans: The trainable characters of each text, as for `mask_from_spans`.
+            texts: Texts with their trainable spans.
 
         Raises:
             TokenizerError: If the engine and the reference return other tokens or masks for an audited text.
         """
-        batch, spelt = self._encode(texts)
-        ends = np.cumsum(self._lengths[batch.tokens], dtype=np.int64)
+        batch = self._encode([text.spelt for text in texts])
+        ends = np.cumsum(self._lengths.take(batch.tokens), dtype=np.int64)
         # Where each text begins, in bytes of tokens.
         bases = np.concatenate([[0], ends])[np.concatenate([[0], np.cumsum(batch.lengths)])]
-        mask = _mask_tokens(ends, _spans_in_bytes(texts, spans, bases))
+        mask = _mask_tokens(ends, _places_of_spans(texts, bases))
         found = [
             MaskedTokens(tokens=tokens, mask=own)
             for tokens, own in zip(_cut(batch.tokens, batch.lengths), _cut(mask, batch.lengths), strict=True)
         ]
-        is_placed = (np.diff(bases) == list(map(len, spelt))).tolist()
-        for number, text in enumerate(texts):
-            placed = is_placed[number] and self._is_unchanged(text)
-            if placed and not _is_audited(spelt[number]):
+        is_placed = (np.diff(bases) == [len(text.spelt) for text in texts]).tolist()
+        for number, rendered in enumerate(texts):
+            placed = is_placed[number] and self._is_unchanged(rendered.spelt)
+            if placed and not _is_audited(rendered.spelt):
                 continue
-            wanted = encode_with_reference(self._reference, text, spans[number])
+            text, spans = rendered.in_characters()
+            wanted = encode_with_reference(self._reference, text, spans)
             if placed and not _are_equal(found[number], wanted):
                 raise self._differs(text)
             found[number] = wanted
@@ -138,11 +140,12 @@ class FastTexts:
 
     def _places(self, texts: Sequence[str]) -> list[NDArray[np.int64] | None]:
         """Return the offsets of each text's tokens; None where the reference is asked."""
-        batch, spelt = self._encode(texts)
+        spelt = [text.encode() for text in texts]
+        batch = self._encode(spelt)
         places: list[NDArray[np.int64] | None] = []
         for text, data, tokens in zip(texts, spelt, _cut(batch.tokens, batch.lengths), strict=True):
             ends = np.cumsum(self._lengths[tokens], dtype=np.int64)
-            if (int(ends[-1]) if len(ends) else 0) != len(data) or not self._is_unchanged(text):
+            if (int(ends[-1]) if len(ends) else 0) != len(data) or not self._is_unchanged(data):
                 places.append(None)
                 continue
             character = np.repeat(np.arange(len(text)), [len(letter.encode()) for letter in text])
@@ -150,19 +153,18 @@ class FastTexts:
             places.append(np.stack([character[begins], character[ends - 1] + 1], axis=1).reshape(-1, 2))
         return places
 
-    def _encode(self, texts: Sequence[str]) -> tuple[TokenBatch, list[bytes]]:
-        """Return the tokens, and each text in UTF-8."""
+    def _encode(self, spelt: Sequence[bytes]) -> TokenBatch:
+        """Return the tokens of texts in UTF-8."""
         import pyarrow as pa
 
-        spelt = [text.encode() for text in texts]
         offsets = np.concatenate([[0], np.cumsum(list(map(len, spelt)), dtype=np.int64)])
         data = b"".join(spelt)
         column = pa.LargeStringArray.from_buffers(len(spelt), pa.py_buffer(offsets), pa.py_buffer(data))
-        return self._encoder.encode(column), spelt
+        return self._encoder.encode(column)
 
-    def _is_unchanged(self, text: str) -> bool:
+    def _is_unchanged(self, spelt: bytes) -> bool:
         """Tell whether the normalizer leaves a text as it is: NFC is the only one that the fast engine has."""
-        return not self._normalizes or text.isascii() or unicodedata.is_normalized("NFC", text)
+        return not self._normalizes or spelt.isascii() or unicodedata.is_normalized("NFC", spelt.decode())
 
     def _differs(self, text: str) -> TokenizerError:
         shown = repr(text) if len(text) <= 120 else f"{text[:60]!r} … {text[-60:]!r}"
@@ -219,30 +221,17 @@ def encode_with_reference(tokenizer: ChatTokenizer, text: str, spans: Sequence[S
     return MaskedTokens(tokens=encoded.ids, mask=mask)
 
 
-def _spans_in_bytes(
-    texts: Sequence[str], spans: Sequence[Sequence[Span]], bases: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _places_of_spans(texts: Sequence[RenderedText], bases: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return (first byte, one past the last) of all spans that are not empty, shape [spans, 2].
 
     If a text's tokens have fewer bytes than it, its spans end with its tokens, so that they touch no other text.
     """
-    found: list[int] = []
-    for text, own, (base, after) in zip(texts, spans, pairwise(bases.tolist()), strict=True):
-        in_bytes = None if text.isascii() else _places_in_bytes(text, own)
-        for begin, end in own:
-            if begin < end:
-                first, last = (begin, end) if in_bytes is None else (in_bytes[begin], in_bytes[end])
-                if base + first < after:
-                    found += (base + first, min(base + last, after))
-    return np.array(found, np.int64).reshape(-1, 2)
-
-
-def _places_in_bytes(text: str, spans: Sequence[Span]) -> dict[int, int]:
-    """Return the byte at which the character at each end of a span begins."""
-    found = {0: 0}
-    for before, place in pairwise(sorted({0, *chain.from_iterable(spans)})):
-        found[place] = found[before] + len(text[before:place].encode())
-    return found
+    counts = [len(text.ends) for text in texts]
+    ends = np.fromiter(chain.from_iterable(text.ends for text in texts), np.int64, count=sum(counts))
+    spans = (ends + np.repeat(bases[:-1], counts)).reshape(-1, 2)
+    after = np.repeat(bases[1:], counts)[::2]
+    spans[:, 1] = np.minimum(spans[:, 1], after)
+    return spans[spans[:, 0] < spans[:, 1]]
 
 
 def _mask_tokens(ends: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -251,11 +240,10 @@ def _mask_tokens(ends: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[n
     For tokens of 2, 3 and 1 bytes, `ends` is [2, 5, 6]; the span (1, 3) has the first two.
     """
     first = np.searchsorted(ends, spans[:, 0], side="right")
-    after = np.minimum(np.searchsorted(ends, spans[:, 1], side="left") + 1, len(ends))
-    changes = np.zeros(len(ends) + 1, np.int32)
-    np.add.at(changes, first, 1)
-    np.add.at(changes, after, -1)
-    mask: NDArray[np.uint8] = (np.cumsum(changes[:-1]) > 0).astype(np.uint8)
+    after = np.searchsorted(ends, spans[:, 1], side="left") + 1
+    mask = np.zeros(len(ends), np.uint8)
+    for begin, end in zip(first.tolist(), after.tolist(), strict=True):
+        mask[begin:end] = 1
     return mask
 
 

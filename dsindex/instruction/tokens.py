@@ -8,9 +8,7 @@ characters, which some tokenizers produce, is trainable if the character at its 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -137,32 +135,9 @@ class ChatTokenizer:
         """Return the text of tokens, including special tokens."""
         return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=False))
 
-    def special_tokens_in(self, text: str) -> list[str]:
-        """Return the special tokens whose strings occur in a text, in order, including repeats."""
-        return self._special.findall(text) if self._special is not None else []
-
-    def may_have_special(self, spelt: bytes) -> bool:
-        """Tell whether a special token's string can occur in a text of JSON data; never wrongly denied.
-
-        Args:
-            spelt: The data as JSON, with escapes only where JSON needs them.
-        """
-        return self._spelt_special is not None and self._spelt_special.search(spelt) is not None
-
-    @cached_property
-    def _special(self) -> re.Pattern[str] | None:
-        contents = self._special_contents()
-        return re.compile("|".join(map(re.escape, contents))) if contents else None
-
-    @cached_property
-    def _spelt_special(self) -> re.Pattern[bytes] | None:
-        contents = [orjson.dumps(content)[1:-1] for content in self._special_contents()]
-        return re.compile(b"|".join(map(re.escape, contents))) if contents else None
-
-    def _special_contents(self) -> list[str]:
-        """Return the strings of special tokens, of which a longer one comes first."""
-        added = self._tokenizer.get_added_tokens_decoder().values()
-        return sorted((token.content for token in added if token.special), key=len, reverse=True)
+    def special_contents(self) -> list[str]:
+        """Return the strings of special tokens."""
+        return [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
 
 
 def mask_from_spans(offsets: NDArray[np.int64], spans: Sequence[Span], *, num_characters: int) -> NDArray[np.uint8]:

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsindex.errors import OutputError
+from dsindex.objects.in_flight import gate_of
 from dsindex.objects.requests import NODE_REMEDIES, REGION_CODES, Patience, count_requests
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ REQUEST_SECONDS = 60
 CONNECT_SECONDS = 5
 MOST_CONNECTIONS = 64
 _PREFIX = "AWS_"
+_SLOWER_CODES = {"SlowDown", "503", "429", "TooManyRequests", "ServiceUnavailable"}
+"""Refusals after which fewer requests are made at once."""
 _PASSING_CODES = {"RequestTimeout", "OperationAborted", "ConditionalRequestConflict", "BadDigest", "SlowDown"}
 """Refusals with a status below 500 that another attempt may turn into success."""
 
@@ -66,7 +69,8 @@ def _make_client(access: Access, _environment: int) -> Any:  # noqa: ANN401 - bo
 
     environment = os.environ
     endpoint = access.endpoint_url or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
-    region = access.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
+    session = boto3.session.Session()
+    region = access.region or environment.get("AWS_REGION") or session.region_name or "us-east-1"
     options: dict[str, Any] = {
         "connect_timeout": CONNECT_SECONDS,
         "read_timeout": REQUEST_SECONDS,
@@ -78,7 +82,6 @@ def _make_client(access: Access, _environment: int) -> Any:  # noqa: ANN401 - bo
     }
     if environment.get("AWS_SKIP_SIGNATURE", "").lower() == "true":
         options["signature_version"] = UNSIGNED
-    session = boto3.session.Session()
     return session.client("s3", region_name=region, endpoint_url=endpoint or None, config=Config(**options))
 
 
@@ -102,15 +105,22 @@ def persist(
     """
     patience = patience or Patience()
     pause = patience.first_pause
-    attempt = 0
+    gate = gate_of(f"{url.scheme}://{url.bucket}")
+    attempt = halvings = 0
     while True:
         attempt += 1
         try:
-            return request()
+            with gate.passing() as halvings:
+                answer = request()
         except OutputError:
             raise
         except Exception as error:  # noqa: BLE001 - boto3 raises many kinds
             failure, most = _describe(url, error, expected, patience)
+            if failure.code in _SLOWER_CODES:
+                gate.slow_down(halvings)
+        else:
+            gate.succeed()
+            return answer
         if attempt >= most:
             raise failure from None
         count_requests(retries=1)

@@ -5,6 +5,7 @@ They are daemons: a process that ends does not wait for a slow store.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from concurrent.futures import Future
@@ -52,6 +53,15 @@ class _Fetchers:
 
 
 _fetchers = _Fetchers()
+
+
+def _start_anew() -> None:
+    """Begin without threads in a forked process, which has none of its parent's."""
+    global _fetchers
+    _fetchers = _Fetchers()
+
+
+os.register_at_fork(after_in_child=_start_anew)
 
 
 def fetch_later(function: Callable[[], Any]) -> Future[Any]:

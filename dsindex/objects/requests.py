@@ -6,6 +6,7 @@ store's own name of the error.
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import threading
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from dsindex.errors import InputError
+from dsindex.objects.in_flight import gate_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _METADATA = ("169.254.169.254", "metadata.google.internal", "169.254.170.2", "169.254.170.23")
+_SLOWER_STATUSES = {429, 503}
 REGION_CODES = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 _RENEW = "the credentials of this node do not hold, renew them"
 NODE_REMEDIES = {
@@ -88,6 +91,15 @@ class _Counters:
 
 
 _counters = _Counters()
+
+
+def _count_anew() -> None:
+    """Count from 0 in a forked process; the lock may have been held while it was forked."""
+    global _counters
+    _counters = _Counters()
+
+
+os.register_at_fork(after_in_child=_count_anew)
 _others: dict[str, RequestCounts] = {}
 """Other process → its counts, as it told them last."""
 
@@ -154,6 +166,10 @@ class EmptyRangeError(StoreError):
     """A range begins behind the end of an object."""
 
 
+class ChangedObjectError(InputError):
+    """An object is not the one that was looked at."""
+
+
 def insist(
     url: ObjectUrl,
     request: Callable[[], Answer],
@@ -174,33 +190,41 @@ def insist(
     """
     patience = patience or Patience()
     pause = patience.first_pause
-    attempt = 0
+    gate = gate_of(f"{url.scheme}://{url.bucket}")
+    attempt = unreachable = halvings = 0
     while True:
         attempt += 1
         try:
-            return request()
+            with gate.passing() as halvings:
+                answer = request()
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001 - obstore raises several kinds, and its texts hold signatures
             failure, may_pass = _describe(url, error)
-            most = patience.unreachable_attempts if may_pass == "unreachable" else patience.attempts
-        if may_pass == "no" or attempt >= most or is_given_up():
+            if may_pass == "slower":
+                gate.slow_down(halvings)
+            unreachable = unreachable + 1 if may_pass == "unreachable" else 0
+        else:
+            gate.succeed()
+            return answer
+        is_over = attempt >= patience.attempts or unreachable >= patience.unreachable_attempts
+        if may_pass == "no" or is_over or is_given_up():
             raise failure from None
         count_requests(retries=1)
         time.sleep(pause * random.uniform(0.5, 1.0))
         pause = min(2 * pause, patience.longest_pause)
 
 
-def changed_object(url: str) -> InputError:
+def changed_object(url: str) -> ChangedObjectError:
     """Return the error for an object that is not what was looked at."""
-    return InputError(
+    return ChangedObjectError(
         f"{url}: expected the object that was there when the job was planned, got another; the object was replaced,"
         " run the job again from the start once nothing writes to it"
     )
 
 
 def _describe(url: ObjectUrl, error: Exception) -> tuple[InputError, str]:
-    """Return a failure as a sentence, and whether it may pass: `no`, `yes`, or `unreachable`."""
+    """Return a failure as a sentence, and whether it may pass: `no`, `yes`, `slower` or `unreachable`."""
     text = str(error)
     status = int(match[1]) if (match := _STATUS.search(text)) else None
     code = match[1] if (match := _CODE.search(text)) else ""
@@ -214,6 +238,8 @@ def _describe(url: ObjectUrl, error: Exception) -> tuple[InputError, str]:
     what = "the server does not answer in time" if is_silent else what
     failure = StoreError(f"{url}: cannot be read ({what}); run the same command again later, or check the network")
     failure.transient = True
+    if status in _SLOWER_STATUSES:
+        return failure, "slower"
     return failure, "unreachable" if is_unreachable else "yes"
 
 

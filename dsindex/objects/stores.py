@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError
+from dsindex.objects.relay import get_by_relay, list_by_relay
 from dsindex.objects.requests import EmptyRangeError, changed_object, count_requests, insist
 from dsindex.objects.urls import OWN_VERSION, ObjectIdentity, ObjectUrl
 
@@ -50,7 +51,7 @@ def look_at_object(url: ObjectUrl) -> tuple[ObjectUrl, bytes]:
             _remember(key, head)
         return url, head
     try:
-        content, meta = _get(url, 0, HEAD_BYTES)
+        content, meta = get_range(url, 0, HEAD_BYTES)
     except EmptyRangeError:
         return url.identified(ObjectIdentity(size_bytes=0, version="empty")), b""
     identity = _identity(url, meta)
@@ -69,7 +70,7 @@ def read_range(url: ObjectUrl, begin: int, end: int, *, is_given_up: Callable[[]
     if identity is None:
         msg = f"expected an object that was looked at, got {url}"
         raise ValueError(msg)
-    content, meta = _get(url, begin, end, if_match=identity.version, is_given_up=is_given_up)
+    content, meta = get_range(url, begin, end, if_match=identity.version, is_given_up=is_given_up)
     is_same = int(meta["size"]) == identity.size_bytes
     if identity.version != OWN_VERSION:
         is_same = _identity(url, meta) == identity
@@ -88,6 +89,21 @@ def list_folder(url: ObjectUrl, *, recursive: bool = True) -> list[ObjectUrl]:
     Raises:
         InputError: If it cannot be listed.
     """
+    objects = [
+        url.with_key(entry["path"], identity=_identity(url.with_key(entry["path"]), entry))
+        for entry in list_entries(url, recursive=recursive)
+    ]
+    return sorted(objects, key=os.fsencode)
+
+
+def list_entries(url: ObjectUrl, *, recursive: bool) -> list[Any]:
+    """Return what a store says of each object below a folder: `path`, `size`, `e_tag` and `last_modified`.
+
+    Raises:
+        InputError: If it cannot be listed.
+    """
+    if _is_forked():
+        return list_by_relay(url, recursive=recursive)
     import obstore
 
     store = _bucket_store(url.scheme, url.bucket, url.access)
@@ -101,11 +117,7 @@ def list_folder(url: ObjectUrl, *, recursive: bool = True) -> list[ObjectUrl]:
         count_requests(lists=max(1, len(pages)))
         return [entry for page in pages for entry in page]
 
-    objects = [
-        url.with_key(entry["path"], identity=_identity(url.with_key(entry["path"]), entry))
-        for entry in insist(url, request)
-    ]
-    return sorted(objects, key=os.fsencode)
+    return insist(url, request)
 
 
 def _remember(key: tuple[str, ObjectIdentity], head: bytes) -> None:
@@ -114,7 +126,7 @@ def _remember(key: tuple[str, ObjectIdentity], head: bytes) -> None:
         _heads.popitem(last=False)
 
 
-def _get(
+def get_range(
     url: ObjectUrl,
     begin: int,
     end: int,
@@ -122,6 +134,20 @@ def _get(
     if_match: str | None = None,
     is_given_up: Callable[[], bool] = lambda: False,
 ) -> tuple[Any, Any]:
+    """Return the bytes [begin, end) of an object as a buffer, and what its store says of it.
+
+    Args:
+        url: The object.
+        begin: First byte, which must exist.
+        end: One past the last byte; may lie behind the object's end.
+        if_match: The version that is expected; None for any.
+        is_given_up: Tells whether nobody waits for the answer any more.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
+    if _is_forked():
+        return get_by_relay(url, begin, end, if_match)
     import_obstore(url)
     import obstore
 
@@ -200,6 +226,16 @@ def _web_store(base: str, query: str) -> Any:  # noqa: ANN401 - obstore's store
     )
 
 
+_first_process: list[int] = []
+"""The process in which requests were made first; its forked children have its memory, but not its threads."""
+
+
+def _is_forked() -> bool:
+    if not _first_process:
+        _first_process.append(os.getpid())
+    return _first_process[0] != os.getpid()
+
+
 def _bucket_store(scheme: str, bucket: str, access: Access) -> Any:  # noqa: ANN401 - obstore's store
     """Return the store of a bucket, another one if the environment has changed, as it may in a notebook."""
     settings = frozenset((name, value) for name, value in os.environ.items() if name.startswith(_PREFIXES))
@@ -224,5 +260,27 @@ def _make_bucket_store(scheme: str, bucket: str, access: Access, _environment: i
         options["endpoint"] = endpoint
     if access.region is not None:
         options["region"] = access.region
+    if environment.get("AWS_PROFILE"):
+        options["credential_provider"] = _profile_credentials(f"{scheme}://{bucket}")
     is_open = endpoint is not None and endpoint.startswith("http:")
     return S3Store(bucket, client_options={**_CLIENT, "allow_http": is_open}, retry_config=_NO_RETRIES, **options)
+
+
+def _profile_credentials(shown: str) -> Any:  # noqa: ANN401 - obstore's provider
+    """Return what finds the credentials of the profile that AWS_PROFILE names, which obstore itself does not read.
+
+    Raises:
+        InputError: If boto3, which reads it, is not installed, or there is no such profile.
+    """
+    try:
+        from boto3.session import Session
+        from botocore.exceptions import BotoCoreError
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError as error:
+        msg = f"{shown}: a profile (AWS_PROFILE) is read by boto3; pip install 'dsindex[objects]' on every node"
+        raise InputError(msg) from error
+    try:
+        return Boto3CredentialProvider(Session())
+    except (BotoCoreError, ValueError) as error:
+        msg = f"{shown}: the profile that AWS_PROFILE names has no credentials on this node; check ~/.aws there"
+        raise InputError(msg) from error

@@ -6,6 +6,7 @@ recorded, compared and shown. What else is needed to read it travels beside the 
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from dataclasses import dataclass
@@ -106,7 +107,11 @@ class ObjectUrl(str):
 
     def lengthened(self, ending: str) -> ObjectUrl:
         """Return the address whose text is longer by an ending."""
-        return ObjectUrl(f"{self}{ending}", access=self.access)
+        return ObjectUrl(f"{self}{ending}", query=self.query, access=self.access)
+
+    def shortened(self, ending: str) -> ObjectUrl:
+        """Return the address whose text is shorter by an ending, if it has it."""
+        return ObjectUrl(self.removesuffix(ending), query=self.query, access=self.access)
 
     def identified(self, identity: ObjectIdentity) -> ObjectUrl:
         """Return the address with what was found there."""
@@ -169,18 +174,47 @@ def absolute(path: str) -> str:
     return parse_url(path) if is_url(path) else posixpath.abspath(path)
 
 
+def folder_of(path: str) -> str:
+    """Return the folder of an absolute or relative path as an absolute one, or the address above an address.
+
+    >>> folder_of(ObjectUrl("s3://bucket/data/docs")), folder_of("/data/docs")
+    ('s3://bucket/data', '/data')
+    """
+    known = absolute(path)
+    if isinstance(known, ObjectUrl):
+        return known.with_key(posixpath.dirname(known.key))
+    return posixpath.dirname(known)
+
+
 def joined(folder: str, name: str) -> str:
     """Return the path, or the address, of what has a name relative to a folder.
 
     >>> joined("work", "shards/a.bin"), joined(ObjectUrl("s3://bucket/work"), "shards/a.bin")
     ('work/shards/a.bin', 's3://bucket/work/shards/a.bin')
     """
-    return folder.lengthened(f"/{name}") if isinstance(folder, ObjectUrl) else posixpath.join(folder, name)
+    if isinstance(folder, ObjectUrl):
+        return folder.lengthened(name if folder.endswith("/") else f"/{name}")
+    return posixpath.join(folder, name)
 
 
 def lengthened(path: str, ending: str) -> str:
     """Return a path, or an address, that is longer by an ending."""
     return path.lengthened(ending) if isinstance(path, ObjectUrl) else path + ending
+
+
+ONLY_INPUTS = "expected a path, got an address: only inputs are read from object stores; copy it to this machine"
+ONLY_PATHS = "expected a path, got an address: only build and merge write to object stores; copy finished files"
+
+
+def refuse_url(path: str) -> str:
+    """Return the path of an output that is written to this machine.
+
+    Raises:
+        ValueError: If it is an address, which would become a folder `s3:`.
+    """
+    if is_url(path):
+        raise ValueError(ONLY_PATHS)
+    return path
 
 
 OWN_VERSION = "own"
@@ -211,6 +245,40 @@ def parse_output_url(url: str, access: Access) -> ObjectUrl:
         msg = f"{parsed}: expected s3://BUCKET/KEY, with a key that ends in a name and without * ? [; choose another"
         raise InputError(msg)
     return parsed
+
+
+def shortened(path: str, ending: str) -> str:
+    """Return a path, or an address, that is shorter by an ending, if it has it."""
+    return path.shortened(ending) if isinstance(path, ObjectUrl) else path.removesuffix(ending)
+
+
+def located(path: str | os.PathLike[str], *, endpoint_url: str | None = None, region: str | None = None) -> str:
+    """Return a path as it is, or an address with how its store is reached.
+
+    Raises:
+        InputError: If the address cannot be used.
+        ValueError: If the endpoint is none.
+    """
+    text = os.fspath(path)
+    if not is_url(text):
+        return text
+    endpoint = None if endpoint_url is None else check_endpoint(endpoint_url)
+    return parse_url(text, Access(endpoint_url=endpoint, region=region))
+
+
+def pickled_address(path: str) -> str:
+    """Return a path or an address that may be pickled.
+
+    Raises:
+        TypeError: If it is a signed address, as a pickle would store the signature.
+    """
+    if isinstance(path, ObjectUrl) and path.query:
+        msg = (
+            f"{path}: expected an address without a signature to pickle, got a signed one, which would be stored; "
+            f"use credentials of the environment, or open it in each process"
+        )
+        raise TypeError(msg)
+    return path
 
 
 def check_endpoint(url: str) -> str:

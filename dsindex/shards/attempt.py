@@ -115,7 +115,14 @@ class Attempt:
         try:
             yield
         except OSError as error:
-            raise output_error(self._place, error) from error
+            refusal = output_error(self._place, error)
+            if self._temporary is not None and not refusal.transient:
+                msg = (
+                    f"{self._place}: cannot be written ({error.strerror}); make room for a shard there on this node, "
+                    f"or set TMPDIR to a larger disk, and run the same command again: it continues"
+                )
+                refusal = OutputError(msg)
+            raise refusal from error
 
     def commit(self) -> None:
         """Keep the files, all of which must be finished.

@@ -20,8 +20,7 @@ import numpy as np
 from dsindex.errors import FormatError, InputError
 from dsindex.objects.urls import is_url
 from dsindex.range_copy import Extent, open_sources
-from dsindex.readable import input_status
-from dsindex.regular_files import open_file
+from dsindex.readable import input_status, open_stored
 from dsindex.storage import ArrowSink
 
 if TYPE_CHECKING:
@@ -185,7 +184,7 @@ def _opened(path: str) -> Iterator[pq.ParquetFile]:
     with contextlib.ExitStack() as opened:
         try:
             # Arrow cannot open names that are not UTF-8.
-            file = opened.enter_context(pq.ParquetFile(opened.enter_context(open_file(path))))
+            file = opened.enter_context(pq.ParquetFile(opened.enter_context(open_stored(path))))
         except (OSError, pa.ArrowException, ValueError) as error:
             raise _unreadable(path, error) from error
         try:

@@ -7,6 +7,7 @@ which attempt counts (workflows.state.ledger). A worker holds a few parsed block
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,7 +61,8 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
         require_unpacked(task)
         result = writer.finish()
         attempt.commit()
-    return result
+    asked = request_counts() if is_url(task.path) or is_url(settings.work_dir) else None
+    return replace(result, requests=asked)
 
 
 def shard_attempt(task: ShardTask, work_dir: str) -> Attempt:
@@ -179,5 +181,4 @@ class _ShardWriter:
             input_fingerprint=fingerprint_input(self._task.path),
             decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             num_filtered=self._filtered,
-            requests=request_counts() if is_url(self._task.path) else None,
         )

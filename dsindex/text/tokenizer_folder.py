@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import TokenizerError
+from dsindex.objects.urls import ONLY_INPUTS, is_url
 from dsindex.regular_files import open_file
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ def find_tokenizer_file(path: str, suffix: str | None = None) -> str:
     Raises:
         TokenizerError: If there is none.
     """
+    if is_url(path):
+        msg = f"{path.partition('?')[0]}: {ONLY_INPUTS}, or to storage that all nodes share"
+        raise TokenizerError(msg)
     if not os.path.exists(path):
         msg = f"{path}: expected a tokenizer's file, or a folder with a tokenizer.json, found nothing; check the path"
         raise TokenizerError(msg)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import FormatError, InputError
+from dsindex.readable import is_stored
 from dsindex.tracing.origins import PROVENANCE_SUFFIX, Origins, read_manifest
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def find_document_origins(
 
 def _find(prefix: str, first: int, num_documents: int, *, depth: int) -> Iterator[PartOfDataset]:
     path = f"{prefix}.manifest.json"
-    named = _read_parts(path) if os.path.isfile(path) and not os.path.isfile(f"{prefix}{PROVENANCE_SUFFIX}") else []
+    named = _read_parts(path) if is_stored(path) and not is_stored(f"{prefix}{PROVENANCE_SUFFIX}") else []
     if not named:
         yield PartOfDataset(prefix=prefix, first_document=first, num_documents=num_documents)
         return
@@ -143,6 +143,6 @@ def _read_parts(path: str) -> list[tuple[str, int]]:
 def _existing(given: str, there: object) -> str:
     """Return where a part is: as it was given, or where that was."""
     prefix = given.removesuffix(".bin").removesuffix(".idx")
-    if not os.path.exists(f"{prefix}.idx") and isinstance(there, str):
+    if not is_stored(f"{prefix}.idx") and isinstance(there, str):
         return there.removesuffix(".bin")
     return prefix

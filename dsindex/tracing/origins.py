@@ -12,7 +12,7 @@ import numpy as np
 from dsindex.errors import FormatError, InputError
 from dsindex.json_text import decode_json
 from dsindex.objects.urls import absolute
-from dsindex.regular_files import open_file
+from dsindex.readable import is_stored, open_stored
 from dsindex.shards.provenance import ROWS_PER_GROUP, count_rows, groups_with_line, read_rows
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Origins:
         self._provenance = f"{prefix}{PROVENANCE_SUFFIX}"
         manifest = f"{prefix}.manifest.json"
         for path, what in ((manifest, "manifest"), (self._provenance, "provenance")):
-            if not os.path.isfile(path):
+            if not is_stored(path):
                 msg = f"{path}: expected the {what} that a build writes beside its dataset, found none; without it, "
                 raise InputError(f"{msg}the lines that documents came from are unknown")
         self.inputs, self._absolute = _read_inputs(manifest)
@@ -144,11 +144,12 @@ def read_manifest(path: str) -> Any:  # noqa: ANN401 - whatever JSON has
         FormatError: If it cannot be read.
     """
     try:
-        with open_file(path) as file:
-            if os.fstat(file.fileno()).st_size > LARGEST_MANIFEST_BYTES:
-                msg = f"expected at most {LARGEST_MANIFEST_BYTES} bytes"
-                raise ValueError(msg)
-            return decode_json(file.read())
+        with open_stored(path) as file:
+            content = file.read(LARGEST_MANIFEST_BYTES + 1)
+        if len(content) > LARGEST_MANIFEST_BYTES:
+            msg = f"expected at most {LARGEST_MANIFEST_BYTES} bytes"
+            raise ValueError(msg)
+        return decode_json(content)
     except (OSError, ValueError) as error:
         raise _damaged(path, error) from error
 

@@ -29,9 +29,11 @@ from tests.benchmarks.builds import (
     measure_start,
     measure_warm_ray,
 )
+from tests.benchmarks.caches import measure_caches
 from tests.benchmarks.containers import measure_containers
 from tests.benchmarks.instruct import measure_instruct
 from tests.benchmarks.merges import measure_many_documents, measure_many_shards, measure_merge
+from tests.benchmarks.objects import measure_objects
 from tests.benchmarks.packing import measure_packing
 from tests.benchmarks.plans import measure_cluster, measure_planning
 from tests.benchmarks.processes import ROOT, RunError, measure
@@ -72,11 +74,13 @@ GROUPS: dict[str, tuple[Callable[[Setting], Measured], ...]] = {
     "encoding": (measure_encoding,),
     "containers": (measure_containers,),
     "ray": (measure_ray, measure_warm_ray),
+    "objects": (measure_objects,),
     "growth": (measure_growth,),
     "merge": (measure_merge,),
     "packing": (measure_packing,),
     "instruct": (measure_instruct,),
     "indices": (lambda setting: measure_against_megatron_core(setting, "indices"),),
+    "caches": (measure_caches,),
     "reading": (lambda setting: measure_against_megatron_core(setting, "reading"),),
     "scale": (measure_planning, measure_cluster, measure_many_shards, measure_many_documents),
 }
@@ -140,6 +144,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--datatrove-python", default=sys.executable, metavar="PY", help="Python that has datatrove")
     parser.add_argument("--modalities-python", default=sys.executable, metavar="PY", help="Python that has modalities")
     parser.add_argument("--transformers-python", default=sys.executable, metavar="PY", help="the same for transformers")
+    parser.add_argument("--bridge", type=_folder, metavar="PATH", help="a checkout of Megatron-Bridge")
     parser.add_argument("--temporary", type=_folder, help="where inputs and outputs go (default: the system's folder)")
     parser.add_argument("--output", type=Path, default=Path("bench-output"), help="default: bench-output")
     return parser.parse_args(arguments)
@@ -174,6 +179,7 @@ def _make_setting(options: argparse.Namespace, folder: Path) -> Setting:
         datatrove_python=options.datatrove_python,
         modalities_python=options.modalities_python,
         transformers_python=options.transformers_python,
+        bridge=None if options.bridge is None else options.bridge.resolve(),
         full=options.full,
         rounds=options.rounds or (3 if options.full else 2),
         megabytes=options.megabytes or (1200 if options.full else 60),

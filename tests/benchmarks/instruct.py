@@ -1,7 +1,11 @@
-"""Instruction data against `apply_chat_template` in `datasets.map`, whose tokens and masks are ours."""
+"""Instruction data against `apply_chat_template` in `datasets.map`, whose tokens and masks are ours.
+
+And packing against Megatron-Bridge's functions, which pack the same conversations otherwise.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import random
@@ -12,15 +16,21 @@ from typing import TYPE_CHECKING
 import dsindex.instruction
 from dsindex.datasets import IndexedDataset
 from tests.benchmarks.builds import MEGABYTE, SLOW_ROUNDS
-from tests.benchmarks.processes import Run, alternate, measure
+from tests.benchmarks.processes import Run, RunError, alternate, measure
 from tests.benchmarks.rows import Row, absent, compare_runs
 from tests.benchmarks.setting import check_same, has_module
+from workflows.state.export_manifest import read_export_manifest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.benchmarks.setting import Setting
 
 TEMPLATE = Path(dsindex.instruction.__file__).parent / "templates" / "qwen2.5.jinja"
 PEER = Path(__file__).with_name("instruct_peer.py")
+ALGORITHMS = ("first_fit_shuffle", "first_fit_decreasing")
+"""Megatron-Bridge's ways to pack, its default first."""
+PACK_SIZE = 4096
 CHATS_BYTES, LARGE_BYTES = 50 * MEGABYTE, 1000 * MEGABYTE
 
 
@@ -37,7 +47,7 @@ def measure_instruct(setting: Setting) -> list[Row]:
         else:
             remedy = "name an environment with transformers, jinja2 and datasets with --transformers-python"
             rows.append(absent("instruct", name, "apply_chat_template", remedy, target=target))
-    return rows
+    return [*rows, *_measure_packs(setting)]
 
 
 def _measure_one(setting: Setting) -> Row:
@@ -72,10 +82,78 @@ def _compare(setting: Setting, name: str, size_bytes: int, target: float) -> Row
 
 def _instruct(setting: Setting, source: Path) -> Run:
     output = setting.fresh("ours")
-    (output / "chat.yaml").write_text(f"chat_template_file: {TEMPLATE}\n", encoding="utf-8")
-    options = ["--input", str(source), "--tokenizer-model", str(setting.tokenizer), "--workers", str(setting.workers)]
-    run = setting.dsindex("instruct", str(output / "chat.yaml"), *options, "--output-prefix", str(output / "out"))
+    run = setting.dsindex("instruct", *_options(setting, source, output))
     return replace(run, digest=_digest(output))
+
+
+def _options(setting: Setting, source: Path, output: Path, more: str = "") -> list[str]:
+    config = output / "chat.yaml"
+    config.write_text(f"chat_template_file: {TEMPLATE}\n{more}", encoding="utf-8")
+    options = ["--input", str(source), "--tokenizer-model", str(setting.tokenizer), "--workers", str(setting.workers)]
+    return [str(config), *options, "--output-prefix", str(output / "out")]
+
+
+def _measure_packs(setting: Setting) -> list[Row]:
+    """Compare packs of finished chats: of ours the whole command, of the peer's algorithms the calls alone."""
+    size = setting.size(CHATS_BYTES // 10, CHATS_BYTES)
+    name = f"packs of {PACK_SIZE:,}, {size / 1e6:g} MB of chats"
+    if setting.bridge is None or not has_module(setting.transformers_python, "datasets"):
+        remedy = "name a checkout with --bridge, and an environment with datasets with --transformers-python"
+        return [absent("instruct", name, "Megatron-Bridge", remedy)]
+    source = write_chats(setting.folder / "chats.jsonl", size, setting)
+    output = setting.fresh("ours")
+    command = [
+        "instruct",
+        *_options(setting, source, output, "too_long: truncate\n"),
+        "--seq-length",
+        str(PACK_SIZE),
+        "--export",
+    ]
+    setting.dsindex(*command, "hf")
+    # The datasets are finished, so that an export alone is made.
+    runs = alternate(
+        {
+            "ours": lambda _: _pack(setting, command, output),
+            **{name: functools.partial(_pack_as_bridge, setting, output, name) for name in ALGORITHMS},
+        },
+        setting.rounds,
+    )
+    setting.drop(source, setting.folder / "ours")
+    return [
+        replace(
+            compare_runs("instruct", name, f"Megatron-Bridge, {algorithm}", ours=runs["ours"], peer=runs[algorithm]),
+            cpu_ratios=(),
+            note=f"fill {_fill(runs['ours'])} and {_fill(runs[algorithm])}; of the peer the calls alone",
+        )
+        for algorithm in ALGORITHMS
+    ]
+
+
+def _pack(setting: Setting, command: Sequence[str], output: Path) -> Run:
+    folder = output / f"out_bridge_{PACK_SIZE}"
+    setting.drop(folder)
+    run = setting.dsindex(*command, "bridge")
+    made = read_export_manifest(str(folder))
+    if made is None:
+        msg = f"{folder}: no export was made"
+        raise RunError(msg)
+    [split] = made.content.splits.values()
+    return replace(run, values={"fill": (split.tokens - split.sequences) / (split.rows * PACK_SIZE)})
+
+
+def _pack_as_bridge(setting: Setting, output: Path, algorithm: str, number: int) -> Run | None:
+    if number >= SLOW_ROUNDS:
+        return None
+    [chats] = (output / "out_hf").glob("*.parquet")
+    words = [setting.bridge, chats, setting.folder / "packed.parquet", PACK_SIZE, algorithm]
+    program = Path(__file__).with_name("bridge_peer.py")
+    run = measure([setting.transformers_python, str(program), *map(str, words)], cwd=setting.folder)
+    found = json.loads(run.output.splitlines()[-1])
+    return replace(run, seconds=found["seconds"], values=found)
+
+
+def _fill(runs: Sequence[Run]) -> str:
+    return f"{100 * runs[-1].values['fill']:.2f} %"
 
 
 def _digest(output: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -37,6 +38,8 @@ class Setting:
     modalities_python: str = sys.executable
     transformers_python: str = sys.executable
     """Of an environment with transformers and datasets."""
+    bridge: Path | None = None
+    """A checkout of Megatron-Bridge."""
     full: bool = False
     rounds: int = 2
     megabytes: float = 60
@@ -97,6 +100,8 @@ class Setting:
             "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_OFFLINE": "1",
             "CUDA_VISIBLE_DEVICES": "",
+            # Megatron compiles its C++ with the python3 that it finds.
+            "PATH": os.pathsep.join(filter(None, [os.path.dirname(self.megatron_python), os.environ.get("PATH")])),
         }
         tool = str(self.megatron / "tools" / program)
         return measure([self.megatron_python, tool, *arguments], env=env, cwd=self.folder)

@@ -8,6 +8,7 @@ machine's disk, or does whatever else `Strike` says. The product knows nothing o
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
 import importlib
 import io
@@ -152,6 +153,9 @@ def import_everything() -> None:
     loaded = (gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.audit, dsindex.text.records)
     loaded += (dsindex.text.encoders, workflows.cli, workflows.commands.build, workflows.commands.merge)
     loaded += (workflows.commands.pack, workflows.commands.index, dsindex.indices.task)
+    with contextlib.suppress(ImportError):  # the extra `objects`
+        importlib.import_module("boto3")
+        importlib.import_module("botocore.endpoint")
     if threading.active_count() != 1 or not all(loaded):
         sys.exit("expected one thread after the imports")
 
@@ -173,6 +177,7 @@ def run_child(folder: Path, arguments: list[str], strike: Strike, waiting: str |
     from workflows.cli import main
 
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pid").write_text(str(os.getpid()))
     for name in ("calls", "tokenized"):
         (folder / name).unlink(missing_ok=True)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):

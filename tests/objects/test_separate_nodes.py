@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("obstore")
 pytest.importorskip("boto3")
 
-from tests.support.golden import OWN
+from tests.support.golden import GOLDEN, OWN
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, ObjectServer, serving_objects
 from tests.support.separate_nodes import SeparateNodes, separate_nodes, why_impossible
 from workflows.jobs.build import run_build
@@ -84,6 +84,27 @@ def test_output_in_a_folder_is_refused(nodes: SeparateNodes, store: ObjectServer
     code, shown = nodes.run(*words(store, f"{nodes.area}/out/docs"))
     assert code == 1, shown
     assert "expected the folder that the driver writes to, got no folder" in shown
+
+
+HERE = f"{GOLDEN}/eod_text_document"
+COMMANDS = {
+    "index": ("index --data-path {here} --seq-length 64 --epochs 1 --data-cache-path {area}/cache", "{area}"),
+    "index-of-own": ("index --data-path {own} --seq-length 64 --epochs 1 --data-cache-path /tmp", "{own}.idx"),
+    "merge": ("merge --input {here} --output-prefix {area}/out/docs", "{area}/out/docs.build"),
+    "convert": ("convert {here} {area}/docs.pbin", "{area}"),
+    "verify": ("verify {own}", "{own}.bin"),
+}
+
+
+@pytest.mark.parametrize(("command", "place"), COMMANDS.values(), ids=COMMANDS)
+def test_files_that_only_the_driver_sees_are_refused(nodes: SeparateNodes, command: str, place: str) -> None:
+    names = {"here": HERE, "area": nodes.area, "own": f"{nodes.area}/own"}
+    copy = 'for end in bin idx; do cp $0.$end $1.$end; done; shift; exec "$@"'
+    words = [sys.executable, "-m", "workflows", *command.format(**names).split(), "--executor", "ray"]
+    code, shown = nodes.run_command("sh", "-c", copy, HERE, f"{nodes.area}/own", *words)
+    assert code == 1, shown
+    assert f": {place.format(**names)}: " in shown
+    assert "mount the same storage under the same path on every node" in shown
 
 
 @pytest.mark.parametrize("driver", ["apart", "on the head"])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +23,13 @@ def ray_instance() -> Iterator[None]:
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def _unconnected(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Tests that are not about Ray do not use the connection that others have left open for the session."""
+    if request.node.get_closest_marker("ray") is None and "ray" in sys.modules:
+        monkeypatch.setattr(sys.modules["ray"], "is_initialized", lambda: False)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.benchmarks.__main__ import main
+from tests.benchmarks.caches import release_of
 from tests.benchmarks.driver import build, plan
 from tests.benchmarks.processes import Run, RunError, measure
 from tests.benchmarks.rows import Row, compare_runs
@@ -98,6 +99,13 @@ def test_different_outputs_are_an_error() -> None:
         check_same("builds", [run_of(1, digest="a"), run_of(2, digest="b")])
 
 
+@pytest.mark.parametrize(("minor", "release"), [("18", "0.18"), ("20", "main")])
+def test_release_of_a_checkout(tmp_path: Path, minor: str, release: str) -> None:
+    (tmp_path / "megatron" / "core").mkdir(parents=True)
+    (tmp_path / "megatron" / "core" / "package_info.py").write_text(f"MAJOR = 0\nMINOR = {minor}\nPATCH = 2\n")
+    assert release_of(tmp_path) == release
+
+
 def test_driver_is_driven_to_the_end_by_an_imagined_cluster(tmp_path: Path) -> None:
     found = build(
         str(OWN.docs),
@@ -112,7 +120,7 @@ def test_driver_is_driven_to_the_end_by_an_imagined_cluster(tmp_path: Path) -> N
 
 
 def test_harness_measures_and_reports(tmp_path: Path) -> None:
-    arguments = ["--only", "build", "merge", "--rounds", "1", "--megabytes", "0.2", "--scale", "0.005"]
+    arguments = ["--only", "build", "merge", "caches", "--rounds", "1", "--megabytes", "0.2", "--scale", "0.005"]
     arguments += ["--tokenizer", str(OWN.plain_tokenizer), "--peers-python", str(tmp_path / "none")]
     arguments += ["--datatrove-python", str(tmp_path / "none")]
     assert main([*arguments, "--output", str(tmp_path / "out"), "--temporary", str(tmp_path)]) == 0
@@ -120,6 +128,7 @@ def test_harness_measures_and_reports(tmp_path: Path) -> None:
     rows = {(row["group"], row["against"]): row for row in results["rows"]}
     assert rows["build", "preprocess_data_fast.py"]["note"] == "not measured: give a checkout with --megatron PATH"
     assert rows["build", "preprocess_data_fast.py"]["is_met"] is None
+    assert rows["caches", "prepare_cache.py"]["note"] == "not measured: give a checkout with --megatron PATH"
     assert rows["merge", "cp + fsync"]["ratios"][0] > 0
     assert results["machine"]["cores"] >= 1
     assert [path.name for path in tmp_path.iterdir()] == ["out"]  # inputs and outputs are gone

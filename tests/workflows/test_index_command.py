@@ -126,7 +126,12 @@ def test_batch_size_follows_from_the_ranks(folder: Path, capsys: pytest.CaptureF
         ),
         ("torchrun pretrain_gpt.py --seq-length 'x", "cannot be read as a shell script: a ' is never closed"),
         ("torchrun pretrain_gpt.py --seq-length 1 2", "--seq-length: expected one value, .* got 1 2; a shell splits"),
-        ("torchrun pretrain_gpt.py --seq-length 32 --yaml-cfg x", "--yaml-cfg: files of Megatron's settings are not"),
+        ("torchrun pretrain_gpt.py --seq-length 32 --yaml-cfg x", "x: cannot be read"),
+        ("torchrun pretrain_gpt.py --yaml-cfg x y", "--yaml-cfg: expected one value, got x y"),
+        ("torchrun pretrain_gpt.py --yaml-cfg $X", r"--yaml-cfg: \$X is not known"),
+        ("torchrun pretrain_t5.py --encoder-seq-length 9", "pretrain_t5.py has datasets of its own"),
+        ("torchrun train.py --data-path $X --dataloader-type external", "such a job brings a loader of its own"),
+        ("torchrun pretrain_gpt.py --data-path $X --mock-data", "--mock-data: such a job makes up its data"),
         ("\udcff", "expected a shell script, got bytes that are not UTF-8 at 0"),
         ("x" * (1 << 20) + "y", "expected a shell script of at most 1048576 bytes"),
     ],
@@ -139,6 +144,46 @@ def test_what_is_no_command_is_refused(
     shown = capsys.readouterr().err
 
     assert re.search(message, shown), shown
+
+
+SETTINGS = """
+language_model: {num_layers: 2, seq_length: 77}
+model_parallel: {tensor_model_parallel_size: 2}
+micro_batch_size: 1
+global_batch_size: 8
+train_iters: 20
+eval_interval: 10
+eval_iters: 2
+data_path: 1 ${DATA} 1 web
+split: 90,5,5
+seq_length: 30
+mock_data: False
+full_validation: 0
+rampup_batch_size: null
+tokenizer_type: HuggingFaceTokenizer
+tokenizer_model: /models/x
+"""
+
+
+def test_settings_in_yaml_take_the_place_of_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "job.yaml").write_text(SETTINGS)
+    (folder / "train.sh").write_text("torchrun pretrain_gpt.py --yaml-cfg job.yaml --seq-length 99 --data-path no")
+    write_dataset(folder / "books", [[[1] * 50]] * 200)
+    blend = ["--data-path", "1", "books", "1", "web", *FLAGS[2:]]
+    assert main(["index", *blend, *RELEASE, "--data-cache-path", "flags"]) == 0
+    capsys.readouterr()
+    command = ["--data-cache-path", "cache", "--from-command", "DATA=books", "train.sh"]
+    assert main(["index", *RELEASE, *command]) == 0
+    assert caches(folder / "cache") == caches(folder / "flags") != set()
+    told = capsys.readouterr().err
+    assert "Megatron takes all settings from job.yaml, and ignores the other flags of train.sh" in told
+    assert main(["index", *RELEASE, "--from-command", "train.sh"]) == 1
+    assert "job.yaml: --data-path: ${DATA} is not known" in capsys.readouterr().err
+    (folder / "job.yaml").write_text(SETTINGS.replace("mock_data: False", "mock_data: True"))
+    assert main(["index", *RELEASE, *command]) == 1
+    assert "job.yaml: --mock-data: such a job makes up its data" in capsys.readouterr().err
+    assert main(["index", *RELEASE, "--yaml-cfg", "job.yaml", *FLAGS]) == 2
+    assert "reads it in a job's command" in capsys.readouterr().err
 
 
 def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

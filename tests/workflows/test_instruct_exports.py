@@ -112,6 +112,15 @@ def test_same_bytes_for_any_shard_size_and_executor(
     assert names_in(tmp_path) == set(FOLDERS)
 
 
+def test_room_for_exports_is_asked_for_before_the_work(
+    tmp_path: Path, chats: Path, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workflows.stages.room.free_bytes", lambda _folder: 4 * chats.stat().st_size)
+    with pytest.raises(OutputError, match="are needed for shards, output and exports"):
+        run_instruct(job(tmp_path, chats), CONFIG, reporter=quiet)
+    run_instruct(job(tmp_path, chats, export=()), CONFIG, reporter=quiet)
+
+
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
 def test_same_bytes_on_ray(tmp_path: Path, chats: Path, made: Path, quiet: Reporter) -> None:
@@ -125,6 +134,11 @@ def test_exports_are_added_to_a_finished_job_without_doing_it_again(
     run_instruct(job(tmp_path, chats, export=()), CONFIG, reporter=quiet)
     assert names_in(tmp_path) == set()
     monkeypatch.setattr(instruct, "encode_shard", None)
+    with monkeypatch.context() as full:
+        full.setattr("workflows.stages.room.free_bytes", lambda _folder: 1000)
+        with pytest.raises(OutputError, match=r"are needed for the export hf, 0\.00 GB are free"):
+            run_instruct(job(tmp_path, chats), CONFIG, reporter=quiet)
+    assert names_in(tmp_path) == set()
     first = run_instruct(job(tmp_path, chats), CONFIG, reporter=quiet)
     assert exported(tmp_path) == exported(made)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}

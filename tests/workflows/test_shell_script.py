@@ -46,6 +46,21 @@ show b; cat <<'X' >/dev/null
 show nor this
 X
 show c""",
+    "here for a shell": """A="x y"; L=(--p "1 2" '3'); show a; bash <<EOF
+    # not 'this
+    B=2; show "$A" ${L[@]} \\$B "q" "it's"
+    show "\\$B"
+EOF
+bash <<'EOF'
+    C=3; show $C
+EOF
+show b""",
+    "joined": """A=(--x "1 2" y); B="run ${A[@]} end"; C="cd /x; $B"; show "$B" ${B} "${C}" "${B}" """,
+    "case": """A=8B; case "${A}" in "800M") X=1; show no;; "8B" | 9B) X=2
+        show yes ;;
+    *) X=3 ;; esac
+    case $A in (1) Y=1;; *) Y=2;; esac; case x in y) Z=1;; *) Z=2; case q in q) W=5;; esac; esac
+    show $X $Y $Z $W; case a in a) show in;; a) show not;; esac; case a in b) show not; esac; show end""",
     "lines": "show a; show b && show c || true\nshow d & wait\n{ show e; }",
 }
 
@@ -56,7 +71,7 @@ def test_words_are_those_that_bash_gives(name: str, tmp_path: Path) -> None:
     if bash is None:
         pytest.skip("there is no bash")
     log = tmp_path / "log"
-    runner = f'show() {{ printf "%s\\0" "$@" >> {log}; printf "\\n\\0" >> {log}; }}\n'
+    runner = f'show() {{ printf "%s\\0" "$@" >> {log}; printf "\\n\\0" >> {log}; }}; export -f show\n'
     (tmp_path / "x.sh").write_text(runner + SCRIPTS[name])
     subprocess.run([bash, str(tmp_path / "x.sh"), *ARGUMENTS], check=True, cwd=tmp_path, env={"NONE": ""})
     expected: list[list[str]] = [[]]
@@ -86,6 +101,9 @@ def test_words_are_those_that_bash_gives(name: str, tmp_path: Path) -> None:
         ("A=1; if [ -f x ]; then A=2; fi; show $A", ["$A"]),
         ("A=1; for i in 1 2; do A=$i; done; show $A", ["$A"]),
         ("case $1 in a) A=1;; b) A=2;; esac; show $A", ["$A"]),
+        ("case $1 in a) A=1;; *) A=1;; esac; show $A", []),
+        ("case $1 in a) A=1;; *) A=2;; esac; show $A", ["$A"]),
+        ("A=1; case abc in a*) A=2;; esac; show $A", ["$A"]),
         ("A=1; if [ -f x ]; then A=1; fi; show $A", []),
         ("show $((N + 1))", ["$((N + 1))"]),
         ("N=$(nproc); show $((N + 1))", ["$((N + 1))"]),
@@ -99,11 +117,19 @@ def test_what_only_a_shell_knows_is_named(script: str, unknown: list[str]) -> No
 
 @pytest.mark.parametrize(
     "script",
-    ["show 'a", 'show "a', "show ${a", "show `a", "A=(b", "if true; then show a", "for i in 1; do show a", "$((1"],
+    [
+        *("show 'a", 'show "a', "show ${a", "show `a", "A=(b", "if true; then show a", "for i in 1; do show a", "$((1"),
+        *("case a in", "case a in b", "case a in b) show", "case a in &", "case a in b) show;; esa"),
+    ],
 )
 def test_what_is_never_closed_is_refused(script: str) -> None:
     with pytest.raises(ValueError, match=r"never closed|end of the script"):
         find_commands(script)
+
+
+def test_what_branches_share_of_an_array_is_known() -> None:
+    [command] = find_commands("A=(x 'y z'); if [ -f x ]; then A+=(w); fi; show \"${A[@]}\"")[-1:]
+    assert [word.text for word in command.words] == ["show", "x", "y z", "$A"]
 
 
 def test_variables_cannot_grow_without_bound() -> None:

@@ -34,6 +34,8 @@ def merge(
     input: Subjects,
     *,
     output_prefix: str | os.PathLike[str],
+    endpoint_url: str | None = None,
+    region: str | None = None,
     work_dir: str | os.PathLike[str] | None = None,
     keep_shards: bool = False,
     fresh: bool = False,
@@ -48,7 +50,9 @@ def merge(
 
     Args:
         input: The datasets in the order of the output: prefixes, or results. A result means all its datasets.
-        output_prefix: Writes `PREFIX.bin` and `PREFIX.idx`.
+        output_prefix: Writes `PREFIX.bin` and `PREFIX.idx`, here or in a bucket (`s3://`).
+        endpoint_url: Server of `s3://`; `AWS_ENDPOINT_URL` or Amazon's own if None.
+        region: Region of the buckets; `AWS_REGION` or us-east-1 if None.
         work_dir: Work folder; `PREFIX.build` if None.
         keep_shards: Keep the work folder after success.
         fresh: Start over; the old output is replaced when the new one is complete.

@@ -30,6 +30,8 @@ def open(
     tokenizer: TokenizerLike | None = None,
     check: bool = True,
     torch: bool = False,
+    endpoint_url: str | None = None,
+    region: str | None = None,
 ) -> Dataset:
     """Open a dataset; its format is detected from the files.
 
@@ -37,7 +39,8 @@ def open(
     as its lines, instruction data as packed blocks, and an index cache as a GPTDataset or BlendedDataset.
 
     Args:
-        path: A prefix, one of a dataset's files, the folder of an index cache, or a result.
+        path: A prefix or one of a dataset's files, here or in an object store; the folder of an index cache, or a
+            result.
         block_size: For a `.pbin`: return blocks of this many tokens instead of documents.
         sequence_length: For instruction data: tokens per block; may be None if only one block layout is stored.
         pad_id: For instruction data: token that fills up blocks; 0 if None. Loss is masked on padding.
@@ -47,6 +50,8 @@ def open(
         tokenizer: For a JSONL file: tokenizes lines, which are bytes otherwise.
         check: Check every entry of an MMIDIDX index; without it, even a very large dataset opens at once.
         torch: Return tensors instead of arrays.
+        endpoint_url: Server of an `s3://` address; `AWS_ENDPOINT_URL` or Amazon's own if None.
+        region: Region of an `s3://` address; `AWS_REGION` or us-east-1 if None.
 
     Raises:
         OptionsError: If `path` is neither a path nor a result, or is a result with several datasets.
@@ -68,7 +73,7 @@ def open(
 
 def _open_result(caches: IndexResult, given: dict[str, Any]) -> Dataset:
     """Open one split of the index caches in a result."""
-    foreign = given.keys() - {"split", "options", "check", "torch"}
+    foreign = given.keys() - {"split", "options", "check", "torch", "endpoint_url", "region"}
     if foreign:
         msg = f"path: this is an index cache, which does not take the option {min(foreign)}; omit it"
         raise OptionsError(msg)

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count, format_size, format_speed
+from workflows.commands.object_requests import describe_requests
 from workflows.commands.options import (
     add_config_argument,
     add_format_arguments,
@@ -30,7 +31,6 @@ from workflows.progress.json_lines import write_summary
 if TYPE_CHECKING:
     import argparse
 
-    from dsindex.objects.requests import RequestCounts
     from workflows.jobs.build import BuildReport
 
 DESCRIPTION = """\
@@ -191,20 +191,3 @@ def describe_build(report: BuildReport) -> str:
         lines += [f"  .{suffix:4} {dataset.files[suffix].digest}" for suffix in ("bin", "idx")]
     lines += [describe_index(indices).rstrip() for indices in report.indices]
     return "\n".join(lines) + "\n"
-
-
-def describe_requests(requests: RequestCounts) -> list[str]:
-    """Return what was asked of object stores; nothing if that is nothing.
-
-    >>> from dsindex.objects.requests import RequestCounts
-    >>> describe_requests(RequestCounts(process="", gets=312, lists=2, received_bytes=1_200_000_000))
-    ['objects: 312 GETs, 2 LISTs, 1.2 GB read']
-    """
-    if not (requests.gets or requests.lists or requests.puts):
-        return []
-    asked = [(requests.gets, "GET"), (requests.lists, "LIST"), (requests.puts, "PUT")]
-    moved = [(requests.received_bytes, "read"), (requests.sent_bytes, "written")]
-    told = [count(number, name) for number, name in asked if number]
-    told += [f"{format_size(size_bytes)} {what}" for size_bytes, what in moved if size_bytes]
-    told += [count(requests.retries, "repetition")] if requests.retries else []
-    return ["objects: " + ", ".join(told)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
 from workflows.commands.options import UsageError
+from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, requests_since
 from workflows.jobs.compare import run_compare
 from workflows.jobs.compare_caches import are_caches, run_compare_caches
 from workflows.progress.choice import make_reporter
@@ -40,18 +41,25 @@ REQUIRED = {"first": "", "second": ""}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex compare`."""
-    parser.add_argument("first", metavar="A", help="PREFIX, FILE.pbin or index cache")
-    parser.add_argument("second", metavar="B", help="the other one, of the same kind")
+    parser.add_argument(
+        "first",
+        metavar="A",
+        type=dataset_path,
+        help="PREFIX or FILE.pbin, here or in an object store; or an index cache",
+    )
+    parser.add_argument("second", metavar="B", type=dataset_path, help="the other one, of the same kind")
     parser.add_argument(
         "--tokenizer-model",
         metavar="PATH",
         help="the tokenizer that shows the text of what differs (default: the one in each manifest)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_store_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Compare two datasets or index caches and print what was found."""
+    before = enter_stores(options)
     if are_caches(options.first, options.second):
         if options.tokenizer_model is not None:
             msg = "--tokenizer-model does not apply to index caches, which have no texts"
@@ -67,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         write_json(sys.stdout, {"is_same": report.is_same, **_plain(report)})
     else:
-        write_lines(describe_comparison(report))
+        write_lines(describe_comparison(report) + requests_since(before))
     return 0 if report.is_same else 1
 
 

@@ -11,10 +11,12 @@ from dsindex.amounts import count
 from dsindex.conversion import convert_to_indexed, convert_to_pbin, convert_version
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
+from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, output_here, requests_since
 from workflows.execution.dispatch import RetryPolicy
 from workflows.execution.ordered import ordered_runner
 from workflows.options.config import ExecutorConfig
 from workflows.progress.standard_streams import write_lines
+from workflows.stages.shared_files import require_shared
 from workflows.stages.start import start_with_nodes
 
 if TYPE_CHECKING:
@@ -37,8 +39,10 @@ EXAMPLES = ("dsindex convert out/docs_text_document out/docs.pbin",)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex convert`."""
-    parser.add_argument("source", metavar="SRC", help="PREFIX or FILE.pbin")
-    parser.add_argument("destination", metavar="DST", help="FILE.pbin or PREFIX; it must not exist")
+    parser.add_argument(
+        "source", metavar="SRC", type=dataset_path, help="PREFIX or FILE.pbin, here or in an object store"
+    )
+    parser.add_argument("destination", metavar="DST", type=output_here, help="FILE.pbin or PREFIX; it must not exist")
     parser.add_argument(
         "--pbin-era",
         choices=list(PBIN_VERSIONS),
@@ -50,14 +54,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["uint8", "uint16", "int32"],
         help="token type of the MMIDIDX dataset to write (default: by the tokens' size)",
     )
+    add_store_arguments(parser)
     add_executor_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Convert one dataset and print what was written."""
+    before = enter_stores(options)
     config = read_config(options, ExecutorConfig, beside=OWN_FLAGS)
     own = {name: getattr(options, name) for name in OWN_FLAGS}
-    write_lines(describe_conversion(convert_dataset(config, **own)))
+    write_lines(describe_conversion(convert_dataset(config, **own)) + requests_since(before))
     return 0
 
 
@@ -80,6 +86,12 @@ def convert_dataset(
     version = PBIN_VERSIONS[pbin_era] if pbin_era else None
     executor = start_with_nodes(config)
     try:
+        ends = ("",) if _is_packed(source) else (".bin", ".idx")
+        require_shared(
+            executor,
+            files=(f"{source if _is_packed(source) else _prefix(source)}{end}" for end in ends),
+            folders=[os.path.dirname(os.path.abspath(destination))],
+        )
         policy = RetryPolicy(deadline_seconds=config.shard_deadline)
         run_tasks = ordered_runner(executor, name="convert", policy=policy)
         if not _is_packed(source):

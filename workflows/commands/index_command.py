@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 from dsindex.errors import InputError
 from workflows.commands.options import UsageError
 from workflows.options.index_paths import local_path, parse_replacements
-from workflows.options.pretrain_command import FILES, LENGTHS, PATHS, RARE_LENGTHS, read_command_file, take_command
+from workflows.options.pretrain_command import (
+    FILES,
+    LENGTHS,
+    PATHS,
+    RARE_LENGTHS,
+    given_variables,
+    read_command_file,
+    take_command,
+)
 from workflows.options.shell_words import Word
 
 if TYPE_CHECKING:
@@ -52,12 +60,17 @@ def merge_command(merged: dict[str, Any], script: Sequence[str], words: Sequence
         msg = f"expected a flag, got {words[0]!r}"
         raise UsageError(msg)
     place = next((word for word in script if "=" not in word), "the script") if script else "the command"
-    command = take_command(read_command_file(script) if script else list(map(Word, words)), place=place)
+    replacements = parse_replacements(merged.get("dataset_path_as") or ())
+    command = take_command(
+        read_command_file(script) if script else list(map(Word, words)),
+        place=place,
+        environment=given_variables(script),
+        local_path=lambda path: local_path(path, replacements),
+    )
     options = command.options
     if not options:
         msg = f"{place}: expected flags of pretrain_gpt.py, got none that its caches depend on"
         raise InputError(msg)
-    replacements = parse_replacements(merged.get("dataset_path_as") or ())
     for name in (*PATHS, *FILES, "data_cache_path", "per_dataset_sequences_path"):
         value = options.get(name)
         if isinstance(value, str):

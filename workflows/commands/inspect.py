@@ -11,6 +11,7 @@ from dsindex.amounts import count, format_size
 from dsindex.inspection.borders import show_text
 from dsindex.json_text import encode_json
 from workflows.commands.options import UsageError
+from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, requests_since
 from workflows.jobs.inspect import InspectOptions, run_inspect
 from workflows.progress.standard_streams import write_json
 
@@ -44,7 +45,12 @@ STYLES = {"border": "2", "name": "1", "escape": "33", "found": "7", "learnt": "3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex inspect`."""
-    parser.add_argument("path", metavar="PATH", help="a prefix, a dataset's file, or a folder")
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        type=dataset_path,
+        help="a prefix or a dataset's file, here or in an object store; or a folder",
+    )
     choice = parser.add_argument_group("what to show").add_mutually_exclusive_group()
     choice.add_argument("--document", type=int, metavar="I", help="one document, counted from 0")
     choice.add_argument("--sequence", type=int, metavar="I", help="one sequence of .bin and .idx, counted from 0")
@@ -56,13 +62,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokenizer-model", metavar="T", help="decode with this tokenizer")
     parser.add_argument("--split", choices=["train", "valid", "test"], help="the split of an index cache")
     parser.add_argument(
-        "--data-path", nargs="+", metavar="PREFIX", help="the datasets of an index cache, if they were moved"
+        "--data-path",
+        nargs="+",
+        metavar="PREFIX",
+        type=dataset_path,
+        help="the datasets of an index cache, if they were moved",
     )
     parser.add_argument("--json", action="store_true", help="write one JSON object")
+    add_store_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Look at one path and print what was seen."""
+    before = enter_stores(options)
     for name, least in (("limit", 1), ("tokens", 0)):
         value = getattr(options, name)
         if value is not None and value < least:
@@ -90,6 +102,7 @@ def run(options: argparse.Namespace) -> int:
         choice = (options.document, options.sequence, options.sample, options.find)
         brief = any(each is not None for each in choice)
         sys.stdout.write(describe_inspection(seen, ids=options.ids, colored=is_colored, brief=brief))
+        sys.stdout.write(requests_since(before))
     elif sys.stdout.isatty():  # C1 control characters, which JSON allows, may control a terminal
         sys.stdout.write(encode_json(asdict(seen), newline=True, ascii_only=True).decode())
     else:

@@ -9,6 +9,7 @@ from dsindex.amounts import count, format_size, format_speed
 from dsindex.errors import InputError
 from dsindex.instruction.config import InstructionConfig, check_config
 from dsindex.yaml_file import option_names, read_yaml
+from workflows.commands.object_requests import describe_requests
 from workflows.commands.options import UsageError, add_input_arguments, add_record_arguments, name_lists, validated
 from workflows.jobs.instruct import run_instruct
 from workflows.options.instruct import ExportKind, InstructConfig
@@ -109,9 +110,9 @@ def read_job(options: argparse.Namespace) -> tuple[InstructConfig, InstructionCo
         InputError: If the file cannot be read, or is not a configuration.
         UsageError: If the job's options are invalid.
     """
-    path = Path(options.instruction)
+    path = options.instruction
     flags = {name: value for name, value in vars(options).items() if name not in OWN and value is not None}
-    return join_job(read_yaml(str(path)), flags, source=str(path), folder=path.parent)
+    return join_job(read_yaml(path), flags, source=path, folder=Path(path).parent)
 
 
 def join_job(
@@ -169,7 +170,7 @@ def describe_instruct(report: InstructReport) -> str:
     )
     if report.bad_records:
         lines.append("quarantined: " + ", ".join(f"{kind} {count:,}" for kind, count in report.bad_records.items()))
-    lines += report.input_notes
+    lines += [*describe_requests(report.requests), *report.input_notes]
     for split in report.splits:
         lines += _describe_split(split)
     for export in report.exports:

@@ -78,7 +78,7 @@ def check_command(command: str, options: argparse.Namespace, *, shipped: Collect
         parse_address(str(address), source="--address")
     for name in OUTPUTS:
         for path in _paths(given, name):
-            if not os.path.isabs(path):
+            if not (os.path.isabs(path) or is_url(path)):
                 raise UsageError(_relative(name, path, is_output=True))
     for name in INPUTS:
         for path in _paths(given, name):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
-from workflows.commands.options import add_config_argument, add_store_arguments, add_work_arguments, read_config
+from dsindex.objects.requests import all_requests
+from workflows.commands.options import add_config_argument, add_work_arguments, read_config
+from workflows.commands.stores import add_store_arguments, dataset_path, requests_since
 from workflows.jobs.merge import run_merge
 from workflows.options.merge import MergeConfig
 from workflows.progress.choice import make_reporter
@@ -33,19 +35,26 @@ REQUIRED = {"input": "", "output_prefix": ""}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex merge`."""
     add_config_argument(parser)
-    parser.add_argument("--input", nargs="+", metavar="PREFIX", help="the datasets, in the order of the output")
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        metavar="PREFIX",
+        type=dataset_path,
+        help="the datasets, in the order of the output; here or in object stores",
+    )
+    add_store_arguments(parser)
     parser.add_argument("--output-prefix", metavar="P", help="writes P.bin and P.idx, here or in a bucket (s3://)")
-    add_store_arguments(parser.add_argument_group("object stores"))
     add_work_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Merge, show progress, and print a summary."""
+    before = all_requests()
     config = read_config(options, MergeConfig)
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_merge(config, reporter=reporter)
     write_summary(
-        describe_merge(report),
+        describe_merge(report) + requests_since(before),
         already_complete=report.already_complete,
         outputs=[{"prefix": report.prefix, "documents": report.num_documents, "tokens": report.num_tokens}],
     )

@@ -73,7 +73,7 @@ def add_input_arguments(group: argparse._ArgumentGroup) -> None:
         help="files, patterns or folders, in the order of the output: JSONL, compressed or not, Parquet, Arrow or CSV; "
         "here or in object stores (s3://, gs://, az://, https://); - is standard input",
     )
-    add_store_arguments(group)
+    add_store_options(group)
     group.add_argument(
         "--input-list",
         nargs="+",
@@ -93,7 +93,7 @@ def add_input_arguments(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def add_store_arguments(group: argparse._ArgumentGroup) -> None:
+def add_store_options(group: argparse._ArgumentGroup) -> None:
     """Add the options that tell how the stores of addresses are reached."""
     group.add_argument(
         "--endpoint-url",

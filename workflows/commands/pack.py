@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex.amounts import count, format_size, format_speed
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS
 from dsindex.formats.pbin_join import join_pbin_files
+from workflows.commands.object_requests import describe_requests
 from workflows.commands.options import (
     UsageError,
     add_config_argument,
@@ -171,7 +172,7 @@ def describe_pack(report: PackReport) -> str:
             f"{count(report.run.workers, 'worker')}, "
             f"{report.engine}"
         )
-    notes = "".join(f"{line}\n" for line in report.input_notes)
+    notes = "".join(f"{line}\n" for line in [*describe_requests(report.requests), *report.input_notes])
     return (
         f"{first}\n"
         f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {counts.quarantined:,} quarantined "

@@ -11,6 +11,7 @@ from workflows.execution.dispatch import RetryPolicy
 from workflows.execution.ordered import ordered_runner
 from workflows.options.config import ExecutorConfig
 from workflows.progress.standard_streams import write_lines
+from workflows.stages.shared_files import require_shared
 from workflows.stages.start import start_with_nodes
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def run(options: argparse.Namespace) -> int:
     config = read_config(options, ExecutorConfig, beside=("file", "output", "drop_faulty_entries"))
     executor = start_with_nodes(config)
     try:
+        require_shared(executor, files=[options.file])
         account = create_raw_index(
             options.file,
             options.output,

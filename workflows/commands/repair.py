@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
+from workflows.commands.stores import add_store_arguments, enter_stores, output_here, path_here
 from workflows.commands.verify import add_source_arguments, as_prefix
 from workflows.jobs.repair import RepairConfig, run_pbin_repair, run_repair
 from workflows.progress.choice import make_reporter
@@ -35,8 +36,12 @@ EXAMPLES = ("dsindex repair out/docs_text_document --output out/repaired_text_do
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex repair`."""
-    parser.add_argument("prefix", metavar="PREFIX", help="the dataset: a path without .bin and .idx; or FILE.pbin")
-    parser.add_argument("--output", required=True, metavar="NEW", help="the new prefix, or the new .pbin")
+    parser.add_argument(
+        "prefix", metavar="PREFIX", type=path_here, help="the dataset: a path without .bin and .idx; or FILE.pbin"
+    )
+    parser.add_argument(
+        "--output", required=True, metavar="NEW", type=output_here, help="the new prefix, or the new .pbin"
+    )
     parser.add_argument(
         "--from",
         dest="way",
@@ -57,11 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=["uint8", "uint16", "int32", "int64"], help="the token type, if it is unknown"
     )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    add_store_arguments(parser)
     add_executor_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Repair one dataset and print what was saved."""
+    enter_stores(options)
     config = read_config(options, RepairConfig, beside=("prefix", "json"))
     config = with_fitting_output(options.prefix, config)
     if options.prefix.endswith(".pbin"):

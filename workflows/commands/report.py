@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
+from workflows.commands.stores import output_here, path_here
 from workflows.jobs.report import ReportOptions, run_report
 from workflows.progress.choice import make_reporter
 from workflows.progress.standard_streams import write_lines
@@ -34,8 +35,16 @@ REQUIRED = {"output": ""}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex report`."""
-    parser.add_argument("prefix", nargs="+", metavar="PREFIX", help="a dataset: a prefix, one of its files, or a .pbin")
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the page to write, such as report.html")
+    parser.add_argument(
+        "prefix",
+        nargs="+",
+        metavar="PREFIX",
+        type=path_here,
+        help="a dataset: a prefix, one of its files, or a .pbin",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, type=output_here, help="the page to write, such as report.html"
+    )
     parser.add_argument(
         "--tokenizer-model", metavar="T", help="decode with this tokenizer (default: the one in each manifest)"
     )

@@ -11,6 +11,7 @@ from dsindex.amounts import count
 from dsindex.errors import InputError
 from dsindex.tracing.steps import Batches
 from workflows.commands.options import UsageError
+from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, path_here, requests_since
 from workflows.jobs.trace import open_samples, trace_document, trace_forward, trace_line
 from workflows.progress.standard_streams import write_json, write_lines
 from workflows.verification.traced_text import TracedTexts
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from dsindex.objects.requests import RequestCounts
     from workflows.jobs.trace import BackwardReport, ForwardReport, ShownPart, TracedDocument
 
 DESCRIPTION = """\
@@ -40,10 +42,16 @@ Report = TypeVar("Report", "ForwardReport", "BackwardReport")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex trace`."""
-    parser.add_argument("cache", metavar="CACHE", help="the folder of index caches, or the description of one")
+    parser.add_argument(
+        "cache", metavar="CACHE", type=path_here, help="the folder of index caches, or the description of one"
+    )
     parser.add_argument("--split", metavar="NAME", help="train, valid or test (default: train)")
     parser.add_argument(
-        "--prefix", nargs="+", metavar="P", help="the datasets, in the order of the blend, if they moved"
+        "--prefix",
+        nargs="+",
+        metavar="P",
+        type=dataset_path,
+        help="the datasets, in the order of the blend, if they moved; here or in an object store",
     )
     what = parser.add_argument_group("what to trace, one of")
     what.add_argument("--sample", type=int, nargs="+", metavar="K", help="samples, by number")
@@ -64,10 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"show the text of the first N tokens of each part (default: {DEFAULT_SHOWN_TOKENS})",
     )
     shown.add_argument("--json", action="store_true", help="write one JSON object")
+    add_store_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Trace, and print what was found."""
+    before = enter_stores(options)
     batches = check_options(options)
     texts = TracedTexts(options.tokenizer_model)
     numbers = options.sample
@@ -83,14 +93,14 @@ def run(options: argparse.Namespace) -> int:
     if numbers is not None:
         shown = DEFAULT_SHOWN_TOKENS if options.text_tokens is None else options.text_tokens
         forward = trace_forward(samples, numbers, texts=texts, batches=batches, shown_tokens=shown)
-        _print(options, forward, describe_forward)
+        _print(options, forward, describe_forward, before)
         return 0
     if document is not None:
         prefix, number = document
         backward = trace_document(samples, number, prefix=prefix or None, batches=batches, texts=texts)
     elif line is not None:
         backward = trace_line(samples, line[0], line[1], batches=batches, texts=texts)
-    _print(options, backward, describe_backward)
+    _print(options, backward, describe_backward, before)
     return 0
 
 
@@ -192,8 +202,10 @@ def _parse_place(given: str, flag: str, form: str) -> tuple[str, int]:
     return name, int(number)
 
 
-def _print(options: argparse.Namespace, report: Report, describe: Callable[[Report], str]) -> None:
+def _print(
+    options: argparse.Namespace, report: Report, describe: Callable[[Report], str], before: RequestCounts
+) -> None:
     if options.json:
         write_json(sys.stdout, asdict(report))
     else:
-        write_lines(describe(report))
+        write_lines(describe(report) + requests_since(before))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dsindex.amounts import count
 from dsindex.exports.reading import export_folder_of
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
+from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, path_here, requests_since
 from workflows.jobs.verify import VerifyConfig, run_verify
 from workflows.jobs.verify_pbin import run_pbin_verify
 from workflows.options.pack import PBIN_SUFFIX
@@ -45,15 +46,22 @@ EXAMPLES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex verify`."""
     parser.add_argument(
-        "prefix", nargs="+", metavar="PREFIX", help="datasets: paths without .bin and .idx; or FILE.pbin"
+        "prefix",
+        nargs="+",
+        metavar="PREFIX",
+        type=dataset_path,
+        help="datasets: paths without .bin and .idx, here or in an object store; or FILE.pbin",
     )
-    parser.add_argument("--cache", metavar="FOLDER", help="check the index caches in this folder against the data")
+    parser.add_argument(
+        "--cache", metavar="FOLDER", type=path_here, help="check the index caches in this folder against the data"
+    )
     parser.add_argument(
         "--against-source", action="store_true", default=None, help="tokenize the inputs again and compare"
     )
     parser.add_argument("--sample", metavar="SHARE", help="compare only a share of the documents, such as 1%% or 0.01")
     add_source_arguments(parser)
     parser.add_argument("--json", action="store_true", help="write one JSON object per dataset")
+    add_store_arguments(parser)
     add_executor_arguments(parser)
 
 
@@ -69,6 +77,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Verify every dataset and print what was found."""
+    before = enter_stores(options)
     config = read_config(options, VerifyConfig, beside=("prefix", "json"))
     check_options(options.prefix, config)
     whole = True
@@ -80,6 +89,8 @@ def run(options: argparse.Namespace) -> int:
         else:
             write_lines(describe_verification(report))
         whole = whole and report.is_whole
+    if not options.json:
+        write_lines(requests_since(before))
     return 0 if whole else 1
 
 

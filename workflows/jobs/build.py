@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.errors import PlanError
 from dsindex.objects.requests import RequestCounts, all_requests
-from dsindex.objects.urls import absolute, is_url, lengthened
+from dsindex.objects.urls import absolute, folder_of, is_url, lengthened
 from dsindex.shards.tasks import ShardSettings
 from workflows.jobs.frame import Job, JobOutcome, Made, run_job
 from workflows.options.config import work_folder_path
@@ -173,7 +172,7 @@ class _Build:
             estimate.scaled(kept_share(source.inputs, self._config.sample)),
             itemsize=self._dtype.itemsize,
             num_keys=len(self._outputs),
-            output_folder=os.path.dirname(absolute(self._config.output_prefix)),
+            output_folder=folder_of(self._config.output_prefix),
             work_dir=self._work_dir,
             unfinished=[path for tokens in self._token_sources() for path in tokens.target.partials],
             copies=shard_copies(self._config),

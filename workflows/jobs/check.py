@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
 from dsindex.dtypes import dtype_for_vocabulary
+from dsindex.objects.urls import folder_of
 from workflows.execution.choice import make_executor
+from workflows.options.config import work_folder_path
 from workflows.stages.nodes import NO_NODE, SAME_VERSIONS, check_nodes, nearest_folder
 from workflows.stages.room import check_room, shard_copies
 from workflows.stages.sample import examine_sample
@@ -51,8 +52,8 @@ def run_check(config: BuildConfig, *, reporter: Reporter) -> CheckReport:
     source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config), repeat=config.repeat)
     selection, names = select(config, source.tokenizer), config.output_names
     estimate = examine_sample(source.inputs, names, source.tokenizer, source.engine, selection)
-    output_folder = os.path.dirname(os.path.abspath(config.output_prefix))
-    work_dir = os.path.abspath(config.work_dir or f"{config.output_prefix}.build")
+    output_folder = folder_of(config.output_prefix)
+    work_dir = work_folder_path(config)
     estimate = estimate.scaled(kept_share(source.inputs, config.sample))
     check_room(
         estimate,
@@ -96,6 +97,7 @@ def _row(report: NodeReport, num_inputs: int) -> list[str]:
     facts = report.facts
     if facts is None:
         return [report.node, "no answer", "", "", ""]
-    free = " and ".join("no folder" if size is None else f"{size / 1e9:,.1f} GB" for size in facts.free_bytes)
+    sizes = ["no folder" if size is None else f"{size / 1e9:,.1f} GB" for size in facts.free_bytes]
+    free = " and ".join(sizes) or "in a bucket"
     versions = ", ".join(f"{name} {facts.versions[name]}" for name in ("python", "dsindex", *SAME_VERSIONS[:2]))
     return [report.node, f"{facts.num_readable:,} of {num_inputs:,}", free, versions, facts.tokenizer]

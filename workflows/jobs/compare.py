@@ -16,6 +16,7 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.pbin import PbinDocuments
 from dsindex.errors import DsindexError, FormatError, InputError
+from dsindex.readable import is_stored
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tracing.merged import find_document_origins
 from workflows.state.manifest import read_manifest
@@ -164,13 +165,13 @@ def _instruction_prefixes(first: str, second: str) -> tuple[str, str] | None:
 
 
 def _is_instruction(prefix: str) -> bool:
-    return all(os.path.isfile(f"{prefix}{suffix}.idx") for suffix in (TEXT_SUFFIX, MASK_SUFFIX))
+    return all(is_stored(f"{prefix}{suffix}.idx") for suffix in (TEXT_SUFFIX, MASK_SUFFIX))
 
 
 def _open(path: str) -> Dataset:
     if path.endswith(PBIN_SUFFIX):
         return PbinDocuments(path)
-    if not os.path.exists(f"{path}.idx"):
+    if not is_stored(f"{path}.idx"):
         msg = f"{path}: expected a dataset, found no {path}.idx; give a prefix, one of its files, or a .pbin"
         raise InputError(msg)
     dataset = IndexedDataset(path)

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.merging import range_bytes
+from dsindex.objects.urls import folder_of, is_url
 from dsindex.storage import free_bytes
 from workflows.execution.cpus import available_cpus
+from workflows.options.config import work_folder_path
 from workflows.stages.nodes import nearest_folder
 from workflows.stages.room import shard_copies
 from workflows.stages.sample import Piece, PieceCounts, encode_piece, spread_pieces
@@ -127,8 +129,7 @@ def run_plan(config: BuildConfig) -> BuildEstimate:
     output_bytes = bin_bytes + idx_bytes + merged_provenance
     num_shards = count_shards(source.inputs, source.shard_sizes)
     threads = min(workers, num_shards)
-    work_dir = os.path.abspath(config.work_dir or f"{config.output_prefix}.build")
-    output_folder = os.path.dirname(os.path.abspath(config.output_prefix))
+    work_dir, output_folder = work_folder_path(config), folder_of(config.output_prefix)
     return BuildEstimate(
         source=source,
         sample=sample,
@@ -261,12 +262,14 @@ def find_place_limits(needs: dict[str, float], *, mounts: str = "/proc/mounts") 
     """Return sentences about folders with too little space or an unsuitable file system.
 
     Args:
-        needs: Folder → bytes to be written there; a folder need not exist yet.
+        needs: Folder → bytes to be written there; a folder need not exist yet, and addresses have no limits.
         mounts: Path of a table of mounts in Linux's format.
     """
     limits = []
     by_device: dict[int, tuple[list[str], float]] = {}
     for folder, needed in needs.items():
+        if is_url(folder):
+            continue  # buckets have no size
         place = nearest_folder(folder)
         kind = file_system(place, mounts=mounts)
         if kind in NETWORK_FILE_SYSTEMS:

@@ -154,7 +154,7 @@ def run_job(job: Job, *, reporter: Reporter) -> JobOutcome:
                 )
             )
             for output in sorted(job.outputs, key=lambda output: output.prefix):
-                owned.enter_context(_hold_output(output))
+                owned.enter_context(hold_output(output.prefix))
             finished = _find_finished(job)  # another driver may have finished meanwhile
             if finished is None:
                 return _run(job, folder, reporter, began)
@@ -186,9 +186,14 @@ def _find_finished(job: Job) -> list[Manifest] | None:
     return finished
 
 
-def _hold_output(output: Output) -> AbstractContextManager[None]:
-    """Hold the lock of an output."""
-    path, what = _lock_path(output), f"the output {output.prefix}"
+def hold_output(prefix: str) -> AbstractContextManager[None]:
+    """Hold the lock of an output.
+
+    Raises:
+        PlanError: If a driver that may be alive holds it.
+        OutputError: If it cannot be written.
+    """
+    path, what = lengthened(absolute(prefix), f".{LOCK_SUFFIX}"), f"the output {prefix}"
     if isinstance(path, ObjectUrl):
         return hold_object_lock(path, what=what)
     make_folder(os.path.dirname(path))
@@ -208,7 +213,7 @@ def _tidy_up(job: Job) -> None:
     for output in job.outputs:
         path = _lock_path(output)
         if is_object_lock(path) if isinstance(path, ObjectUrl) else os.path.exists(path):
-            with contextlib.suppress(PlanError), _hold_output(output):
+            with contextlib.suppress(PlanError), hold_output(output.prefix):
                 pass  # a dead owner's lock is taken over and removed
 
 
@@ -271,7 +276,8 @@ def _carry_out(
     executor = start_and_examine(config, job.examine, num_bytes=job.input_bytes, holds_gil=job.holds_gil)
     with contextlib.closing(executor):
         notes = [*job.notes, *_begin_again(job, folder)]
-        with folder.open_ledger(job.plan, fresh=config.fresh) as ledger:
+        prefixes = [absolute(output.prefix) for output in job.outputs]
+        with folder.open_ledger(job.plan, fresh=config.fresh, outputs=prefixes) as ledger:
             opened.append(ledger)
             file = _progress_file(job)
             if file is not None:

@@ -30,6 +30,8 @@ from dsindex.indices.task import (
     build_index_cache,
     count_parts,
 )
+from dsindex.objects.urls import absolute, is_url
+from dsindex.readable import is_stored
 from dsindex.storage import free_bytes
 from workflows.execution.calls import Call
 from workflows.execution.cpus import available_cpus
@@ -38,6 +40,7 @@ from workflows.jobs.index_caches import Counts, find_index_caches, job_paths
 from workflows.jobs.index_settings import NO_IDENTIFIERS, cache_settings
 from workflows.jobs.index_sources import sources, with_given_paths
 from workflows.jobs.index_start_up import explain_sequences, find_type_faults, write_sequences
+from workflows.stages.shared_files import require_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -80,6 +83,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
     if config.explain and not any(sources(config)):
         finding = explain_cache(read_description(config.like or ""), config.data_cache_path or ".")
         return IndexReport(tasks=(), results=(), notes=(), findings=(finding,), seconds=time.monotonic() - began)
+    _require_shared(config, executor)
     counts = count_all(config, settings, executor)
     threads = 1 if executor.kind == "ray" else available_cpus()
     tasks, notes = find_index_caches(config, settings, counts, threads=threads)
@@ -114,7 +118,7 @@ def _masked(prefixes: Iterable[str]) -> Iterator[str]:
     """Yield a note for each dataset whose loss mask a pre-training job would not read."""
     for prefix in prefixes:
         stem = prefix.removesuffix(TEXT_SUFFIX)
-        if stem != prefix and os.path.isfile(f"{stem}{MASK_SUFFIX}.idx"):
+        if stem != prefix and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
             yield (
                 f"{prefix} is instruction data: a job that reads it as --data-path learns all its tokens, as it does "
                 f"not read {os.path.basename(stem)}{MASK_SUFFIX}; for the mask, see the exports of `dsindex instruct`"
@@ -125,6 +129,19 @@ def _prefixes_of_job(config: IndexConfig, counts: Counts) -> dict[str, str]:
     """Return the prefixes as the job types them → those on this machine."""
     as_typed = job_paths(config, list(counts))
     return {as_typed(prefix): prefix for prefix in counts}
+
+
+def _require_shared(config: IndexConfig, executor: Executor) -> None:
+    """Refuse a cluster whose nodes would each write their caches into a folder of their own.
+
+    Raises:
+        InputError: Naming nodes and paths.
+    """
+    prefixes = {absolute(prefix) for blend in sources(config) if blend is not None for prefix in blend.prefixes}
+    beside = {os.path.dirname(prefix) for prefix in prefixes if not is_url(prefix)}
+    folders = beside if config.data_cache_path is None else {config.data_cache_path}
+    is_asking = config.explain or config.check
+    require_shared(executor, files=(f"{prefix}.idx" for prefix in prefixes), folders=() if is_asking else folders)
 
 
 def count_all(config: IndexConfig, settings: CacheSettings, executor: Executor) -> Counts:
@@ -141,7 +158,7 @@ def count_all(config: IndexConfig, settings: CacheSettings, executor: Executor) 
             wanted.setdefault(prefix, [None] * len(SPLIT_NAMES))[split] = part
     bigscience_split = settings.split if config.layout == "bigscience" else None
     tasks = [
-        PartTask(prefix=os.path.abspath(prefix), parts=tuple(parts), bigscience_split=bigscience_split)
+        PartTask(prefix=absolute(prefix), parts=tuple(parts), bigscience_split=bigscience_split)
         for prefix, parts in wanted.items()
     ]
     return dict(zip(wanted, _run(executor, count_parts, tasks), strict=True))

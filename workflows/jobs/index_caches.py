@@ -22,6 +22,7 @@ from dsindex.indices.needed_caches import CacheSettings, GPTCache, NeededCaches,
 from dsindex.indices.splits import SPLIT_NAMES
 from dsindex.indices.task import BlendIndexTask, GPTIndexTask, IndexTask
 from dsindex.indices.training import TrainingLength, phases_of_training, samples_for_training
+from dsindex.objects.urls import absolute, is_url
 from workflows.jobs.index_settings import NO_IDENTIFIERS
 from workflows.jobs.index_sources import sources
 from workflows.options.index_paths import job_path, parse_replacements
@@ -160,6 +161,12 @@ def _name_tasks(
     for number, cache in enumerate(plan.datasets):
         base = os.path.basename(cache.prefix)
         name = f"{number}-{base}" if repeated[base] > 1 else base
+        if config.data_cache_path is None and is_url(cache.prefix):
+            msg = (
+                f"{cache.prefix}: expected --data-cache-path with a dataset in an object store, got none; name a "
+                f"folder for the caches, which the job is told, too"
+            )
+            raise InputError(msg)
         folder = config.data_cache_path or default_folder(cache.prefix, class_name=settings.class_name)
         files, text = _named(folder, cache.description, name if plain else None)
         tasks.append(_dataset_task(settings, cache, files, text, threads))
@@ -196,7 +203,7 @@ def _dataset_task(settings: CacheSettings, cache: GPTCache, files: CacheFiles, t
     documents, samples, shuffle = map(files.array, GPT_ARRAYS)
     return GPTIndexTask(
         name=f"{cache.prefix}, split {cache.description.index_split}",
-        prefix=os.path.abspath(cache.prefix),
+        prefix=absolute(cache.prefix),
         begin=cache.part.begin,
         end=cache.part.end,
         seed=settings.seed,
@@ -239,7 +246,7 @@ def _plan_bigscience(
             place = f"{prefix}, split {SPLIT_NAMES[split]}"
             documents, samples, shuffle = (
                 bigscience.index_path(
-                    os.path.abspath(prefix),
+                    absolute(prefix),
                     split=SPLIT_NAMES[split],
                     num_samples=count,
                     sequence_length=rule.sequence_length,
@@ -251,7 +258,7 @@ def _plan_bigscience(
             tasks.append(
                 GPTIndexTask(
                     name=place,
-                    prefix=os.path.abspath(prefix),
+                    prefix=absolute(prefix),
                     begin=part.begin,
                     end=part.end,
                     seed=settings.seed,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError
@@ -11,7 +10,7 @@ from dsindex.indices.job_tokenizer import AUTOMODEL, tokenizer_identifiers
 from dsindex.indices.needed_caches import CacheSettings
 from dsindex.indices.releases import name_releases, possible_releases
 from dsindex.indices.splits import SplitMatrix, parse_split, split_matrix
-from dsindex.regular_files import open_file
+from dsindex.json_file import read_object
 from workflows.options.index import DEFAULT_SPLIT
 
 if TYPE_CHECKING:
@@ -95,27 +94,6 @@ def job_identifiers(config: IndexConfig, described: Any) -> Any:  # noqa: ANN401
         )
         raise InputError(msg)
     return described
-
-
-def read_object(path: str) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        InputError: If the file cannot be read, or has something else.
-    """
-    try:
-        with open_file(path) as file:
-            content = json.load(file)
-    except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise InputError(msg) from error
-    except (ValueError, RecursionError) as error:
-        msg = f"{path}: expected a JSON object, got a file that is not JSON ({error})"
-        raise InputError(msg) from error
-    if not isinstance(content, dict):
-        msg = f"{path}: expected a JSON object, got another JSON value"
-        raise InputError(msg)
-    return content
 
 
 def _read_identifiers(path: str) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from dsindex.errors import InputError
 from dsindex.indices.blend import Blend, parse_data_path
 from dsindex.indices.splits import SPLIT_NAMES
+from dsindex.json_file import read_object
 from dsindex.regular_files import open_file
-from workflows.jobs.index_settings import read_object
 from workflows.options.index_paths import local_path, parse_replacements
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
-from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.errors import InputError, OutputError
 from dsindex.indices.explain import Finding
 from dsindex.indices.start_up import (
     MAX_UINT16_VOCABULARY,
@@ -16,8 +16,8 @@ from dsindex.indices.start_up import (
     sequence_faults,
     token_type_fault,
 )
+from dsindex.json_file import read_object
 from dsindex.storage import make_folder, write_whole
-from workflows.jobs.index_settings import read_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +45,7 @@ def write_sequences(path: str, prefixes: Mapping[str, str]) -> str:
     if os.path.lexists(path):
         try:
             faults = sequence_faults(read_sequences(path), wanted)
-        except FormatError as error:
+        except InputError as error:
             msg = f"{error}; it was not replaced: move it away, or choose another --per-dataset-sequences-path"
             raise OutputError(msg) from error
         if faults:
@@ -69,7 +69,7 @@ def explain_sequences(config: IndexConfig, path: str, prefixes: Mapping[str, str
     else:
         try:
             faults += sequence_faults(read_sequences(path), count_sequences(prefixes))
-        except FormatError as error:
+        except InputError as error:
             faults.append(str(error))
     said = faults or ["it has what the job reads"]
     return Finding(name=path, found=found, sound=not faults, sentences=tuple(said))

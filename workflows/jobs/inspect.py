@@ -23,8 +23,7 @@ from workflows.jobs.inspect_origin import Origin, find_origin
 from workflows.jobs.inspect_others import look_at_lines, look_at_loss_masks, look_at_work_folder, open_loss_masks
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from dsindex.formats.token_array import Tokens
     from dsindex.inspection.kinds import Subject
     from dsindex.inspection.lengths import LengthSummary
 
@@ -132,9 +131,7 @@ def _refuse_foreign(subject: Subject, options: InspectOptions) -> None:
             raise InputError(msg)
 
 
-def _look_at_indexed(
-    seen: Inspection, prefix: str, options: InspectOptions, *, masks: NDArray[Any] | None = None
-) -> None:
+def _look_at_indexed(seen: Inspection, prefix: str, options: InspectOptions, *, masks: Tokens | None = None) -> None:
     seen.facts["files"] = size_of([f"{prefix}.bin", f"{prefix}.idx"])
     origin = find_origin(prefix, options.tokenizer_model)
     is_whole = True
@@ -179,7 +176,7 @@ def _look_at_tokens(
     options: InspectOptions,
     *,
     is_whole: bool,
-    masks: NDArray[Any] | None = None,
+    masks: Tokens | None = None,
 ) -> None:
     _tell_origin(seen, origin)
     if not _agrees(seen, store, origin):

@@ -12,8 +12,7 @@ from dsindex.inspection.stores import IndexedStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-
+    from dsindex.formats.token_array import Tokens
     from dsindex.inspection.finding import Match
     from dsindex.inspection.stores import PackedStore
     from dsindex.text.tokenizer import Tokenizer
@@ -74,7 +73,7 @@ class Excerpts:
         origin: Origin,
         max_tokens: int | None,
         *,
-        masks: NDArray[Any] | None = None,
+        masks: Tokens | None = None,
     ) -> None:
         self._store = store
         self._origin = origin

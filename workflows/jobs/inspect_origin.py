@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError, FormatError
-from dsindex.readable import input_status, is_there
+from dsindex.objects.requests import MissingObjectError
+from dsindex.readable import input_status, is_stored, is_there
 from dsindex.shards.inputs import fingerprint_input
 from dsindex.shards.provenance import read_source
 from dsindex.text.recorded_tokenizer import find_tokenizer
@@ -36,7 +36,7 @@ class DocumentSource:
     offset: int
     """Byte offset of the line in the input's text; in a table, its row group."""
     problem: str | None = None
-    """What became of the input since: missing or changed."""
+    """What became of the input since: missing, changed, or out of reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ def find_origin(prefix: str, tokenizer_model: str | None) -> Origin:
         given = load_tokenizer(tokenizer_model) if tokenizer_model is not None else None
         return Origin(prefix=prefix, tokenizer=given, findings=[str(error)])
     tokenizer, notes = _choose_tokenizer(prefix, manifest, tokenizer_model)
-    has_provenance = os.path.isfile(f"{prefix}.{PROVENANCE_SUFFIX}")
+    has_provenance = is_stored(f"{prefix}.{PROVENANCE_SUFFIX}")
     has_parts = not has_provenance and manifest is not None and _is_merged(manifest)
     if manifest is not None and not has_provenance and not has_parts:
         notes.append("no provenance: it is not recorded from which line each document comes")
@@ -145,7 +145,7 @@ def _is_merged(manifest: Manifest) -> bool:
 def _origin_of_part(prefix: str) -> Origin:
     """Return the origin of a dataset that was merged, for the lines of its documents."""
     return Origin(
-        prefix=prefix, manifest=read_manifest(prefix), has_provenance=os.path.isfile(f"{prefix}.{PROVENANCE_SUFFIX}")
+        prefix=prefix, manifest=read_manifest(prefix), has_provenance=is_stored(f"{prefix}.{PROVENANCE_SUFFIX}")
     )
 
 
@@ -223,6 +223,8 @@ def _problem_of(manifest: Manifest, number: int) -> str | None:
             return f"changed: it had {recorded.size_bytes:,} bytes and has {status.size_bytes:,}"
         if recorded.fingerprint is not None and fingerprint_input(path) != recorded.fingerprint:
             return "changed: it has the same size and other content"
-    except (OSError, DsindexError):
+    except (FileNotFoundError, NotADirectoryError, MissingObjectError):
         return "not there any more"
+    except (OSError, DsindexError):
+        return "out of reach now"
     return None

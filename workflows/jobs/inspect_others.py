@@ -27,7 +27,7 @@ from workflows.state.owned_folder import LOCK_FILE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
+    from dsindex.formats.token_array import Tokens
 
 BLOCK_BYTES = 1 << 22
 FIRST_LINES = 3
@@ -60,7 +60,7 @@ def look_at_lines(
         excerpts.append(Excerpt(title=f"line {number:,} of the index", num_tokens=0, text=f"{text[:shown]}{more}"))
 
 
-def open_loss_masks(prefix: str) -> NDArray[Any] | None:
+def open_loss_masks(prefix: str) -> Tokens | None:
     """Return the loss mask of each token of instruction data; None if they cannot be read."""
     try:
         return IndexedDataset(f"{prefix}{MASK_SUFFIX}").token_columns()[0]

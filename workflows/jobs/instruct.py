@@ -27,6 +27,7 @@ from dsindex.instruction.shards import (
     text_key,
 )
 from dsindex.instruction.statistics import InstructionStatistics
+from dsindex.objects.requests import RequestCounts, all_requests
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
 from workflows.jobs.frame import Job, JobOutcome, Made, run_job
@@ -88,6 +89,8 @@ class InstructReport:
     run: Run
     input_notes: tuple[str, ...]
     """Sentences about inputs that are repeated or were left out."""
+    requests: RequestCounts
+    """The requests to object stores."""
     exports: tuple[MadeExport, ...] = ()
     """The folders in formats of other trainers."""
 
@@ -111,6 +114,7 @@ class _Instruct:
     """The parts of an instruction job that other kinds of job do not have."""
 
     def __init__(self, config: InstructConfig, instruction: InstructionConfig, reporter: Reporter) -> None:
+        self._requests_before = all_requests()
         self._config = config
         self._reporter = reporter
         self._work_dir = work_folder_path(config)
@@ -181,14 +185,16 @@ class _Instruct:
         """Check the exports' folders and the disk space."""
         self._exports.examine()
         total = self._source.text_bytes
+        # No sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed.
+        estimate = Estimate(tokens=total / 3, documents=total / 500)
         check_room(
-            # No sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed.
-            Estimate(tokens=total / 3, documents=total / 500),
+            estimate,
             itemsize=self._dtype.itemsize + MASK_DTYPE.itemsize,
             num_keys=2,
             output_folder=os.path.dirname(os.path.abspath(self._config.output_prefix)),
             work_dir=self._work_dir,
             unfinished=[path for group in self._token_sources for tokens in group for path in tokens.target.partials],
+            exports=self._exports.room_for(estimate.tokens),
         )
 
     def _make(self, work: Work) -> Made:
@@ -285,5 +291,6 @@ class _Instruct:
             seconds=outcome.seconds,
             run=outcome.run,
             input_notes=self._source.notes,
+            requests=all_requests().since(self._requests_before),
             exports=tuple(self._exports.made),
         )

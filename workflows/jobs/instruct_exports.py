@@ -20,6 +20,7 @@ from dsindex.exports.megatron_sft import SUFFIX, MessagesTask, RecordReading, Sp
 from dsindex.exports.source import Counts, ExportedSequences, SequenceSource
 from workflows.execution.dispatch import DispatchStatistics, RetryPolicy
 from workflows.jobs.instruct_export_files import ExportFiles
+from workflows.stages.room import require_room, size_of_files
 from workflows.state.export_folder import ExportFolder, remove_export, require_own
 from workflows.state.export_manifest import (
     ExportContent,
@@ -53,6 +54,8 @@ FORMAT = 1
 """Raised whenever the same datasets give other bytes, so that exports of earlier releases are made again."""
 SPLIT_NAMES = {None: "train", "train": "train", "valid": "validation", "test": "test"}
 """A split's names in the exports, as `datasets` and the trainers call them."""
+BYTES_PER_TOKEN: dict[ExportKind, float] = {"hf": 1.5, "hf-disk": 13.0, "bridge": 1.0}
+"""Disk space that is asked for: of `hf-disk` all, of what is compressed what English text took at least."""
 FOLDERS: dict[ExportKind, str] = {"hf": "hf", "hf-disk": "hf_disk", "bridge": "bridge", "sft": "sft"}
 
 
@@ -111,6 +114,10 @@ class InstructExports:
         for path in self._paths.values():
             require_own(path)
 
+    def room_for(self, num_tokens: float) -> int:
+        """Return the bytes that all exports of so many tokens take, estimated."""
+        return int(sum(self._room_for(kind, num_tokens) for kind in self._paths))
+
     def make(self, executor: Executor) -> None:
         """Make the exports that are missing, and remove those of other tokens.
 
@@ -122,6 +129,9 @@ class InstructExports:
             self._remove_if_old(path, contents)
         for kind, path in self._paths.items():
             self.made.append(self._make(kind, path, contents, executor))
+
+    def _room_for(self, kind: ExportKind, num_tokens: float) -> float:
+        return self._source.text_bytes if kind == "sft" else BYTES_PER_TOKEN[kind] * num_tokens
 
     def _path(self, kind: ExportKind) -> str:
         length = f"_{self._config.seq_length}" if kind == "bridge" else ""
@@ -166,6 +176,13 @@ class InstructExports:
             if finished is not None:
                 return MadeExport(kind=kind, path=path, content=finished.content, already_complete=True)
             require_own(path)
+            num_tokens = sum(contents[split.prefixes[0]].tokens for split in self._splits)
+            require_room(
+                os.path.dirname(folder.path),
+                int(self._room_for(kind, num_tokens)) - size_of_files(folder.partial),
+                what=f"the export {kind}",
+                remedy="make room, and run the same command again: the datasets are finished",
+            )
             folder.begin()
             job = ExportFiles(
                 kind=kind,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.formats.mmididx import read_header
 from dsindex.merging import Part, merged_header, open_part
-from dsindex.objects.urls import absolute, is_url
+from dsindex.objects.urls import absolute, is_url, lengthened, parse_url, shortened
+from dsindex.readable import input_status
 from dsindex.storage import free_bytes
 from workflows.jobs.frame import Job, Made, run_job
+from workflows.stages.shared_files import require_seen
 from workflows.state.identity import Plan
 from workflows.state.inputs import InputFile
 from workflows.state.manifest import Content, RecordedInput, RecordedOptions, RecordedTokenizer, read_manifest
@@ -20,6 +24,7 @@ from workflows.state.publishing import Dataset, Target
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dsindex.objects.urls import ObjectUrl
     from dsindex.storage import StoredFile
     from workflows.options.merge import MergeConfig
     from workflows.progress.reporter import Reporter
@@ -50,7 +55,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeReport:
     parts = tuple(_open(prefix) for prefix in prefixes)
     merged_header(parts)
     prefix = absolute(config.output_prefix)
-    inputs = tuple(_input_file(path) for given in prefixes for path in (f"{given}.bin", f"{given}.idx"))
+    inputs = tuple(_input_file(lengthened(given, ending)) for given in prefixes for ending in (".bin", ".idx"))
     plan = Plan(settings={"output-prefix": str(prefix)}, inputs=inputs)
     target = Target(prefix=prefix, plan_id=plan.plan_id, bound_bytes=sum(part.bin_bytes for part in parts))
     dataset = Dataset(target=target, parts=parts, provenance=None)
@@ -69,6 +74,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeReport:
         outputs=(Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES),),
         may_grow=False,
         examine=lambda: _check_room(prefix, parts),
+        check_nodes=partial(require_seen, files=[str(file.path) for file in inputs if not is_url(file.path)]),
         make=make,
         describe=describe,
         tokenizer_path=tokenizer_path,
@@ -147,11 +153,13 @@ def _report(config: MergeConfig, content: Content, *, already_complete: bool) ->
 
 def _without_suffix(path: str) -> str:
     """Return the prefix `x` of `x.bin` or `x.idx`, which a shell's completion yields."""
-    stem, suffix = os.path.splitext(path)
-    return stem if suffix in {".bin", ".idx"} else path
+    suffix = os.path.splitext(path)[1]
+    return shortened(path, suffix) if suffix in {".bin", ".idx"} else path
 
 
 def _open(prefix: str) -> Part:
+    if is_url(prefix):
+        return _open_in_store(parse_url(prefix))
     try:
         return open_part(prefix)
     except FormatError as error:
@@ -159,15 +167,25 @@ def _open(prefix: str) -> Part:
         raise (InputError(msg) if not os.path.exists(f"{prefix}.idx") else error) from error
 
 
+def _open_in_store(prefix: ObjectUrl) -> Part:
+    """Open a dataset in an object store, both of whose objects are read as they are now."""
+    idx, tokens = input_status(prefix.lengthened(".idx")), input_status(prefix.lengthened(".bin"))
+    return Part(
+        bin_path=tokens.path,
+        idx_path=idx.path,
+        identity=prefix,
+        bin_bytes=tokens.size_bytes,
+        header=read_header(idx.path),
+    )
+
+
 def _input_file(path: str) -> InputFile:
     try:
-        status = os.stat(path)
+        status = input_status(path)
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror}); check --input"
         raise InputError(msg) from error
-    return InputFile(
-        path=path, absolute_path=os.path.abspath(path), size_bytes=status.st_size, version=str(status.st_mtime_ns)
-    )
+    return InputFile(path=path, absolute_path=absolute(path), size_bytes=status.size_bytes, version=status.version)
 
 
 def _check_room(prefix: str, parts: tuple[Part, ...]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dsindex.conversion import TYPE_OF_SIZE
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader
+from dsindex.objects.requests import RequestCounts, all_requests
 from dsindex.shards.ownership import SHARDS_FOLDER, new_file_id, read_folder_id
 from dsindex.shards.tasks import ShardSettings
 from dsindex.text.patterns import parse_text_pattern
@@ -70,6 +71,8 @@ class PackReport:
     """Name of the engine."""
     input_notes: tuple[str, ...]
     """Sentences about inputs that are repeated or were left out."""
+    requests: RequestCounts
+    """The requests to object stores."""
 
 
 def run_pack(config: PackConfig, *, reporter: Reporter) -> PackReport:
@@ -86,6 +89,7 @@ class _Pack:
     """The parts of packing that other kinds of job do not have."""
 
     def __init__(self, config: PackConfig, reporter: Reporter) -> None:
+        self._requests_before = all_requests()
         self._pattern = parse_text_pattern(config.jq_pattern)
         if self._pattern.key is None and config.executor == "auto" and not wants_ray(config):
             # With a jq pattern, Python code checks every record and holds the interpreter's lock.
@@ -235,4 +239,5 @@ class _Pack:
             run=outcome.run,
             engine=self._source.engine.name,
             input_notes=self._source.notes,
+            requests=all_requests().since(self._requests_before),
         )

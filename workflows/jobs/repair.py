@@ -25,6 +25,8 @@ from dsindex.rescue.outputs import RepairOutputs, RepairReport, require_digest
 from dsindex.storage import digest_file
 from workflows.execution.ordered import ordered_runner
 from workflows.jobs.repair_shards import find_shards, find_work_folder
+from workflows.options.config import LocalPath  # noqa: TC001 - pydantic reads it
+from workflows.stages.shared_files import require_shared
 from workflows.stages.start import start_with_nodes
 from workflows.state.manifest import Manifest, read_manifest
 from workflows.verification.source import SourceConfig, lay_out_source, open_recorded_source
@@ -42,7 +44,7 @@ REPORT_SUFFIX = "repair.json"
 class RepairConfig(SourceConfig):
     """Options of `dsindex repair`."""
 
-    output: str
+    output: LocalPath
     """The new prefix, or the new .pbin."""
     way: Way = "auto"
     work_dir: str | None = None
@@ -61,6 +63,9 @@ def run_repair(prefix: str, config: RepairConfig, *, reporter: Reporter) -> Repa
     """
     executor = start_with_nodes(config, reporter)
     try:
+        require_shared(
+            executor, files=(f"{prefix}.{suffix}" for suffix in ("bin", "idx")), folders=[_folder_of(config.output)]
+        )
         return _Repair(prefix, config, reporter, executor).run()
     finally:
         executor.close()
@@ -75,9 +80,14 @@ def run_pbin_repair(path: str, config: RepairConfig) -> int:
     """
     executor = start_with_nodes(config)
     try:
+        require_shared(executor, files=[path], folders=[_folder_of(config.output)])
         return repair_joined(path, config.output, run_tasks=ordered_runner(executor, name="repair"))
     finally:
         executor.close()
+
+
+def _folder_of(path: str) -> str:
+    return os.path.dirname(os.path.abspath(path))
 
 
 class _Repair:

@@ -13,7 +13,7 @@ from dsindex.errors import InputError, OutputError
 from dsindex.inspection.kinds import tell_kind
 from dsindex.regular_files import open_file
 from dsindex.reporting.caches import read_drawn
-from dsindex.storage import atomic_writer, make_folder, output_error
+from dsindex.storage import atomic_writer, make_folder, output_error, require_path
 from dsindex.text.tokenizer import load_tokenizer
 from workflows.jobs.report_dataset import DatasetReport, Room, report_dataset
 from workflows.jobs.report_opening import OpenedDataset
@@ -132,8 +132,9 @@ def _check_output(path: str) -> None:
     """Refuse to replace a file unless it is a report that nobody has changed.
 
     Raises:
-        OutputError: If there is such a file.
+        OutputError: If there is such a file, or it is an address.
     """
+    require_path(path)
     if not os.path.basename(path) or os.path.isdir(path):
         msg = f"{path}: expected the name of a file to write, got a folder; add a name such as report.html"
         raise OutputError(msg)

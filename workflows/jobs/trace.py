@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dsindex.datasets.blended import BlendedDataset
 from dsindex.datasets.gpt import GPTDataset
 from dsindex.datasets.index_files import expect_scattered_reads
@@ -150,7 +152,8 @@ def trace_forward(
             raise InputError(msg)
     for own in samples.datasets if isinstance(samples, BlendedDataset) else [samples]:
         tokens, lengths, *_ = own.dataset.token_columns()
-        expect_scattered_reads(tokens, lengths, own.document_index, own.sample_index)
+        mapped = [tokens] if isinstance(tokens, np.ndarray) else []
+        expect_scattered_reads(*mapped, lengths, own.document_index, own.sample_index)
     traces = trace_samples(samples.locate(number) for number in wanted)
     notes = {note: None for trace in traces for note in trace.notes}
     shown = tuple(_show_sample(samples, trace, texts, batches, shown_tokens) for trace in traces)

@@ -12,9 +12,12 @@ from pydantic import BeforeValidator, Field
 from dsindex.checks.caches import find_caches, verify_cache
 from dsindex.checks.foreign import describe_empty_texts, find_last_key
 from dsindex.checks.structure import DOCUMENTS_PER_PIECE, DocumentPiece, IndexCounts, verify_ends, verify_index
+from dsindex.readable import is_stored, stored_size
 from workflows.execution.calls import Call
+from workflows.stages.shared_files import require_shared
 from workflows.stages.start import start_with_nodes
 from workflows.state.manifest import manifest_path
+from workflows.state.publishing import PROVENANCE_SUFFIX
 from workflows.verification.checks import Check, Step, Verdict
 from workflows.verification.comparison import open_for_comparison, run_and_compare
 from workflows.verification.manifest_checks import (
@@ -66,6 +69,7 @@ def run_verify(prefix: str, config: VerifyConfig, *, reporter: Reporter) -> Veri
 
     Raises:
         InputError: If `--against-source` or `--cache` asks for a check that is impossible.
+        InputError: If a node of the cluster does not see the dataset.
         TokenizerError: If the tokenizer for `--against-source` is not the one that the dataset was made with.
     """
     absence = report_absence(prefix, [f"{prefix}.bin", f"{prefix}.idx", manifest_path(prefix)])
@@ -73,6 +77,7 @@ def run_verify(prefix: str, config: VerifyConfig, *, reporter: Reporter) -> Veri
         return absence
     executor = start_with_nodes(config, reporter)
     try:
+        require_shared(executor, files=(f"{prefix}.{suffix}" for suffix in ("bin", "idx", PROVENANCE_SUFFIX)))
         return _verify(prefix, config, executor=executor, reporter=reporter)
     finally:
         executor.close()
@@ -128,10 +133,10 @@ def _check_tokens(recorded: Recorded, counts: IndexCounts | None) -> Check:
     path = f"{recorded.prefix}.bin"
     content = recorded.content
     dtype = counts.token_dtype if counts is not None else content.token_dtype if content else None
-    if dtype is None or not os.path.isfile(path):
+    if dtype is None or not is_stored(path):
         return Check()
     return check_tokens(
-        recorded, suffix="bin", dtype=dtype, tokens=(0, os.path.getsize(path)), judge_num_eod=partial(_judge_eod, path)
+        recorded, suffix="bin", dtype=dtype, tokens=(0, stored_size(path)), judge_num_eod=partial(_judge_eod, path)
     )
 
 

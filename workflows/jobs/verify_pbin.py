@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,8 +14,10 @@ from dsindex.checks.pbin import (
 )
 from dsindex.checks.stored import read_runs
 from dsindex.errors import FormatError
+from dsindex.readable import is_stored
 from workflows.execution.calls import Call
 from workflows.options.pack import PBIN_SUFFIX
+from workflows.stages.shared_files import require_shared
 from workflows.stages.start import start_with_nodes
 from workflows.state.manifest import manifest_path
 from workflows.verification.checks import Check, Step, Verdict
@@ -72,6 +73,7 @@ def run_pbin_verify(path: str, config: VerifyConfig, *, reporter: Reporter) -> V
     pattern = source.settings.pattern if source is not None else None
     executor = start_with_nodes(config, reporter, holds_gil=pattern is not None and pattern.key is None)
     try:
+        require_shared(executor, files=[path])
         ran = run_and_compare(
             checks,
             source,
@@ -116,7 +118,7 @@ def _check_content(
         yield check_counts(path, content, counts)
         yield check_record_counts(path, content, counts, keeps_empty=False)
         yield check_quarantine(recorded)
-    if os.path.isfile(path):
+    if is_stored(path):
         yield check_tokens(
             recorded,
             suffix=_SUFFIX,

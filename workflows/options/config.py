@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import os
 import re
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from dsindex.errors import InputError
-from dsindex.objects.urls import Access, absolute, check_endpoint, is_url, lengthened, parse_output_url, parse_url
+from dsindex.objects.urls import (
+    Access,
+    absolute,
+    check_endpoint,
+    is_url,
+    lengthened,
+    parse_output_url,
+    parse_url,
+    refuse_url,
+)
 from dsindex.option_problems import describe_problem
 from dsindex.text.tokenizer_file import TokenizerOptions
 from workflows.options.sizes import Size  # noqa: TC001 - pydantic reads it
+
+LocalPath = Annotated[str, AfterValidator(refuse_url)]
+"""The path of an output that only this machine writes."""
 
 
 class Options(BaseModel):
@@ -76,10 +88,9 @@ class WorkConfig(ExecutorConfig):
         if path is None or not is_url(path):
             return path
         if not cls.writes_objects:
-            msg = "expected a path, got an address: only build and merge write to object stores; copy finished files"
-            raise ValueError(msg)
+            return refuse_url(path)
         try:
-            return parse_output_url(path, _access_of(info))
+            return parse_output_url(path, access_of(info))
         except InputError as error:
             raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None
 
@@ -97,7 +108,17 @@ def work_folder_path(config: WorkConfig) -> str:
     return absolute(config.work_dir or lengthened(config.output_prefix, ".build"))
 
 
-def _access_of(info: ValidationInfo) -> Access:
+def validated_access(endpoint_url: str | None, region: str | None) -> Access:
+    """Return how stores are reached, from flags.
+
+    Raises:
+        ValueError: If the address of the server is none.
+    """
+    return Access(endpoint_url=None if endpoint_url is None else check_endpoint(endpoint_url), region=region)
+
+
+def access_of(info: ValidationInfo) -> Access:
+    """Return how stores are reached, from options that were validated already."""
     return Access(endpoint_url=info.data.get("endpoint_url"), region=info.data.get("region"))
 
 
@@ -135,7 +156,7 @@ class RecordsConfig(WorkConfig):
         if (*given, *lists).count("-") > 1:
             msg = "expected standard input (-) once, since it can be read only once; leave one out"
             raise ValueError(msg)
-        access = _access_of(info)
+        access = access_of(info)
         try:
             return tuple(parse_url(path, access) if is_url(path) else path for path in given)
         except InputError as error:

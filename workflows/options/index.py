@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from dsindex.indices.blend import MID_LEVEL_SURPLUS
 from dsindex.indices.epochs import FINAL_EPOCH_THRESHOLD
 from dsindex.indices.job_tokenizer import JobTokenizer
-from workflows.options.config import ExecutorConfig
+from workflows.options.config import ExecutorConfig, LocalPath
 from workflows.options.index_tokenizer import NAMES as TOKENIZER_NAMES
 
 DEFAULT_SPLIT = "969, 30, 1"
@@ -85,7 +85,7 @@ class IndexConfig(ExecutorConfig):
     test_data_path: Words | None = None
     data_args_path: str | None = None
     per_split_data_args_path: str | None = None
-    data_cache_path: str | None = None
+    data_cache_path: LocalPath | None = None
     """None: Megatron's default, beside each dataset."""
     seq_length: int | None = Field(default=None, ge=2)
     epochs: Epochs | None = None
@@ -112,7 +112,7 @@ class IndexConfig(ExecutorConfig):
     tokenizer_identifiers: str | None = None
     like: str | None = None
     dataset_path_as: Words | None = None
-    per_dataset_sequences_path: str | None = None
+    per_dataset_sequences_path: LocalPath | None = None
     no_extra_token: bool = False
     keep_partial_validation: bool = False
     mid_level_dataset_surplus: float = Field(default=MID_LEVEL_SURPLUS, ge=0)

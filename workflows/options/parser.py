@@ -30,6 +30,7 @@ COMMANDS = {
     "report": ("write a page about datasets, to look at and to keep", "workflows.commands.report"),
     "trace": ("show where samples come from, and which samples have a line", "workflows.commands.trace"),
     "repair": ("restore a damaged dataset, in new files", "workflows.commands.repair"),
+    "clean": ("show or remove what a build that nobody continues left", "workflows.commands.clean"),
     "raw-index": ("write Modalities' index of the lines of a JSONL file", "workflows.commands.raw_index"),
     "convert": ("convert an MMIDIDX dataset to a .pbin of Modalities, or back", "workflows.commands.convert"),
     "pack": ("tokenize text into a .pbin of Modalities, or join .pbin files", "workflows.commands.pack"),

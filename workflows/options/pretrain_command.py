@@ -6,6 +6,7 @@ Megatron, the last of repeated flags counts.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from dataclasses import dataclass, field
@@ -16,11 +17,12 @@ from dsindex.regular_files import open_file
 from workflows.options.index_tokenizer import NAMES as TOKENIZER_NAMES
 from workflows.options.pretrain_gpt_flags import REFUSED, is_flag_value
 from workflows.options.pretrain_gpt_names import WITH_VALUES, WITHOUT_VALUE
+from workflows.options.pretrain_yaml import read_settings
 from workflows.options.shell_script import find_commands
 from workflows.options.shell_words import MAX_SCRIPT_BYTES, Word
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 PATHS = ("data_path", "train_data_path", "valid_data_path", "test_data_path")
 FILES = ("data_args_path", "per_split_data_args_path")
@@ -48,6 +50,8 @@ SIZES = (
 """What a job's batch size follows from if it does not say it."""
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 _SCRIPT = re.compile(r"(pretrain\w*|prepare_cache|train\w*)\.py")
+_OTHER_SCRIPT = re.compile(r"pretrain_(bert|t5|ict|retro|vlm|mimo|vision\w*)\.py|train_rl\.py")
+_OTHER_LOADER = "such a job brings a loader of its own (--dataloader-type external), which looks for no caches"
 
 
 @dataclass(slots=True)
@@ -59,6 +63,15 @@ class JobCommand:
     """Flags on which no cache depends."""
     notes: list[str] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
+
+
+def given_variables(words: Sequence[str]) -> dict[str, str]:
+    """Return the `NAME=VALUE` that come before a script.
+
+    >>> given_variables(["NODES=2", "train.sh", "A=1"])
+    {'NODES': '2'}
+    """
+    return dict(word.split("=", 1) for word in itertools.takewhile(_ASSIGNED.match, words))
 
 
 def read_command_file(words: Sequence[str]) -> list[Word]:
@@ -75,7 +88,7 @@ def read_command_file(words: Sequence[str]) -> list[Word]:
         msg = f"--from-command: expected a script, got only {' '.join(words)}"
         raise InputError(msg)
     path, arguments = words[number], words[number + 1 :]
-    environment = dict(word.split("=", 1) for word in words[:number])
+    environment = given_variables(words)
     try:
         with open_file(path) as file:
             content = file.read(MAX_SCRIPT_BYTES + 1)
@@ -123,12 +136,20 @@ def _script_place(words: Sequence[Word]) -> int | None:
     return None
 
 
-def take_command(words: Sequence[Word], *, place: str) -> JobCommand:
+def take_command(
+    words: Sequence[Word],
+    *,
+    place: str,
+    environment: Mapping[str, str] | None = None,
+    local_path: Callable[[str], str] = str,
+) -> JobCommand:
     """Take what a job's caches depend on from its command.
 
     Args:
         words: The command, such as `torchrun --nnodes 2 pretrain_gpt.py --seq-length 4096 …`, or its flags alone.
         place: Where the command is from, for messages.
+        environment: The job's variables, as far as they were given.
+        local_path: Turns a path of the job into one of this machine.
 
     Raises:
         InputError: If a flag that matters is refused, or its value is not known.
@@ -138,7 +159,14 @@ def take_command(words: Sequence[Word], *, place: str) -> JobCommand:
     command = JobCommand()
     for name, values in _flags(words[: max(0, begin - 1)]):
         _take_size(command, name.replace("_", "-"), values)
-    for name, values in _flags(words[begin:]):
+    flags = _flags(words[begin:])
+    for _, values in [each for each in flags if each[0] == "yaml-cfg"][-1:]:
+        path = local_path(_known("yaml-cfg", values, place))
+        command.notes.append(f"Megatron takes all settings from {path}, and ignores the other flags of {place}")
+        flags = read_settings(path, environment or {}, lists=LISTS, switches=SWITCHES)
+        place = path
+    _check_job(words[begin - 1].text if begin else "", flags, place)
+    for name, values in flags:
         _take_flag(command, name, values, place)
     for option in ("data_path", "train_data_path"):
         if command.options.get(option) == []:
@@ -166,12 +194,43 @@ def _flags(words: Sequence[Word]) -> list[tuple[str, list[Word]]]:
     return found
 
 
+def _check_job(script: str, flags: Sequence[tuple[str, list[Word]]], place: str) -> None:
+    """Refuse a job that has no GPTDataset."""
+    name = os.path.basename(script)
+    if _OTHER_SCRIPT.fullmatch(name):
+        msg = f"{place}: {name} has datasets of its own; only caches of pretrain_gpt.py's kind can be prepared"
+        raise InputError(msg)
+    for flag, values in flags:
+        if flag in REFUSED and flag.replace("-", "_") not in NAMES:
+            msg = f"{place}: --{flag}: {REFUSED[flag]}"
+            raise InputError(msg)
+        if flag == "dataloader-type" and [word.text for word in values] == ["external"]:
+            msg = f"{place}: {_OTHER_LOADER}"
+            raise InputError(msg)
+
+
+def _known(name: str, values: Sequence[Word], place: str) -> str:
+    """Return the one value of a flag."""
+    _check_known(name, values, place)
+    if len(values) != 1:
+        msg = f"{place}: --{name}: expected one value, got {' '.join(word.text for word in values) or 'none'}"
+        raise InputError(msg)
+    return values[0].text
+
+
+def _check_known(name: str, values: Sequence[Word], place: str) -> None:
+    unknown = [text for word in values for text in word.unknown]
+    if unknown:
+        msg = (
+            f"{place}: --{name}: {', '.join(dict.fromkeys(unknown))} is not known without running the script; add "
+            f"NAME=VALUE or its arguments to --from-command, or give --{name} yourself"
+        )
+        raise InputError(msg)
+
+
 def _take_flag(command: JobCommand, name: str, values: list[Word], place: str) -> None:
     option = name.replace("-", "_")
     _take_size(command, name, values)
-    if name in REFUSED and option not in NAMES:
-        msg = f"{place}: --{name}: {REFUSED[name]}"
-        raise InputError(msg)
     values, left_out = _without_surplus(name, option, values)
     if name.startswith(("$", "`")):
         left_out.insert(0, name)
@@ -182,13 +241,7 @@ def _take_flag(command: JobCommand, name: str, values: list[Word], place: str) -
         if not name.startswith(("$", "`")):
             command.ignored.append(f"--{name}")
         return
-    unknown = [text for word in values for text in word.unknown]
-    if unknown:
-        msg = (
-            f"{place}: --{name}: {', '.join(dict.fromkeys(unknown))} is not known without running the script; add "
-            f"NAME=VALUE or its arguments to --from-command, or give --{name} yourself"
-        )
-        raise InputError(msg)
+    _check_known(name, values, place)
     texts = [word.text for word in values]
     if option in SWITCHES:
         command.options[option] = True

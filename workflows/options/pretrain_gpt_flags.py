@@ -23,7 +23,7 @@ REFUSED = {
     "mock-data": "such a job makes up its data and looks for no caches",
     "sft": "such a job has an SFTDataset, which looks for no caches",
     "encoder-seq-length": "pretrain_gpt.py cuts samples by --seq-length; use that",
-    "yaml-cfg": "files of Megatron's settings are not read; pass the settings as flags",
+    "yaml-cfg": "dsindex index reads it in a job's command: --from-command, or after --; or pass its settings as flags",
     **dict.fromkeys(
         (
             *("data-path", "train-data-path", "valid-data-path", "test-data-path"),

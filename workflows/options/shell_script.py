@@ -1,21 +1,24 @@
 """The commands that a shell script would run, found without running anything.
 
-Assignments, arrays and conditions are followed as far as they are known. A variable that a branch may or may not have
-set is not known afterwards; loops, functions and the output of programs never are.
+Assignments, arrays, conditions and `case` are followed as far as they are known. A variable that a branch may or may
+not have set is not known afterwards; loops, functions and the output of programs never are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from workflows.options.shell_words import Scanner, Value, Variables, Word
+from workflows.options.shell_words import Scanner, Value, Variables, Word, joined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _DECLARATIONS = {"export", "declare", "local", "readonly", "typeset", "set", "env"}
-_BLOCKS = {"for": "done", "while": "done", "until": "done", "select": "done", "case": "esac"}
+_SHELLS = {"sbatch", "bash", "sh", "zsh", "srun", "qsub", "bsub"}
+"""Programs that run a here-document as a script."""
+_BLOCKS = {"for": "done", "while": "done", "until": "done", "select": "done"}
 _NUMBERS = {
     "-eq": lambda a, b: a == b,
     "-ne": lambda a, b: a != b,
@@ -78,6 +81,9 @@ class _Reader:
                     raise ValueError(msg)
                 return ""
             if scanner.text[scanner.place] in "\n;&|()":
+                if ";;" in ends and scanner.text.startswith(";;", scanner.place):
+                    scanner.place += 2
+                    return ";;"
                 scanner.place += 1
                 continue
             word = self._plain_word()
@@ -98,6 +104,9 @@ class _Reader:
         if word == "if":
             scanner.place += len(word)
             self._condition()
+        elif word == "case":
+            scanner.place += len(word)
+            self._case()
         elif word in _BLOCKS:
             scanner.place += len(word)
             self._unknown_block(_BLOCKS[word])
@@ -137,7 +146,7 @@ class _Reader:
     def _assign(self, name: str, added: bool) -> None:
         scanner = self.scanner
         is_array = scanner.text.startswith("(", scanner.place)
-        value: Value = scanner.array() if is_array else tuple(scanner.word(split=False)) or (Word(""),)
+        value: Value = scanner.array() if is_array else (joined(scanner.word(split=False)),)
         before = scanner.variables.value(name) or ()
         if added and is_array:
             value = (*before, *value)
@@ -147,7 +156,7 @@ class _Reader:
         scanner.variables.values[name] = value
 
     def _redirection(self, words: list[Word]) -> None:
-        """Skip `> file`, `2>&1` and the text of a here-document."""
+        """Skip `> file`, `2>&1` and the text of a here-document, unless a shell reads it."""
         scanner = self.scanner
         text = scanner.text
         if words and words[-1].text.isdigit() and text[scanner.place - 1].isdigit():
@@ -156,6 +165,7 @@ class _Reader:
         while scanner.place < len(text) and text[scanner.place] in "<>&|-":
             scanner.place += 1
         scanner.skip_blanks()
+        is_quoted = text[scanner.place : scanner.place + 1] in {"'", '"', "\\"}
         target = "".join(word.text for word in scanner.word())
         if text.startswith("<<", begin) and not text.startswith("<<<", begin):
             line_end = text.find("\n", scanner.place)
@@ -163,6 +173,11 @@ class _Reader:
             if 0 <= line_end <= end:
                 lines = "\n" * text.count("\n", line_end, end + 1)  # so that lines keep their numbers
                 scanner.text = text[:line_end] + lines + text[end + 1 + len(target) :]
+                if words and words[0].text in _SHELLS:
+                    line = scanner.line
+                    inside = text[line_end + 1 : end + 1]
+                    inside = inside if is_quoted else scanner.expanded(inside)
+                    self.commands += [Command(each.words, line + each.line) for each in find_commands(inside)]
 
     def _condition(self) -> None:
         """Read `if … then … elif … else … fi`, from behind the `if`."""
@@ -206,28 +221,97 @@ class _Reader:
             return True if True in results else (None if None in results else False)
         return False if False in results else (None if None in results or not results else True)
 
-    def _unknown_block(self, end: str) -> None:
-        """Read a loop or `case`: what it sets is not known, but its commands may run."""
-        before = self.scanner.variables
-        self.scanner.variables = before.copy()
+    def _case(self) -> None:
+        """Read `case … in … esac`, from behind the `case`."""
+        scanner = self.scanner
+        scanner.skip_blanks()
+        subject = joined(scanner.word(split=False))
+        scanner.skip_blanks()
+        if self._plain_word() != "in":
+            msg = "expected `in` behind the word of a `case`"
+            raise ValueError(msg)
+        scanner.place += len("in")
+        self._deeper()
+        before, outcomes = scanner.variables, list[Variables]()
+        chosen: bool | None = False
+        end = ";;"
+        while end == ";;" and (patterns := self._patterns()):
+            holds = _matches(subject, patterns)
+            runs = False if chosen is True else (None if chosen is None and holds else holds)
+            scanner.variables = before.copy()
+            count = len(self.commands)
+            end = self.read_until((";;", "esac"))
+            if runs is False:
+                del self.commands[count:]
+            else:
+                outcomes.append(scanner.variables)
+            chosen = True if chosen is True or holds is True else (None if holds is None else chosen)
+        scanner.variables = _united(outcomes if chosen is True else [*outcomes, before])
+        self._depth -= 1
+
+    def _patterns(self) -> list[Word]:
+        """Consume the patterns of one branch of a `case` and their bracket; none, and `esac`, at its end."""
+        scanner = self.scanner
+        patterns: list[Word] = []
+        while scanner.place < len(scanner.text):
+            scanner.skip_blanks()
+            char = scanner.text[scanner.place : scanner.place + 1]
+            if self._plain_word() == "esac" and not patterns:
+                scanner.place += len("esac")
+                return []
+            if char in "\n(|;":
+                scanner.place += 1
+            elif char == ")":
+                scanner.place += 1
+                return patterns or [Word("")]
+            else:
+                patterns.append(joined(scanner.word(split=False)))
+                if scanner.text[scanner.place : scanner.place + 1] in "&<>":
+                    break
+        msg = "a `case` is never closed"
+        raise ValueError(msg)
+
+    def _deeper(self) -> None:
         if self._depth > 50:
             msg = "its blocks are nested too deeply"
             raise ValueError(msg)
         self._depth += 1
+
+    def _unknown_block(self, end: str) -> None:
+        """Read a loop: what it sets is not known, but its commands may run."""
+        before = self.scanner.variables
+        self.scanner.variables = before.copy()
+        self._deeper()
         self.read_until((end,))
         self._depth -= 1
         self.scanner.variables = _united([before, self.scanner.variables])
 
 
 def _united(outcomes: Sequence[Variables]) -> Variables:
-    """Return variables after one of several branches: those that differ are not known."""
+    """Return variables after one of several branches: those that differ are not known behind what they share."""
     names = dict.fromkeys(name for outcome in outcomes for name in outcome.values)
     values: dict[str, Value] = {}
     for name in names:
         found = {outcome.value(name) for outcome in outcomes}
         only = next(iter(found))
-        values[name] = only if len(found) == 1 and only is not None else (Word(f"${name}", (f"${name}",)),)
+        if len(found) == 1 and only is not None:
+            values[name] = only
+        else:
+            columns = zip(*(value or () for value in found), strict=False)
+            shared = [words[0] for words in takewhile(lambda words: len(set(words)) == 1, columns)]
+            values[name] = (*shared, Word(f"${name}", (f"${name}",)))
     return Variables(values)
+
+
+def _matches(subject: Word, patterns: Sequence[Word]) -> bool | None:
+    """Tell whether a word is one of a `case`'s patterns; None if that is not known."""
+    if any(pattern.text == "*" for pattern in patterns):
+        return True
+    if subject.unknown:
+        return None
+    if any(pattern.text == subject.text and not pattern.unknown for pattern in patterns):
+        return True
+    return None if any(pattern.unknown or "[" in pattern.text for pattern in patterns) else False
 
 
 def _test_of(words: Sequence[Word]) -> bool | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 MAX_SCRIPT_BYTES = 1 << 20
 MAX_WORDS = 100_000
@@ -142,6 +142,11 @@ class Scanner:
                 self.place += 1
         return found.words()
 
+    def expanded(self, text: str) -> str:
+        """Return the text of a here-document with its variables replaced; what is not known stays as it is written."""
+        quoted = re.sub(r'(\\?)"', lambda found: '\\\\\\"' if found[1] else '\\"', text)
+        return joined(Scanner(f'"{quoted}"', self.variables).word()).text
+
     def _quoted(self, found: _Fields) -> None:
         found.add("")
         while self.place < len(self.text) and self.text[self.place] != '"':
@@ -234,6 +239,11 @@ class Scanner:
     def _unknown(self, begin: int) -> Word:
         written = self.text[begin : self.place]
         return Word(written, (written,))
+
+
+def joined(words: Sequence[Word]) -> Word:
+    """Return words with blanks between them as one, as an assignment joins them."""
+    return Word(" ".join(word.text for word in words), tuple(name for word in words for name in word.unknown))
 
 
 class _Fields:

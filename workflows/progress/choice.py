@@ -23,12 +23,14 @@ def displays_of_job(work_dir: str, executor: Executor, *, output: str | None = N
         executor: The executor of the job's tasks.
         output: The absolute prefix of the job's output, which names the build; None: the work folder.
     """
-    from workflows.progress.progress_file import FolderFile, ProgressFile
+    from workflows.progress.progress_file import FolderFile, ObjectFile, ProgressFile
 
     output = output or work_dir
-    displays: list[Display] = []
-    if not isinstance(work_dir, ObjectUrl):
-        displays.append(ProgressFile(FolderFile(work_dir).write, output=output))
+    if isinstance(work_dir, ObjectUrl):
+        file = ObjectFile(work_dir)
+        displays: list[Display] = [ProgressFile(file.write, output=output, finish=file.finish)]
+    else:
+        displays = [ProgressFile(FolderFile(work_dir).write, output=output)]
     if executor.kind == "ray":
         from workflows.progress.metrics import RayMetrics  # Ray takes 0.7 s to import
 

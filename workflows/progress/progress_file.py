@@ -21,11 +21,15 @@ import os
 import socket
 import stat
 import threading
+import time
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dsindex.errors import DsindexError
+from dsindex.errors import DsindexError, OutputError
 from dsindex.json_text import decode_json, encode_json
+from dsindex.objects.fetching import fetch_later
+from dsindex.objects.writing import put_object
 from dsindex.storage import FULL_DISK_ERRORS
 from workflows.execution.interrupts import TerminatedError
 from workflows.execution.ray_token import hide_token
@@ -35,7 +39,9 @@ from workflows.progress.series import Series
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
+    from dsindex.objects.urls import ObjectUrl
     from workflows.progress.snapshot import Snapshot
 
 PROGRESS_FILE = "progress.json"
@@ -44,6 +50,8 @@ PROGRESS_FORMAT = "dsindex progress 1"
 PROGRESS_SUFFIX = "progress.json"
 SECONDS = 1.0
 BEAT_SECONDS = 10.0
+OBJECT_SECONDS = 30.0
+"""An object costs a request."""
 LARGEST_BYTES = 1 << 20
 """The limit on the size of a progress file; a longer file is none."""
 SPEEDS = ("speed", "average_speed", "tokens_per_second", "eta_seconds")
@@ -56,12 +64,16 @@ class ProgressFile:
     Args:
         write: Writes the content somewhere; an OSError is ignored, as the job itself reports a full disk.
         output: The absolute prefix of the job's output.
+        finish: Called once the final state was written.
     """
 
     seconds = SECONDS
 
-    def __init__(self, write: Callable[[bytes], None], *, output: str) -> None:
+    def __init__(
+        self, write: Callable[[bytes], None], *, output: str, finish: Callable[[], None] = lambda: None
+    ) -> None:
         self._write_somewhere = write
+        self._finish = finish
         self._lock = threading.Lock()
         """Held while the content changes or is written, since the heartbeat writes it too."""
         self._entry: dict[str, Any] = {
@@ -108,6 +120,7 @@ class ProgressFile:
         else:
             state = "failed" if isinstance(error, Exception) else "stopped"
             self._write(state=state, error=_reason(error), **self._without_series())
+        self._finish()
 
     def _without_series(self) -> dict[str, Any]:
         """Return the stages without their series, so that a full disk has room for the reason of the end."""
@@ -136,6 +149,32 @@ class FolderFile:
         """
         _write_temporary(self._temporary, content)
         os.replace(self._temporary, self._path)
+
+
+class ObjectFile:
+    """The object `progress.json` in a work folder in an object store, written at most every OBJECT_SECONDS.
+
+    It is written by another thread, so that a slow store stops nobody.
+    """
+
+    def __init__(self, folder: ObjectUrl) -> None:
+        self._url = folder.lengthened(f"/{PROGRESS_FILE}")
+        self._written = -OBJECT_SECONDS
+        self._sent: Future[Any] | None = None
+
+    def write(self, content: bytes) -> None:
+        """Replace the object, unless that was done just now or is being done."""
+        is_busy = self._sent is not None and not self._sent.done()
+        if is_busy or time.monotonic() - self._written < OBJECT_SECONDS:
+            return
+        self._written = time.monotonic()
+        self._sent = fetch_later(partial(put_object, self._url, content))
+
+    def finish(self) -> None:
+        """Wait until nothing is being written, since the folder may be removed next."""
+        if self._sent is not None:
+            with contextlib.suppress(OutputError):
+                self._sent.result()
 
 
 class LastingFile:

@@ -7,6 +7,7 @@ consists of the same parts between a header and an index, which are files in the
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.merging import (
@@ -16,6 +17,7 @@ from dsindex.merging import (
     plan_merge,
     write_merged_index,
 )
+from dsindex.objects.requests import note_requests
 from dsindex.objects.uploads import Upload, open_output
 from dsindex.objects.urls import ObjectUrl
 from dsindex.shards.provenance import ShardProvenance, write_provenance
@@ -112,15 +114,15 @@ class _Assembly:
     def _stored_bytes(self, suffix: str) -> int | None:
         """Return the size of a file under its partial or its final name; None if it is under neither."""
         if self._target.is_remote:
-            upload = current_upload(self._target.final(suffix), self._ledger)
+            upload = current_upload(self._target.final(suffix), self._target.partial(suffix), self._ledger)
             return None if upload is None else stored_bytes(upload)
         size_bytes = _size(self._target.partial(suffix))
         return _size(self._target.final(suffix)) if size_bytes is None else size_bytes
 
     def _place(self, suffix: str) -> str | Upload:
         """Return where a file is written that is written as a whole."""
-        final = self._target.final(suffix)
-        return live_upload(final, self._ledger) if isinstance(final, ObjectUrl) else self._target.partial(suffix)
+        final, partial = self._target.final(suffix), self._target.partial(suffix)
+        return live_upload(final, partial, self._ledger) if isinstance(final, ObjectUrl) else partial
 
     def calls(self) -> Iterator[tuple[MergeRange | str, Call]]:
         """Yield the calls that are still to be made, by range or suffix."""
@@ -167,7 +169,8 @@ class _Assembly:
         if isinstance(what, str):
             self._files[what] = value
             return 0
-        self._results[what.number] = value
+        note_requests(value.requests)
+        self._results[what.number] = value = replace(value, requests=None)
         self._ledger.record_range(what, value)
         return what.end - what.begin
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dsindex.merging import Piece, RangePlanner, merge_range
+from dsindex.objects.uploads import find_parts
 from dsindex.objects.urls import ObjectUrl
 from dsindex.storage import output_error
 from workflows.execution.calls import Call
 from workflows.state.partial_files import remove_partials
-from workflows.state.uploads import current_upload, new_upload, stored_bytes
+from workflows.state.uploads import current_upload, new_upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,13 +49,13 @@ def begin_token_file(target: Target, ledger: Ledger) -> Upload | None:
 
 def _begin_upload(final: ObjectUrl, target: Target, ledger: Ledger) -> Upload:
     """Return the upload with all recorded ranges, or begin an empty one."""
-    upload, path = current_upload(final, ledger), target.token_file
-    if upload is not None:
-        stored = stored_bytes(upload)
-        if stored is not None and stored >= ledger.written_bytes(path):
-            return upload
+    path = target.token_file
+    upload = current_upload(final, path, ledger)
+    parts = None if upload is None else find_parts(upload)
+    if upload is not None and parts is not None and ledger.merged_ranges(path) <= {number - 1 for number in parts}:
+        return upload
     ledger.record_merge_again(path)
-    return new_upload(final, ledger)
+    return new_upload(final, path, ledger)
 
 
 def _begin_file(target: Target, ledger: Ledger) -> None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import dsindex
 from dsindex.errors import DsindexError, InputError, OutputError
-from dsindex.objects.urls import ObjectUrl, is_url, parse_url
-from dsindex.objects.writing import find_object
+from dsindex.objects.urls import ObjectUrl, is_url, joined, parse_url
+from dsindex.objects.writing import find_object, put_object
 from dsindex.readable import open_readable
 from dsindex.storage import free_bytes, output_error, remove_if_present
 from dsindex.text.forms import TextPart
@@ -108,7 +108,7 @@ def check_nodes(
         thorough: Whether to check every input and run the tokenizer; otherwise QUICK_INPUTS inputs are checked.
         selection: The records to keep and the values to read, if they are more than keys.
     """
-    with _marked(folders) as markers:
+    with marked(folders) as markers:
         return _ask_nodes(executor, source, markers, keys=keys, thorough=thorough, selection=selection)
 
 
@@ -188,7 +188,7 @@ def require_sound_here(inputs: Sequence[InputFile], markers: Sequence[str], driv
     Raises:
         InputError: If the node would fail, with the first fault.
     """
-    faults = [*_compare_versions(versions(), driver), *_look_at_inputs(inputs)[1], *_look_at_folders(markers)]
+    faults = [*_compare_versions(versions(), driver), *_look_at_inputs(inputs)[1], *look_at_folders(markers)]
     if faults:
         raise InputError(faults[0])
 
@@ -196,7 +196,7 @@ def require_sound_here(inputs: Sequence[InputFile], markers: Sequence[str], driv
 def probe_node(probe: Probe) -> NodeFacts:
     """Check this node."""
     readable, faults = _look_at_inputs(probe.inputs)
-    faults += _look_at_folders(probe.markers)
+    faults += look_at_folders(probe.markers)
     folders = [os.path.dirname(marker) for marker in probe.markers if not is_url(marker)]
     free = [free_bytes(folder) if os.path.isdir(folder) else None for folder in folders]
     tokenizer = "not asked"
@@ -252,7 +252,8 @@ def _look_at_inputs(inputs: Sequence[InputFile]) -> tuple[int, list[str]]:
     return len(inputs) - len(faults), faults
 
 
-def _look_at_folders(markers: Sequence[str]) -> list[str]:
+def look_at_folders(markers: Sequence[str]) -> list[str]:
+    """Return sentences about folders in which this node does not see the driver's marker, or must not write."""
     faults = []
     for marker in markers:
         if is_url(marker):
@@ -314,8 +315,8 @@ def _judge(node: str, answer: NodeAnswer, own: dict[str, str]) -> NodeReport:
 
 
 @contextlib.contextmanager
-def _marked(folders: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Keep an empty file in each folder, or in its nearest existing parent, while the block runs.
+def marked(folders: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Keep an empty file in each folder, or in its nearest existing parent, or an empty object, while the block runs.
 
     Raises:
         OutputError: If a folder cannot be written.
@@ -323,9 +324,12 @@ def _marked(folders: Sequence[str]) -> Iterator[tuple[str, ...]]:
     with contextlib.ExitStack() as stack:
         markers = []
         for folder in dict.fromkeys(map(nearest_folder, folders)):
-            marker = os.path.join(folder, f".dsindex-check.{uuid.uuid4().hex}")
+            marker = joined(folder, f".dsindex-check.{uuid.uuid4().hex}")
             try:
-                open(marker, "xb").close()
+                if isinstance(marker, ObjectUrl):
+                    put_object(marker, b"")
+                else:
+                    open(marker, "xb").close()
             except OSError as error:
                 raise output_error(folder, error) from error
             stack.callback(remove_if_present, marker)
@@ -334,7 +338,9 @@ def _marked(folders: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def nearest_folder(path: str) -> str:
-    """Return a folder, or its nearest existing parent."""
+    """Return a folder, or its nearest existing parent; an address as it is."""
+    if isinstance(path, ObjectUrl):
+        return path
     path = os.path.abspath(path)
     while not os.path.isdir(path):
         path = os.path.dirname(path)

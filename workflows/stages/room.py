@@ -56,6 +56,7 @@ def check_room(
     work_dir: str,
     unfinished: Sequence[str] = (),
     copies: ShardCopies = ShardCopies(),
+    exports: int = 0,
 ) -> None:
     """Refuse a job whose shards and output would not fit on disk.
 
@@ -67,6 +68,7 @@ def check_room(
         work_dir: Folder of the shards, which need not exist; or an address.
         unfinished: Files of the output that an earlier run has written.
         copies: How often the documents are in the work folder.
+        exports: Bytes of what is made of the output afterwards, in the same folder.
 
     Raises:
         OutputError: If space is short, naming the folder and the needed and free space.
@@ -79,16 +81,36 @@ def check_room(
         needs[output_folder] = max(output + shards * copies.at_end, shards * copies.at_most)
     else:
         needs[work] = shards * copies.at_most
+    # Shards are gone by then.
+    needs[output_folder] = max(needs[output_folder], output + exports)
     needs = {place: needed for place, needed in needs.items() if not is_url(place)}  # buckets have no size
-    shards_there = [os.path.join(folder, name) for folder, _, names in os.walk(work_dir) for name in names]
-    already = sum(map(_allocated_bytes, [*shards_there, *unfinished]))
+    already = size_of_files(work_dir) + sum(map(_allocated_bytes, unfinished))
+    what = "shards, output and exports" if exports else "shards and output"
     for place, needed in needs.items():
-        if needed - already > free_bytes(place):
-            msg = (
-                f"{place}: about {_gigabytes(needed - already)} are needed for shards and output, "
-                f"{_gigabytes(free_bytes(place))} are free; make room, or put shards elsewhere with --work-dir"
-            )
-            raise OutputError(msg)
+        require_room(place, needed - already, what=what, remedy="make room, or put shards elsewhere with --work-dir")
+
+
+def require_room(folder: str, needed: int, *, what: str, remedy: str) -> None:
+    """Refuse to write more than fits on disk.
+
+    Args:
+        folder: An existing folder.
+        needed: Estimated bytes.
+        what: Names what they are for.
+        remedy: Says what to do.
+
+    Raises:
+        OutputError: If fewer bytes are free.
+    """
+    free = free_bytes(folder)
+    if needed > free:
+        msg = f"{folder}: about {_gigabytes(needed)} are needed for {what}, {_gigabytes(free)} are free; {remedy}"
+        raise OutputError(msg)
+
+
+def size_of_files(folder: str) -> int:
+    """Return the disk space that the files below a folder take; 0 if it does not exist."""
+    return sum(_allocated_bytes(os.path.join(path, name)) for path, _, names in os.walk(folder) for name in names)
 
 
 def _allocated_bytes(path: str) -> int:

@@ -151,11 +151,11 @@ class _Stage:
 
     def _commit(self, what: int | MergeRange, value: Any) -> list[tuple[int | MergeRange, Call]]:  # noqa: ANN401
         """Record a finished shard or range; return the calls for ranges that can now be merged."""
+        note_requests(value.requests)
+        value = replace(value, requests=None)
         if isinstance(what, MergeRange):
             self._work.ledger.record_range(what, value)
             return []
-        note_requests(value.requests)
-        value = replace(value, requests=None)
         self._work.ledger.record_shard(self._tasks[what], value)
         return [(task, self._early.call(task)) for task in self._take(what, value, fresh=True)]
 

@@ -41,6 +41,8 @@ class RecordedUpload:
     """An upload to a final name in an object store."""
 
     url: str
+    partial: str
+    """The name of the file until it is published, which contains the plan's id."""
     upload_id: str
     tag: str
     """What the object carries in its metadata once the upload is completed."""
@@ -56,6 +58,8 @@ class History:
     """The last run had --keep-shards."""
     fresh: bool = False
     """The last run had --fresh."""
+    outputs: tuple[str, ...] = ()
+    """Prefixes of the last run's outputs."""
     finished: bool = False
     """The last run published everything."""
     has_work: bool = False
@@ -114,6 +118,7 @@ class HistoryReader:
         kind = entry["kind"]
         if kind == "run":
             if is_plan(entry["plan"]):
+                tuple(map(_text, entry.get("outputs", ())))  # raises like all damage
                 self._run = entry
                 self._finished = False
         elif kind == "finished":
@@ -124,7 +129,8 @@ class HistoryReader:
             self._uploading.setdefault(_text(entry["url"]), frozenset(map(_text, entry["others"])))
         elif kind == "upload":
             url, upload_id, tag = _text(entry["url"]), _text(entry["id"]), _text(entry["tag"])
-            self._uploads.append(RecordedUpload(url=url, upload_id=upload_id, tag=tag))
+            partial = _text(entry["partial"])
+            self._uploads.append(RecordedUpload(url=url, partial=partial, upload_id=upload_id, tag=tag))
         elif kind == "publishing":
             files = frozenset(_identity(file) for file in entry["files"])
             prefix = _text(entry["prefix"])
@@ -137,6 +143,7 @@ class HistoryReader:
         return History(
             plan=run.get("plan"),
             keep=bool(run.get("keep")),
+            outputs=tuple(map(_text, run.get("outputs", ()))),
             fresh=bool(run.get("fresh")),
             finished=self._finished,
             has_work=self._has_work,

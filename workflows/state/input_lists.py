@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError
+from dsindex.objects.urls import ONLY_INPUTS, is_url
 from dsindex.regular_files import open_file
 from workflows.state.piped import open_piped
 
@@ -63,6 +64,9 @@ def _split(content: bytes, *, is_separated: bool) -> list[bytes]:
 
 
 def _read(path: str) -> bytes:
+    if is_url(path):
+        msg = f"{path.partition('?')[0]}: {ONLY_INPUTS}, or name it with --input if it holds text"
+        raise InputError(msg)
     try:
         with open_piped() if path == "-" else open_file(path) as file:
             content = file.read(MAX_LIST_BYTES + 1)

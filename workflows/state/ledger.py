@@ -174,8 +174,8 @@ class Ledger:
         """The history of the ledger's runs, this one included."""
         return self._history.history()
 
-    def record_run(self, plan: dict[str, Any], *, keep: bool, fresh: bool) -> None:
-        """Record that a run of a plan begins."""
+    def record_run(self, plan: dict[str, Any], *, keep: bool, fresh: bool, outputs: Sequence[str] = ()) -> None:
+        """Record that a run of a plan begins, and the prefixes of its outputs."""
         before = self.history
         if (before.plan, before.keep, before.fresh, before.finished) != (
             decode_json(encode_json(plan)),
@@ -183,7 +183,8 @@ class Ledger:
             fresh,
             False,
         ):
-            self._record({"kind": "run", "plan": plan, "keep": keep, "fresh": fresh})
+            entry = {"plan": plan, "keep": keep, "fresh": fresh, "outputs": list(map(str, outputs))}
+            self._record({"kind": "run", **entry})
             self.sync()
 
     def record_finished(self) -> None:
@@ -204,9 +205,10 @@ class Ledger:
         self._record({"kind": "uploading", "url": str(url), "others": sorted(others)})
         self.sync()
 
-    def record_upload(self, upload: Upload) -> None:
-        """Record an upload that was begun; nothing is written to it before."""
-        self._record({"kind": "upload", "url": str(upload.url), "id": upload.upload_id, "tag": upload.tag})
+    def record_upload(self, upload: Upload, partial: str) -> None:
+        """Record an upload that was begun for a partial file; nothing is written to it before."""
+        entry = {"url": str(upload.url), "partial": output_key(partial), "id": upload.upload_id, "tag": upload.tag}
+        self._record({"kind": "upload", **entry})
         self.sync()
 
     def record_publishing(self, prefix: str, files: Iterable[FileIdentity], *, obsolete: Sequence[str] = ()) -> None:
@@ -262,6 +264,10 @@ class Ledger:
     def written_bytes(self, output: str) -> int:
         """Return where the last committed range of an output ends: the file must have at least this size."""
         return self._written.get(output_key(output), 0)
+
+    def merged_ranges(self, output: str) -> set[int]:
+        """Return the numbers of the committed ranges of an output."""
+        return {result.number for result in self._ranges.get(output_key(output), {}).values()}
 
     def assembled(self, output: str, merge_id: str) -> dict[str, Any] | None:
         """Return sizes and digests of the files that were assembled from these parts; None if they were not."""

@@ -91,6 +91,20 @@ def owner_is_gone(path: str) -> bool:
         return False
 
 
+def refuse_live_owner(path: str, *, what: str) -> None:
+    """Refuse if a driver that may be alive holds a lock; nothing is changed.
+
+    Raises:
+        PlanError: If one does, naming its host and process, or if the file is not a lock.
+    """
+    with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
+        folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
+        opened.callback(os.close, folder)
+        found = opened.enter_context(_open_found(folder, path))
+        if found is not None:
+            _refuse_unless_dead(path, folder, found, what=what)
+
+
 class _Lock:
     """A lock file in its open folder."""
 
@@ -148,7 +162,7 @@ class _Lock:
         with _open_found(self._folder, self._path) as found:
             if found is None:
                 return
-            self._refuse_unless_dead(found)
+            _refuse_unless_dead(self._path, self._folder, found, what=self._what)
             # Several drivers may find the same dead lock: one removes it, the others notice that the name now belongs
             # to another file. Without flock this fails only if they meet within a millisecond.
             try:
@@ -163,27 +177,28 @@ class _Lock:
                 if os.path.samestat(found.status, now):
                     os.unlink(self._name, dir_fd=self._folder)
 
-    def _refuse_unless_dead(self, found: _Found) -> None:
-        owner = parse_owner(found.content)
-        if owner is None and found.content.strip(b"\0"):
-            msg = f"{self._path}: expected a lock of dsindex or nothing, got another file; move it away"
-            raise PlanError(msg)
-        alive = None if owner is None else is_alive(owner)
-        if alive is False:
-            return
-        remedy = "wait for it, or stop it and run the same command again"
-        if alive is None:
-            left = found.status.st_mtime + LEASE_SECONDS - _now_there(self._folder)
-            if left <= 0:
-                return
-            remedy += f"; if it no longer runs, its lock lapses in {left:.0f} s"
-        msg = f"{self._path}: {name_driver(owner)} works on {self._what}; {remedy}"
-        raise PlanError(msg)
-
     def _heartbeat(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
             with contextlib.suppress(OSError):
                 os.utime(self._file)
+
+
+def _refuse_unless_dead(path: str, folder: int, found: _Found, *, what: str) -> None:
+    owner = parse_owner(found.content)
+    if owner is None and found.content.strip(b"\0"):
+        msg = f"{path}: expected a lock of dsindex or nothing, got another file; move it away"
+        raise PlanError(msg)
+    alive = None if owner is None else is_alive(owner)
+    if alive is False:
+        return
+    remedy = "wait for it, or stop it and run the same command again"
+    if alive is None:
+        left = found.status.st_mtime + LEASE_SECONDS - _now_there(folder)
+        if left <= 0:
+            return
+        remedy += f"; if it no longer runs, its lock lapses in {left:.0f} s"
+    msg = f"{path}: {name_driver(owner)} works on {what}; {remedy}"
+    raise PlanError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from dsindex.objects.writing import list_objects, put_if_absent, put_object, rem
 from dsindex.shards.ownership import MARKER_FILE, SHARDS_FOLDER, is_owned_name, new_marker, read_folder_id
 from workflows.state.history import History, read_history
 from workflows.state.journal import LEDGER_FOLDER, ledger_path, segment_urls
-from workflows.state.object_lock import hold_object_lock, is_object_lock
+from workflows.state.object_lock import hold_object_lock, is_object_lock, require_conditions
 from workflows.state.owned_folder import LOCK_FILE, PLAN_FILE, WorkFolder, may_be_removed, refuse_other_work
 from workflows.state.uploads import give_up_uploads
 
@@ -56,8 +56,7 @@ class ObjectFolder(WorkFolder):
         shards = list_objects(url.lengthened(f"/{SHARDS_FOLDER}"))
         remove_objects(each.url for each in shards if is_owned_name(os.path.basename(each.url), self.folder_id))
         remove_objects([url.lengthened(f"/{name}") for name in (PROGRESS_OBJECT, PLAN_FILE)])
-        for segment in reversed(segment_urls(url.lengthened(f"/{LEDGER_FOLDER}"))):
-            remove_objects([segment])
+        remove_objects(reversed(segment_urls(url.lengthened(f"/{LEDGER_FOLDER}"))))
 
     def write_plan(self, plan: bytes) -> None:
         """Write plan.json."""
@@ -102,13 +101,20 @@ def remove_finished_object_folder(url: ObjectUrl, plan: Plan) -> None:
                 pass  # a dead owner's lock is taken over and removed
         return
     if may_be_removed(read_history(ledger_path(url)), plan):
-        discard_object_folder(url, folder_id)
+        with contextlib.suppress(PlanError):
+            discard_object_folder(url)
 
 
-def discard_object_folder(url: ObjectUrl, folder_id: str) -> None:
-    """Remove a work folder with all that its runs wrote, unless a driver works there."""
-    with contextlib.suppress(PlanError), hold_object_lock(url.lengthened(f"/{LOCK_FILE}"), what=f"the folder {url}"):
-        if read_folder_id(url) == folder_id:
+def discard_object_folder(url: ObjectUrl) -> None:
+    """Remove a work folder with all that its job's runs wrote and began, except finished outputs.
+
+    Raises:
+        PlanError: If a driver that may be alive works there.
+        OutputError: If the store refuses.
+    """
+    with hold_object_lock(url.lengthened(f"/{LOCK_FILE}"), what=f"the work folder {url}"):
+        folder_id = read_folder_id(url)
+        if folder_id is not None:
             _look_at(url, folder_id).start_over()
             _remove_if_unused(url)
 
@@ -130,7 +136,9 @@ def _mark(url: ObjectUrl) -> str:
             f"another --work-dir"
         )
         raise PlanError(msg)
-    put_if_absent(url.lengthened(f"/{MARKER_FILE}"), new_marker())
+    marker, content = url.lengthened(f"/{MARKER_FILE}"), new_marker()
+    if put_if_absent(marker, content) is not None:
+        require_conditions(marker, content)
     known = read_folder_id(url)
     if known is None:
         msg = f"{url}: expected the {MARKER_FILE} that was written just now, found none; run the same command again"

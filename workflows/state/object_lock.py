@@ -59,7 +59,7 @@ def is_object_lock(url: ObjectUrl) -> bool:
     return found is not None and parse_owner(found[0]) is not None
 
 
-def refuse_live_owner(url: ObjectUrl, *, what: str) -> None:
+def refuse_live_object_owner(url: ObjectUrl, *, what: str) -> None:
     """Refuse if a driver that may be alive holds a lock.
 
     Raises:
@@ -69,6 +69,26 @@ def refuse_live_owner(url: ObjectUrl, *, what: str) -> None:
     found = read_object(url, most_bytes=MAX_LOCK_BYTES + 1)
     if found is not None:
         _refuse_unless_dead(url, found[0], found[1].age_seconds, what=what)
+
+
+def require_conditions(url: ObjectUrl, content: bytes) -> None:
+    """Refuse a store that ignores conditions: without them, two drivers would not notice each other.
+
+    Args:
+        url: An object that this driver has just written; it is removed if the store is refused.
+        content: Its content.
+
+    Raises:
+        PlanError: If it is replaced although there is one.
+        OutputError: If the store refuses.
+    """
+    if put_if_absent(url, content + b"\n") is not None:
+        remove_objects([url])
+        msg = (
+            f"{url}: expected a store with conditional writes (If-None-Match), got one that ignores them; write to "
+            f"another store, or to a disk"
+        )
+        raise PlanError(msg)
 
 
 class _ObjectLock:
@@ -91,6 +111,7 @@ class _ObjectLock:
                 _refuse_unless_dead(self._url, found[0], found[1].age_seconds, what=self._what)
                 etag = put_if_same(self._url, self._content, found[1].etag)
             if etag is not None:
+                require_conditions(self._url, self._content)
                 self._etag = etag
                 self._beat.start()
                 return

@@ -14,7 +14,7 @@ from workflows.state.journal import has_journal, ledger_path
 from workflows.state.ledger import Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from workflows.state.history import History
     from workflows.state.identity import Plan
@@ -46,12 +46,13 @@ class WorkFolder(ABC):
         """Write plan.json."""
 
     @contextlib.contextmanager
-    def open_ledger(self, plan: Plan, *, fresh: bool) -> Iterator[Ledger]:
+    def open_ledger(self, plan: Plan, *, fresh: bool, outputs: Sequence[str] = ()) -> Iterator[Ledger]:
         """Begin or continue a plan.
 
         Args:
             plan: The job's plan.
             fresh: Whether the output of another plan is replaced.
+            outputs: Prefixes of the job's outputs, whose locks this driver holds.
 
         Raises:
             FormatError: If the ledger cannot be read.
@@ -60,7 +61,7 @@ class WorkFolder(ABC):
         self.write_plan(encode_json(plan.to_json()))
         ledger = Ledger(ledger_path(self.path))
         try:
-            ledger.record_run(plan.to_json(), keep=self.keep, fresh=fresh)
+            ledger.record_run(plan.to_json(), keep=self.keep, fresh=fresh, outputs=outputs)
             yield ledger
         finally:
             ledger.close()

@@ -105,7 +105,8 @@ class Target:
     def identify_partials(self, ledger: Ledger) -> list[FileIdentity]:
         """Return the identities of its existing partial files, which they keep under their final names."""
         if self.is_remote:
-            uploads = [current_upload(self.final(suffix), ledger) for suffix in self.publishing_order]
+            suffixes = self.publishing_order
+            uploads = [current_upload(self.final(suffix), self.partial(suffix), ledger) for suffix in suffixes]
             return [identify_tag(upload.tag) for upload in uploads if upload is not None]
         found = []
         for path in self.partials:
@@ -221,7 +222,8 @@ def publish(dataset: Dataset, files: Mapping[str, StoredFile], manifest: bytes, 
         withdraw(target, ledger)
         for suffix in (*others, last):
             if suffix in dataset.suffixes:
-                complete_upload(require_upload(target.final(suffix), ledger), size_bytes=files[suffix].size_bytes)
+                upload = require_upload(target.final(suffix), target.partial(suffix), ledger)
+                complete_upload(upload, size_bytes=files[suffix].size_bytes)
             else:
                 remove_if_present(target.final(suffix))
     put_object(parse_url(manifest_path(target.prefix)), manifest, tag=new_tag())
@@ -270,7 +272,8 @@ def _withdraw_files(target: Target, last: str) -> None:
 
 def _is_object_published(target: Target, ledger: Ledger) -> bool:
     """Tell whether the last object of a dataset is published, and so all before it: it carries its upload's tag."""
-    return is_completed(require_upload(target.final(target.publishing_order[-1]), ledger))
+    last = target.publishing_order[-1]
+    return is_completed(require_upload(target.final(last), target.partial(last), ledger))
 
 
 def _rename(target: Target, suffix: str) -> None:

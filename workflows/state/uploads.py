@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dsindex.objects.uploads import Upload, abort_upload, begin_upload, find_parts, list_uploads
 from dsindex.objects.urls import ObjectUrl
 from dsindex.objects.writing import find_object
+from workflows.state.ledger import output_key
 
 if TYPE_CHECKING:
     from dsindex.objects.urls import Access
@@ -18,29 +19,35 @@ if TYPE_CHECKING:
     from workflows.state.ledger import Ledger
 
 
-def current_upload(url: str, ledger: Ledger) -> Upload | None:
-    """Return the upload to an address that was recorded last; None if there is none."""
+def current_upload(url: str, partial: str, ledger: Ledger) -> Upload | None:
+    """Return the upload that was recorded last for a plan's file; None if there is none.
+
+    Args:
+        url: The final address.
+        partial: The file's name until it is published, which contains the plan's id.
+        ledger: The job's ledger.
+    """
     if isinstance(url, ObjectUrl):
         for recorded in reversed(ledger.history.uploads):
-            if recorded.url == url:
+            if recorded.url == url and recorded.partial == output_key(partial):
                 return Upload(url=url, upload_id=recorded.upload_id, tag=recorded.tag)
     return None
 
 
-def require_upload(url: str, ledger: Ledger) -> Upload:
-    """Return the upload to an address, which was begun before.
+def require_upload(url: str, partial: str, ledger: Ledger) -> Upload:
+    """Return the upload of a plan's file, which was begun before.
 
     Raises:
         ValueError: If it was not.
     """
-    upload = current_upload(url, ledger)
+    upload = current_upload(url, partial, ledger)
     if upload is None:
         msg = f"{url}: expected an upload that was begun"
         raise ValueError(msg)
     return upload
 
 
-def new_upload(url: ObjectUrl, ledger: Ledger) -> Upload:
+def new_upload(url: ObjectUrl, partial: str, ledger: Ledger) -> Upload:
     """Begin an upload in place of those that runs of the job began to the same address, which are given up.
 
     Raises:
@@ -52,18 +59,18 @@ def new_upload(url: ObjectUrl, ledger: Ledger) -> Upload:
     else:
         _give_up(url, others)
     upload = begin_upload(url)
-    ledger.record_upload(upload)
+    ledger.record_upload(upload, partial)
     return upload
 
 
-def live_upload(url: ObjectUrl, ledger: Ledger) -> Upload:
-    """Return the upload to an address, begun now unless it goes on.
+def live_upload(url: ObjectUrl, partial: str, ledger: Ledger) -> Upload:
+    """Return the upload of a plan's file, begun now unless it goes on.
 
     Raises:
         OutputError: If the store refuses.
     """
-    upload = current_upload(url, ledger)
-    return upload if upload is not None and find_parts(upload) is not None else new_upload(url, ledger)
+    upload = current_upload(url, partial, ledger)
+    return upload if upload is not None and find_parts(upload) is not None else new_upload(url, partial, ledger)
 
 
 def stored_bytes(upload: Upload) -> int | None:

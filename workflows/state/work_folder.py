@@ -33,7 +33,12 @@ from workflows.state.history import History, read_history
 from workflows.state.identity import is_plan
 from workflows.state.journal import LEDGER_FILE, ledger_path
 from workflows.state.lock import hold_lock, is_lock
-from workflows.state.object_folder import own_object_folder, read_object_history, remove_finished_object_folder
+from workflows.state.object_folder import (
+    discard_object_folder,
+    own_object_folder,
+    read_object_history,
+    remove_finished_object_folder,
+)
 from workflows.state.owned_folder import LOCK_FILE, PLAN_FILE, WorkFolder, may_be_removed, refuse_other_work
 from workflows.state.partial_files import remove_partials
 from workflows.state.spool import INPUTS_FOLDER, remove_spool, spool_path
@@ -188,6 +193,23 @@ def remove_finished_folder(path: str, plan: Plan, access: Access = NO_ACCESS) ->
         with contextlib.suppress(PlanError), hold_lock(lock, what=f"the work folder {path}"):
             if read_folder_id(path) is not None:
                 _remove_all(path, access)
+    with contextlib.suppress(OSError):
+        os.rmdir(path)  # succeeds only if it is empty
+
+
+def discard_work_folder(path: str, access: Access = NO_ACCESS) -> None:
+    """Remove a marked work folder with all that its job's runs wrote and began, except finished outputs.
+
+    Raises:
+        PlanError: If a driver that may be alive works there.
+        OutputError: If a store refuses.
+    """
+    if isinstance(path, ObjectUrl):
+        discard_object_folder(path)
+        return
+    with hold_lock(os.path.join(path, LOCK_FILE), what=f"the work folder {path}"):
+        if read_folder_id(path) is not None:
+            _remove_all(path, access)
     with contextlib.suppress(OSError):
         os.rmdir(path)  # succeeds only if it is empty
 

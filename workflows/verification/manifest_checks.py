@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.checks.structure import verify_digest, verify_quarantine
 from dsindex.errors import FormatError
+from dsindex.readable import is_stored, stored_size
 from workflows.execution.calls import Call
 from workflows.state.manifest import Content, Manifest, manifest_path, read_manifest
 from workflows.state.publishing import QUARANTINE_SUFFIX
@@ -150,7 +151,7 @@ def check_quarantine(recorded: Recorded) -> Check:
     """Check the number of quarantined records, if there are any."""
     account = recorded.content.account if recorded.content is not None else None
     path = f"{recorded.prefix}.{QUARANTINE_SUFFIX}"
-    if account is None or not (account.quarantined or os.path.exists(path)):
+    if account is None or not (account.quarantined or os.path.exists(path) or is_stored(path)):
         return Check()
     call = Call(name="quarantine", place=path, function=verify_quarantine, arguments=(path, account.quarantined))
     return Check(name="quarantine: the number of records in the manifest", steps=[Step(call=call)])
@@ -166,12 +167,12 @@ def check_files(recorded: Recorded, *, token_suffix: str, structural: Collection
     """
     for suffix, file in recorded.content.digests.items() if recorded.content is not None else ():
         path = f"{recorded.prefix}.{suffix}"
-        if not os.path.isfile(path):
+        if not is_stored(path):
             if suffix not in structural:
                 what = "expected a regular file, got something else" if os.path.exists(path) else "is missing"
                 yield Check(findings=(f"{path}: {what}, but the manifest lists it; restore it",))
             continue
-        size_bytes = os.path.getsize(path)
+        size_bytes = stored_size(path)
         if size_bytes != file.size_bytes:
             finding = (
                 f"{path}: expected {file.size_bytes} bytes as in the manifest, got {size_bytes}; restore or repair it"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.checks.provenance import InputFacts, RowPiece, RowPieceResult, compare_row_counts, verify_rows
 from dsindex.checks.structure import DOCUMENTS_PER_PIECE
 from dsindex.errors import FormatError
+from dsindex.readable import is_stored
 from dsindex.shards.document_order import shuffled_order
 from dsindex.shards.provenance import count_rows
 from dsindex.text.forms import TABLES
@@ -32,7 +32,7 @@ def check_provenance(recorded: Recorded, *, num_documents: int, num_without_row:
         num_without_row: Number of records that were kept but are not documents.
     """
     path = f"{recorded.prefix}.{PROVENANCE_SUFFIX}"
-    if recorded.is_foreign or not os.path.isfile(path):
+    if recorded.is_foreign or not is_stored(path):
         return Check()
     try:
         num_rows = count_rows(path)

@@ -6,6 +6,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dsindex.objects.urls import is_url
+from dsindex.readable import is_stored
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -77,7 +80,7 @@ def report_absence(given: str, paths: Sequence[str]) -> VerifyReport | None:
         given: The dataset as given.
         paths: Paths of its files.
     """
-    if any(map(os.path.lexists, paths)):
+    if any(is_stored(path) if is_url(path) else os.path.lexists(path) for path in paths):
         return None
     sought = " and ".join((", ".join(paths[:-1]), paths[-1]) if len(paths) > 1 else paths)
     finding = f"there is no dataset: looked for {sought}; check the path"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from dsindex.checks.tokens import TokenPieceResult, plan_token_pieces, verify_tokens
+from dsindex.readable import stored_size
 from dsindex.storage import combine_digests
 from workflows.execution.calls import Call
 from workflows.verification.checks import Check, Step, Verdict
@@ -37,7 +37,7 @@ def check_tokens(
     path = f"{recorded.prefix}.{suffix}"
     content = recorded.content
     tokenizer = content.tokenizer if content is not None else None
-    size_bytes = os.path.getsize(path)
+    size_bytes = stored_size(path)
     pieces = plan_token_pieces(
         path,
         size_bytes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from dsindex.errors import InputError, TokenizerError
+from dsindex.objects.requests import MissingObjectError
 from dsindex.readable import input_status, is_there
 from dsindex.shards.inputs import fingerprint_input
 from dsindex.text.tokenizer import decode, load_tokenizer
@@ -96,8 +97,14 @@ class TracedTexts:
             status = input_status(path)
             path = status.path
             same = status.size_bytes == recorded.size_bytes and fingerprint_input(path) == recorded.fingerprint
-        except (OSError, InputError) as error:
-            self._notes[f"{path}: this input cannot be read ({error}); {was}"] = None
+        except MissingObjectError:
+            self._notes[f"{path}: this input is not there any more; {was}"] = None
+            return None
+        except InputError as error:
+            self._notes[f"{error}; {was}"] = None
+            return None
+        except OSError as error:
+            self._notes[f"{path}: this input cannot be read ({error.strerror}); {was}"] = None
             return None
         if not same:
             self._notes[f"{path}: this input has changed; {was}"] = None

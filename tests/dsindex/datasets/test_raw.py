@@ -121,6 +121,22 @@ def test_a_file_that_changed_is_noticed(tmp_path: Path) -> None:
         RawLines(path)
 
 
+@pytest.mark.parametrize("changed", [0, 350, 699])
+def test_a_large_file_that_changed_is_noticed_by_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: int
+) -> None:
+    for module in ("raw", "line_index"):
+        monkeypatch.setattr(f"dsindex.datasets.{module}.WHOLE_BYTES", 1)
+    path = tmp_path / "x.jsonl"
+    lines = [json.dumps("x" * (number * 7919 % 6000)) for number in range(700)]
+    path.write_text("\n".join(lines) + "\n")
+    assert len(RawLines(path)) == len(RawLines(path)) == 700
+    lines[changed : changed + 1] = ["[0]", lines[changed]]
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(FormatError, match="differs between the bytes"):
+        RawLines(path)
+
+
 def test_missing_and_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected a file that can be read"):
         RawLines(tmp_path / "none.jsonl")

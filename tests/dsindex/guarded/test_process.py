@@ -166,7 +166,7 @@ def test_interrupted_exchange_ends_its_process(monkeypatch: pytest.MonkeyPatch) 
     def interrupt(*_: object) -> bytes:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(process, "_take_lines", interrupt)
+    monkeypatch.setattr(process, "_take_frames", interrupt)
     with pytest.raises(KeyboardInterrupt):
         next(work.run([b"echo old"]))
     monkeypatch.undo()

@@ -161,6 +161,93 @@ def test_tools_are_written_as_the_family_does() -> None:
     )
 
 
+MISTRAL_CALL = {"type": "function", "id": "abcdef123", "function": {"name": "f", "arguments": {"x": 1}}}
+MISTRAL_CALLED = [
+    USER,
+    {"role": "assistant", "tool_calls": [MISTRAL_CALL]},
+    {"role": "tool", "content": "4", "tool_call_id": "abcdef123"},
+    REPLY,
+]
+
+
+@pytest.mark.parametrize(("name", "blank"), [("mistral", " "), ("mistral-tekken", "")])
+def test_mistral_describes_tools_before_the_last_question(name: str, blank: str) -> None:
+    expected = (
+        '<s>[INST]~U[/INST]«~R</s>»[AVAILABLE_TOOLS]~[{"type": "function", "function": {"name": "f", "parameters": '
+        '{}}}][/AVAILABLE_TOOLS][INST]~V[/INST]«[TOOL_CALLS]~[{"name": "f", "arguments": {"x": 1}, "id": "abcdef123"}]'
+        '</s>»[TOOL_RESULTS]~{"content": 4, "call_id": "abcdef123"}[/TOOL_RESULTS]«~R</s>»'
+    )
+    messages = [USER, REPLY, AGAIN[0], *MISTRAL_CALLED[1:]]
+    assert shown(name, messages, tools=[TOOL]) == expected.replace("~", blank)
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([SYSTEM, USER, REPLY], "user and assistant in turn"),
+        ([USER, CALL], "ids of 9 characters"),
+        ([USER, {**MISTRAL_CALLED[1], "content": "x"}], "a text and calls"),
+    ],
+)
+def test_mistral_refuses_what_its_own_template_drops_or_refuses(messages: list[dict[str, Any]], reason: str) -> None:
+    for name in ("mistral", "mistral-tekken"):
+        with pytest.raises(RecordProblem, match=reason):
+            shown(name, messages)
+
+
+def test_gpt_oss_writes_tools_as_types() -> None:
+    properties = {
+        "a": {"type": "string", "description": "A", "enum": ["x", "y"], "default": "x"},
+        "b": {"type": "array", "items": {"type": "integer"}, "default": [1]},
+        "c": {"type": "object", "properties": {"d": {"type": ["string", "null"]}}, "required": ["d"]},
+        "e": {"anyOf": []},
+    }
+    parameters = {"type": "object", "properties": properties, "required": ["b"]}
+    tools = [
+        {"type": "function", "function": {"name": "f", "description": "F.", "parameters": parameters}},
+        {"type": "function", "function": {"name": "g", "description": "G."}},
+    ]
+    described = (
+        "<|start|>developer<|message|># Instructions\n\nS\n\n# Tools\n\n## functions\n\nnamespace functions {\n\n"
+        '// F.\ntype f = (_: {\n// A\na?: "x" | "y", // default: x,\nb: number[], // default: [1],\n'
+        f"c?: {{\nd: \n{' ' * 16}string | null}},\ne?: any,\n}}) => any;\n\n"
+        "// G.\ntype g = () => any;\n\n} // namespace functions<|end|>"
+    )
+    system = OSS_SYSTEM.replace(
+        "<|end|>", "\nCalls to these tools must go to the commentary channel: 'functions'.<|end|>"
+    )
+    called = (
+        '<|start|>assistant«ANALYSIS to=functions.f<|channel|>commentary json<|message|>{"x": 1}<|call|>»'
+        '<|start|>functions.f to=assistant<|channel|>commentary<|message|>"4"<|end|>'
+    )
+    analysis = "<|channel|>analysis<|message|>T<|end|><|start|>assistant"
+    thought = {**CALL, "thinking": "T"}
+    assert shown("gpt-oss", [SYSTEM, USER, thought, CALLED[2]], tools=tools) == (
+        f"{system}{described}<|start|>user<|message|>U<|end|>{called.replace('ANALYSIS', analysis)}"
+    )
+    assert shown("gpt-oss", [USER, thought, CALLED[2], REPLY]) == (
+        f"{OSS_SYSTEM}<|start|>user<|message|>U<|end|>{called.replace('ANALYSIS', '')}"
+        "<|start|>assistant«<|channel|>final<|message|>R<|return|>»"
+    )
+
+
+@pytest.mark.parametrize(
+    ("messages", "variables", "reason"),
+    [
+        ([USER, {**CALL, "tool_calls": CALL["tool_calls"] * 2}], {}, "one tool at a time"),
+        ([USER, {**CALL, "content": "x", "thinking": "y"}], {}, "one tool at a time"),
+        ([USER, CALLED[2]], {}, "message of the role tool"),
+        ([USER, REPLY], {"tools": [TOOL]}, "a description of each tool"),
+        ([USER, REPLY], {"builtin_tools": ["python"]}, "builtin_tools"),
+    ],
+)
+def test_gpt_oss_refuses_what_it_would_write_wrongly(
+    messages: list[dict[str, Any]], variables: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(RecordProblem, match=reason):
+        shown("gpt-oss", messages, **variables)
+
+
 def test_qwen3_without_thinking_does_not_learn_the_empty_block() -> None:
     text = shown("qwen3", [USER, REPLY], enable_thinking=False)
     assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n«R<|im_end|>\n»")
@@ -169,15 +256,12 @@ def test_qwen3_without_thinking_does_not_learn_the_empty_block() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "mistral",
-        "mistral-tekken",
         "mistral-v7",
         "gemma",
         "gemma3",
         "deepseek",
         "phi3",
         "phi4",
-        "gpt-oss",
         "chatml",
         "llama2",
         "llama3",

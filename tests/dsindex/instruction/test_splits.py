@@ -47,7 +47,7 @@ def test_statistics_add_up() -> None:
         tokens=np.zeros(6, np.uint32),
         mask=np.array([0, 0, 1, 0, 1, 1], np.uint8),
         lengths=np.array([4, 2]),
-        content=[],
+        read_content=list,
         cut=2,
         special_in_text=True,
     )

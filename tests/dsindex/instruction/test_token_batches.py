@@ -17,6 +17,7 @@ from dsindex.instruction import token_batches
 from dsindex.instruction.config import check_config
 from dsindex.instruction.encoder import InstructionEncoder
 from dsindex.instruction.recipe import make_instruction_encoder, make_recipe
+from dsindex.instruction.rendered import spell_text
 from dsindex.instruction.token_batches import FastTexts, as_reference, encode_with_reference, make_fast_texts
 from dsindex.instruction.tokens import ChatTokenizer
 from dsindex.text.engines import choose_engine
@@ -130,7 +131,7 @@ def test_places_are_known_of_byte_level_tokenizers_alone(kind: str) -> None:
 @given(marked=st.lists(marked_texts(), max_size=8))
 def test_masks_are_those_of_the_reference(kind: str, marked: list[tuple[str, list[tuple[int, int]]]]) -> None:
     fast, reference = fast_of(kind), reference_of(kind)
-    found = fast.encode_spans([text for text, _ in marked], [spans for _, spans in marked])
+    found = fast.encode_spans([spell_text(*each) for each in marked])
     for (text, spans), got in zip(marked, found, strict=True):
         wanted = encode_with_reference(reference, text, spans)
         assert (got.tokens.tolist(), got.mask.tolist()) == (wanted.tokens.tolist(), wanted.mask.tolist())
@@ -151,9 +152,9 @@ def test_tokens_are_those_of_the_reference(kind: str, drawn: list[str]) -> None:
 def test_tokens_that_straddle_a_border_are_trainable(kind: str) -> None:
     text = "Hello! 👩‍👩‍👧"
     for begin in range(len(text)):
-        [got] = fast_of(kind).encode_spans([text], [[(begin, begin + 1)]])
+        [got] = fast_of(kind).encode_spans([spell_text(text, [(begin, begin + 1)])])
         assert got.mask.any()
-        assert not fast_of(kind).encode_spans([text], [[(begin, begin)]])[0].mask.any()
+        assert not fast_of(kind).encode_spans([spell_text(text, [(begin, begin)])])[0].mask.any()
 
 
 @functools.cache
@@ -189,12 +190,12 @@ def test_conversations_do_not_depend_on_the_engine(kind: str, has_markers: bool,
 def test_an_audited_text_with_other_tokens_stops_the_job(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_batches, "AUDITED_SHARE", 1)
     fast = pickle.loads(pickle.dumps(fast_of(kind)))  # noqa: S301 - ours
-    assert fast.encode_spans(["Hello"], [[(0, 2)]])[0].mask.any()
+    assert fast.encode_spans([spell_text("Hello", [(0, 2)])])[0].mask.any()
     another = make("gpt2" if kind in {"llama3", "qwen2"} else "llama3").to_str()
     engine = choose_engine(data_of(kind), "gigatoken", add_special_tokens=False)
     other = FastTexts(data_of(kind), engine, ChatTokenizer(another))
     with pytest.raises(TokenizerError, match="expected the same tokens from gigatoken and tokenizers"):
-        other.encode_spans([LINES[2]], [[(0, 2)]])
+        other.encode_spans([spell_text(LINES[2], [(0, 2)])])
     with pytest.raises(TokenizerError, match="--engine reference"):
         other.encode([LINES[2]])
 

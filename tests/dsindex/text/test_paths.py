@@ -19,7 +19,8 @@ from dsindex.text.scanning import scan_texts
 from dsindex.text.selection import open_selection
 from dsindex.text.wanted_texts import MAX_PATH_KEYS, WantedTexts
 from dsindex.text.whole_blocks import parse_block
-from tests.dsindex.text.test_records import NASTY, Reading, as_reading, in_memory, json_values, mutated_lines
+from tests.dsindex.text.nasty_lines import NASTY, json_values, mutated_lines
+from tests.dsindex.text.readings import Reading, as_reading, in_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

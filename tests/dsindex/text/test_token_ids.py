@@ -18,7 +18,7 @@ from dsindex.text.selection import open_selection
 from dsindex.text.token_ids import TokenColumn
 from dsindex.text.wanted_texts import WantedTexts
 from dsindex.text.whole_blocks import parse_block
-from tests.dsindex.text.test_records import in_memory
+from tests.dsindex.text.readings import in_memory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,136 @@
+"""What a file's records are: by the reference, the slow and obvious way, and as blocks say it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.text.fields import MAX_NESTING
+from dsindex.text.forms import TextPart
+from dsindex.text.lines import LineBlock
+from dsindex.text.records import read_records
+from dsindex.text.wanted_texts import WantedTexts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dsindex.text.record_blocks import RecordBlock
+
+BOM = b"\xef\xbb\xbf"
+
+KEYS = ("text", "title")
+
+WANTED = WantedTexts(path="a.jsonl", keys=KEYS)
+
+
+@dataclass
+class Reading:
+    """Everything that a reading of a file or range says, in plain types."""
+
+    num_lines: int = 0
+    num_blank: int = 0
+    records: list[tuple[int, int, list[Any]]] = field(default_factory=list)
+    bad: list[tuple[int, int, bytes]] = field(default_factory=list)
+
+    def add(self, block: RecordBlock, first_line: int = 0) -> None:
+        assert block.num_lines == block.num_blank + len(block.offsets) + len(block.bad)
+        columns = []
+        for column in block.columns.values():
+            column.texts.validate(full=True)
+            texts = column.texts.to_pylist()
+            if column.texts_per_record is None:
+                columns.append([[text] for text in texts])
+            else:
+                stops = np.cumsum(column.texts_per_record).tolist()
+                assert stops[-1] == len(texts)
+                columns.append([texts[begin:end] for begin, end in pairwise([0, *stops])])
+        values = zip(*columns, strict=True)
+        lines = (block.lines + first_line).tolist()
+        self.num_lines += block.num_lines
+        self.num_blank += block.num_blank
+        self.records += [
+            (offset, line, list(value))
+            for offset, line, value in zip(block.offsets.tolist(), lines, values, strict=True)
+        ]
+        self.bad += [(bad.offset, bad.line + first_line, bad.line_bytes) for bad in block.bad]
+
+
+def reference(content: bytes, keys: tuple[str, ...] = KEYS, limit: int | None = None) -> Reading:
+    """The slow and obvious way: json.loads of each line."""
+    reading = Reading()
+    offset = 0
+    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n") if content else []):
+        body = line.removeprefix(BOM) if number == 0 else line
+        values = reference_values(body, keys)
+        reading.num_lines += 1
+        if limit is not None and len(line) > limit:
+            reading.bad.append((offset, number, line[:limit]))
+        elif body.strip(b" \t\r") == b"":
+            reading.num_blank += 1
+        elif values is None:
+            reading.bad.append((offset, number, line))
+        else:
+            reading.records.append((offset, number, values))
+        offset += len(line) + 1
+    return reading
+
+
+def reference_values(line: bytes, keys: tuple[str, ...]) -> list[list[str]] | None:
+    usual_limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(10 * MAX_NESTING)
+    try:
+        record = json.loads(line.decode("utf-8", "strict"), parse_int=lambda _: 0)  # any number of digits
+        values = [record[key] if isinstance(record[key], list) else [record[key]] for key in keys]
+        for value in values:
+            "".join(value).encode("utf-8")
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    finally:
+        sys.setrecursionlimit(usual_limit)
+    return values if isinstance(record, dict) and nesting(record) <= MAX_NESTING else None
+
+
+def nesting(value: Any) -> int:
+    """How deep objects and lists lie in each other, without recursion."""
+    depth, layer = 0, [value]
+    while layer := [inner for inner in layer if isinstance(inner, dict | list)]:
+        depth += 1
+        layer = [item for inner in layer for item in (inner.values() if isinstance(inner, dict) else inner)]
+    return depth
+
+
+def read_ranges(path: Path, cuts: list[int], keys: tuple[str, ...] = KEYS, **options: Any) -> Reading:
+    reading = Reading()
+    for begin, end in pairwise(cuts):
+        first_line = reading.num_lines
+        for block in read_records(TextPart(path=str(path), begin=begin, end=end), keys=keys, **options):
+            reading.add(block, first_line)
+    return reading
+
+
+def in_memory(content: bytes) -> LineBlock:
+    """The one block that a file of this content is."""
+    ends = np.flatnonzero(np.frombuffer(content, np.uint8) == 10)
+    if not content.endswith(b"\n"):
+        ends = np.append(ends, len(content))
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    starts[0] = 3 if content.startswith(BOM) else 0
+    return LineBlock(
+        data=bytearray(content),
+        num_bytes=len(content),
+        offset=0,
+        first_line=0,
+        starts=starts,
+        ends=ends.astype(np.int64),
+    )
+
+
+def as_reading(block: RecordBlock) -> Reading:
+    reading = Reading()
+    reading.add(block)
+    return reading

@@ -1,0 +1,113 @@
+"""megatron-core's own reader opens our datasets in a bucket, and its job finds the caches that we made from there.
+
+boto3 reads AWS_ENDPOINT_URL, as we do. `pytest -o addopts= tests/peers/test_object_storage.py` in an environment with
+the extra `peers`, boto3 and obstore.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("obstore")
+pytest.importorskip("boto3")
+
+from dsindex.datasets import GPTDataset, IndexedDataset
+from tests.support.datasets import write_dataset
+from tests.support.object_server import ACCESS_KEY, SECRET_KEY, ObjectServer, serving_objects
+from workflows.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+IDENTIFIERS = {"class": "tests.Tokenizer"}
+
+
+class Tokenizer:
+    """What GPTDataset asks of a tokenizer."""
+
+    vocab_size = None
+    eod = 0
+    unique_identifiers = IDENTIFIERS
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
+    rng = np.random.default_rng(0)
+    served = tmp_path / "served"
+    served.mkdir()
+    write_dataset(
+        served / "x_text_document", [[rng.integers(1, 999, size).tolist()] for size in rng.integers(0, 90, 50)]
+    )
+    variables = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "us-east-1"}
+    for name, value in {**variables, "AWS_DEFAULT_REGION": "us-east-1", "XDG_CACHE_HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    with serving_objects() as server:
+        server.put("bucket/data", served)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        yield server
+
+
+def test_megatron_reads_our_objects(store: ObjectServer, tmp_path: Path) -> None:
+    from megatron.core.datasets.indexed_dataset import IndexedDataset as MegatronDataset
+    from megatron.core.datasets.object_storage_utils import ObjectStorageConfig
+
+    address = "s3://bucket/data/x_text_document"
+    config = ObjectStorageConfig(path_to_idx_cache=str(tmp_path / "idx"), bin_chunk_nbytes=1000)
+    theirs, ours = MegatronDataset(address, mmap=False, object_storage_config=config), IndexedDataset(address)
+    assert (tmp_path / "idx/bucket/data/x_text_document.idx").is_file()  # its cache has the names of the bucket
+    for number in range(len(ours)):
+        assert np.array_equal(theirs[number], ours[number])
+    assert store.count("x_text_document.bin") > 2
+
+
+def test_megatron_finds_caches_that_were_made_from_the_bucket(
+    store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+    from megatron.core.datasets.gpt_dataset import GPTDataset as MegatronGPTDataset
+    from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
+
+    address, cache = "s3://bucket/data/x_text_document", tmp_path / "cache"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(IDENTIFIERS))
+    words: list[Any] = ["--seq-length", 32, "--split", "9,1,0", "--num-samples", "100,5,0", "--data-cache-path", cache]
+    words += ["--tokenizer-identifiers", tmp_path / "tokenizer.json"]
+    assert main(["index", "--data-path", address, *map(str, words)]) == 0
+    assert main(["index", "--explain", "--data-path", address, *map(str, words)]) == 0
+    own = [str(tmp_path / "served/x_text_document"), "--dataset-path-as", address]
+    elsewhere = [str(tmp_path / "elsewhere") if word == str(cache) else str(word) for word in map(str, words)]
+    assert main(["index", "--data-path", *own, *elsewhere]) == 0
+    assert {path.name for path in cache.iterdir()} == {path.name for path in (tmp_path / "elsewhere").iterdir()}
+    before = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
+
+    def build(*_: object, **__: object) -> None:
+        raise AssertionError("the job built an index, instead of finding it")
+
+    monkeypatch.setattr(np, "save", build)
+    config = GPTDatasetConfig(
+        random_seed=1234,
+        sequence_length=32,
+        blend=([address], None),
+        split="9,1,0",
+        path_to_cache=str(cache),
+        object_storage_cache_path=str(tmp_path / "idx"),
+        mmap_bin_files=False,
+        tokenizer=Tokenizer(),
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+    )
+    train, valid, _ = BlendedMegatronDatasetBuilder(MegatronGPTDataset, [100, 5, 0], lambda: True, config).build()
+    assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == before
+    for dataset, split in ((train, "train"), (valid, "valid")):
+        [description] = cache.glob(f"*-{split}-description.txt")
+        ours = GPTDataset.open_cache(description)
+        assert len(ours) == len(dataset)
+        for number in range(len(ours)):
+            assert np.array_equal(ours[number]["tokens"], dataset[number]["tokens"].numpy())
+    assert store.count("PUT") == 0
