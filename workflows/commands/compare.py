@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
 from workflows.commands.options import UsageError
-from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, requests_so_far
+from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, requests_since
 from workflows.jobs.compare import run_compare
 from workflows.jobs.compare_caches import are_caches, run_compare_caches
 from workflows.progress.choice import make_reporter
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compare two datasets or index caches and print what was found."""
-    enter_stores(options)
+    before = enter_stores(options)
     if are_caches(options.first, options.second):
         if options.tokenizer_model is not None:
             msg = "--tokenizer-model does not apply to index caches, which have no texts"
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         write_json(sys.stdout, {"is_same": report.is_same, **_plain(report)})
     else:
-        write_lines(describe_comparison(report) + requests_so_far())
+        write_lines(describe_comparison(report) + requests_since(before))
     return 0 if report.is_same else 1
 
 

@@ -11,7 +11,7 @@ from dsindex.amounts import count
 from dsindex.conversion import convert_to_indexed, convert_to_pbin, convert_version
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
-from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, output_here, requests_so_far
+from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, output_here, requests_since
 from workflows.execution.dispatch import RetryPolicy
 from workflows.execution.ordered import ordered_runner
 from workflows.options.config import ExecutorConfig
@@ -60,10 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Convert one dataset and print what was written."""
-    enter_stores(options)
+    before = enter_stores(options)
     config = read_config(options, ExecutorConfig, beside=OWN_FLAGS)
     own = {name: getattr(options, name) for name in OWN_FLAGS}
-    write_lines(describe_conversion(convert_dataset(config, **own)) + requests_so_far())
+    write_lines(describe_conversion(convert_dataset(config, **own)) + requests_since(before))
     return 0
 
 

@@ -12,7 +12,7 @@ from workflows.commands.options import (
     validated,
     without_megatron_flags,
 )
-from workflows.commands.stores import add_store_arguments, enter_stores, requests_so_far
+from workflows.commands.stores import add_store_arguments, enter_stores, requests_since
 from workflows.jobs.index import describe_index, run_index
 from workflows.options.index import IndexConfig
 from workflows.options.index_arguments import add_index_arguments
@@ -67,12 +67,12 @@ def read_index_config(options: argparse.Namespace) -> IndexConfig:
 
 def run(options: argparse.Namespace) -> int:
     """Build or explain index caches, and print a summary."""
-    enter_stores(options)
+    before = enter_stores(options)
     config = read_index_config(options)
     executor = start_with_nodes(config)
     try:
         report = run_index(config, executor=executor)
     finally:
         executor.close()
-    write_lines(describe_index(report) + requests_so_far())
+    write_lines(describe_index(report) + requests_since(before))
     return 0 if report.ok else 1

@@ -11,7 +11,7 @@ from dsindex.amounts import count, format_size
 from dsindex.inspection.borders import show_text
 from dsindex.json_text import encode_json
 from workflows.commands.options import UsageError
-from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, requests_so_far
+from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, requests_since
 from workflows.jobs.inspect import InspectOptions, run_inspect
 from workflows.progress.standard_streams import write_json
 
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Look at one path and print what was seen."""
-    enter_stores(options)
+    before = enter_stores(options)
     for name, least in (("limit", 1), ("tokens", 0)):
         value = getattr(options, name)
         if value is not None and value < least:
@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
         choice = (options.document, options.sequence, options.sample, options.find)
         brief = any(each is not None for each in choice)
         sys.stdout.write(describe_inspection(seen, ids=options.ids, colored=is_colored, brief=brief))
-        sys.stdout.write(requests_so_far())
+        sys.stdout.write(requests_since(before))
     elif sys.stdout.isatty():  # C1 control characters, which JSON allows, may control a terminal
         sys.stdout.write(encode_json(asdict(seen), newline=True, ascii_only=True).decode())
     else:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
+from dsindex.objects.requests import all_requests
 from workflows.commands.options import add_config_argument, add_work_arguments, read_config
-from workflows.commands.stores import add_store_arguments, dataset_path, requests_so_far
+from workflows.commands.stores import add_store_arguments, dataset_path, requests_since
 from workflows.jobs.merge import run_merge
 from workflows.options.merge import MergeConfig
 from workflows.progress.choice import make_reporter
@@ -48,11 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Merge, show progress, and print a summary."""
+    before = all_requests()
     config = read_config(options, MergeConfig)
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_merge(config, reporter=reporter)
     write_summary(
-        describe_merge(report) + requests_so_far(),
+        describe_merge(report) + requests_since(before),
         already_complete=report.already_complete,
         outputs=[{"prefix": report.prefix, "documents": report.num_documents, "tokens": report.num_tokens}],
     )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError
 from dsindex.objects.requests import all_requests
 from dsindex.objects.urls import check_endpoint, is_url, parse_url, refuse_url
 from workflows.commands.object_requests import describe_requests
 from workflows.commands.options import UsageError, add_store_options
+
+if TYPE_CHECKING:
+    from dsindex.objects.requests import RequestCounts
 
 _VARIABLES = {"endpoint_url": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"), "region": ("AWS_REGION",)}
 
@@ -19,8 +23,11 @@ def add_store_arguments(parser: argparse.ArgumentParser) -> None:
     add_store_options(parser.add_argument_group("object stores"))
 
 
-def enter_stores(options: argparse.Namespace) -> None:
+def enter_stores(options: argparse.Namespace) -> RequestCounts:
     """Let this process, and those that it starts, reach the stores as the options say, and take these out.
+
+    Returns:
+        What was asked of object stores so far.
 
     Raises:
         UsageError: If the endpoint is none.
@@ -35,6 +42,7 @@ def enter_stores(options: argparse.Namespace) -> None:
             msg = f"--endpoint-url: {error}"
             raise UsageError(msg) from error
         os.environ.update(dict.fromkeys(variables, value))
+    return all_requests()
 
 
 def dataset_path(text: str) -> str:
@@ -85,6 +93,6 @@ def output_here(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def requests_so_far() -> str:
-    """Return a line about what this process asked of object stores; empty if that is nothing."""
-    return "".join(f"{line}\n" for line in describe_requests(all_requests()))
+def requests_since(before: RequestCounts) -> str:
+    """Return a line about what was asked of object stores since then; empty if that is nothing."""
+    return "".join(f"{line}\n" for line in describe_requests(all_requests().since(before)))

@@ -11,7 +11,7 @@ from dsindex.amounts import count
 from dsindex.errors import InputError
 from dsindex.tracing.steps import Batches
 from workflows.commands.options import UsageError
-from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, path_here, requests_so_far
+from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, path_here, requests_since
 from workflows.jobs.trace import open_samples, trace_document, trace_forward, trace_line
 from workflows.progress.standard_streams import write_json, write_lines
 from workflows.verification.traced_text import TracedTexts
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from dsindex.objects.requests import RequestCounts
     from workflows.jobs.trace import BackwardReport, ForwardReport, ShownPart, TracedDocument
 
 DESCRIPTION = """\
@@ -76,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Trace, and print what was found."""
-    enter_stores(options)
+    before = enter_stores(options)
     batches = check_options(options)
     texts = TracedTexts(options.tokenizer_model)
     numbers = options.sample
@@ -92,14 +93,14 @@ def run(options: argparse.Namespace) -> int:
     if numbers is not None:
         shown = DEFAULT_SHOWN_TOKENS if options.text_tokens is None else options.text_tokens
         forward = trace_forward(samples, numbers, texts=texts, batches=batches, shown_tokens=shown)
-        _print(options, forward, describe_forward)
+        _print(options, forward, describe_forward, before)
         return 0
     if document is not None:
         prefix, number = document
         backward = trace_document(samples, number, prefix=prefix or None, batches=batches, texts=texts)
     elif line is not None:
         backward = trace_line(samples, line[0], line[1], batches=batches, texts=texts)
-    _print(options, backward, describe_backward)
+    _print(options, backward, describe_backward, before)
     return 0
 
 
@@ -201,8 +202,10 @@ def _parse_place(given: str, flag: str, form: str) -> tuple[str, int]:
     return name, int(number)
 
 
-def _print(options: argparse.Namespace, report: Report, describe: Callable[[Report], str]) -> None:
+def _print(
+    options: argparse.Namespace, report: Report, describe: Callable[[Report], str], before: RequestCounts
+) -> None:
     if options.json:
         write_json(sys.stdout, asdict(report))
     else:
-        write_lines(describe(report) + requests_so_far())
+        write_lines(describe(report) + requests_since(before))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dsindex.amounts import count
 from dsindex.exports.reading import export_folder_of
 from workflows.commands.options import UsageError, add_executor_arguments, read_config
-from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, path_here, requests_so_far
+from workflows.commands.stores import add_store_arguments, dataset_path, enter_stores, path_here, requests_since
 from workflows.jobs.verify import VerifyConfig, run_verify
 from workflows.jobs.verify_pbin import run_pbin_verify
 from workflows.options.pack import PBIN_SUFFIX
@@ -77,7 +77,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Verify every dataset and print what was found."""
-    enter_stores(options)
+    before = enter_stores(options)
     config = read_config(options, VerifyConfig, beside=("prefix", "json"))
     check_options(options.prefix, config)
     whole = True
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
             write_lines(describe_verification(report))
         whole = whole and report.is_whole
     if not options.json:
-        write_lines(requests_so_far())
+        write_lines(requests_since(before))
     return 0 if whole else 1
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.formats.mmididx import read_header
 from dsindex.merging import Part, merged_header, open_part
-from dsindex.objects.kept import local_copy
 from dsindex.objects.urls import absolute, is_url, lengthened, parse_url, shortened
 from dsindex.readable import input_status
 from dsindex.storage import free_bytes
@@ -176,7 +175,7 @@ def _open_in_store(prefix: ObjectUrl) -> Part:
         idx_path=idx.path,
         identity=prefix,
         bin_bytes=tokens.size_bytes,
-        header=read_header(local_copy(parse_url(idx.path))),
+        header=read_header(idx.path),
     )
 
 
