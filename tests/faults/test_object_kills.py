@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(1800)
 """The long form's, on a busy machine."""
 
-SHORT, LONG = 14, 60
+SHORT, LONG = 20, 60
 """Points at which drivers are killed: every other one before a request is carried out, or after it and before its
 answer."""
 
