@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.errors import FormatError, InputError, LimitError
-from dsindex.formats.mmididx import CHUNK_ITEMS, IndexBuilder, SequenceIndex, check_index, read_index
+from dsindex.formats.index_builder import IndexBuilder
+from dsindex.formats.mmididx import CHUNK_ITEMS, SequenceIndex, check_index, read_index
 from dsindex.formats.new_files import NewFiles, new_file_error
 from dsindex.formats.pbin import (
     CURRENT_VERSION,

@@ -8,7 +8,7 @@ ranges; arrays are copies.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from dsindex.datasets.tables import describe_files, describe_tokenizer, html_tab
 from dsindex.datasets.tensors import tensor_maker
 from dsindex.errors import FormatError
 from dsindex.formats.mmididx import check_ends, check_index, read_index
-from dsindex.formats.token_array import open_token_array
+from dsindex.formats.token_array import as_items, open_token_array
 from dsindex.objects.urls import absolute, lengthened, located, pickled_address
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ class IndexedDataset:
         self._order = ReadingOrder()
         self._shift = self.dtype.itemsize.bit_length() - 1
         # A memoryview reads plain ints from unaligned memory, which makes ds[i] twice as fast as numpy scalars do.
-        self._lengths = _as_items(index.sequence_lengths, "i")
-        self._pointers = _as_items(index.sequence_pointers, "q")
+        self._lengths = as_items(index.sequence_lengths, "i")
+        self._pointers = as_items(index.sequence_pointers, "q")
 
     def __len__(self) -> int:
         """Return the number of sequences."""
@@ -390,11 +390,3 @@ class IndexedDataset:
 def _reopen(prefix: str, torch: bool) -> IndexedDataset:
     """Open an unpickled dataset, without checking it a second time."""
     return IndexedDataset(prefix, check=False, torch=torch)
-
-
-def _as_items(array: NDArray[Any], code: Literal["i", "q"]) -> memoryview[int] | tuple[int, ...]:
-    """Return a view of an array whose items are plain ints; a tuple if it is empty, which memoryviews cannot be."""
-    if not len(array):
-        return ()
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return memoryview(native.view(np.uint8).data).cast(code)

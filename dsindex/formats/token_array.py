@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -42,3 +42,11 @@ def open_token_array(bin_path: str, dtype: np.dtype[Any]) -> tuple[Tokens, int]:
         msg = f"{bin_path}: cannot be read ({error})"
         raise FormatError(msg) from error
     return np.frombuffer(buffer, dtype=dtype, count=size_bytes // dtype.itemsize), size_bytes
+
+
+def as_items(array: NDArray[Any], code: Literal["i", "q"]) -> memoryview[int] | tuple[int, ...]:
+    """Return a view of an array whose items are plain ints; a tuple if it is empty, which memoryviews cannot be."""
+    if not len(array):
+        return ()
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return memoryview(native.view(np.uint8).data).cast(code)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from dsindex.instruction.messages import DEFAULT_ROLES, read_usual
-from dsindex.instruction.records import Conversation, check_text, has_float, parse_record, read_conversation, strings_in
+from dsindex.instruction.records import Conversation, check_text, parse_record, read_conversation, strings_in
 from dsindex.text.fields import is_too_deep
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class ConversationReader:
         turns = record.pop(key, None)
         if type(turns) is not list or not turns or any(record.get(name) is not None for name in _VARIABLES):
             return None
-        if record and (has_float(record) or is_too_deep(line)):
-            return None  # what is not read must be JSON as well, as Python's parser sees it
+        if record and is_too_deep(line):
+            return None
         messages = []
         for turn in turns:
             message = read_usual(turn, self.roles)

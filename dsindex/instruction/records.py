@@ -193,21 +193,6 @@ def alpaca_to_messages(record: Mapping[str, Any]) -> list[Message]:
     return [{"role": "system", "content": system}, *messages] if system else messages
 
 
-def has_float(value: object) -> bool:
-    """Tell whether JSON data has a float, which may be an integer beyond 64 bits where orjson has read it."""
-    stack: list[Any] = [value]
-    while stack:
-        item = stack.pop()
-        kind = type(item)
-        if kind is dict:
-            stack += item.values()
-        elif kind is list:
-            stack += item
-        elif kind is float:
-            return True
-    return False
-
-
 def strings_in(value: object) -> Iterator[str]:
     """Yield every string in JSON data of any depth, including keys, in unspecified order."""
     stack = [value]
@@ -291,7 +276,21 @@ def _parse_usual(line: bytes) -> dict[str, Any] | None:
         record = orjson.loads(line)
     except ValueError:
         return None
-    return record if isinstance(record, dict) and not has_float(record) else None
+    return record if isinstance(record, dict) and not _has_float(record) else None
+
+
+def _has_float(value: object) -> bool:
+    stack: list[Any] = [value]
+    while stack:
+        item = stack.pop()
+        kind = type(item)
+        if kind is dict:
+            stack += item.values()
+        elif kind is list:
+            stack += item
+        elif kind is float:
+            return True
+    return False
 
 
 def _describe_bad_json(line: bytes, error: Exception) -> str:

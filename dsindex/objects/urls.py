@@ -23,7 +23,8 @@ WEB_SCHEMES = ("https", "http")
 SCHEMES = (*BUCKET_SCHEMES, *WEB_SCHEMES)
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _OTHER_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az", "abfs": "az", "abfss": "az", "adl": "az"}
-_HUB = "https://huggingface.co/datasets/ORGANISATION/NAME/resolve/main/FILE"
+_HUB = re.compile(r"datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)")
+_HUB_SERVER = "https://huggingface.co"
 _MAGIC = re.compile(r"[*?[]")
 
 
@@ -142,8 +143,7 @@ def parse_url(url: str, access: Access = NO_ACCESS) -> ObjectUrl:
     scheme = scheme.lower()
     shown = f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
     if scheme == "hf":
-        msg = f"{shown}: expected the file's address on the web, got one of the Hugging Face hub; write it as {_HUB}"
-        raise InputError(msg)
+        return parse_url(_find_in_hub(rest), access)
     if scheme not in SCHEMES:
         other = _OTHER_NAMES.get(scheme)
         remedy = f"write it as {other}://BUCKET/KEY" if other else "copy it to one of these, or to this machine"
@@ -167,6 +167,23 @@ def parse_url(url: str, access: Access = NO_ACCESS) -> ObjectUrl:
         msg = f"{shown}: expected a key without empty parts, `.` or `..` between slashes, got one; rename the object"
         raise InputError(msg)
     return ObjectUrl(f"{scheme}://{bucket}/{key}", access=access)
+
+
+def _find_in_hub(name: str) -> str:
+    """Return the web address of a file of a dataset in the Hugging Face hub, at HF_ENDPOINT if that is set.
+
+    >>> _find_in_hub("datasets/allenai/c4@main/en/part.json.gz")
+    'https://huggingface.co/datasets/allenai/c4/resolve/main/en/part.json.gz'
+    """
+    match = _HUB.fullmatch(name)
+    if match is None or _MAGIC.search(name) or name.endswith("/"):
+        msg = (
+            f"hf://{name}: expected hf://datasets/ORGANISATION/NAME/FILE or …/NAME@REVISION/FILE, the address of one "
+            f"file; name each file, as the hub has no listing for patterns and folders here"
+        )
+        raise InputError(msg)
+    server = os.environ.get("HF_ENDPOINT", "").rstrip("/") or _HUB_SERVER
+    return f"{server}/datasets/{match[1]}/resolve/{match[2] or 'main'}/{match[3]}"
 
 
 def absolute(path: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.errors import FormatError, LimitError
-from dsindex.formats.mmididx import IndexBuilder
+from dsindex.formats.index_builder import IndexBuilder
 from dsindex.regular_files import open_unbuffered
 from dsindex.rescue.outputs import RepairOutputs, RepairReport, copy_bytes, write_dataset
 from dsindex.storage import read_into

@@ -15,7 +15,7 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from dsindex.errors import OutputError
-from dsindex.formats.mmididx import IndexBuilder
+from dsindex.formats.index_builder import IndexBuilder
 from dsindex.objects.fetching import fetch_later
 from dsindex.objects.urls import ObjectUrl
 from dsindex.objects.writing import put_object

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.formats.mmididx import IndexBuilder
+from dsindex.formats.index_builder import IndexBuilder
 from dsindex.indices.job_tokenizer import RELEASES
 from dsindex.storage import atomic_writer, digest_file
 from tests.benchmarks.builds import GIVE_MEGATRON

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.formats.mmididx import IndexBuilder
+from dsindex.formats.index_builder import IndexBuilder
 from dsindex.storage import atomic_writer
 from tests.benchmarks.builds import GIVE_MEGATRON, MEGABYTE
 from tests.benchmarks.processes import Run, alternate, measure

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.datasets import GPTDataset, IndexedDataset
-from dsindex.formats.mmididx import IndexBuilder
+from dsindex.formats.index_builder import IndexBuilder
 from dsindex.storage import atomic_writer
 
 if TYPE_CHECKING:

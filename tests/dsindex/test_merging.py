@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from dsindex import merging
 from dsindex.errors import FormatError, InputError
-from dsindex.formats.mmididx import IndexBuilder, IndexHeader, check_index, read_index
+from dsindex.formats.index_builder import IndexBuilder
+from dsindex.formats.mmididx import IndexHeader, check_index, read_index
 from dsindex.merging import (
     MergeRange,
     Part,

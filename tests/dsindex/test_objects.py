@@ -41,7 +41,8 @@ def address(store: ObjectServer, key: str = "a.bin") -> ObjectUrl:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("hf://datasets/o/n/a.jsonl", "hf://datasets/o/n/a.jsonl: expected the file's address on the web"),
+        ("hf://datasets/o/n/*.jsonl", r"hf://datasets/o/n/\*.jsonl: expected hf://datasets/ORGANISATION/NAME/FILE"),
+        ("hf://o/n/a.jsonl", "hf://o/n/a.jsonl: expected hf://datasets/ORGANISATION/NAME/FILE"),
         ("s3a://b/k", "write it as s3://BUCKET/KEY"),
         ("ftp://host/a", "expected a path or an address of s3://"),
         ("s3:///k", "expected the name of a bucket"),

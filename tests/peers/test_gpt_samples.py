@@ -126,7 +126,7 @@ def test_random_documents_give_the_same_samples(
     prefix = write_dataset(tmp_path / "d", [[rng.integers(0, 20, length).tolist()] for length in lengths])
     case = {
         "seed": seed,
-        "sequence_length": int(rng.integers(1, 12)),
+        "sequence_length": max(2, int(rng.integers(1, 12))),  # at 1, Megatron's C++ ends the process
         "prefixes": [prefix],
         "split": "0,1,0",
         "add_extra_token": extra,

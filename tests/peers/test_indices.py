@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import LimitError
-from dsindex.formats.mmididx import IndexBuilder
+from dsindex.formats.index_builder import IndexBuilder
 from dsindex.storage import atomic_writer
 from tests.support.datasets import write_dataset
 from workflows.execution.local import ThreadExecutor

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.formats.mmididx import IndexBuilder
+from dsindex.formats.index_builder import IndexBuilder
 from dsindex.storage import atomic_writer
 
 if TYPE_CHECKING:

@@ -136,7 +136,7 @@ def test_requests_are_shown_and_faults_passed(store: ObjectServer, capsys: pytes
         (["report", "s3://b/d?sig=planted", "-o", "x"], "expected a path of this machine, got the address s3://b/d"),
         (["repair", "s3://b/d", "--output", "x"], "expected a path of this machine"),
         (["trace", "s3://b/cache", "--sample", "1"], "expected a path of this machine"),
-        (["inspect", "hf://datasets/a"], "write it as https://huggingface.co"),
+        (["inspect", "hf://datasets/a"], "expected hf://datasets/ORGANISATION/NAME/FILE"),
         (["verify", "d", "--endpoint-url", "http://u:planted@h"], "expected an address such as https://"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -59,6 +59,19 @@ def test_instruct_counts_its_requests(store: ObjectServer, tmp_path: Path, capsy
     assert f"\nobjects: {store.count('GET')} GETs, " in shown
 
 
+def test_source_out_of_reach_is_no_damage(store: ObjectServer, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["build", "--input", "s3://b/docs.jsonl", "--tokenizer-model", TOKENIZER, "--output-prefix", "x"]
+    assert said(capsys, *words, "--executor", "local")[0] == 0
+    store.faults.append(Fault(kind="403", code="AccessDenied", times=10))
+    code, shown = said(capsys, "verify", "x_text_document", "--against-source", "--executor", "local")
+    assert code == 1
+    assert shown.startswith("dsindex verify: s3://b/docs.jsonl: cannot be read (403 AccessDenied); ")
+    del store.faults[:], store.objects["b/docs.jsonl"]
+    code, shown = said(capsys, "verify", "x_text_document", "--against-source", "--executor", "local")
+    assert code == 1
+    assert "FOUND: s3://b/docs.jsonl: cannot be read (no such object" in shown
+
+
 def test_inspect_and_trace_tell_what_became_of_an_object(
     store: ObjectServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from dsindex.checks.source import SourceInput, SourceRange, SourceSettings, lay_out_range
 from dsindex.errors import InputError
+from dsindex.objects.requests import MissingObjectError, StoreError
 from dsindex.readable import input_status, is_stored, is_there
 from dsindex.shards.inputs import fingerprint_input
 from dsindex.text.forms import TextPart
@@ -78,7 +79,7 @@ def open_recorded_source(
         pbin: Header of the `.pbin`; None for an MMIDIDX pair.
 
     Raises:
-        InputError: If there is no manifest, or the dataset was not made from text.
+        InputError: If there is no manifest, the dataset was not made from text, or an object store is out of reach.
         FormatError: If the manifest is damaged.
         TokenizerError: If the tokenizer is missing or differs from the recorded one.
     """
@@ -225,6 +226,8 @@ def _find_inputs(
             findings.append(f"{path}: cannot be read ({error.strerror}); the dataset was made from it, {remedy}")
             continue
         except InputError as error:
+            if isinstance(error, StoreError) and not isinstance(error, MissingObjectError):
+                raise  # out of reach now, which says nothing about the dataset
             findings.append(str(error))
             continue
         if size_bytes != file.size_bytes or fingerprint != file.fingerprint:

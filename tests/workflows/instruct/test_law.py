@@ -36,8 +36,8 @@ UNMARKED = check_config(
     source="test",
 )
 """A template without marks, which writes a variable of the record."""
-CONSTRUCTED = check_config({**SPEC, "max_length": 768, "too_long": "split"}, source="test")
-EXPORTED: dict[str, Any] = {"export": ("hf", "bridge", "sft"), "on_bad_record": "quarantine"}
+CONSTRUCTED = check_config({**SPEC, "max_length": 768, "too_long": "truncate"}, source="test")
+EXPORTED: dict[str, Any] = {"export": ("hf", "bridge", "sft")}
 WAYS = [
     {"shard_size": "3KiB", "workers": 1},
     {"executor": "processes", "shard_size": "40KiB"},
