@@ -22,6 +22,7 @@ POD = {
         "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [NODE_SELECTOR]}}
     },
     "serviceAccountName": str,
+    "automountServiceAccountToken": bool,
     "terminationGracePeriodSeconds": int,
     "securityContext": {
         "runAsNonRoot": bool,
@@ -104,6 +105,7 @@ KUBERNETES: dict[str, Any] = {
             "podMetricsEndpoints": [{"port": str, "relabelings": [{"sourceLabels": [str], "targetLabel": str}]}],
         },
     },
+    "ServiceAccount": {"apiVersion": {"v1"}, "kind": str, "metadata": METADATA},
     "PersistentVolumeClaim": {
         "apiVersion": {"v1"},
         "kind": str,

@@ -8,17 +8,16 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 
 from dsindex.yaml_file import read_yaml
-from tests.cluster_configs.configurations import CONFIGS, RAY_UP, SHARED, load
+from tests.cluster_configs.configurations import CONFIGS, RAY_UP, RAY_UP_SHARED, SHARED, load, read_stack
 from workflows.options.build import BuildConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.mark.parametrize("name", ["aws.yaml", "gcp.yaml"])
+@pytest.mark.parametrize("name", ["aws.yaml", "aws_bucket.yaml", "gcp.yaml"])
 def test_cloud_head_is_on_demand_without_work_and_workers_are_spot(name: str) -> None:
     types = load(name)["available_node_types"]
     assert types["head"]["resources"]["CPU"] == 0
@@ -35,12 +34,17 @@ def test_on_premises_head_has_no_work_and_fits_its_machines() -> None:
 
 
 @pytest.mark.parametrize("name", RAY_UP)
-def test_ray_up_mounts_the_shared_storage_and_sends_the_token(name: str) -> None:
+def test_ray_up_sends_the_token(name: str) -> None:
+    config = load(name)
+    assert any(path.endswith("/.ray/auth_token") for path in config["file_mounts"])
+    assert "RAY_AUTH_MODE=token" in json.dumps(config)
+
+
+@pytest.mark.parametrize("name", RAY_UP_SHARED)
+def test_ray_up_mounts_the_shared_storage(name: str) -> None:
     config = load(name)
     mounts = [command for command in config["initialization_commands"] if re.search(r"mount -t (nfs|efs)", command)]
     assert [SHARED in command for command in mounts] == [True]
-    assert any(path.endswith("/.ray/auth_token") for path in config["file_mounts"])
-    assert "RAY_AUTH_MODE=token" in json.dumps(config)
 
 
 IDLE_WORKERS = "RAY_idle_worker_killing_time_threshold_ms"
@@ -63,11 +67,12 @@ def test_other_starts_turn_usage_statistics_off_and_keep_idle_workers(name: str)
     assert {"RAY_USAGE_STATS_ENABLED=0", f"{IDLE_WORKERS}=600000"} <= set(" ".join(settings).split())
 
 
-def test_aws_nodes_bring_their_own_role_group_and_network() -> None:
+@pytest.mark.parametrize(("name", "workers_have_a_role"), [("aws.yaml", False), ("aws_bucket.yaml", True)])
+def test_aws_nodes_bring_their_own_role_group_and_network(name: str, workers_have_a_role: bool) -> None:
     """Otherwise Ray creates a role with full access to EC2 and S3, and a group that is open to the world for ssh."""
-    types = load("aws.yaml")["available_node_types"]
+    types = load(name)["available_node_types"]
     assert "IamInstanceProfile" in types["head"]["node_config"]
-    assert "IamInstanceProfile" not in types["worker"]["node_config"]
+    assert ("IamInstanceProfile" in types["worker"]["node_config"]) is workers_have_a_role
     for kind in types:
         node = types[kind]["node_config"]
         assert node["SecurityGroupIds"]
@@ -75,42 +80,38 @@ def test_aws_nodes_bring_their_own_role_group_and_network() -> None:
         assert node["ImageId"]
         assert node["MetadataOptions"]["HttpTokens"] == "required"
         assert [disk["Ebs"]["Encrypted"] for disk in node["BlockDeviceMappings"]] == [True]
+
+
+def test_aws_mounts_its_files_over_tls_through_the_access_point() -> None:
     (mount,) = [command for command in load("aws.yaml")["initialization_commands"] if "mount -t" in command]
     assert re.search(r"-o tls,accesspoint=fsap-\w+", mount)
 
 
-def test_aws_stack_grants_no_more_than_its_head_needs_and_opens_nothing_to_the_world() -> None:
-    """The four actions are all that Ray's node provider called, run against a simulated EC2."""
-    resources = read_stack()["Resources"]
+@pytest.mark.parametrize(
+    ("name", "more"), [("aws_stack.yaml", set()), ("aws_bucket_stack.yaml", {"iam:PassRole"})], ids=["files", "bucket"]
+)
+def test_aws_stack_grants_no_more_than_its_head_needs_and_opens_nothing_to_the_world(name: str, more: set[str]) -> None:
+    """Four actions are all that Ray's node provider called, run against a simulated EC2."""
+    resources = read_stack(name)["Resources"]
     (policy,) = resources["HeadRole"]["Properties"]["Policies"]
     statements = policy["PolicyDocument"]["Statement"]
     actions = {action for each in statements for action in ensure_list(each["Action"])}
-    assert actions == {"ec2:DescribeInstances", "ec2:RunInstances", "ec2:CreateTags", "ec2:TerminateInstances"}
+    needed = {"ec2:DescribeInstances", "ec2:RunInstances", "ec2:CreateTags", "ec2:TerminateInstances"}
+    assert actions == needed | more
     assert [each["Action"] for each in statements if each["Resource"] == "*"] == ["ec2:DescribeInstances"]
-    assert "ManagedPolicyArns" not in resources["HeadRole"]["Properties"]
+    assert resources["HeadRole"]["Properties"].get("ManagedPolicyArns", []) == (["BucketAccess"] if more else [])
     (rule,) = resources["Nodes"]["Properties"]["SecurityGroupIngress"]
     assert (rule["FromPort"], rule["ToPort"], rule["CidrIp"]) == (22, 22, "AllowedSshFrom")
-    assert "0.0.0.0/0" not in (CONFIGS / "aws_stack.yaml").read_text()
+    assert "0.0.0.0/0" not in (CONFIGS / name).read_text()
     assert resources["AmongNodes"]["Properties"]["SourceSecurityGroupId"] == "Nodes"
-    assert resources["Files"]["Properties"]["Encrypted"] is True
+    assert more or resources["Files"]["Properties"]["Encrypted"] is True
 
 
-def test_aws_stack_refuses_to_open_ssh_to_the_world() -> None:
-    pattern = read_stack()["Parameters"]["AllowedSshFrom"]["AllowedPattern"]
+@pytest.mark.parametrize("name", ["aws_stack.yaml", "aws_bucket_stack.yaml"])
+def test_aws_stack_refuses_to_open_ssh_to_the_world(name: str) -> None:
+    pattern = read_stack(name)["Parameters"]["AllowedSshFrom"]["AllowedPattern"]
     assert re.match(pattern, "203.0.113.7/32")
     assert not re.match(pattern, "0.0.0.0/0")
-
-
-def read_stack() -> dict[str, Any]:
-    """Read the CloudFormation template, with the text of `!Ref X` and `!Sub X` instead of what they stand for."""
-
-    class Loader(yaml.SafeLoader):
-        pass
-
-    Loader.add_multi_constructor("!", lambda loader, _, node: loader.construct_scalar(node))
-    stack = Loader((CONFIGS / "aws_stack.yaml").read_text()).get_single_data()
-    assert isinstance(stack, dict)
-    return stack
 
 
 def ensure_list(value: str | list[str]) -> list[str]:
@@ -138,7 +139,7 @@ def pods(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 PODS = [
     pytest.param(role, pod, id=f"{name}-{role}")
-    for name in ("kuberay_rayjob.yaml", "kuberay_raycluster.yaml")
+    for name in ("kuberay_rayjob.yaml", "kuberay_raycluster.yaml", "kuberay_bucket_rayjob.yaml")
     for role, pod in pods(name)
 ]
 HARDENED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -151,7 +152,8 @@ def test_pods_meet_the_restricted_pod_security_standard(role: str, template: dic
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert [container["securityContext"] for container in pod["containers"]] == [HARDENED]
     if role != "submitter":
-        assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+        assert pod["securityContext"]["fsGroup"] == 100
+        assert ("volumes" in pod) is (pod["securityContext"].get("fsGroupChangePolicy") == "OnRootMismatch")
         env = {entry["name"]: entry["value"] for entry in pod["containers"][0]["env"]}
         assert env == {"RAY_USAGE_STATS_ENABLED": "0", IDLE_WORKERS: "600000"}
         monitored = load("kuberay_monitoring.yaml")["spec"]["selector"]["matchLabels"]

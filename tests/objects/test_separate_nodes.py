@@ -107,13 +107,15 @@ def test_files_that_only_the_driver_sees_are_refused(nodes: SeparateNodes, comma
     assert "mount the same storage under the same path on every node" in shown
 
 
+@pytest.mark.parametrize("driver", ["apart", "on the head"])
 def test_bucket_is_all_that_the_nodes_share(
-    nodes: SeparateNodes, store: ObjectServer, expected: dict[str, bytes]
+    nodes: SeparateNodes, store: ObjectServer, expected: dict[str, bytes], driver: str
 ) -> None:
-    code, shown = nodes.run(*words(store, "s3://out/data/docs"))
+    submitted = ["submit", "--"] if driver == "on the head" else []
+    code, shown = nodes.run(*submitted, *words(store, "s3://out/data/docs"))
     assert code == 0, shown
     assert {name: store.content(f"out/data/docs_text_document.{name}") for name in PUBLISHED} == expected
     manifest = json.loads(store.content("out/data/docs_text_document.manifest.json"))
-    assert manifest["run"]["executor"] == "ray"
+    assert (manifest["run"]["executor"], manifest["run"]["workers"]) == ("ray", 2)  # one CPU on each node
     assert not store.uploads
     assert not [name for name in store.objects if ".build/" in name]
