@@ -32,10 +32,8 @@ if TYPE_CHECKING:
     from dsindex.formats.mmididx import SequenceIndex
     from dsindex.formats.token_array import Tokens
 
-AHEAD_BYTES = 4 << 20
-"""Bytes of sequences that are read ahead of batches that follow each other, in an object store."""
-MOST_AHEAD = 1024
-"""Sequences that are read ahead at most."""
+AHEAD_BYTES, MOST_AHEAD = 4 << 20, 1024
+"""Bytes and number of sequences that are read ahead of batches that follow each other, in an object store."""
 
 
 class IndexedDataset:
@@ -119,12 +117,14 @@ class IndexedDataset:
         tokens = self._tokens
         if isinstance(tokens, np.ndarray):
             return [self[index] for index in indices]
-        numbers = [self._number(index) for index in indices]
+        numbers = [index.__index__() for index in indices]
+        wrong = next((number for number in numbers if not -len(self) <= number < len(self)), None)
+        if wrong is not None:
+            raise self._no_such_sequence(wrong)
+        numbers = [number % len(self) for number in numbers]
         most = min(MOST_AHEAD, AHEAD_BYTES // (tokens.nbytes // max(1, len(self)) + 1))
         later = [number for number in self._order.expected_after(numbers, most=most) if 0 <= number < len(self)]
-        parts = [self._part(number) for number in (*numbers, *later)]
-        tokens.expect(parts)  # also those of this batch, which are first in line
-        sequences = tokens.read_many(parts[: len(numbers)])
+        sequences = tokens.read_many([*map(self._part, numbers)], later=[*map(self._part, later)])
         return sequences if self._make_tensor is None else list(map(self._make_tensor, sequences))
 
     def get(self, index: SupportsIndex, offset: int = 0, length: int | None = None) -> NDArray[Any]:
@@ -358,12 +358,6 @@ class IndexedDataset:
         if first < 0 or len(block) != stops[-1] or last - first != stops[-1]:
             raise self._outside(begin)
         return block, stops
-
-    def _number(self, index: SupportsIndex) -> int:
-        try:
-            return range(self._num_sequences)[index]
-        except (IndexError, TypeError):
-            raise self._no_such_sequence(index) from None
 
     def _part(self, number: int) -> tuple[int, int]:
         """Return the tokens at which a sequence begins and ends."""

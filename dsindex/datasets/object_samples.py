@@ -73,10 +73,9 @@ class ObjectSamples:
         wanted = [number + total if number < 0 else number for number in numbers.tolist()]
         samples = self._parts(wanted, shuffle_index, width, extra)
         parts = [part for sample in samples for part in sample]
-        tokens.expect(parts)
-        later = self._later(wanted, total, width * self._dataset.dtype.itemsize)
-        tokens.expect([part for sample in self._parts(later, shuffle_index, width, extra) for part in sample])
-        found = iter(tokens.read_many(parts))
+        numbers_later = self._later(wanted, total, width * self._dataset.dtype.itemsize)
+        samples_later = self._parts(numbers_later, shuffle_index, width, extra)
+        found = iter(tokens.read_many(parts, later=[part for sample in samples_later for part in sample]))
         for row, sample in zip(out, samples, strict=False):
             filled = 0
             for begin, end in sample:

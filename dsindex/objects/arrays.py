@@ -107,9 +107,12 @@ class ObjectArray:
                 found += self.read_many([(number, number + 1) for number in some.tolist()])
         return np.concatenate(found)[places]
 
-    def read_many(self, parts: Sequence[tuple[int, int]]) -> list[NDArray[Any]]:
-        """Return the items [begin, end) of many parts, requested together."""
-        return [self._array(content) for content in self._ranges.read_many([self._bytes(*part) for part in parts])]
+    def read_many(
+        self, parts: Sequence[tuple[int, int]], *, later: Sequence[tuple[int, int]] = ()
+    ) -> list[NDArray[Any]]:
+        """Return the items [begin, end) of many parts, requested together, and request parts that will be read soon."""
+        wanted, after = ([self._bytes(*part) for part in each] for each in (parts, later))
+        return [self._array(content) for content in self._ranges.read_many(wanted, later=after)]
 
     def expect(self, parts: Sequence[tuple[int, int]]) -> None:
         """Request the items [begin, end) of parts that will be read soon."""

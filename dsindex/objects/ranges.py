@@ -122,13 +122,18 @@ class ObjectRanges:
                 self._request([(end, min(end + ahead, self.size_bytes))])
         return self._collect(begin, end, awaited)
 
-    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytearray]:
-        """Return the bytes of many ranges [begin, end), requested together.
+    def read_many(self, ranges: Sequence[tuple[int, int]], *, later: Sequence[tuple[int, int]] = ()) -> list[bytearray]:
+        """Return the bytes of many ranges [begin, end), requested together, and request others after them.
+
+        Args:
+            ranges: What is returned.
+            later: What will be read soon.
 
         Raises:
             InputError: If the object cannot be read, or was replaced.
         """
         awaited = self._request(ranges)
+        self._request(later)
         return [self._collect(begin, end, awaited) for begin, end in ranges]
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:

@@ -41,14 +41,15 @@ class _Relay:
         self._lock = threading.Lock()
         self._owed: dict[int, Future[tuple[dict[str, Any], bytes]]] = {}
         self._number = 0
-        self._has_ended = False
+        self.has_ended = False
+        """Whether it answers no more."""
         threading.Thread(target=self._receive, name="dsindex-relay", daemon=True).start()
 
     def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Return the answer to a request: its head and its content."""
         future: Future[tuple[dict[str, Any], bytes]] = Future()
         with self._lock:
-            if self._has_ended:
+            if self.has_ended:
                 raise _lost(request["url"])
             self._number += 1
             self._owed[self._number] = future
@@ -79,8 +80,9 @@ class _Relay:
                 future = self._owed.pop(head["id"])
             future.set_result((head, content))
         with self._lock:
-            self._has_ended = True
+            self.has_ended = True
             owed, self._owed = self._owed, {}
+        self._process.wait()
         for future in owed.values():
             future.set_result(({"lost": True}, b""))
 
@@ -123,7 +125,7 @@ def list_by_relay(url: ObjectUrl, *, recursive: bool) -> list[dict[str, Any]]:
 def _ask(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     global _relay
     with _lock:
-        if _relay is None:
+        if _relay is None or _relay.has_ended:
             _relay = _Relay()
         relay = _relay
     return relay.ask(request)

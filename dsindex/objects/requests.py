@@ -190,7 +190,7 @@ def insist(
     """
     patience = patience or Patience()
     pause = patience.first_pause
-    gate = gate_of(f"{url.scheme}://{url.bucket}")
+    gate = gate_of(f"{url.scheme}://{url.bucket} {url.access.endpoint_url or ''}".rstrip())
     attempt = unreachable = halvings = 0
     while True:
         attempt += 1

@@ -257,7 +257,8 @@ def _make_bucket_store(scheme: str, bucket: str, access: Access, _environment: i
     )
     options: dict[str, Any] = {}
     if endpoint is not None:
-        options["endpoint"] = endpoint
+        # The variable would come before an endpoint that is given under the general name.
+        options["aws_endpoint_url_s3" if environment.get("AWS_ENDPOINT_URL_S3") else "endpoint"] = endpoint
     if access.region is not None:
         options["region"] = access.region
     if environment.get("AWS_PROFILE"):

@@ -123,7 +123,7 @@ def test_requests_are_shown_and_faults_passed(store: ObjectServer, capsys: pytes
     store.faults += [Fault(kind=kind, match=".bin") for kind in ("503", "truncate", "reset")]
     assert main(["verify", f"s3://b/data/{DATASET}", "--endpoint-url", store.url]) == 0
     [shown] = re.findall(r"^objects: .*$", capsys.readouterr().out, flags=re.MULTILINE)
-    assert re.fullmatch(r"objects: \d+ GETs, .* \w?B(, \d+ repetitions)?", shown)
+    assert re.fullmatch(r"objects: \d+ GETs, .* \w?B read, 3 repetitions", shown)
     assert store.count("list-type") == 0
 
 
@@ -136,7 +136,7 @@ def test_requests_are_shown_and_faults_passed(store: ObjectServer, capsys: pytes
         (["report", "s3://b/d?sig=planted", "-o", "x"], "expected a path of this machine, got the address s3://b/d"),
         (["repair", "s3://b/d", "--output", "x"], "expected a path of this machine"),
         (["trace", "s3://b/cache", "--sample", "1"], "expected a path of this machine"),
-        (["inspect", "hf://datasets/a"], "write it as https://huggingface.co"),
+        (["inspect", "hf://datasets/a"], "expected hf://datasets/ORGANISATION/NAME/FILE"),
         (["verify", "d", "--endpoint-url", "http://u:planted@h"], "expected an address such as https://"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
