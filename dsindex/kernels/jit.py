@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numba
-from numba.core import config
+from numba.core import config, entrypoints
 
 from dsindex.kernels.cache import LOCATOR
 
@@ -42,11 +42,28 @@ def compiled(function: F, *, forceinline: bool = False) -> F:
     compile_it = result._compile_for_args
 
     def compile_alone(*args: Any, **kws: Any) -> Any:  # noqa: ANN401 - numba's own types
-        with _COMPILING:
+        with _COMPILING, _no_extensions():
             return compile_it(*args, **kws)
 
     result._compile_for_args = compile_alone
     return cast("F", result)
+
+
+@contextlib.contextmanager
+def _no_extensions() -> Iterator[None]:
+    """Keep numba from importing other packages' extensions, which no kernel uses; awkward's takes 0.2 s.
+
+    They are imported when somebody else's function is compiled, as numba notes in this flag.
+    """
+    before = getattr(entrypoints, "_already_initialized", None)
+    if before is None:  # another version of numba
+        yield
+        return
+    entrypoints._already_initialized = True
+    try:
+        yield
+    finally:
+        entrypoints._already_initialized = before
 
 
 @contextlib.contextmanager

@@ -48,6 +48,15 @@ def test_code_in_another_folder_finds_the_compiled_kernels(tmp_path: Path) -> No
     assert hits == [0, 1]
 
 
+def test_extensions_of_other_packages_are_left_to_those_who_need_them(tmp_path: Path) -> None:
+    """awkward, which gigatoken depends on, registers one with numba: 0.2 s for every command that needs a kernel."""
+    program = f"{COMPILE}print('awkward' in sys.modules)\nimport numba\nnumba.njit(lambda: 1)()\n"
+    program += "print('awkward' in sys.modules)\n"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout.split()[1:] == ["False", "True"]
+
+
 def test_folder_depends_on_the_source(cache: Path, tmp_path: Path) -> None:
     source = tmp_path / "kernel.py"
     source.write_text("a = 1\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -25,6 +26,8 @@ from workflows.progress.reporter import Reporter
 LENGTH = 4096
 BRIDGE = os.environ.get("MEGATRON_BRIDGE")
 """A checkout of Megatron-Bridge, whose package cannot be installed without CUDA."""
+LLAMA_FACTORY = os.environ.get("LLAMA_FACTORY")
+"""A checkout of LLaMA-Factory, for an environment with peft and omegaconf; it is not imported from packages."""
 MEGATRON = os.environ.get("MEGATRON_LM")
 """A checkout of Megatron-LM, whose SFT dataset is not part of megatron-core."""
 NANO = """\
@@ -134,6 +137,22 @@ def test_trainer_of_transformers_trains_a_step(made: Path, tmp_path: Path) -> No
     )
     assert learnt(trainer.get_train_dataloader()) == targets(made)
     assert np.isfinite(trainer.train().training_loss)
+
+
+def test_llama_factory_takes_the_saved_tokens(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if LLAMA_FACTORY is None:
+        pytest.skip("LLAMA_FACTORY names no checkout of LLaMA-Factory")
+    pytest.importorskip("peft")
+    monkeypatch.syspath_prepend(str(Path(LLAMA_FACTORY, "src")))
+    if importlib.util.find_spec("torchaudio") is None:  # for sounds alone
+        stub = ModuleType("torchaudio")
+        stub.__spec__ = importlib.machinery.ModuleSpec("torchaudio", None)
+        monkeypatch.setitem(sys.modules, "torchaudio", stub)
+    loader = importlib.import_module("llamafactory.data.loader")
+    options = SimpleNamespace(tokenized_path=str(made / "chat_hf_disk"), streaming=False)
+    found = loader.get_dataset(None, None, options, None, "sft", None)
+    for name, split in (("train_dataset", "train"), ("eval_dataset", "valid")):
+        assert sum(label != -100 for row in found[name] for label in row["labels"][1:]) == targets(made, split)
 
 
 @pytest.fixture(scope="module")
