@@ -150,6 +150,10 @@ def read_object(url: ObjectUrl, *, most_bytes: int | None = None) -> tuple[bytes
         content = answer["Body"].read(most_bytes)
         answer["Body"].close()
         count_requests(received_bytes=len(content))
+        size_bytes = int(answer["ContentLength"])
+        if len(content) < (size_bytes if most_bytes is None else min(size_bytes, most_bytes)):
+            msg = "the answer was cut off"  # boto3 notices it only where all is read at once
+            raise ConnectionError(msg)
         return content, _found(answer)
 
     try:

@@ -235,4 +235,5 @@ def test_program_keeps_what_is_put_in_files(tmp_path: Path) -> None:
             caller.call("delete_object", Key="m")
             assert not list(tmp_path.rglob("*.piece"))
         finally:
-            server.send_signal(signal.SIGKILL)
+            server.send_signal(signal.SIGTERM)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]

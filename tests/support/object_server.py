@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import os
 import re
+import signal
 import sys
 import tempfile
 import threading
@@ -147,7 +148,7 @@ def serving_objects(*, handler: type[Handler] = Handler, **content: object) -> I
 
 
 def serve() -> None:
-    """Serve until killed; the address is the first line that is printed, the process id is the second."""
+    """Serve until ended; the address is the first line that is printed, the process id is the second."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
@@ -172,6 +173,7 @@ def serve() -> None:
             name = kept.enter_context(tempfile.TemporaryDirectory(prefix=".pieces-", dir=options.folder))
             store.folder = Path(name)
         server = kept.enter_context(_Server(store, host=options.host, port=options.port))
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # the files of pieces are removed
         sys.stdout.write(f"{store.url}\n{os.getpid()}\n")
         sys.stdout.flush()
         server.serve_forever()
