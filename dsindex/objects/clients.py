@@ -28,7 +28,10 @@ MOST_CONNECTIONS = 64
 _PREFIX = "AWS_"
 _SLOWER_CODES = {"SlowDown", "503", "429", "TooManyRequests", "ServiceUnavailable"}
 """Refusals after which fewer requests are made at once."""
-_PASSING_CODES = {"RequestTimeout", "OperationAborted", "ConditionalRequestConflict", "BadDigest", "SlowDown"}
+_PASSING_CODES = {
+    *("RequestTimeout", "OperationAborted", "ConditionalRequestConflict", "SlowDown"),
+    *("BadDigest", "XAmzContentSHA256Mismatch"),
+}
 """Refusals with a status below 500 that another attempt may turn into success."""
 
 Answer = TypeVar("Answer")
