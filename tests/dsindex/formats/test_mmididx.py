@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from dsindex.dtypes import TOKEN_DTYPES
 from dsindex.errors import FormatError
-from dsindex.formats import mmididx
+from dsindex.formats import index_builder
+from dsindex.formats.index_builder import IndexBuilder
 from dsindex.formats.mmididx import (
     HEADER_BYTES,
-    IndexBuilder,
     IndexHeader,
     check_ends,
     check_index,
@@ -281,7 +281,7 @@ def test_writer_memory_does_not_grow_with_documents(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
 def test_closing_forgets_what_a_full_disk_did_not_take(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(mmididx, "_spool", lambda _: os.fdopen(os.open("/dev/full", os.O_RDWR), "w+b"))
+    monkeypatch.setattr(index_builder, "_spool", lambda _: os.fdopen(os.open("/dev/full", os.O_RDWR), "w+b"))
     builder = IndexBuilder(np.dtype("<u2"), folder=str(tmp_path))
     builder.add_documents(np.ones(1, np.int32), np.ones(1, np.int64))  # stays in the buffer
     builder.close()

@@ -48,10 +48,10 @@ def test_address_of_another_kind_is_refused(address: str) -> None:
     [
         ({}, "of-home"),
         ({"RAY_AUTH_MODE": "token"}, "of-home"),
-        ({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "given", "RAY_AUTH_TOKEN_PATH": "~/gone"}, None),
-        ({"RAY_AUTH_TOKEN": "given\n"}, "given"),
+        ({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "of-environment", "RAY_AUTH_TOKEN_PATH": "~/gone"}, None),
+        ({"RAY_AUTH_TOKEN": "of-environment\n"}, "of-environment"),
         ({"RAY_AUTH_TOKEN_PATH": "~/file"}, "of-file"),
-        ({"RAY_AUTH_TOKEN": "given", "RAY_AUTH_TOKEN_PATH": "~/file"}, "given"),
+        ({"RAY_AUTH_TOKEN": "of-environment", "RAY_AUTH_TOKEN_PATH": "~/file"}, "of-environment"),
     ],
 )
 def test_token_that_is_there_is_used(
