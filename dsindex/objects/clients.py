@@ -7,6 +7,7 @@ conditional writes. Credentials are found by boto3 on the machine that makes a r
 from __future__ import annotations
 
 import functools
+import io
 import os
 import random
 import threading
@@ -85,7 +86,16 @@ def _make_client(access: Access, _environment: int) -> Any:  # noqa: ANN401 - bo
     }
     if environment.get("AWS_SKIP_SIGNATURE", "").lower() == "true":
         options["signature_version"] = UNSIGNED
-    return session.client("s3", region_name=region, endpoint_url=endpoint or None, config=Config(**options))
+    client = session.client("s3", region_name=region, endpoint_url=endpoint or None, config=Config(**options))
+    for operation in ("PutObject", "UploadPart"):
+        client.meta.events.register(f"before-send.s3.{operation}", _send_at_once)
+    return client
+
+
+def _send_at_once(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's prepared request
+    """Let content in memory be sent by one call of the system; from a file, 16 KiB are sent by each."""
+    if isinstance(request.body, io.BytesIO):
+        request.body = request.body.getvalue()
 
 
 def persist(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import io
 import tempfile
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
@@ -238,11 +239,10 @@ def write_part_of_chunks(upload: Upload, number: int, chunks: Iterable[memoryvie
         StoreWriteError: As `write_part`.
     """
     if size_bytes <= MEMORY_BYTES:
-        content, position = bytearray(size_bytes), 0
+        content = io.BytesIO()
         for chunk in chunks:
-            content[position : position + len(chunk)] = chunk
-            position += len(chunk)
-        write_part(upload, number, content, digest=md5_header(content))
+            content.write(chunk)
+        write_part(upload, number, content, digest=md5_header(content.getvalue()))
         return
     digest = hashlib.md5(usedforsecurity=False)
     with tempfile.TemporaryFile(prefix="dsindex-part-") as file:
