@@ -16,8 +16,8 @@ _BUFFER_BYTES = 256 << 10
 
 
 class _RawObject(io.RawIOBase):
-    def __init__(self, url: ObjectUrl) -> None:
-        self._reader = ObjectReader(url)
+    def __init__(self, reader: ObjectReader) -> None:
+        self._reader = reader
         self._position = 0
 
     def readable(self) -> bool:
@@ -51,4 +51,4 @@ def open_object(url: ObjectUrl) -> io.BufferedReader:
     Raises:
         InputError: If it cannot be read; as do the methods.
     """
-    return io.BufferedReader(_RawObject(url), _BUFFER_BYTES)
+    return io.BufferedReader(_RawObject(ObjectReader(url)), _BUFFER_BYTES)
