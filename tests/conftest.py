@@ -10,9 +10,13 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 
@@ -70,3 +74,19 @@ def check_groups(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Refuse to start where pytest-xdist did not add the groups to the names of tests, by which it spreads them."""
     if getattr(config.option, "loadgroup", False) and not all("@" in item.nodeid for item in items):
         raise pytest.UsageError("this pytest and this pytest-xdist do not go together: groups of tests are lost")
+
+
+@pytest.fixture(autouse=True)
+def leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Check that a test leaves this process as it found it; which test comes next in it differs from run to run."""
+    monkeypatch.setattr("workflows.execution.ray_token._seen", set())  # tokens of other tests are ordinary words here
+    environment = dict(os.environ)
+    folder = Path.cwd()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    monkeypatch.undo()
+    left = {name for name in environment.keys() | os.environ.keys() if environment.get(name) != os.environ.get(name)}
+    left -= {"PYTEST_CURRENT_TEST", "TOKENIZERS_PARALLELISM"}
+    assert not left, f"the test has changed these variables of its process: {sorted(left)}"
+    assert Path.cwd() == folder, "the test has changed the folder of its process"
+    assert handlers == {number: signal.getsignal(number) for number in handlers}, "the test has left a signal's handler"
