@@ -49,7 +49,7 @@ class ThreadExecutor:
         """Attempt → when it began."""
         self._abandoned: set[int] = set()
 
-    def request_cpus(self, number: int) -> int:  # noqa: ARG002
+    def request_cpus(self, number: int) -> int:  # noqa: ARG002 - as the protocol has it
         """Return the number of workers, since this machine does not grow."""
         return self.slots
 
@@ -94,7 +94,7 @@ class ThreadExecutor:
         """Ignore an attempt's outcome; a thread cannot be stopped and ends by itself."""
         self._abandoned.add(attempt_id)
 
-    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:  # noqa: ARG002
+    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:  # noqa: ARG002 - as the protocol has it
         """Run the call here, in this process."""
         return {THIS_MACHINE: answer(call)}
 
@@ -122,7 +122,7 @@ class ProcessExecutor:
         self._waiting: list[tuple[int, Call]] = []
         self._num_attempts = 0
 
-    def request_cpus(self, number: int) -> int:  # noqa: ARG002
+    def request_cpus(self, number: int) -> int:  # noqa: ARG002 - as the protocol has it
         """Return the number of workers, since this machine does not grow."""
         return self.slots
 
@@ -193,7 +193,7 @@ class ProcessExecutor:
             worker.kill()
         self._hand_out()
 
-    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:  # noqa: ARG002
+    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:  # noqa: ARG002 - as the protocol has it
         """Run the call here, in this process."""
         return {THIS_MACHINE: answer(call)}
 
