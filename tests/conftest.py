@@ -36,9 +36,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Tests that change HOME for what they start shall not compile all kernels again.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path.home() / ".cache"))
 
-# Ray sets these when a process imports it, or starts it, for the first time: which test that is differs from run to run.
-SET_BY_RAY = ("RAY_CLIENT_MODE", "RAY_AUTH_MODE", "RAY_USAGE_STATS_ENABLED", "PYTHONBREAKPOINT")
-
 # A shell ignores Ctrl-C for what it starts in the background, and children inherit that: tests send it to some.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -89,7 +86,7 @@ def leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     left = {name for name in environment.keys() | os.environ.keys() if environment.get(name) != os.environ.get(name)}
-    left -= {"PYTEST_CURRENT_TEST", "TOKENIZERS_PARALLELISM", *SET_BY_RAY}
+    left -= {"PYTEST_CURRENT_TEST", "TOKENIZERS_PARALLELISM", "RAY_CLIENT_MODE"}  # the last by the first import of Ray
     assert not left, f"the test has changed these variables of its process: {sorted(left)}"
     assert Path.cwd() == folder, "the test has changed the folder of its process"
     assert handlers == {number: signal.getsignal(number) for number in handlers}, "the test has left a signal's handler"

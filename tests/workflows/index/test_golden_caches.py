@@ -36,12 +36,8 @@ def test_golden_caches_come_out_byte_for_byte(
     assert len(report.results) == len(report.tasks) > 0
 
 
-@pytest.mark.parametrize("executor", ["processes", pytest.param("ray", marks=pytest.mark.ray)])
-def test_other_executors_write_the_same_files(
-    executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    if executor == "ray":
-        request.getfixturevalue("ray_instance")
+@pytest.mark.parametrize("executor", ["processes", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
+def test_other_executors_write_the_same_files(executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = json.loads((GOLDEN / "gpt_index_cases.json").read_bytes())
     case = next(case for case in cases if "blend" in case["name"])
     monkeypatch.chdir(GOLDEN)

@@ -86,13 +86,11 @@ def test_source_is_read_with_the_options_of_the_packing(
 EXECUTORS = [pytest.param("processes", id="processes"), pytest.param("ray", id="ray", marks=pytest.mark.ray)]
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EXECUTORS, indirect=True)
 @pytest.mark.slow
 def test_every_executor_says_the_same(
-    executor: str, pack: Pack, quiet: Reporter, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    executor: str, pack: Pack, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if executor == "ray":
-        request.getfixturevalue("ray_instance")
     monkeypatch.setattr(verify_pbin, "DOCUMENTS_PER_ENDS", 7)
     path = pack()
     whole = verify(path, quiet, against_source=True)
