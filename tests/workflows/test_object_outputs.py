@@ -18,7 +18,7 @@ pytest.importorskip("obstore")
 from dsindex import merging
 from dsindex.errors import DsindexError, OutputError, PlanError
 from dsindex.objects.in_flight import gate_of
-from dsindex.shards.attempt import AttemptFile
+from dsindex.shards import held_file
 from tests.faults.corpus import write_corpus
 from tests.support.compressed import COMPRESSORS
 from tests.support.golden import OWN, ROOT
@@ -299,7 +299,8 @@ def test_full_disk_of_a_worker_is_named(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(AttemptFile, "write", full)
+        patched.setattr(held_file, "HELD_BYTES", 0)
+        patched.setattr(held_file, "append_all", full)
         with pytest.raises(OutputError, match=r"No space left on device.*set TMPDIR to a larger disk"):
             build(text, "s3://out/x")
     build(text, "s3://out/x")
