@@ -110,7 +110,7 @@ class DigestingWriter:
         self._file = file
         self._descriptor: int | None = None
         with contextlib.suppress(AttributeError, io.UnsupportedOperation):  # what is no file of the system
-            self._descriptor = file.fileno()  # type: ignore[union-attr]
+            self._descriptor = file.fileno()  # type: ignore[union-attr]  # the block suppresses it
         self._digester = BlockDigester()
         self.size_bytes = 0
         self._at_work_bytes = 0

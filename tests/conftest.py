@@ -88,7 +88,7 @@ def leave_no_trace(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
     yield
     monkeypatch.undo()
     left = {name for name in environment.keys() | os.environ.keys() if environment.get(name) != os.environ.get(name)}
-    left -= {"PYTEST_CURRENT_TEST", "TOKENIZERS_PARALLELISM"}
+    left -= {"PYTEST_CURRENT_TEST", "TOKENIZERS_PARALLELISM", "RAY_CLIENT_MODE"}  # the last by the first import of Ray
     assert not left, f"the test has changed these variables of its process: {sorted(left)}"
     assert Path.cwd() == folder, "the test has changed the folder of its process"
     assert handlers == {number: signal.getsignal(number) for number in handlers}, "the test has left a signal handler"

@@ -209,7 +209,7 @@ def remove_objects(urls: Iterable[ObjectUrl]) -> None:
         client = client_of(first)
         entries = [{"Key": url.key} for url in batch]
 
-        def request(client: Any = client, first: ObjectUrl = first, entries: Any = entries) -> Any:  # noqa: ANN401
+        def request(client: Any = client, first: ObjectUrl = first, entries: Any = entries) -> Any:  # noqa: ANN401 - boto3's client and answer
             count_requests(puts=1)
             return client.delete_objects(Bucket=first.bucket, Delete={"Objects": entries, "Quiet": True})
 

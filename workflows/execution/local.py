@@ -56,7 +56,7 @@ class ThreadExecutor:
         self._abandoned: set[int] = set()
         hold_recent(RECENT_BYTES)
 
-    def request_cpus(self, number: int) -> int:  # noqa: ARG002
+    def request_cpus(self, number: int) -> int:  # noqa: ARG002 - as the protocol has it
         """Return the number of workers, since this machine does not grow."""
         return self.slots
 
@@ -102,7 +102,7 @@ class ThreadExecutor:
         """Ignore an attempt's outcome; a thread cannot be stopped and ends by itself."""
         self._abandoned.add(attempt_id)
 
-    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:  # noqa: ARG002
+    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:  # noqa: ARG002 - as the protocol has it
         """Run the call here, in this process."""
         return {THIS_MACHINE: answer(call)}
 
@@ -131,7 +131,7 @@ class ProcessExecutor:
         self._waiting: list[tuple[int, Call]] = []
         self._num_attempts = 0
 
-    def request_cpus(self, number: int) -> int:  # noqa: ARG002
+    def request_cpus(self, number: int) -> int:  # noqa: ARG002 - as the protocol has it
         """Return the number of workers, since this machine does not grow."""
         return self.slots
 
@@ -202,7 +202,7 @@ class ProcessExecutor:
             worker.kill()
         self._hand_out()
 
-    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:  # noqa: ARG002
+    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:  # noqa: ARG002 - as the protocol has it
         """Run the call here, in this process."""
         return {THIS_MACHINE: answer(call)}
 

@@ -10,11 +10,10 @@ pytest.importorskip("obstore")
 
 from tests.support.conversations import CONVERSATIONS
 from tests.support.golden import OWN
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer, serving_objects
+from tests.support.object_server import Fault, ObjectServer
 from workflows.cli import main
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 TOKENIZER = str(OWN.plain_tokenizer)
@@ -26,13 +25,11 @@ message_construction: [role, instruction, conversations]
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ObjectServer]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+def store(store: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ObjectServer:
+    """The store with documents and conversations in the bucket `b`, and an empty current folder."""
+    store.objects |= {"b/docs.jsonl": OWN.docs, "b/chat.jsonl": CONVERSATIONS}
     monkeypatch.chdir(tmp_path)
-    with serving_objects(objects={"b/docs.jsonl": OWN.docs, "b/chat.jsonl": CONVERSATIONS}) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        yield server
+    return store
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:

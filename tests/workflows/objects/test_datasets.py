@@ -6,18 +6,14 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("obstore")
 
 from tests.support.golden import TOKENIZERS
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer, serving_objects
+from tests.support.object_server import Fault, ObjectServer
 from workflows.cli import main
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DATASET = "docs_text_document"
 
@@ -35,14 +31,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
-    variables = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
-    variables |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
-    for name, value in {**variables, "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1"}.items():
-        monkeypatch.setenv(name, value)
-    with serving_objects() as server:
-        server.put("b/data", folder)
-        yield server
+def store(store: ObjectServer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectServer:
+    """The store with the datasets in `b/data`; the environment names another one, so commands must name it."""
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    store.put("b/data", folder)
+    return store
 
 
 def said(words: list[str], capsys: pytest.CaptureFixture[str], *, code: int = 0) -> str:
