@@ -72,7 +72,7 @@ def begin_upload(url: ObjectUrl) -> Upload:
         return client.create_multipart_upload(**options)
 
     answer = None
-    if known_checksum(url) is Checksum.CRC32:
+    if known_checksum(client) is Checksum.CRC32:
         options["ChecksumAlgorithm"] = "CRC32"
         try:
             answer = persist(url, request, expected=UNKNOWN_HEADER)
