@@ -13,9 +13,12 @@ import pytest
 pytest.importorskip("obstore")
 pytest.importorskip("boto3")
 
+from tests.faults.object_kills import objects
 from tests.support.golden import GOLDEN, OWN
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, ObjectServer, serving_objects
+from tests.support.published import published
 from tests.support.separate_nodes import SeparateNodes, separate_nodes, why_impossible
+from workflows.cli import main
 from workflows.jobs.build import run_build
 
 if TYPE_CHECKING:
@@ -105,6 +108,29 @@ def test_files_that_only_the_driver_sees_are_refused(nodes: SeparateNodes, comma
     assert code == 1, shown
     assert f": {place.format(**names)}: " in shown
     assert "mount the same storage under the same path on every node" in shown
+
+
+OTHERS = {
+    "pack": "pack --input {docs} --tokenizer-model {tokenizer} --output {prefix}.pbin",
+}
+
+
+@pytest.mark.parametrize("command", OTHERS.values(), ids=OTHERS)
+def test_other_jobs_need_nothing_but_a_bucket(
+    nodes: SeparateNodes, store: ObjectServer, command: str, tmp_path: Path
+) -> None:
+    def words_for(prefix: str) -> list[str]:
+        given = {"docs": "s3://in/docs.jsonl", "tokenizer": OWN.plain_tokenizer, "prefix": prefix}
+        return [*command.format(**given).split(), "--shard-size", "8KiB", "--endpoint-url", store.url]
+
+    with pytest.MonkeyPatch.context() as signed:
+        signed.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        signed.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        assert main([*words_for(str(tmp_path / "x")), "--executor", "local"]) == 0
+    code, shown = nodes.run(*words_for("s3://out/x"), "--executor", "ray")
+    assert code == 0, shown
+    assert objects(store, "") == published(tmp_path)
+    assert not store.uploads
 
 
 @pytest.mark.parametrize("driver", ["apart", "on the head"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError, PlanError
 from dsindex.objects.uploads import list_uploads
-from dsindex.objects.urls import Access, ObjectUrl, absolute, is_url, lengthened, parse_output_url
+from dsindex.objects.urls import Access, ObjectUrl, absolute, is_url, lengthened, parse_output_url, shortened
 from dsindex.objects.writing import list_objects
 from dsindex.shards.ownership import read_folder_id
 from workflows.jobs.frame import LOCK_SUFFIX, hold_output
@@ -52,7 +52,7 @@ def find_leftovers(place: str, access: Access) -> Leftovers:
     """Look at what a build left, and change nothing.
 
     Args:
-        place: The output prefix of the build, or its work folder.
+        place: The output prefix of the build, the `.pbin` that is packed, or the work folder.
         access: How the stores of addresses are reached.
 
     Raises:
@@ -100,7 +100,7 @@ def remove_leftovers(leftovers: Leftovers, access: Access) -> None:
 
 
 def _find_work_folder(place: str) -> str:
-    for path in (place, lengthened(place, ".build")):
+    for path in (place, lengthened(place, ".build"), lengthened(shortened(place, ".pbin"), ".build")):
         if read_folder_id(path) is not None:
             return path
     msg = (

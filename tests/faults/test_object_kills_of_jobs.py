@@ -1,0 +1,84 @@
+"""Jobs other than a plain build that work in a bucket: killed at drawn requests, they end with the same objects."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("boto3")
+pytest.importorskip("obstore")
+
+from tests.faults.corpus import BROKEN, TOKENIZER, write_corpus
+from tests.faults.object_kills import count_moments, kill_at, objects
+from tests.support.object_server import ObjectServer, serving_objects
+from tests.support.published import published
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.faults.zygote import Zygote
+
+pytestmark = pytest.mark.timeout(1800)
+
+SHORT, LONG = 6, 60
+"""Points at which drivers of a kind of job are killed."""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
+    folder = tmp_path_factory.mktemp("text")
+    broken = dict(zip(range(9, 200, 41), BROKEN.values(), strict=False))
+    write_corpus(folder / "a.jsonl", num_lines=200, broken=broken)
+    with serving_objects(min_part_bytes=1, equal_parts=True, buckets={"out"}) as server:
+        server.put("in", folder)
+        yield server
+
+
+SHARED = ("--on-bad-record", "quarantine", "--workers", "2", "--shard-size", "6KiB", "--executor", "local")
+JOBS = {
+    "pack": ("pack", *TOKENIZER[:2], "--input", "s3://in/*.jsonl", *SHARED, "--output", "{prefix}.pbin"),
+}
+
+
+@pytest.mark.parametrize("words", JOBS.values(), ids=JOBS)
+def test_killed_at_drawn_requests(
+    words: tuple[str, ...], store: ObjectServer, signed_zygote: Zygote, tmp_path: Path, is_long: bool
+) -> None:
+    """The last point is near the end, where the outputs are completed and the work folder is removed."""
+
+    def command(prefix: str) -> list[str]:
+        return [*(word.replace("{prefix}", prefix) for word in words), "--endpoint-url", store.url]
+
+    run = tmp_path / "run"
+    (tmp_path / "disk").mkdir()
+    ended = signed_zygote.run(run, command(str(tmp_path / "disk" / "x")))
+    assert ended.code == 0, ended.errors
+    expected = published(tmp_path / "disk")
+    whole = f"{words[0]}-whole"
+    total = count_moments(store, lambda: signed_zygote.run(run, command(f"s3://out/{whole}/x")))
+    assert objects(store, whole) == expected
+    rng = random.Random(20)
+    num_killed = 0
+    count = LONG if is_long else SHORT
+    for number in range(count):
+        moment = ("arrived", "done")[number % 2]
+        folder = f"{words[0]}-{number}"
+        at = rng.randint(10, total[moment]) if number < count - 1 else total[moment] - 5
+        kill_at(store, run / "pid", at, moment)
+        killed = signed_zygote.run(run, command(f"s3://out/{folder}/x"))
+        store.watch = None
+        assert killed.code in {0, -9}, killed.errors  # the number of requests varies a little
+        num_killed += killed.code == -9
+        if number % 3 == 2 and store.names("out", f"{folder}/x.build/"):
+            cleaned = signed_zygote.run(run, ["clean", f"s3://out/{folder}/x", "--yes", "--endpoint-url", store.url])
+            assert cleaned.code == 0, cleaned.errors
+            assert not store.names("out", f"{folder}/x.build/")
+            assert not store.uploads
+        again = signed_zygote.run(run, command(f"s3://out/{folder}/x"))
+        assert again.code == 0, again.errors
+        assert objects(store, folder) == expected, (number, at)
+        assert not store.uploads, (number, at)
+    assert num_killed >= count / 2
