@@ -220,7 +220,9 @@ def lengthened(path: str, ending: str) -> str:
 
 
 ONLY_INPUTS = "expected a path, got an address: only inputs are read from object stores; copy it to this machine"
-ONLY_PATHS = "expected a path, got an address: only build, merge and pack write to object stores; copy finished files"
+ONLY_PATHS = (
+    "expected a path, got an address: only build, merge, pack and instruct write to object stores; copy finished files"
+)
 
 
 def refuse_url(path: str) -> str:

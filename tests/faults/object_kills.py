@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
     from tests.support.object_server import ObjectServer
 
+CHAT = """
+special_tokens: {bos_token: "<|endoftext|>", eos_token: "<|endoftext|>"}
+loss_masking_jq_patterns: ['.conversations | select(.from == "human")', .instruction, .role]
+message_construction: [role, instruction, conversations]
+"""
+"""What `dsindex instruct` is told about the conversations of the tests."""
+
 
 def objects(store: ObjectServer, folder: str) -> dict[str, bytes]:
     """What a bucket has below a folder, as `published` tells it of a disk."""

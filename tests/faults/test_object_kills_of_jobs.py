@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,8 @@ pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 
 from tests.faults.corpus import BROKEN, TOKENIZER, write_corpus
-from tests.faults.object_kills import count_moments, kill_at, objects
+from tests.faults.object_kills import CHAT, count_moments, kill_at, objects
+from tests.support.conversations import CONVERSATIONS
 from tests.support.object_server import ObjectServer, serving_objects
 from tests.support.published import published
 
@@ -32,14 +34,21 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
     folder = tmp_path_factory.mktemp("text")
     broken = dict(zip(range(9, 200, 41), BROKEN.values(), strict=False))
     write_corpus(folder / "a.jsonl", num_lines=200, broken=broken)
+    (folder / "c").mkdir()
+    shutil.copy(CONVERSATIONS, folder / "c" / "chat.jsonl")
     with serving_objects(min_part_bytes=1, equal_parts=True, buckets={"out"}) as server:
         server.put("in", folder)
         yield server
 
 
 SHARED = ("--on-bad-record", "quarantine", "--workers", "2", "--shard-size", "6KiB", "--executor", "local")
+PARTS = ("--split", "8,1,1", "--seq-length", "768")
 JOBS = {
     "pack": ("pack", *TOKENIZER[:2], "--input", "s3://in/*.jsonl", *SHARED, "--output", "{prefix}.pbin"),
+    "instruct": (
+        *("instruct", "{chat}", *TOKENIZER[:2], "--input", "s3://in/c/*", *SHARED, *PARTS),
+        *("--output-prefix", "{prefix}"),
+    ),
 }
 
 
@@ -49,8 +58,12 @@ def test_killed_at_drawn_requests(
 ) -> None:
     """The last point is near the end, where the outputs are completed and the work folder is removed."""
 
+    (tmp_path / "chat.yaml").write_text(CHAT)
+
     def command(prefix: str) -> list[str]:
-        return [*(word.replace("{prefix}", prefix) for word in words), "--endpoint-url", store.url]
+        given = {"{prefix}": prefix, "{chat}": str(tmp_path / "chat.yaml")}
+        named = [word.replace("{prefix}", prefix) for word in words]
+        return [*(given.get(word, word) for word in named), "--endpoint-url", store.url]
 
     run = tmp_path / "run"
     (tmp_path / "disk").mkdir()

@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("obstore")
 pytest.importorskip("boto3")
 
-from tests.faults.object_kills import objects
+from tests.faults.object_kills import CHAT, objects
+from tests.support.conversations import CONVERSATIONS
 from tests.support.golden import GOLDEN, OWN
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, ObjectServer, serving_objects
 from tests.support.published import published
@@ -111,7 +112,8 @@ def test_files_that_only_the_driver_sees_are_refused(nodes: SeparateNodes, comma
 
 
 OTHERS = {
-    "pack": "pack --input {docs} --tokenizer-model {tokenizer} --output {prefix}.pbin",
+    "pack": "pack --input {docs} --output {prefix}.pbin",
+    "instruct": "instruct {chat} --input {chats} --seq-length 768 --output-prefix {prefix}",
 }
 
 
@@ -119,9 +121,15 @@ OTHERS = {
 def test_other_jobs_need_nothing_but_a_bucket(
     nodes: SeparateNodes, store: ObjectServer, command: str, tmp_path: Path
 ) -> None:
+    chat = tmp_path / "given" / "chat.yaml"
+    chat.parent.mkdir()
+    chat.write_text(CHAT)
+    store.objects["in/chats.jsonl"] = CONVERSATIONS.read_bytes()
+
     def words_for(prefix: str) -> list[str]:
-        given = {"docs": "s3://in/docs.jsonl", "tokenizer": OWN.plain_tokenizer, "prefix": prefix}
-        return [*command.format(**given).split(), "--shard-size", "8KiB", "--endpoint-url", store.url]
+        given = {"docs": "s3://in/docs.jsonl", "chat": chat, "chats": "s3://in/chats.jsonl", "prefix": prefix}
+        rest = ["--tokenizer-model", str(OWN.plain_tokenizer), "--shard-size", "8KiB", "--endpoint-url", store.url]
+        return [*command.format(**given).split(), "--on-bad-record", "quarantine", *rest]
 
     with pytest.MonkeyPatch.context() as signed:
         signed.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)

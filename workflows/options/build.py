@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -35,7 +35,6 @@ _OTHER_TYPES = {
 class BuildConfig(TextConfig):
     """`dsindex build`: from text to a merged dataset per key."""
 
-    writes_objects: ClassVar[bool] = True
     tokenizer_type: TokenizerType | None = None
     """Megatron's name of the kind of tokenizer; None for whatever the file is."""
     vocab_file: str | None = None

@@ -63,8 +63,6 @@ class WorkConfig(ExecutorConfig):
     """Address of the server of `s3://`; None for AWS_ENDPOINT_URL or Amazon's own."""
     region: str | None = None
     """Region of the buckets of `s3://`; None for AWS_REGION or us-east-1."""
-    writes_objects: ClassVar[bool] = False
-    """Whether output and work folder may be in an object store."""
     output_prefix: str
     work_dir: str | None = None
     keep_shards: bool = False
@@ -85,8 +83,6 @@ class WorkConfig(ExecutorConfig):
     @field_validator("output_prefix", "work_dir")
     @classmethod
     def _can_be_written(cls, path: str | None, info: ValidationInfo) -> str | None:
-        if path is not None and is_url(path) and not cls.writes_objects:
-            return refuse_url(path)
         return output_place(path, info)
 
     @field_validator("output_prefix")

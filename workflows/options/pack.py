@@ -9,7 +9,7 @@ Source: Modalities 0.5.0, PackedDatasetComponentsInstantiationModel and PreTrain
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
@@ -37,7 +37,6 @@ WITHOUT_EFFECT = ("processing_batch_size", "raw_samples_queue_size", "processed_
 class PackConfig(TextConfig):
     """`dsindex pack`: from JSONL to a `.pbin`."""
 
-    writes_objects: ClassVar[bool] = True
     output: str
     jq_pattern: str = ".text"
     pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] = "current"
