@@ -43,7 +43,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
 
 SHARED = ("--on-bad-record", "quarantine", "--workers", "2", "--shard-size", "6KiB", "--executor", "local")
 PARTS = ("--split", "8,1,1", "--seq-length", "768")
+ORDER = ("--shuffle-documents", "3", "--json-keys", "text", "title")
 JOBS = {
+    "shuffle": ("build", *TOKENIZER, "--input", "s3://in/*.jsonl", *SHARED, *ORDER, "--output-prefix", "{prefix}"),
     "pack": ("pack", *TOKENIZER[:2], "--input", "s3://in/*.jsonl", *SHARED, "--output", "{prefix}.pbin"),
     "instruct": (
         *("instruct", "{chat}", *TOKENIZER[:2], "--input", "s3://in/c/*", *SHARED, *PARTS),
@@ -54,7 +56,12 @@ JOBS = {
 
 @pytest.mark.parametrize("words", JOBS.values(), ids=JOBS)
 def test_killed_at_drawn_requests(
-    words: tuple[str, ...], store: ObjectServer, signed_zygote: Zygote, tmp_path: Path, is_long: bool
+    words: tuple[str, ...],
+    store: ObjectServer,
+    signed_zygote: Zygote,
+    tmp_path: Path,
+    is_long: bool,
+    request: pytest.FixtureRequest,
 ) -> None:
     """The last point is near the end, where the outputs are completed and the work folder is removed."""
 
@@ -70,7 +77,8 @@ def test_killed_at_drawn_requests(
     ended = signed_zygote.run(run, command(str(tmp_path / "disk" / "x")))
     assert ended.code == 0, ended.errors
     expected = published(tmp_path / "disk")
-    whole = f"{words[0]}-whole"
+    name = request.node.callspec.id
+    whole = f"{name}-whole"
     total = count_moments(store, lambda: signed_zygote.run(run, command(f"s3://out/{whole}/x")))
     assert objects(store, whole) == expected
     rng = random.Random(20)
@@ -78,7 +86,7 @@ def test_killed_at_drawn_requests(
     count = LONG if is_long else SHORT
     for number in range(count):
         moment = ("arrived", "done")[number % 2]
-        folder = f"{words[0]}-{number}"
+        folder = f"{name}-{number}"
         at = rng.randint(10, total[moment]) if number < count - 1 else total[moment] - 5
         kill_at(store, run / "pid", at, moment)
         killed = signed_zygote.run(run, command(f"s3://out/{folder}/x"))

@@ -207,7 +207,11 @@ def run_child(folder: Path, arguments: list[str], strike: Strike, waiting: str |
 
 
 def use_small_ranges() -> None:
-    """Cut outputs into ranges of 8 KiB, so that a small build has many; each is then a digest block of its own."""
+    """Cut outputs into ranges of 8 KiB, so that a small build has many; each is then a digest block of its own.
+
+    A shuffle in a bucket has several runs.
+    """
+    importlib.import_module("dsindex.shards.shuffle").MIN_OBJECT_RUN_BYTES = SMALL_RANGE_BYTES
     importlib.import_module("dsindex.merging").range_bytes = lambda _total: SMALL_RANGE_BYTES
 
 

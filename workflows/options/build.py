@@ -144,9 +144,8 @@ class BuildConfig(TextConfig):
 
     @model_validator(mode="after")
     def _work_can_be_in_a_store(self) -> Self:
-        needs = "--shuffle-documents" if self.shuffle_documents is not None else "standard input"
-        if is_url(work_folder_path(self)) and (self.shuffle_documents is not None or "-" in self.input):
-            msg = f"{needs} needs a work folder on a disk; name one with --work-dir"
+        if is_url(work_folder_path(self)) and "-" in self.input:
+            msg = "standard input needs a work folder on a disk; name one with --work-dir"
             raise ValueError(msg)
         return self
 
