@@ -112,6 +112,7 @@ def test_files_that_only_the_driver_sees_are_refused(nodes: SeparateNodes, comma
 
 
 OTHERS = {
+    "piped": "build --input - --append-eod --output-prefix {prefix}",
     "shuffle": "build --input {docs} --shuffle-documents 3 --append-eod --output-prefix {prefix}",
     "pack": "pack --input {docs} --output {prefix}.pbin",
     "instruct": "instruct {chat} --input {chats} --seq-length 768 --output-prefix {prefix}",
@@ -135,8 +136,11 @@ def test_other_jobs_need_nothing_but_a_bucket(
     with pytest.MonkeyPatch.context() as signed:
         signed.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
         signed.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-        assert main([*words_for(str(tmp_path / "x")), "--executor", "local"]) == 0
-    code, shown = nodes.run(*words_for("s3://out/x"), "--executor", "ray")
+        with OWN.docs.open() as piped:
+            signed.setattr(sys, "stdin", piped)
+            assert main([*words_for(str(tmp_path / "x")), "--executor", "local"]) == 0
+    started = [sys.executable, "-m", "workflows", *words_for("s3://out/x"), "--executor", "ray"]
+    code, shown = nodes.run_command("sh", "-c", 'exec "$@" < "$0"', str(OWN.docs), *started)
     assert code == 0, shown
     assert objects(store, "") == published(tmp_path)
     assert not store.uploads

@@ -21,7 +21,9 @@ from workflows.state.journal import ledger_path
 from workflows.state.ledger import read_committed_shards
 from workflows.state.lock import refuse_live_owner
 from workflows.state.object_lock import is_object_lock, refuse_live_object_owner
+from workflows.state.object_spool import open_spool_uploads
 from workflows.state.owned_folder import LOCK_FILE
+from workflows.state.spool import spool_path
 from workflows.state.work_folder import discard_work_folder
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ def find_leftovers(place: str, access: Access) -> Leftovers:
         num_files=num_files,
         num_bytes=num_bytes,
         partials=tuple(path for path in history.partials if os.path.isfile(path)),
-        uploads=_open_uploads(history, access),
+        uploads=_open_uploads(history, access) + _spool_uploads(work_dir),
     )
 
 
@@ -120,6 +122,12 @@ def _measure(work_dir: str) -> tuple[int, int]:
             with contextlib.suppress(OSError):
                 sizes.append(os.lstat(os.path.join(folder, name)).st_size)
     return len(sizes), sum(sizes)
+
+
+def _spool_uploads(work_dir: str) -> tuple[str, ...]:
+    """Return the address of standard input once for each upload of it that was cut off."""
+    path = spool_path(work_dir)
+    return tuple(str(path) for _ in open_spool_uploads(path)) if isinstance(path, ObjectUrl) else ()
 
 
 def _open_uploads(history: History, access: Access) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     Raises:
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
-    with piped_input_named(work_folder_path(config)):
+    with piped_input_named(work_folder_path(config), config.input):
         return _Instruct(config, instruction, reporter).run()
 
 

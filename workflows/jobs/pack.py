@@ -80,7 +80,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackReport:
     Raises:
         DsindexError: If the input cannot be packed as asked; final names then never refer to incomplete files.
     """
-    with piped_input_named(work_folder_path(config)):
+    with piped_input_named(work_folder_path(config), config.input):
         return _Pack(config, reporter).run()
 
 

@@ -10,12 +10,11 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from dsindex.objects.urls import is_url
 from dsindex.text.conversion.families import MEGATRON_SPECIAL_TOKENS
 from dsindex.text.joining import JOINED, decode_separator
 from dsindex.text.keys import is_program, output_name
 from dsindex.text.tokenizer_file import TOKENIZER_TYPES, TokenizerOptions, TokenizerType
-from workflows.options.config import TextConfig, check_text, work_folder_path
+from workflows.options.config import TextConfig, check_text
 
 MAX_REPEATS = 1000
 """The limit on the repetitions of an input, each of which is an input of the plan."""
@@ -141,13 +140,6 @@ class BuildConfig(TextConfig):
     @classmethod
     def _are_repeats(cls, value: object) -> object:
         return parse_repeats(value)
-
-    @model_validator(mode="after")
-    def _work_can_be_in_a_store(self) -> Self:
-        if is_url(work_folder_path(self)) and "-" in self.input:
-            msg = "standard input needs a work folder on a disk; name one with --work-dir"
-            raise ValueError(msg)
-        return self
 
     @model_validator(mode="after")
     def _eod_is_appended(self) -> Self:
