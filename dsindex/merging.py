@@ -368,6 +368,16 @@ def write_merged_index(file: DigestingWriter, parts: Sequence[Part]) -> None:
     write_index(file, header, lengths=lengths, boundaries=boundaries, modes=modes if header.has_modes else None)
 
 
+def read_lengths(parts: Sequence[Part]) -> Iterator[NDArray[np.int32]]:
+    """Yield the lengths of all sequences of datasets in order, a chunk at a time; objects are requested ahead.
+
+    Raises:
+        InputError: If an index is missing or shorter than its header says.
+    """
+    for _, chunks in _sections(parts, LENGTH, _lengths_of):
+        yield from chunks
+
+
 def _moved_boundaries(part: Part, chunks: Iterable[NDArray[np.int64]], base: int) -> Iterator[NDArray[np.int64]]:
     """Yield a part's boundaries after its leading 0, counted from the first sequence of the merged dataset."""
     previous = 0

@@ -10,22 +10,31 @@ import contextlib
 import os
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from dsindex.errors import InputError
+from dsindex.objects.fetching import fetch_later
 from dsindex.objects.reading import ObjectReader
 from dsindex.objects.recent import find_recent
+from dsindex.objects.stores import read_range
 from dsindex.objects.urls import is_url, parse_url
 from dsindex.regular_files import open_descriptor
 from dsindex.storage import read_into, start_writeback, write_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
 
     from dsindex.errors import OutputError
     from dsindex.objects.blocks import Blocks
+    from dsindex.objects.urls import ObjectUrl
 
 
+REQUEST_BYTES = 8 << 20
+"""Bytes of a request where it is known what will be read."""
+REQUESTS_AT_ONCE = 32
+"""Requests that are in flight then, for one reader."""
 OBJECTS_AHEAD = 8
 """Objects that are requested before their reader comes to them."""
 BYTES_AHEAD = 64 << 20
@@ -156,6 +165,35 @@ def _open_object(extent: Extent) -> ObjectSource | HeldSource:
 
 def _has_room(ahead: Sequence[tuple[ObjectSource | HeldSource, int]]) -> bool:
     return not ahead or (len(ahead) <= OBJECTS_AHEAD and sum(size for _, size in ahead) < BYTES_AHEAD)
+
+
+def read_extents(wanted: Iterable[tuple[Extent, memoryview]]) -> None:
+    """Fill a buffer with each run of bytes; requests to objects are in flight together.
+
+    Raises:
+        InputError: If a source cannot be opened, or ends before the buffer is full.
+    """
+    requested: deque[Future[None]] = deque()
+    try:
+        for extent, buffer in wanted:
+            if not is_url(extent.path):
+                with open_source(extent.path) as source:
+                    source.read_into(buffer, extent.begin)
+                continue
+            for begin in range(extent.begin, extent.end, REQUEST_BYTES):
+                place = buffer[begin - extent.begin :][:REQUEST_BYTES]
+                if len(requested) >= REQUESTS_AT_ONCE:
+                    requested.popleft().result()
+                requested.append(fetch_later(partial(_read_object, parse_url(extent.path), begin, place)))
+        while requested:
+            requested.popleft().result()
+    finally:
+        for each in requested:
+            each.cancel()
+
+
+def _read_object(url: ObjectUrl, begin: int, buffer: memoryview) -> None:
+    buffer[:] = memoryview(read_range(url, begin, begin + len(buffer))).cast("B")
 
 
 @contextlib.contextmanager
