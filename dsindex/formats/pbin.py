@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.formats.token_array import Tokens
-    from dsindex.objects.writing import Bytes
+    from dsindex.objects.blocks import Bytes
 
 DATA_LENGTH_BYTES = 8
 TOKEN_SIZE_BYTES = 4

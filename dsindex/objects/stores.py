@@ -72,7 +72,7 @@ def read_range(url: ObjectUrl, begin: int, end: int, *, is_given_up: Callable[[]
         raise ValueError(msg)
     content, meta = get_range(url, begin, end, if_match=identity.version, is_given_up=is_given_up)
     is_same = int(meta["size"]) == identity.size_bytes
-    if identity.version != OWN_VERSION:
+    if not identity.version.startswith(OWN_VERSION):
         is_same = _identity(url, meta) == identity
     if not is_same or len(content) != end - begin:
         raise changed_object(url)

@@ -31,6 +31,11 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs of several parts, however small."""
+    make_ranges_small(monkeypatch)
+
+
+def make_ranges_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ranges, and so parts, be of STEP bytes; digests of files are then others, too."""
     monkeypatch.setattr(merging, "range_bytes", lambda _total: STEP)
     monkeypatch.setattr(merging, "DIGEST_BLOCK_BYTES", STEP)
     monkeypatch.setattr(merging, "COPY_BYTES", STEP // 4)

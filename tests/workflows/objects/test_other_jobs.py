@@ -93,8 +93,6 @@ OUTPUTS = {
     "demo": "demo --output s3://b/demo",
     "raw-index": "raw-index docs.jsonl --output s3://b/docs.idx",
     "repair": "repair x --output s3://b/y",
-    "pack": "pack --input docs.jsonl --tokenizer-model t --output s3://b/x.pbin",
-    "instruct": "instruct chat.yaml --input a.jsonl --tokenizer-model t --output-prefix s3://b/x",
     "caches": "index --data-path x --seq-length 8 --epochs 1 --data-cache-path s3://b/cache",
     "sequences": "index --data-path x --seq-length 8 --epochs 1 --per-dataset-sequences-path s3://b/s.json",
 }
@@ -109,7 +107,7 @@ def test_address_of_an_output_becomes_no_folder(
     (tmp_path / "docs.jsonl").write_bytes(OWN.docs.read_bytes())
     code, shown = said(capsys, *command.split())
     assert code in {1, 2}
-    assert ": expected a path, got an address: only build and merge write to object stores" in shown
+    assert ": expected a path, got an address: only build, merge, pack and instruct write to object stores" in shown
     assert not (tmp_path / "s3:").exists()
 
 

@@ -15,7 +15,8 @@ pytest.importorskip("obstore")
 
 from dsindex.errors import DsindexError, OutputError
 from dsindex.objects.in_flight import gate_of
-from dsindex.shards.attempt import AttemptFile
+from dsindex.objects.urls import parse_url
+from dsindex.shards import held_file
 from tests.support.golden import OWN, ROOT
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer
 from tests.workflows.objects.object_builds import build, built, on_disk
@@ -49,7 +50,8 @@ def test_full_disk_of_a_worker_is_named(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(AttemptFile, "write", full)
+        patched.setattr(held_file, "HELD_BYTES", 0)
+        patched.setattr(held_file, "append_all", full)
         with pytest.raises(OutputError, match=r"No space left on device.*set TMPDIR to a larger disk"):
             build(text, "s3://out/x")
     build(text, "s3://out/x")
@@ -58,10 +60,10 @@ def test_full_disk_of_a_worker_is_named(
 
 
 def test_throttled_writes_are_fewer_at_once(store: ObjectServer, text: Path) -> None:
-    before = gate_of("s3://out").limit
+    before = gate_of(parse_url("s3://out/x")).limit
     store.faults.append(Fault(kind="503", operation="UploadPart", times=3))
     build(text, "s3://out/x")
-    assert gate_of("s3://out").limit < before
+    assert gate_of(parse_url("s3://out/x")).limit < before
     assert store.faults_taken["UploadPart 503"] == 3
 
 

@@ -138,7 +138,6 @@ def test_store_that_ignores_conditions_is_refused(text: Path, monkeypatch: pytes
         (["--output-prefix", "s3://out/"], "expected s3://BUCKET/KEY"),
         (["--output-prefix", "s3://out/x/"], "expected s3://BUCKET/KEY"),
         (["--output-prefix", "x", "--work-dir", "https://a.b/c"], "the only object stores that are written to"),
-        (["--output-prefix", "s3://out/x", "--shuffle-documents", "1"], "needs a work folder on a disk"),
     ],
 )
 def test_what_cannot_be_written_is_refused_when_options_are_read(
