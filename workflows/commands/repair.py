@@ -32,7 +32,7 @@ A result that matches the manifest's digests is reported as proven.
 --guess continues where nothing is certain: each sequence is a document, or each EOD ends one.
 
 A FILE.pbin that Modalities joined with low offsets is repaired as well."""
-FOR_OBJECTS = "copy the dataset and its manifest here and repair the copy, or build it again with --fresh, which replaces the objects"
+FOR_OBJECTS = "copy the dataset and its manifest here and repair the copy, or build it again with --fresh"
 EXAMPLES = ("dsindex repair out/docs_text_document --output out/repaired_text_document",)
 
 
