@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.golden import OWN
+from tests.support.object_server import ACCESS_KEY, SECRET_KEY
 from workflows.options.build import BuildConfig
 from workflows.progress.displays import PlainDisplay
 from workflows.progress.reporter import Reporter
@@ -17,10 +18,16 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def ray_instance() -> Iterator[None]:
-    """One private Ray instance for all tests that want the Ray executor; it finds the connection and uses it."""
+    """One private Ray instance for all tests that want the Ray executor; it finds the connection and uses it.
+
+    Its workers have the credentials of the tests' object stores, and do not know where these are.
+    """
     import ray
 
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        patched.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError
@@ -11,11 +10,10 @@ from dsindex.objects.requests import all_requests
 from dsindex.objects.urls import check_endpoint, is_url, parse_url, refuse_url
 from workflows.commands.object_requests import describe_requests
 from workflows.commands.options import UsageError, add_store_options
+from workflows.execution.store_variables import STORE_VARIABLES, give_store_variables
 
 if TYPE_CHECKING:
     from dsindex.objects.requests import RequestCounts
-
-_VARIABLES = {"endpoint_url": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"), "region": ("AWS_REGION",)}
 
 
 def add_store_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +22,7 @@ def add_store_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def enter_stores(options: argparse.Namespace) -> RequestCounts:
-    """Let this process, and those that it starts, reach the stores as the options say, and take these out.
+    """Let this process, and those that do its work, reach the stores as the options say, and take these out.
 
     Returns:
         What was asked of object stores so far.
@@ -32,7 +30,7 @@ def enter_stores(options: argparse.Namespace) -> RequestCounts:
     Raises:
         UsageError: If the endpoint is none.
     """
-    for name, variables in _VARIABLES.items():
+    for name in STORE_VARIABLES:
         value = vars(options).pop(name, None)
         if value is None:
             continue
@@ -41,7 +39,7 @@ def enter_stores(options: argparse.Namespace) -> RequestCounts:
         except ValueError as error:
             msg = f"--endpoint-url: {error}"
             raise UsageError(msg) from error
-        os.environ.update(dict.fromkeys(variables, value))
+        give_store_variables(name, value)
     return all_requests()
 
 

@@ -22,6 +22,7 @@ from workflows.execution.cluster_size import ClusterSize, living_nodes
 from workflows.execution.new_nodes import NodeCheck, name_node, run_after_check
 from workflows.execution.ray_connection import connect, restore_variables
 from workflows.execution.ray_workers import RayWorkers, first_line
+from workflows.execution.store_variables import given_store_variables, run_where_stores_are
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,11 +120,20 @@ class RayExecutor:
         self._num_attempts += 1
         if self._check is not None:
             call = replace(call, function=run_after_check, arguments=(self._check, call.function, *call.arguments))
+        call = self._as_this_process(call)
         if beyond_slots:
             self._pool.run_beside(self._num_attempts, call)
         else:
             self._pool.enqueue(self._num_attempts, call)
         return self._num_attempts
+
+    @staticmethod
+    def _as_this_process(call: Call) -> Call:
+        """Return the call such that it reaches stores where the options of this process say."""
+        variables = given_store_variables()
+        if not variables:
+            return call
+        return replace(call, function=run_where_stores_are, arguments=(variables, call.function, *call.arguments))
 
     def running_since(self, attempt_id: int) -> float | None:
         """Return when an attempt began; None while it waits for a worker."""
@@ -147,6 +157,7 @@ class RayExecutor:
         An idle worker of the node runs it, if there is one. If a node has not answered after a quarter of the time,
         another process of that node runs the call too.
         """
+        call = self._as_this_process(call)
         nodes = {
             name_node(node["NodeManagerHostname"], node["NodeManagerAddress"], node["NodeID"]): node["NodeID"]
             for node in living_nodes()

@@ -104,6 +104,29 @@ def test_writing_commands_write_the_same(
     assert f"{folder}/docs.jsonl, line" in traced
 
 
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+def test_flags_reach_the_nodes_of_a_cluster(
+    folder: Path,
+    store: ObjectServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Ray's workers were started in another environment, which does not say where the server is."""
+    store.region = "eu-west-3"
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    there, reached = f"s3://b/data/{DATASET}", ["--endpoint-url", store.url, "--region", store.region]
+    reached += ["--executor", "ray", "--address", "auto"]
+    assert f"{there}: intact" in said(["verify", there, *reached], capsys)
+    assert main(["convert", there, str(tmp_path / "a.pbin"), "--flatten", *reached]) == 0
+    assert (tmp_path / "a.pbin").read_bytes() == (folder / "docs.pbin").read_bytes()
+    assert main(["index", "--data-path", there, *OF_CACHE, str(tmp_path / "own"), *reached]) == 0
+    assert list((tmp_path / "own").glob("*-shuffle_index.npy"))
+    assert main(["merge", "--input", there, there, "--output-prefix", str(tmp_path / "m"), *reached]) == 0
+    assert (tmp_path / "m.bin").read_bytes() == 2 * (folder / f"{DATASET}.bin").read_bytes()
+
+
 def test_reports_are_the_same(
     folder: Path, store: ObjectServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
