@@ -262,8 +262,8 @@ def write_part_of_chunks(upload: Upload, number: int, chunks: Iterable[memoryvie
         for chunk in chunks:
             append_all(file, chunk)
             checksum.update(chunk)
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            write_part(upload, number, Blocks.of(content), checked=checksum.arguments())
+        content = Blocks.of(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        write_part(upload, number, content, checked=checksum.arguments())
 
 
 class UploadWriter:
