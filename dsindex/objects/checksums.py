@@ -68,11 +68,11 @@ def known_checksum(client: Any) -> Checksum | None:  # noqa: ANN401 - boto3's cl
     return _known.get(client)
 
 
-def learn_checksum(client: Any, answer: Mapping[str, object]) -> None:  # noqa: ANN401
+def learn_checksum(client: Any, answer: Mapping[str, object]) -> None:  # noqa: ANN401 - boto3's client
     """Learn from the answer to an object that was sent with both checksums what the store checks."""
     _known[client] = Checksum.CRC32 if answer.get("ChecksumCRC32") else Checksum.MD5
 
 
-def use_md5(client: Any) -> None:  # noqa: ANN401
+def use_md5(client: Any) -> None:  # noqa: ANN401 - boto3's client
     """Send no CRC-32 to a store that refused one."""
     _known[client] = Checksum.MD5

@@ -207,6 +207,10 @@ def test_what_is_not_read_is_refused(
         (["inspect", "s3://b/none"], "s3://b/none: there is no dataset"),
         (["compare", "s3://b/none", "s3://b/none"], "expected a dataset, found no s3://b/none.idx"),
         (["report", "s3://b/none", "-o", "x.html"], "s3://b/none: there is no dataset"),
+        (
+            ["report", f"s3://b/data/{DATASET}", f"s3://b/data/{DATASET}.bin", "-o", "x.html"],
+            "expected every dataset once, got it twice",
+        ),
         (["merge", "--input", "s3://b/none", "--output-prefix", "x"], "no such object"),
         (["convert", "s3://b/none", "x.pbin"], "no such object"),
         (["index", "--data-path", "s3://b/none", "--seq-length", "8", "--epochs", "1"], "no such file"),
