@@ -32,7 +32,10 @@ _RENEW = "the credentials of this node do not hold, renew them"
 NODE_REMEDIES = {
     "NoSuchBucket": "there is no such bucket, check its name and --endpoint-url",
     "RequestTimeTooSkewed": "this machine's clock is wrong, set it",
-    **dict.fromkeys(("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"), _RENEW),
+    **dict.fromkeys(
+        ("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthenticationRequired"),
+        _RENEW,
+    ),
 }
 """The store's name of an error → what to do."""
 

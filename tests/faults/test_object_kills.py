@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,12 +12,13 @@ pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 
 from tests.faults.corpus import BROKEN, TOKENIZER, write_corpus
+from tests.faults.moments import count_moments, kill_at
 from tests.faults.zygote import Zygote
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, ObjectServer, RandomFaults, serving_objects
-from tests.support.published import published
+from tests.support.published import objects_below, published
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 pytestmark = pytest.mark.timeout(1800)
@@ -67,16 +66,6 @@ def build(store: ObjectServer, prefix: str, *options: str) -> list[str]:
     return [*command, "--output-prefix", prefix, *options]
 
 
-def objects(store: ObjectServer, folder: str) -> dict[str, bytes]:
-    """What a bucket has below a folder, as `published` tells it of a disk."""
-    found = {}
-    for key in store.names("out", f"{folder}/"):
-        content = store.content(f"out/{key}")
-        name = key.removeprefix(f"{folder}/")
-        found[name] = json.dumps(json.loads(content)["content"]).encode() if "manifest" in name else content
-    return found
-
-
 def what_stands_is_whole(stands: dict[str, bytes], after: dict[str, bytes]) -> None:
     """An .idx stands only beside its own whole .bin, and a manifest only beside all of its files."""
     for key in ("text", "title"):
@@ -89,34 +78,12 @@ def what_stands_is_whole(stands: dict[str, bytes], after: dict[str, bytes]) -> N
                     assert stands.get(name) == after[name], name
 
 
-def count_moments(store: ObjectServer, run: Callable[[], object]) -> Counter[str]:
-    told: Counter[str] = Counter()
-    store.watch = lambda moment, *_: told.update([moment])
-    run()
-    store.watch = None
-    return told
-
-
-def kill_at(store: ObjectServer, pid_file: Path, number: int, moment: str) -> None:
-    """Kill the process whose id is in a file when so many requests have come to this moment."""
-    left = number
-
-    def watch(now: str, *_: str) -> None:
-        nonlocal left
-        if now == moment:
-            left -= 1
-            if left == 0:
-                os.kill(int(pid_file.read_text()), signal.SIGKILL)
-
-    store.watch = watch
-
-
 def test_killed_at_any_request(
     store: ObjectServer, zygote: Zygote, expected: dict[str, bytes], tmp_path: Path, is_long: bool
 ) -> None:
     whole = build(store, "s3://out/whole/x")
     total = count_moments(store, lambda: zygote.run(tmp_path / "run", whole))
-    assert objects(store, "whole") == expected
+    assert objects_below(store, "whole") == expected
     count = LONG if is_long else SHORT
     num_killed = 0
     for number in range(count):
@@ -129,10 +96,10 @@ def test_killed_at_any_request(
         store.watch = None
         assert killed.code in {0, -9}, killed.errors  # the number of requests varies a little
         num_killed += killed.code == -9
-        what_stands_is_whole(objects(store, folder), expected)
+        what_stands_is_whole(objects_below(store, folder), expected)
         again = zygote.run(run, command)
         assert again.code == 0, again.errors
-        assert objects(store, folder) == expected, number
+        assert objects_below(store, folder) == expected, number
         assert not store.uploads, number
     assert num_killed >= 0.8 * count
 
@@ -150,7 +117,7 @@ def test_killed_again_and_again(
             break
         assert ended.code == -9, ended.errors
     assert ended.code == 0
-    assert objects(store, "again") == expected
+    assert objects_below(store, "again") == expected
     assert not store.uploads
 
 
@@ -165,7 +132,7 @@ def test_disturbed_requests_change_nothing(
     store.random_faults = None
     assert ended.code == 0, ended.errors
     assert (store.faults_taken - before).total() > 5
-    assert objects(store, f"disturbed-{seed}") == expected
+    assert objects_below(store, f"disturbed-{seed}") == expected
     assert not store.uploads
 
 
@@ -177,7 +144,7 @@ def test_killed_while_it_replaces_an_older_output(
     older[older.index("s3://in/*.jsonl")] = "s3://in/a.jsonl"
     first = zygote.run(tmp_path / "run", older)
     assert first.code == 0, first.errors
-    stood = objects(store, "older")
+    stood = objects_below(store, "older")
     command = build(store, "s3://out/older/x", "--fresh")
     publishing: Sequence[str] = ("CompleteMultipartUpload", "DeleteObjects")
     for number in range(1, 9):
@@ -194,7 +161,7 @@ def test_killed_while_it_replaces_an_older_output(
         ended = zygote.run(tmp_path / "run", command)
         store.watch = None
         assert ended.code in {0, -9}, ended.errors
-        stands = objects(store, "older")
+        stands = objects_below(store, "older")
         for key in ("text", "title"):
             if f"x_{key}_document.idx" in stands:
                 pair = [f"x_{key}_document.{suffix}" for suffix in ("bin", "idx")]
@@ -204,5 +171,5 @@ def test_killed_while_it_replaces_an_older_output(
                 )
     again = zygote.run(tmp_path / "run", command)
     assert again.code == 0, again.errors
-    assert objects(store, "older") == expected
+    assert objects_below(store, "older") == expected
     assert not store.uploads
