@@ -15,10 +15,12 @@ import json
 import os
 import threading
 import warnings
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
+    from datetime import datetime
 
 ENDPOINT = "https://storage.googleapis.com"
 VARIABLES = ("GOOGLE_", "GCE_", "CLOUDSDK_")
@@ -28,6 +30,9 @@ _META, _S3_META = "x-goog-meta-", "x-amz-meta-"
 _CONDITION = "x-goog-if-generation-match"
 _GENERATION = "x-goog-generation"
 _DROPPED = ("x-amz-", "amz-sdk-", "expect")
+_ACCOUNT_FILES, _ACCOUNT_KEY = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH"), "GOOGLE_SERVICE_ACCOUNT_KEY"
+_STORED_CREDENTIALS = "~/.config/gcloud/application_default_credentials.json"
+_KINDS_OF_OBSTORE = ("service_account", "authorized_user")
 _REMEDY = "run `gcloud auth application-default login`, or give the node a service account"
 
 
@@ -54,7 +59,7 @@ def speak_google(client: Any) -> None:  # noqa: ANN401 - boto3's client
     Raises:
         ImportError: If google-auth is not installed.
     """
-    token = None if _is_set("GOOGLE_SKIP_SIGNATURE") else _Token()
+    token = None if _is_set("GOOGLE_SKIP_SIGNATURE") else Token()
 
     def send(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's prepared request
         translate_request(request.headers)
@@ -99,7 +104,28 @@ def translate_answer(headers: MutableMapping[str, Any]) -> None:
             headers["ETag"] = f'"{headers[name]}"'
 
 
-class _Token:
+def token_for_readers() -> Token | None:
+    """Return what gives readers the node's token; None where obstore finds the node's credentials itself.
+
+    It knows service accounts, those of `gcloud auth application-default login`, and the metadata server, but neither
+    impersonation nor workload identity federation.
+
+    Raises:
+        ImportError: If google-auth is not installed.
+    """
+    environment = os.environ
+    if _is_set("GOOGLE_SKIP_SIGNATURE") or any(environment.get(name) for name in (*_ACCOUNT_FILES, _ACCOUNT_KEY)):
+        return None
+    path = environment.get("GOOGLE_APPLICATION_CREDENTIALS") or os.path.expanduser(_STORED_CREDENTIALS)
+    try:
+        with open(path, "rb") as file:
+            kind = json.load(file).get("type")
+    except (OSError, ValueError, AttributeError):
+        return None  # obstore says what it thinks of it
+    return None if kind in _KINDS_OF_OBSTORE else Token()
+
+
+class Token:
     """The token that proves who this node is, renewed a few minutes before it ends."""
 
     def __init__(self) -> None:
@@ -111,8 +137,20 @@ class _Token:
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._unlock)
 
-    def add_to(self, headers: MutableMapping[str, Any]) -> None:
-        """Add the token to a request.
+    def __call__(self) -> dict[str, Any]:
+        """Return the token and when it ends, as obstore wants to know it.
+
+        Raises:
+            CredentialsError: If the node has no credentials, or they are refused.
+            ConnectionError: If the server of tokens cannot be reached.
+        """
+        headers: dict[str, str] = {}
+        expiry = self.add_to(headers)
+        token = headers["authorization"].removeprefix("Bearer ")
+        return {"token": token, "expires_at": None if expiry is None else expiry.replace(tzinfo=UTC)}
+
+    def add_to(self, headers: MutableMapping[str, Any]) -> datetime | None:
+        """Add the token to a request; return when it ends, in UTC.
 
         Raises:
             CredentialsError: If the node has no credentials, or they are refused.
@@ -126,6 +164,10 @@ class _Token:
                 if not self._credentials.valid:
                     self._credentials.refresh(self._request)
                 self._credentials.apply(headers)
+                expiry: datetime | None = self._credentials.expiry
+        except (OSError, ValueError) as error:
+            msg = "the credentials of this node cannot be read"
+            raise CredentialsError(msg, "check the files that GOOGLE_… variables name") from error
         except exceptions.DefaultCredentialsError as error:
             msg = "this node has no credentials"
             raise CredentialsError(msg, _REMEDY) from error
@@ -135,9 +177,7 @@ class _Token:
                 raise ConnectionError(msg) from error
             msg = "Google refuses the credentials of this node"
             raise CredentialsError(msg, _REMEDY) from error
-        except (OSError, ValueError) as error:
-            msg = "the credentials of this node cannot be read"
-            raise CredentialsError(msg, "check the files that GOOGLE_… variables name") from error
+        return expiry
 
     def _unlock(self) -> None:
         self._lock = threading.Lock()  # a thread may have held it while the process was forked
@@ -149,10 +189,10 @@ def _find_credentials() -> Any:  # noqa: ANN401 - google-auth's credentials
     from google.oauth2 import service_account
 
     environment = os.environ
-    account = environment.get("GOOGLE_SERVICE_ACCOUNT") or environment.get("GOOGLE_SERVICE_ACCOUNT_PATH")
-    key = environment.get("GOOGLE_SERVICE_ACCOUNT_KEY")
-    if account:
-        return service_account.Credentials.from_service_account_file(account, scopes=[_SCOPE])
+    for name in _ACCOUNT_FILES:
+        if environment.get(name):
+            return service_account.Credentials.from_service_account_file(environment[name], scopes=[_SCOPE])
+    key = environment.get(_ACCOUNT_KEY)
     if key:
         return service_account.Credentials.from_service_account_info(json.loads(key), scopes=[_SCOPE])
     with warnings.catch_warnings():

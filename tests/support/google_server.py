@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 TOKEN = "planted-token-b71c"
 CONDITION = "x-goog-if-generation-match"
 TOKENS = "/computeMetadata/v1/instance/service-accounts/"
+SUBJECT = "planted-subject-90fe"
+"""What another cloud has signed, for workload identity federation."""
 ACCOUNT = "node@project.iam.gserviceaccount.com"
 _IN_PARTS = {"CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "AbortMultipartUpload"}
 
@@ -96,12 +98,14 @@ class GoogleHandler(Handler):
         return self.answer(200, json.dumps(answer).encode(), headers)
 
     def answer_assertion(self) -> None:
-        """Answer as the server at which service accounts get tokens."""
+        """Answer as the server at which service accounts, and what other clouds have signed, get tokens."""
         told = parse_qs(self.receive_text().decode())
         self.store.token_requests += 1
-        if not self.store.has_account or not is_signed(told["assertion"][0]):
+        is_known = told.get("subject_token") == [SUBJECT] or is_signed(told.get("assertion", [""])[0])
+        if not self.store.has_account or not is_known:
             return self.answer(400, b'{"error": "invalid_grant"}', {"Content-Type": "application/json"})
         answer = {"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"}
+        answer["issued_token_type"] = "urn:ietf:params:oauth:token-type:access_token"
         return self.answer(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
     def check_access(self) -> None:

@@ -16,10 +16,10 @@ pytest.importorskip("obstore")
 pytest.importorskip("google.auth")
 
 from dsindex import merging
-from dsindex.errors import OutputError, PlanError
+from dsindex.errors import InputError, OutputError, PlanError
 from tests.faults.corpus import write_corpus
 from tests.support.golden import OWN, ROOT
-from tests.support.google_server import TOKEN, GoogleServer, account_key, serving_google
+from tests.support.google_server import SUBJECT, TOKEN, GoogleServer, account_key, serving_google
 from tests.support.object_server import Fault
 from tests.support.object_server_rules import Conditions, Piece, Stored
 from tests.support.published import objects_below, published
@@ -184,6 +184,32 @@ def test_account_that_is_refused_is_a_sentence(
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere")
     with pytest.raises(OutputError, match=r"this node has no credentials\); run `gcloud auth"):
         build(text, "gs://out/x")
+
+
+def test_identity_of_another_cloud_reads_and_writes(
+    store: GoogleServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workload identity federation, which obstore does not know itself."""
+    file, subject = tmp_path / "federation.json", tmp_path / "subject"
+    subject.write_text(SUBJECT)
+    described = {"type": "external_account", "audience": "//iam.googleapis.com/pool", "token_url": f"{store.url}/token"}
+    described["subject_token_type"] = "urn:ietf:params:oauth:token-type:jwt"
+    file.write_text(json.dumps({**described, "credential_source": {"file": str(subject)}}))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    store.put("in", text.parent)
+    build("gs://in/text.jsonl", str(tmp_path / "disk" / "x"))
+    build("gs://in/text.jsonl", "gs://out/data/x")
+    assert objects_below(store, "data") == published(tmp_path / "disk")
+    subject.write_text("of yesterday")
+    monkeypatch.setenv("GOOGLE_LATER", "yes")  # a new client, which knows no token
+    with pytest.raises(InputError, match=r"cannot be read \(Google refuses the credentials of this node\); renew them"):
+        build("gs://in/text.jsonl", str(tmp_path / "other"))
+    file.write_text("{}")
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(file))
+    with pytest.raises(InputError, match="gs://in: expected credentials of Google"):
+        build("gs://in/text.jsonl", str(tmp_path / "other"))
+    with pytest.raises(OutputError, match="the credentials of this node cannot be read"):
+        build(text, "gs://out/other")
 
 
 def test_token_is_not_sent_without_encryption(store: GoogleServer, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:

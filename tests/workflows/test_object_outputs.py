@@ -359,7 +359,8 @@ def test_refusals_are_one_sentence(
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--output-prefix", "gs://out/x"], "the only object stores that are written to"),
+        (["--output-prefix", "az://out/x"], "the only object stores that are written to"),
+        (["--output-prefix", "gs://out/"], "expected gs://BUCKET/KEY"),
         (["--output-prefix", "s3://out"], "expected s3://BUCKET/KEY"),
         (["--output-prefix", "s3://out/"], "expected s3://BUCKET/KEY"),
         (["--output-prefix", "s3://out/x/"], "expected s3://BUCKET/KEY"),
