@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.errors import LimitError
-from dsindex.formats.mmididx import read_index
+from dsindex.formats.mmididx import LENGTH
 from dsindex.instruction.block_layout import lay_out_blocks
+from dsindex.merging import read_lengths
 from dsindex.shards.attempt import Attempt
 
 if TYPE_CHECKING:
+    from dsindex.merging import Part
     from dsindex.storage import StoredFile
 
 LAYOUT_DTYPE = np.dtype("<i4")
@@ -28,8 +30,8 @@ class PackingTask:
 
     name: str
     """Name of the files to write."""
-    idx_paths: tuple[str, ...]
-    """Partial `.idx` files of the tokens, in output order."""
+    parts: tuple[Part, ...]
+    """The shards' tokens, in output order."""
     sequence_length: int
     """L: tokens per block."""
     work_dir: str
@@ -53,17 +55,16 @@ def write_packing(task: PackingTask) -> PackingResult:
 
     Raises:
         LimitError: If there are more sequences than int32 can number.
-        FormatError: If an index is missing or damaged.
+        InputError: If an index is missing or shorter than its header says.
         OutputError: If the work folder cannot be written.
     """
-    indices = [read_index(path) for path in task.idx_paths]
-    num_sequences = sum(index.header.num_sequences for index in indices)
+    num_sequences = sum(part.header.num_sequences for part in task.parts)
     if num_sequences > MAX_SEQUENCES:
         raise LimitError(
             f"{task.name}: expected at most {MAX_SEQUENCES:,} sequences to pack, got {num_sequences:,}; "
             "build from fewer inputs at a time"
         )
-    lengths = np.concatenate([index.sequence_lengths for index in indices])
+    lengths = np.concatenate([np.empty(0, LENGTH), *read_lengths(task.parts)])
     plan = lay_out_blocks(lengths, sequence_length=task.sequence_length)
     with Attempt(task.work_dir, folder="shards/packing", name=task.name) as attempt:
         with attempt.errors_named():

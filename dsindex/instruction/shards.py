@@ -22,7 +22,7 @@ from dsindex.instruction.recipe import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
 from dsindex.instruction.statistics import InstructionStatistics
 from dsindex.objects.requests import request_counts
-from dsindex.objects.urls import is_url
+from dsindex.objects.urls import is_url, lengthened
 from dsindex.shards.inputs import check_unchanged, fingerprint_input, require_unpacked
 from dsindex.shards.layout import check_ids
 from dsindex.shards.provenance import provenance_rows
@@ -86,7 +86,7 @@ def split_prefix(prefix: str, split: str | None) -> str:
     >>> split_prefix("out/chat", "valid"), split_prefix("out/chat", None)
     ('out/chat_valid', 'out/chat')
     """
-    return prefix if split is None else f"{prefix}_{split}"
+    return prefix if split is None else lengthened(prefix, f"_{split}")
 
 
 def text_key(split: str | None) -> str:
@@ -264,7 +264,7 @@ class _Shard:
             input_fingerprint=fingerprint_input(self._task.path),
             decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             counts=tuple(sorted(counts.items())),
-            requests=request_counts() if is_url(self._task.path) else None,
+            requests=request_counts() if is_url(self._task.path) or is_url(self._settings.work_dir) else None,
         )
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dsindex.objects.urls import ObjectUrl
+
 MOST_REQUESTS = 64
 """Requests of a process to one bucket or server that are in flight at once."""
 
@@ -67,9 +69,10 @@ _gates: dict[str, Gate] = {}
 _lock = threading.Lock()
 
 
-def gate_of(store: str) -> Gate:
-    """Return the gate of a bucket or server in this process."""
+def gate_of(url: ObjectUrl) -> Gate:
+    """Return the gate of the bucket or server of an address in this process."""
     with _lock:
+        store = f"{url.scheme}://{url.bucket} {url.access.endpoint_url or ''}"
         return _gates.setdefault(store, Gate())
 
 

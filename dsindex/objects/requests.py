@@ -197,7 +197,7 @@ def insist(
     """
     patience = patience or Patience()
     pause = patience.first_pause
-    gate = gate_of(f"{url.scheme}://{url.bucket} {url.access.endpoint_url or ''}".rstrip())
+    gate = gate_of(url)
     attempt = unreachable = halvings = 0
     while True:
         attempt += 1

@@ -222,7 +222,9 @@ def lengthened(path: str, ending: str) -> str:
 
 
 ONLY_INPUTS = "expected a path, got an address: only inputs are read from object stores; copy it to this machine"
-ONLY_PATHS = "expected a path, got an address: only build and merge write to object stores; copy finished files"
+ONLY_PATHS = (
+    "expected a path, got an address: only build, merge, pack and instruct write to object stores; copy finished files"
+)
 
 
 def refuse_url(path: str) -> str:
@@ -236,13 +238,19 @@ def refuse_url(path: str) -> str:
     return path
 
 
-OWN_VERSION = "own"
-"""The version of objects whose names are used once, so that nothing replaces them."""
+OWN_VERSION = "dsindex:own:"
+"""The beginning of the version of objects that nothing replaces; a fingerprint of their content may follow."""
 
 
-def own_object(url: str, size_bytes: int) -> str:
-    """Return the address of an object of this size whose name is used once; a path stays as it is."""
-    identity = ObjectIdentity(size_bytes=size_bytes, version=OWN_VERSION)
+def own_object(url: str, size_bytes: int, *, fingerprint: str = "") -> str:
+    """Return the address of an object of this size that nothing replaces; a path stays as it is.
+
+    Args:
+        url: Its address.
+        size_bytes: Its size.
+        fingerprint: Fingerprint of its content, which takes the place of an ETag; empty if nobody asks for it.
+    """
+    identity = ObjectIdentity(size_bytes=size_bytes, version=f"{OWN_VERSION}{fingerprint}")
     return url.identified(identity) if isinstance(url, ObjectUrl) else url
 
 

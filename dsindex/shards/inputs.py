@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from dsindex.errors import InputError
-from dsindex.objects.urls import is_url
+from dsindex.objects.urls import OWN_VERSION, is_url
 from dsindex.readable import input_status, open_readable
 
 if TYPE_CHECKING:
@@ -53,14 +53,16 @@ def fingerprint_input(path: str) -> str:
     """Fingerprint an input by its size and 16 samples of its bytes, including the first and the last.
 
     Returns:
-        XXH3-128, hexadecimal; independent of the file's path and time. For an object its version, such as its ETag,
-        which costs no request where the object was looked at.
+        XXH3-128, hexadecimal; independent of the file's path and time. For an object of somebody else its version, such
+        as its ETag, which costs no request where the object was looked at.
 
     Raises:
         InputError: If it cannot be read.
     """
     if is_url(path):
-        return input_status(path).version
+        version = input_status(path).version
+        if version != OWN_VERSION:
+            return version.removeprefix(OWN_VERSION)
     try:
         with open_readable(path) as file:
             size_bytes = file.size_bytes

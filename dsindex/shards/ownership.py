@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.errors import OutputError, PlanError
 from dsindex.objects.urls import ObjectUrl
-from dsindex.objects.writing import read_object
+from dsindex.objects.writing import read_object, remove_objects
 from dsindex.storage import output_error
 
 if TYPE_CHECKING:
@@ -127,9 +127,14 @@ def remove_owned_files(path: str, folder_id: str, names: Iterable[str]) -> None:
     Files that cannot be removed, and files that dsindex did not write, stay.
     """
     by_folder: dict[str, list[str]] = {}
-    for name in names:
+    owned = [name for name in names if is_owned_name(os.path.basename(name), folder_id)]
+    if isinstance(path, ObjectUrl):
+        with contextlib.suppress(OutputError):
+            remove_objects(path.lengthened(f"/{name}") for name in owned if name.startswith(f"{SHARDS_FOLDER}/"))
+        return
+    for name in owned:
         folder, base = os.path.split(name)
-        if is_owned_name(base, folder_id) and os.path.dirname(folder) == SHARDS_FOLDER:
+        if os.path.dirname(folder) == SHARDS_FOLDER:
             by_folder.setdefault(os.path.basename(folder), []).append(base)
     with contextlib.suppress(OSError), open_folder(path) as top, open_folder(SHARDS_FOLDER, inside=top) as shards:
         for folder, bases in by_folder.items():

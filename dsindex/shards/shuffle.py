@@ -12,18 +12,26 @@ provenance of the documents, and, for a run, `order` with their keys.
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+import tempfile
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.errors import FormatError, InputError
-from dsindex.formats.mmididx import read_index
-from dsindex.range_copy import open_source
+from dsindex.objects.requests import RequestCounts, request_counts
+from dsindex.objects.urls import is_url
+from dsindex.range_copy import Extent, read_extents
 from dsindex.shards.attempt import Attempt, shard_folder
-from dsindex.shards.document_order import KEY, document_keys, find_keys
-from dsindex.shards.provenance import ShardProvenance, read_placed_rows
+from dsindex.shards.document_order import KEY, document_keys
+from dsindex.shards.document_slices import (
+    DocumentSlice,
+    DocumentSource,
+    IndexSlice,
+    copy_sources,
+    read_indices,
+    read_provenance,
+    slice_runs,
+)
 from dsindex.storage import StoredFile  # noqa: TC001 - the ledger parses results by their annotations
 
 if TYPE_CHECKING:
@@ -36,32 +44,14 @@ if TYPE_CHECKING:
 MIN_RUN_BYTES = 64 << 20
 MAX_RUNS = 8192
 """Above MAX_RUNS · MIN_RUN_BYTES of tokens, runs grow, since every bucket reads from every run."""
+MIN_OBJECT_RUN_BYTES = 256 << 20
+MAX_OBJECT_RUNS = 2048
+"""The same for runs in an object store: the requests grow with the square of the number of runs."""
 RUN_DOCUMENTS = 1 << 20
 """Largest number of documents of a run, and about that of a bucket, which limits the memory for their positions."""
 
 _CHUNK_BYTES = 8 << 20
 """Tokens that are written at once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentSource:
-    """The files of a shard or of a run, with the same documents for each key."""
-
-    parts: tuple[Part, ...]
-    """The part of each key."""
-    provenance: ShardProvenance | None
-    keys_path: str | None = None
-    """File with the key of each document, for a run."""
-
-    @property
-    def num_documents(self) -> int:
-        """Number of documents."""
-        return self.parts[0].header.num_documents
-
-    @property
-    def bin_bytes(self) -> int:
-        """Size of the tokens of all keys."""
-        return sum(part.bin_bytes for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +129,8 @@ class SortResult:
 
     groups: tuple[SortedDocuments, ...]
     """The runs of a sort task, or the one bucket of a gather task."""
+    requests: RequestCounts | None = None
+    """The requests to object stores that this process has made so far; for the driver, and not recorded."""
 
     @property
     def files(self) -> list[StoredFile]:
@@ -146,13 +138,20 @@ class SortResult:
         return [file for group in self.groups for file in group.files]
 
 
-def choose_run_bytes(total_bytes: int) -> int:
+def choose_run_bytes(total_bytes: int, *, in_store: bool = False) -> int:
     """Return the size of a run or a bucket for tokens of a total size.
+
+    Args:
+        total_bytes: Size of the tokens of all keys.
+        in_store: Whether runs are objects, of which each bucket reads a part by a handful of requests.
 
     >>> choose_run_bytes(10 << 30) >> 20, choose_run_bytes(4 << 40) >> 20
     (64, 512)
+    >>> choose_run_bytes(10 << 30, in_store=True) >> 20, choose_run_bytes(4 << 40, in_store=True) >> 20
+    (256, 2048)
     """
-    return max(MIN_RUN_BYTES, -(-total_bytes // MAX_RUNS))
+    least, most = (MIN_OBJECT_RUN_BYTES, MAX_OBJECT_RUNS) if in_store else (MIN_RUN_BYTES, MAX_RUNS)
+    return max(least, -(-total_bytes // most))
 
 
 def plan_groups(sources: Sequence[DocumentSource], run_bytes: int) -> list[SortTask]:
@@ -191,12 +190,14 @@ def sort_documents(task: SortTask, settings: SortSettings) -> SortResult:
     """
     folder, name = shard_folder(task.number), f"run-{task.number:08d}"
     with Attempt(settings.work_dir, folder=folder, name=name) as attempt:
-        runs = [
-            _write_sorted(attempt, str(number), slices, np.dtype(settings.dtype), keeps_keys=True)
-            for number, slices in enumerate(_cut_runs(task, settings))
-        ]
+        with attempt.errors_named(), tempfile.TemporaryDirectory(prefix="dsindex-shuffle-") as copies:
+            task = replace(task, sources=tuple(copy_sources(task.sources, copies)))
+            runs = [
+                _write_sorted(attempt, str(number), slices, np.dtype(settings.dtype), keeps_keys=True)
+                for number, slices in enumerate(_cut_runs(task, settings))
+            ]
         attempt.commit()
-    return SortResult(groups=tuple(runs))
+    return SortResult(groups=tuple(runs), requests=_asked(settings.work_dir))
 
 
 def gather_documents(task: GatherTask, settings: GatherSettings) -> SortResult:
@@ -207,30 +208,20 @@ def gather_documents(task: GatherTask, settings: GatherSettings) -> SortResult:
         OutputError: If the work folder cannot be written.
     """
     folder, name = shard_folder(task.number), f"bucket-{task.number:08d}"
-    slices = []
-    for run in settings.runs:
-        keys = _map_keys(run)
-        begin, end = find_keys(keys, task.low, task.high)
-        slices.append(_Slice(source=run, begin=begin, end=end, keys=np.array(keys[begin:end])))
+    slices = slice_runs(settings.runs, task.low, task.high)
     with Attempt(settings.work_dir, folder=folder, name=name) as attempt:
         bucket = _write_sorted(attempt, "0", slices, np.dtype(settings.dtype), keeps_keys=False)
         attempt.commit()
-    return SortResult(groups=(bucket,))
+    return SortResult(groups=(bucket,), requests=_asked(settings.work_dir))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Slice:
-    """Documents [begin, end) of a source, and their keys."""
-
-    source: DocumentSource
-    begin: int
-    end: int
-    keys: NDArray[np.uint64]
+def _asked(work_dir: str) -> RequestCounts | None:
+    return request_counts() if is_url(work_dir) else None
 
 
-def _cut_runs(task: SortTask, settings: SortSettings) -> Iterator[list[_Slice]]:
+def _cut_runs(task: SortTask, settings: SortSettings) -> Iterator[list[DocumentSlice]]:
     """Cut the documents of a task into runs; there is at least one, which may be empty."""
-    held: list[_Slice] = []
+    held: list[DocumentSlice] = []
     room_bytes, room_documents = settings.run_bytes, RUN_DOCUMENTS
     first = task.first_document
     for source in task.sources:
@@ -242,41 +233,28 @@ def _cut_runs(task: SortTask, settings: SortSettings) -> Iterator[list[_Slice]]:
                 count = max(count, 1)  # a document that is larger than a run
             if count:
                 keys = document_keys(settings.seed, first, count)
-                held.append(_Slice(source=source, begin=begin, end=begin + count, keys=keys))
+                held.append(DocumentSlice(source=source, begin=begin, end=begin + count, keys=keys))
                 room_bytes, room_documents = room_bytes - int(ends[count - 1]), room_documents - count
                 begin, first = begin + count, first + count
             if begin < source.num_documents:
                 yield held
                 held, room_bytes, room_documents = [], settings.run_bytes, RUN_DOCUMENTS
     if held or first == task.first_document:
-        yield held or [_Slice(source=task.sources[0], begin=0, end=0, keys=np.empty(0, KEY))]
+        yield held or [DocumentSlice(source=task.sources[0], begin=0, end=0, keys=np.empty(0, KEY))]
 
 
 def _document_ends(source: DocumentSource, begin: int, end: int) -> NDArray[np.int64]:
     """Return where documents [begin, end) end in the tokens of all keys, in bytes from the first; shape [documents]."""
     total = np.zeros(end - begin, np.int64)
     for part in source.parts:
-        boundaries, lengths = _read_lengths(part, begin, end)
-        tokens = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-        total += tokens[boundaries[1:] - boundaries[0]] * part.header.dtype.itemsize
+        [index] = read_indices([(part, begin, end)])
+        tokens = np.concatenate(([0], np.cumsum(index.lengths, dtype=np.int64)))
+        total += tokens[index.boundaries[1:] - index.boundaries[0]] * part.header.dtype.itemsize
     return total
 
 
-def _read_lengths(part: Part, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return the boundaries of documents [begin, end), shape [documents + 1], and the lengths of their sequences."""
-    try:
-        index = read_index(part.idx_path)
-    except FormatError as error:
-        raise _lost(part.idx_path, str(error)) from error
-    boundaries = np.array(index.document_indices[begin : end + 1])
-    lengths = np.array(index.sequence_lengths[boundaries[0] : boundaries[-1]])
-    if len(boundaries) != end - begin + 1 or len(lengths) != boundaries[-1] - boundaries[0]:
-        raise _lost(part.idx_path, "its documents are not those of the ledger")
-    return boundaries, lengths
-
-
 def _write_sorted(
-    attempt: Attempt, name: str, slices: Sequence[_Slice], dtype: np.dtype[Any], *, keeps_keys: bool
+    attempt: Attempt, name: str, slices: Sequence[DocumentSlice], dtype: np.dtype[Any], *, keeps_keys: bool
 ) -> SortedDocuments:
     """Write the documents of slices in the order of their keys."""
     keys = np.concatenate([piece.keys for piece in slices])
@@ -294,7 +272,7 @@ def _write_sorted(
         provenance = None
         if slices[0].source.provenance is not None:
             file = attempt.open(f"{name}.prov")
-            file.write(_read_provenance(slices)[order].data)
+            file.write(read_provenance(slices)[order].data)
             provenance = file.finish()
         order_file = None
         if keeps_keys:
@@ -304,36 +282,30 @@ def _write_sorted(
     return SortedDocuments(num_documents=len(keys), parts=tuple(parts), provenance=provenance, order=order_file)
 
 
-def _read_provenance(slices: Sequence[_Slice]) -> NDArray[Any]:
-    rows = [
-        read_placed_rows(piece.source.provenance, piece.begin, piece.end)
-        for piece in slices
-        if piece.source.provenance is not None
-    ]
-    return np.concatenate(rows)
-
-
 class _Documents:
     """The documents of slices, for one key, in memory."""
 
-    def __init__(self, slices: Sequence[_Slice], number: int, dtype: np.dtype[Any]) -> None:
+    def __init__(self, slices: Sequence[DocumentSlice], number: int, dtype: np.dtype[Any]) -> None:
         slices = [piece for piece in slices if piece.begin < piece.end]
         parts = [piece.source.parts[number] for piece in slices]
-        indices = [_read_lengths(part, piece.begin, piece.end) for part, piece in zip(parts, slices, strict=True)]
+        indices = read_indices([(part, own.begin, own.end) for part, own in zip(parts, slices, strict=True)])
         self._dtype = dtype
-        self._counts = _joined([np.diff(boundaries) for boundaries, _ in indices], np.int64)
-        self._lengths = _joined([lengths for _, lengths in indices], np.int32)
+        self._counts = _joined([np.diff(index.boundaries) for index in indices], np.int64)
+        self._lengths = _joined([index.lengths for index in indices], np.int32)
         self._first_sequences = _starts(self._counts)
         self._starts = _starts(self._lengths)[self._first_sequences] * dtype.itemsize
         """Byte at which each document begins, and the end of the last; shape [documents + 1]."""
         self._tokens = memoryview(bytearray(int(self._starts[-1])))
+        read_extents(self._wanted(parts, indices))
+
+    def _wanted(self, parts: Sequence[Part], indices: Sequence[IndexSlice]) -> Iterator[tuple[Extent, memoryview]]:
+        """Yield the tokens of each slice, and where they are put."""
         filled = 0
-        for part, (boundaries, lengths) in zip(parts, indices, strict=True):
-            size_bytes = int(lengths.sum(dtype=np.int64)) * dtype.itemsize
+        for part, index in zip(parts, indices, strict=True):
+            size_bytes = int(index.lengths.sum(dtype=np.int64)) * self._dtype.itemsize
             if size_bytes:
-                offset = int(read_index(part.idx_path).sequence_pointers[boundaries[0]])
-                with open_source(part.bin_path) as source:
-                    source.read_into(self._tokens[filled : filled + size_bytes], offset)
+                extent = Extent(path=part.bin_path, begin=index.offset, end=index.offset + size_bytes)
+                yield extent, self._tokens[filled : filled + size_bytes]
             filled += size_bytes
 
     def in_order(self, order: NDArray[np.int64]) -> Iterator[tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64]]]:
@@ -361,20 +333,3 @@ def _joined(arrays: list[NDArray[Any]], dtype: type[np.integer[Any]]) -> NDArray
 def _starts(sizes: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     """Return where consecutive items of these sizes begin, and where the last one ends."""
     return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
-
-
-def _map_keys(run: DocumentSource) -> NDArray[np.uint64]:
-    """Map a run's keys."""
-    path = run.keys_path or ""
-    try:
-        size_bytes = os.path.getsize(path)
-        keys = np.memmap(path, KEY, mode="r") if size_bytes else np.empty(0, KEY)
-    except (OSError, ValueError) as error:
-        raise _lost(path, str(error)) from error
-    if len(keys) != run.num_documents:
-        raise _lost(path, f"expected {run.num_documents} keys, got {len(keys)}")
-    return keys
-
-
-def _lost(path: str, reason: str) -> InputError:
-    return InputError(f"{path}: cannot be read ({reason}); run the same command again to rebuild it")

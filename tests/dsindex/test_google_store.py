@@ -10,6 +10,8 @@ pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 pytest.importorskip("google.auth")
 
+from dsindex.objects.blocks import Blocks
+from dsindex.objects.checksums import checksum_arguments
 from dsindex.objects.clients import StoreWriteError, client_of, persist
 from dsindex.objects.stores import get_range
 from dsindex.objects.uploads import begin_upload, complete_upload, is_completed, list_uploads, write_part
@@ -17,7 +19,6 @@ from dsindex.objects.urls import parse_url
 from dsindex.objects.writing import (
     find_object,
     list_objects,
-    md5_header,
     put_if_absent,
     put_if_same,
     put_object,
@@ -67,7 +68,8 @@ def test_tag_tells_whose_object_it_is(store: GoogleServer) -> None:
     upload = begin_upload(URL)
     put_object(URL, b"mine", tag="another")
     for number, content in ((2, b"b"), (1, b"aaa")):
-        write_part(upload, number, content, digest=md5_header(content))
+        part = Blocks.of(content)
+        write_part(upload, number, part, checked=checksum_arguments(upload.checksum, part))
     assert list_uploads(URL) == [upload.upload_id]
     assert not is_completed(upload)
     store.faults.append(Fault(kind="lost", operation="CompleteMultipartUpload"))

@@ -56,4 +56,4 @@ def test_throttled_reads_and_writes_count_together(monkeypatch: pytest.MonkeyPat
         store.faults += [Fault(kind="503", operation="PutObject"), Fault(kind="503", operation="GetObject")]
         put_object(url, b"content")
         assert bytes(get_range(url, 0, 7)[0]) == b"content"
-        assert gate_of(f"s3://b {store.url}").limit == MOST_REQUESTS // 4
+        assert gate_of(url).limit == MOST_REQUESTS // 4

@@ -14,10 +14,10 @@ from dsindex.merging import Part, open_part
 from dsindex.shards import shuffle
 from dsindex.shards.attempt import Attempt
 from dsindex.shards.document_order import cut_key_range, document_keys, find_keys, shuffled_order
+from dsindex.shards.document_slices import DocumentSource
 from dsindex.shards.ownership import is_owned_name, mark_folder, remove_owned_files
 from dsindex.shards.provenance import PLACED_PROVENANCE, ShardProvenance, provenance_rows
 from dsindex.shards.shuffle import (
-    DocumentSource,
     GatherSettings,
     GatherTask,
     SortedDocuments,

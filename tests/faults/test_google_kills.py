@@ -11,11 +11,11 @@ pytest.importorskip("obstore")
 pytest.importorskip("google.auth")
 
 from tests.faults.corpus import TOKENIZER, write_corpus
-from tests.faults.moments import count_moments, kill_at
+from tests.faults.object_kills import count_moments, kill_at, objects
 from tests.faults.zygote import Zygote
 from tests.support.google_server import GoogleServer, serving_google
 from tests.support.object_server import RandomFaults
-from tests.support.published import objects_below, published
+from tests.support.published import published
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def test_killed_at_several_requests(
     store: GoogleServer, zygote: Zygote, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     total = count_moments(store, lambda: zygote.run(tmp_path / "run", build("gs://out/whole/x")))
-    assert objects_below(store, "whole") == expected
+    assert objects(store, "whole") == expected
     num_killed = 0
     for number in range(KILLS):
         folder = f"killed-{number}"
@@ -75,7 +75,7 @@ def test_killed_at_several_requests(
         num_killed += killed.code == -9
         again = zygote.run(run, command)
         assert again.code == 0, again.errors
-        assert objects_below(store, folder) == expected, number
+        assert objects(store, folder) == expected, number
         assert not store.uploads, number
     assert num_killed >= KILLS - 2
 
@@ -89,5 +89,5 @@ def test_disturbed_requests_change_nothing(
     store.random_faults = None
     assert ended.code == 0, ended.errors
     assert store.faults_taken.total() > 5
-    assert objects_below(store, "disturbed") == expected
+    assert objects(store, "disturbed") == expected
     assert not store.uploads

@@ -12,14 +12,15 @@ pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 
 from tests.faults.corpus import BROKEN, TOKENIZER, write_corpus
-from tests.faults.moments import count_moments, kill_at
-from tests.faults.zygote import Zygote
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, ObjectServer, RandomFaults, serving_objects
-from tests.support.published import objects_below, published
+from tests.faults.object_kills import count_moments, kill_at, objects
+from tests.support.object_server import ObjectServer, RandomFaults, serving_objects
+from tests.support.published import published
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from tests.faults.zygote import Zygote
 
 pytestmark = pytest.mark.timeout(1800)
 """The long form's, on a busy machine."""
@@ -27,16 +28,6 @@ pytestmark = pytest.mark.timeout(1800)
 SHORT, LONG = 20, 60
 """Points at which drivers are killed: every other one before a request is carried out, or after it and before its
 answer."""
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    """A warm process that has the credentials of the test's server."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-        patched.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-        with Zygote() as running:
-            yield running
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +43,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
 
 
 @pytest.fixture(scope="module")
-def expected(store: ObjectServer, zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def expected(store: ObjectServer, signed_zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What the same command writes to a disk."""
     out = tmp_path_factory.mktemp("disk")
-    ended = zygote.run(out / "run", build(store, str(out / "x")))
+    ended = signed_zygote.run(out / "run", build(store, str(out / "x")))
     assert ended.code == 0, ended.errors
     return published(out)
 
@@ -79,11 +70,11 @@ def what_stands_is_whole(stands: dict[str, bytes], after: dict[str, bytes]) -> N
 
 
 def test_killed_at_any_request(
-    store: ObjectServer, zygote: Zygote, expected: dict[str, bytes], tmp_path: Path, is_long: bool
+    store: ObjectServer, signed_zygote: Zygote, expected: dict[str, bytes], tmp_path: Path, is_long: bool
 ) -> None:
     whole = build(store, "s3://out/whole/x")
-    total = count_moments(store, lambda: zygote.run(tmp_path / "run", whole))
-    assert objects_below(store, "whole") == expected
+    total = count_moments(store, lambda: signed_zygote.run(tmp_path / "run", whole))
+    assert objects(store, "whole") == expected
     count = LONG if is_long else SHORT
     num_killed = 0
     for number in range(count):
@@ -92,59 +83,59 @@ def test_killed_at_any_request(
         run = tmp_path / str(number)
         moment = ("arrived", "done")[number % 2]
         kill_at(store, run / "pid", 1 + round(number * (total[moment] - 2) / (count - 1)), moment)
-        killed = zygote.run(run, command)
+        killed = signed_zygote.run(run, command)
         store.watch = None
         assert killed.code in {0, -9}, killed.errors  # the number of requests varies a little
         num_killed += killed.code == -9
-        what_stands_is_whole(objects_below(store, folder), expected)
-        again = zygote.run(run, command)
+        what_stands_is_whole(objects(store, folder), expected)
+        again = signed_zygote.run(run, command)
         assert again.code == 0, again.errors
-        assert objects_below(store, folder) == expected, number
+        assert objects(store, folder) == expected, number
         assert not store.uploads, number
     assert num_killed >= 0.8 * count
 
 
 def test_killed_again_and_again(
-    store: ObjectServer, zygote: Zygote, expected: dict[str, bytes], tmp_path: Path
+    store: ObjectServer, signed_zygote: Zygote, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     """A run of kills, each a little after the start: work is kept, so it ends."""
     command = build(store, "s3://out/again/x")
     for number in range(40):
         kill_at(store, tmp_path / "run" / "pid", 60 + 5 * number, "done")
-        ended = zygote.run(tmp_path / "run", command)
+        ended = signed_zygote.run(tmp_path / "run", command)
         store.watch = None
         if ended.code == 0:
             break
         assert ended.code == -9, ended.errors
     assert ended.code == 0
-    assert objects_below(store, "again") == expected
+    assert objects(store, "again") == expected
     assert not store.uploads
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_disturbed_requests_change_nothing(
-    seed: int, store: ObjectServer, zygote: Zygote, expected: dict[str, bytes], tmp_path: Path
+    seed: int, store: ObjectServer, signed_zygote: Zygote, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     """Throttling, resets, damage on the way, and answers that are lost after the store has done what was asked."""
     store.random_faults = RandomFaults(seed=seed)
     before = store.faults_taken.copy()
-    ended = zygote.run(tmp_path / "run", build(store, f"s3://out/disturbed-{seed}/x"))
+    ended = signed_zygote.run(tmp_path / "run", build(store, f"s3://out/disturbed-{seed}/x"))
     store.random_faults = None
     assert ended.code == 0, ended.errors
     assert (store.faults_taken - before).total() > 5
-    assert objects_below(store, f"disturbed-{seed}") == expected
+    assert objects(store, f"disturbed-{seed}") == expected
     assert not store.uploads
 
 
 def test_killed_while_it_replaces_an_older_output(
-    store: ObjectServer, zygote: Zygote, expected: dict[str, bytes], tmp_path: Path
+    store: ObjectServer, signed_zygote: Zygote, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     """No moment mixes two outputs: the index of the older one goes before its tokens are replaced."""
     older = build(store, "s3://out/older/x")
     older[older.index("s3://in/*.jsonl")] = "s3://in/a.jsonl"
-    first = zygote.run(tmp_path / "run", older)
+    first = signed_zygote.run(tmp_path / "run", older)
     assert first.code == 0, first.errors
-    stood = objects_below(store, "older")
+    stood = objects(store, "older")
     command = build(store, "s3://out/older/x", "--fresh")
     publishing: Sequence[str] = ("CompleteMultipartUpload", "DeleteObjects")
     for number in range(1, 9):
@@ -158,10 +149,10 @@ def test_killed_while_it_replaces_an_older_output(
                     os.kill(int((tmp_path / "run" / "pid").read_text()), signal.SIGKILL)
 
         store.watch = watch
-        ended = zygote.run(tmp_path / "run", command)
+        ended = signed_zygote.run(tmp_path / "run", command)
         store.watch = None
         assert ended.code in {0, -9}, ended.errors
-        stands = objects_below(store, "older")
+        stands = objects(store, "older")
         for key in ("text", "title"):
             if f"x_{key}_document.idx" in stands:
                 pair = [f"x_{key}_document.{suffix}" for suffix in ("bin", "idx")]
@@ -169,7 +160,7 @@ def test_killed_while_it_replaces_an_older_output(
                     [stood.get(name) for name in pair],
                     [expected[name] for name in pair],
                 )
-    again = zygote.run(tmp_path / "run", command)
+    again = signed_zygote.run(tmp_path / "run", command)
     assert again.code == 0, again.errors
-    assert objects_below(store, "older") == expected
+    assert objects(store, "older") == expected
     assert not store.uploads

@@ -91,14 +91,21 @@ class Zygote:
         self._process.wait(30)
 
     def run(
-        self, folder: Path, arguments: Sequence[str], strike: Strike | None = None, *, waiting: Path | None = None
+        self,
+        folder: Path,
+        arguments: Sequence[str],
+        strike: Strike | None = None,
+        *,
+        waiting: Path | None = None,
+        piped: Path | None = None,
     ) -> Ended:
-        """Run one command to its end; `folder` gets its output; see tests.faults.waiting."""
+        """Run one command to its end; `folder` gets its output, `piped` is its input; see tests.faults.waiting."""
         order = {
             "folder": str(folder),
             "arguments": [*map(str, arguments)],
             "strike": asdict(strike or Strike()),
             "waiting": None if waiting is None else str(waiting),
+            "piped": os.devnull if piped is None else str(piped),
         }
         began = time.monotonic()
         self._process.stdin.write(json.dumps(order) + "\n")  # type: ignore[union-attr]
@@ -125,7 +132,8 @@ def serve() -> None:
         order = json.loads(line)
         child = os.fork()
         if child == 0:
-            run_child(Path(order["folder"]), order["arguments"], Strike(**order["strike"]), order["waiting"])
+            strike = Strike(**order["strike"])
+            run_child(Path(order["folder"]), order["arguments"], strike, order["waiting"], order["piped"])
         _, status = os.waitpid(child, 0)
         sys.stdout.write(json.dumps(os.waitstatus_to_exitcode(status)) + "\n")
         sys.stdout.flush()
@@ -172,7 +180,7 @@ def warm_up_loops() -> None:
     build_arrays(lengths, count_epochs(130, 9, rule=rule, place=""), begin=0, rule=rule, seed=1)
 
 
-def run_child(folder: Path, arguments: list[str], strike: Strike, waiting: str | None) -> None:
+def run_child(folder: Path, arguments: list[str], strike: Strike, waiting: str | None, piped: str) -> None:
     """Be the command; never returns."""
     from workflows.cli import main
 
@@ -184,8 +192,8 @@ def run_child(folder: Path, arguments: list[str], strike: Strike, waiting: str |
         opened = os.open(folder / name, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
         os.dup2(opened, descriptor)
         os.close(opened)
-    devnull = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(devnull, 0)
+    os.dup2(os.open(piped, os.O_RDONLY), 0)
+    sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False))  # noqa: SIM115
     sys.stdout = io.TextIOWrapper(open(1, "wb", closefd=False), line_buffering=True)  # noqa: SIM115
     sys.stderr = io.TextIOWrapper(open(2, "wb", closefd=False), line_buffering=True)  # noqa: SIM115
     code = 99
@@ -207,7 +215,11 @@ def run_child(folder: Path, arguments: list[str], strike: Strike, waiting: str |
 
 
 def use_small_ranges() -> None:
-    """Cut outputs into ranges of 8 KiB, so that a small build has many; each is then a digest block of its own."""
+    """Cut outputs into ranges of 8 KiB, so that a small build has many; each is then a digest block of its own.
+
+    A shuffle in a bucket has several runs.
+    """
+    importlib.import_module("dsindex.shards.shuffle").MIN_OBJECT_RUN_BYTES = SMALL_RANGE_BYTES
     importlib.import_module("dsindex.merging").range_bytes = lambda _total: SMALL_RANGE_BYTES
 
 

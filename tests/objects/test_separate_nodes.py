@@ -13,9 +13,13 @@ import pytest
 pytest.importorskip("obstore")
 pytest.importorskip("boto3")
 
+from tests.faults.object_kills import CHAT, objects
+from tests.support.conversations import CONVERSATIONS
 from tests.support.golden import GOLDEN, OWN
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, ObjectServer, serving_objects
+from tests.support.published import published
 from tests.support.separate_nodes import SeparateNodes, separate_nodes, why_impossible
+from workflows.cli import main
 from workflows.jobs.build import run_build
 
 if TYPE_CHECKING:
@@ -105,6 +109,41 @@ def test_files_that_only_the_driver_sees_are_refused(nodes: SeparateNodes, comma
     assert code == 1, shown
     assert f": {place.format(**names)}: " in shown
     assert "mount the same storage under the same path on every node" in shown
+
+
+OTHERS = {
+    "piped": "build --input - --append-eod --output-prefix {prefix}",
+    "shuffle": "build --input {docs} --shuffle-documents 3 --append-eod --output-prefix {prefix}",
+    "pack": "pack --input {docs} --output {prefix}.pbin",
+    "instruct": "instruct {chat} --input {chats} --seq-length 768 --output-prefix {prefix}",
+}
+
+
+@pytest.mark.parametrize("command", OTHERS.values(), ids=OTHERS)
+def test_other_jobs_need_nothing_but_a_bucket(
+    nodes: SeparateNodes, store: ObjectServer, command: str, tmp_path: Path
+) -> None:
+    chat = tmp_path / "given" / "chat.yaml"
+    chat.parent.mkdir()
+    chat.write_text(CHAT)
+    store.objects["in/chats.jsonl"] = CONVERSATIONS.read_bytes()
+
+    def words_for(prefix: str) -> list[str]:
+        given = {"docs": "s3://in/docs.jsonl", "chat": chat, "chats": "s3://in/chats.jsonl", "prefix": prefix}
+        rest = ["--tokenizer-model", str(OWN.plain_tokenizer), "--shard-size", "8KiB", "--endpoint-url", store.url]
+        return [*command.format(**given).split(), "--on-bad-record", "quarantine", *rest]
+
+    with pytest.MonkeyPatch.context() as signed:
+        signed.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        signed.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        with OWN.docs.open() as piped:
+            signed.setattr(sys, "stdin", piped)
+            assert main([*words_for(str(tmp_path / "x")), "--executor", "local"]) == 0
+    started = [sys.executable, "-m", "workflows", *words_for("s3://out/x"), "--executor", "ray"]
+    code, shown = nodes.run_command("sh", "-c", 'exec "$@" < "$0"', str(OWN.docs), *started)
+    assert code == 0, shown
+    assert objects(store, "") == published(tmp_path)
+    assert not store.uploads
 
 
 @pytest.mark.parametrize("driver", ["apart", "on the head"])

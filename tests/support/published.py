@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tests.support.object_server_state import ObjectServer
 
 
 def published(folder: Path) -> dict[str, bytes]:
@@ -19,16 +15,6 @@ def published(folder: Path) -> dict[str, bytes]:
         elif path.is_file() and not path.name.endswith(".progress.json"):  # has times of the run
             files[path.name] = path.read_bytes()
     return files
-
-
-def objects_below(store: ObjectServer, folder: str) -> dict[str, bytes]:
-    """Return what the bucket `out` has below a folder, as `published` tells it of a disk."""
-    found = {}
-    for key in store.names("out", f"{folder}/"):
-        content = store.content(f"out/{key}")
-        name = key.removeprefix(f"{folder}/")
-        found[name] = json.dumps(json.loads(content)["content"]).encode() if "manifest" in name else content
-    return found
 
 
 def move_tokenizer_away(prefix: str) -> None:

@@ -26,7 +26,7 @@ EXAMPLES = ("dsindex clean s3://bucket/data/docs", "dsindex clean out/docs --yes
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex clean`."""
-    parser.add_argument("place", metavar="PREFIX", help="the build's --output-prefix, or its --work-dir")
+    parser.add_argument("place", metavar="PREFIX", help="the job's --output-prefix or --output, or its --work-dir")
     parser.add_argument("--yes", action="store_true", help="remove what is shown")
     add_store_arguments(parser)
 

@@ -47,7 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("instruction", metavar="CONFIG", help="a YAML file")
     data = parser.add_argument_group("input and output")
     add_input_arguments(data)
-    data.add_argument("--output-prefix", metavar="P", help="outputs are named P_text_document.*, P_loss_mask.*, …")
+    data.add_argument(
+        "--output-prefix",
+        metavar="P",
+        help="outputs are named P_text_document.*, P_loss_mask.*, …, here or in a bucket (s3://)",
+    )
     data.add_argument("--tokenizer-model", metavar="PATH", help="a tokenizer.json, or a folder with one")
     data.add_argument(
         "--engine",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex.amounts import count, format_size, format_speed
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS
 from dsindex.formats.pbin_join import join_pbin_files
+from dsindex.objects.urls import is_url
 from workflows.commands.object_requests import describe_requests
 from workflows.commands.options import (
     UsageError,
@@ -65,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="JQ",
         help="selects the text of a record (default: .text); anything but a single key is slower, as it runs jq",
     )
-    data.add_argument("--output", metavar="FILE.pbin", help="the packed data")
+    data.add_argument("--output", metavar="FILE.pbin", help="the packed data, here or in a bucket (s3://)")
     data.add_argument(
         "--pbin-era",
         choices=list(PBIN_VERSIONS),
@@ -127,6 +128,9 @@ def read_merge_options(merged: dict[str, Any]) -> tuple[list[str], str, str, Exe
     output, version = merged.get("output"), merged.get("pbin_era", CURRENT_VERSION.name)
     if not isinstance(output, str) or not output.endswith(PBIN_SUFFIX):
         msg = f"--output: expected the name of a new {PBIN_SUFFIX} file for --merge, got {output!r}"
+        raise UsageError(msg)
+    if is_url(output):
+        msg = f"--output: expected a path for --merge, got the address {output.partition('?')[0]}; join here, then copy"
         raise UsageError(msg)
     if version not in PBIN_VERSIONS:
         msg = f"--pbin-era: expected one of {', '.join(PBIN_VERSIONS)}, got {version!r}"

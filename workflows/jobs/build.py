@@ -100,7 +100,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
     Raises:
         DsindexError: If the build cannot be done as asked; final names then never refer to incomplete files.
     """
-    with piped_input_named(work_folder_path(config)):
+    with piped_input_named(work_folder_path(config), config.input):
         return _Build(config, reporter, index).run()
 
 

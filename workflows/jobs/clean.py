@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError, PlanError
 from dsindex.objects.uploads import list_uploads
-from dsindex.objects.urls import Access, ObjectUrl, absolute, is_url, lengthened, parse_output_url
+from dsindex.objects.urls import Access, ObjectUrl, absolute, is_url, lengthened, parse_output_url, shortened
 from dsindex.objects.writing import list_objects
 from dsindex.shards.ownership import read_folder_id
 from workflows.jobs.frame import LOCK_SUFFIX, hold_output
@@ -21,7 +21,9 @@ from workflows.state.journal import ledger_path
 from workflows.state.ledger import read_committed_shards
 from workflows.state.lock import refuse_live_owner
 from workflows.state.object_lock import is_object_lock, refuse_live_object_owner
+from workflows.state.object_spool import open_spool_uploads
 from workflows.state.owned_folder import LOCK_FILE
+from workflows.state.spool import spool_path
 from workflows.state.work_folder import discard_work_folder
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def find_leftovers(place: str, access: Access) -> Leftovers:
     """Look at what a build left, and change nothing.
 
     Args:
-        place: The output prefix of the build, or its work folder.
+        place: The output prefix of the build, the `.pbin` that is packed, or the work folder.
         access: How the stores of addresses are reached.
 
     Raises:
@@ -78,7 +80,7 @@ def find_leftovers(place: str, access: Access) -> Leftovers:
         num_files=num_files,
         num_bytes=num_bytes,
         partials=tuple(path for path in history.partials if os.path.isfile(path)),
-        uploads=_open_uploads(history, access),
+        uploads=_open_uploads(history, access) + _spool_uploads(work_dir),
     )
 
 
@@ -100,7 +102,7 @@ def remove_leftovers(leftovers: Leftovers, access: Access) -> None:
 
 
 def _find_work_folder(place: str) -> str:
-    for path in (place, lengthened(place, ".build")):
+    for path in (place, lengthened(place, ".build"), lengthened(shortened(place, ".pbin"), ".build")):
         if read_folder_id(path) is not None:
             return path
     msg = (
@@ -120,6 +122,12 @@ def _measure(work_dir: str) -> tuple[int, int]:
             with contextlib.suppress(OSError):
                 sizes.append(os.lstat(os.path.join(folder, name)).st_size)
     return len(sizes), sum(sizes)
+
+
+def _spool_uploads(work_dir: str) -> tuple[str, ...]:
+    """Return the address of standard input once for each upload of it that was cut off."""
+    path = spool_path(work_dir)
+    return tuple(str(path) for _ in open_spool_uploads(path)) if isinstance(path, ObjectUrl) else ()
 
 
 def _open_uploads(history: History, access: Access) -> tuple[str, ...]:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from dsindex.errors import PlanError
 from dsindex.json_text import decode_json, encode_json
-from dsindex.objects.urls import ObjectUrl, absolute, joined, lengthened
+from dsindex.objects.urls import ObjectUrl, absolute, is_url, joined, lengthened, parse_url
 from dsindex.shards.ownership import MARKER_FILE
-from dsindex.storage import make_folder, remove_if_present
+from dsindex.storage import make_folder
 from workflows.execution.calls import ClusterLostError
 from workflows.execution.choice import make_executor
 from workflows.execution.dispatch import DispatchStatistics, RetryPolicy
@@ -30,9 +30,16 @@ from workflows.stages.assemble import assemble
 from workflows.stages.start import start_and_examine, wait_for_nodes
 from workflows.stages.work import Work
 from workflows.state.lock import hold_lock
-from workflows.state.manifest import Manifest, manifest_path, read_manifest
+from workflows.state.manifest import Manifest
 from workflows.state.object_lock import hold_object_lock, is_object_lock
-from workflows.state.outputs import find_finished, is_of_same_run, look_at_output, refuse_inputs, require_unchanged
+from workflows.state.outputs import (
+    find_finished,
+    is_of_same_run,
+    look_at_output,
+    refuse_inputs,
+    remove_published,
+    require_unchanged,
+)
 from workflows.state.partial_files import partial_path
 from workflows.state.publishing import Dataset, publish, withdraw
 from workflows.state.run_record import describe_run
@@ -386,13 +393,6 @@ def _publish_group(ready: Sequence[tuple[Dataset, dict[str, StoredFile], bytes]]
 def _remove_obsolete(job: Job, ledger: Ledger) -> None:
     """Remove obsolete outputs of an earlier plan, as far as their manifests prove that dsindex wrote them."""
     own = {absolute(output.prefix) for output in job.outputs}
-    for prefix in ledger.history.obsolete:
-        manifest = read_manifest(prefix) if prefix not in own else None
-        if manifest is None:
-            continue
-        remove_if_present(manifest_path(prefix))
-        for suffix, file in manifest.content.digests.items():
-            path = f"{prefix}.{suffix}"
-            with contextlib.suppress(OSError):
-                if os.path.getsize(path) == file.size_bytes:
-                    os.unlink(path)
+    for recorded in ledger.history.obsolete:
+        if recorded not in own:
+            remove_published(parse_url(recorded, job.config.access) if is_url(recorded) else recorded)

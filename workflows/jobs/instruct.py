@@ -7,7 +7,6 @@ their `.idx` exists, the others are complete.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,10 +23,10 @@ from dsindex.instruction.shards import (
     encode_shard,
     split_names,
     split_prefix,
-    text_key,
 )
 from dsindex.instruction.statistics import InstructionStatistics
 from dsindex.objects.requests import RequestCounts, all_requests
+from dsindex.objects.urls import absolute, folder_of
 from workflows.execution.calls import Call
 from workflows.execution.ordered import run_in_order
 from workflows.jobs.frame import Job, JobOutcome, Made, run_job
@@ -106,7 +105,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     Raises:
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
-    with piped_input_named(work_folder_path(config)):
+    with piped_input_named(work_folder_path(config), config.input):
         return _Instruct(config, instruction, reporter).run()
 
 
@@ -142,7 +141,7 @@ class _Instruct:
             "seq-length": config.seq_length,
             "split": config.split,
             "split-seed": config.split_seed,
-            "output-prefix": os.path.abspath(config.output_prefix),
+            "output-prefix": str(absolute(config.output_prefix)),
         }
         self._plan = Plan(settings=settings, inputs=self._source.inputs)
         self._token_sources = [
@@ -191,7 +190,7 @@ class _Instruct:
             estimate,
             itemsize=self._dtype.itemsize + MASK_DTYPE.itemsize,
             num_keys=2,
-            output_folder=os.path.dirname(os.path.abspath(self._config.output_prefix)),
+            output_folder=folder_of(self._config.output_prefix),
             work_dir=self._work_dir,
             unfinished=[path for group in self._token_sources for tokens in group for path in tokens.target.partials],
             exports=self._exports.room_for(estimate.tokens),
@@ -246,12 +245,11 @@ class _Instruct:
         self._reporter.stage("pack", total=len(self._splits), unit="datasets")
 
         def calls() -> Iterator[Call]:
-            for outputs in self._splits:
-                name, key = split_prefix("blocks", outputs.split), text_key(outputs.split)
-                parts = [part for result in results for part in result.keys if part.key == key]
+            for outputs, (tokens, _) in zip(self._splits, self._token_sources, strict=True):
+                name = split_prefix("blocks", outputs.split)
                 task = PackingTask(
                     name=name,
-                    idx_paths=tuple(os.path.join(self._work_dir, part.idx.name) for part in parts),
+                    parts=tuple(tokens.part_of(result) for result in results),
                     sequence_length=length,
                     work_dir=self._work_dir,
                 )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex.errors import DsindexError, FormatError
 from dsindex.exports.megatron_sft import SUFFIX, MessagesTask, RecordReading, SplitLines
 from dsindex.exports.source import Counts, ExportedSequences, SequenceSource
+from dsindex.objects.urls import absolute, is_url
 from workflows.execution.dispatch import DispatchStatistics, RetryPolicy
 from workflows.jobs.instruct_export_files import ExportFiles
 from workflows.stages.room import require_room, size_of_files
@@ -95,7 +96,7 @@ class InstructExports:
         self._splits = splits
         self._source = source
         self._reporter = reporter
-        self._prefix = os.path.abspath(config.output_prefix)
+        self._prefix = absolute(config.output_prefix)
         self._paths = {kind: self._path(kind) for kind in config.export}
         self.made: list[MadeExport] = []
         """The exports, in the order of the options."""
@@ -139,6 +140,8 @@ class InstructExports:
 
     def _others(self) -> list[str]:
         """Return the folders of exports that this job does not make."""
+        if is_url(self._prefix):
+            return []
         names = re.compile(rf"({'|'.join(FOLDERS.values())})(_[0-9]+)?")
         found = glob.glob(f"{glob.escape(self._prefix)}_*/")
         paths = [path.rstrip("/") for path in sorted(found)]

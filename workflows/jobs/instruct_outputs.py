@@ -6,7 +6,6 @@ packed, `<prefix>_packing_<L>`. With --split, `<prefix>` ends in `_train`, `_val
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,10 +22,11 @@ from dsindex.instruction.shards import (
     text_key,
 )
 from dsindex.merging import Part
+from dsindex.objects.urls import absolute, lengthened
 from workflows.stages.early_merge import TokenSource
 from workflows.stages.source import count_records
 from workflows.state.manifest import Content, RecordCounts, RecordedPacking, read_manifest
-from workflows.state.publishing import Dataset, Target, shard_part, shard_provenance, shard_quarantine
+from workflows.state.publishing import Dataset, Target, shard_part, shard_provenance, shard_quarantine, stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,14 +56,14 @@ class SplitOutputs:
     @property
     def prefix(self) -> str:
         """The prefix to open with PackedInstructionDataset."""
-        return os.path.abspath(split_prefix(self.config.output_prefix, self.split))
+        return absolute(split_prefix(self.config.output_prefix, self.split))
 
     @property
     def prefixes(self) -> list[str]:
         """The prefixes of the datasets: tokens, masks, packing."""
         length = self.config.seq_length
         names = ["text_document", "loss_mask", *([] if length is None else [f"packing_{length}"])]
-        return [f"{self.prefix}_{name}" for name in names]
+        return [lengthened(self.prefix, f"_{name}") for name in names]
 
     def former_packings(self) -> list[str]:
         """Return the prefix of the packing in the published tokens' manifest, if its L differs from this job's.
@@ -77,7 +77,7 @@ class SplitOutputs:
         length = None if manifest is None else manifest.run.plan["settings"].get("seq-length")
         if not isinstance(length, int) or length == self.config.seq_length:
             return []
-        return [f"{self.prefix}_packing_{length}"]
+        return [lengthened(self.prefix, f"_packing_{length}")]
 
     def token_sources(self, plan_id: str, input_bytes: int) -> list[TokenSource]:
         """Return tokens and masks, which are made of shards alone, with how to find their parts."""
@@ -130,8 +130,8 @@ class SplitOutputs:
 
     def _packing_part(self, packing: PackingResult) -> Part:
         return Part(
-            bin_path=os.path.join(self.work_dir, packing.bin.name),
-            idx_path=os.path.join(self.work_dir, packing.idx.name),
+            bin_path=stored_path(self.work_dir, packing.bin),
+            idx_path=stored_path(self.work_dir, packing.idx),
             identity=f"{packing.bin.digest} {packing.idx.digest}",  # every run makes it again with the same content
             bin_bytes=packing.bin.size_bytes,
             header=IndexHeader(

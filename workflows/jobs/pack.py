@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ import numpy as np
 from dsindex.conversion import TYPE_OF_SIZE
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader
 from dsindex.objects.requests import RequestCounts, all_requests
-from dsindex.shards.ownership import SHARDS_FOLDER, new_file_id, read_folder_id
+from dsindex.objects.urls import absolute, folder_of
 from dsindex.shards.tasks import ShardSettings
 from dsindex.text.patterns import parse_text_pattern
 from workflows.execution.choice import wants_ray
@@ -81,7 +80,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackReport:
     Raises:
         DsindexError: If the input cannot be packed as asked; final names then never refer to incomplete files.
     """
-    with piped_input_named(work_folder_path(config)):
+    with piped_input_named(work_folder_path(config), config.input):
         return _Pack(config, reporter).run()
 
 
@@ -96,7 +95,7 @@ class _Pack:
             config = config.model_copy(update={"executor": "processes"})
         self._config = config
         self._reporter = reporter
-        self._prefix = os.path.abspath(config.output_prefix)
+        self._prefix = absolute(config.output_prefix)
         self._output = Output(prefix=config.output_prefix, suffixes=PBIN_SUFFIXES)
         self._work_dir = work_folder_path(config)
         self._results: Results = []
@@ -107,7 +106,7 @@ class _Pack:
         own = {
             "eod-token": settings.pop("append-eod"),
             "jq-pattern": config.jq_pattern,
-            "output": os.path.abspath(config.output),
+            "output": str(absolute(config.output)),
             "pbin-era": config.pbin_era,
         }
         self._plan = Plan(settings=settings | own, inputs=self._source.inputs)
@@ -148,7 +147,7 @@ class _Pack:
             estimate,
             itemsize=self._token_bytes,
             num_keys=1,
-            output_folder=os.path.dirname(self._prefix),
+            output_folder=folder_of(self._prefix),
             work_dir=self._work_dir,
             unfinished=self._target.partials,
         )
@@ -188,14 +187,13 @@ class _Pack:
             version=self._version, token_bytes=self._token_bytes, data_bytes=sum(part.bin_bytes for part in parts)
         )
         run_tasks = ordered_runner(work.executor, name="pack-index", policy=work.policy)
-        name = f"ends.{new_file_id(read_folder_id(self._work_dir) or '')}"
-        stem = os.path.join(self._work_dir, SHARDS_FOLDER, name)
+        ends = make_ends(header, parts, work_dir=self._work_dir, identity=identify_parts(parts), run_tasks=run_tasks)
         return Dataset(
             target=self._target,
             parts=parts,
             provenance=None if self._config.no_provenance else shard_provenance(results, self._work_dir),
             quarantine=shard_quarantine(results, self._work_dir, [file.path for file in self._source.inputs]),
-            pbin=make_ends(header, parts, stem=stem, identity=identify_parts(parts), run_tasks=run_tasks),
+            pbin=ends,
         )
 
     def _part(self, result: ShardResult) -> Part:

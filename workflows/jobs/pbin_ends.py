@@ -1,6 +1,7 @@
 """The parts of a `.pbin` besides its tokens: the token size, the header before them, the pickled index after them.
 
-Header and index are written to files in the work folder, from which the output is then assembled by ranges.
+Header and index are written to the work folder, on a disk or in an object store, and the output is then assembled from
+them by ranges. The index is cut into files of INDEX_FILE_BYTES, as a worker has each of them in memory.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsindex.errors import TokenizerError
-from dsindex.formats.mmididx import CHUNK_ITEMS, read_index
 from dsindex.formats.pbin import PbinHeader, PbinIndexWriter, token_bytes_for_vocabulary
-from dsindex.merging import Piece
-from dsindex.storage import atomic_writer, write_whole
+from dsindex.merging import Piece, read_lengths
+from dsindex.shards.attempt import Attempt
 from dsindex.text.tokenizer import shared_tokenizer
-from workflows.state.publishing import PbinEnds
+from workflows.state.publishing import PbinEnds, stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,17 +22,22 @@ if TYPE_CHECKING:
     from dsindex.formats.pbin import PbinVersion
     from dsindex.formats.raw_index import RunTasks
     from dsindex.merging import Part
+    from dsindex.objects.blocks import Bytes
+    from dsindex.storage import StoredFile
     from dsindex.text.tokenizer import Tokenizer
+
+
+INDEX_FILE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PbinIndexTask:
     """Writing the index of a `.pbin` from the lengths in the shards' `.idx` files."""
 
-    idx_paths: tuple[str, ...]
-    """The shards' `.idx` files, in output order."""
+    parts: tuple[Part, ...]
+    """The shards, in output order."""
     header: PbinHeader
-    path: str
+    work_dir: str
 
 
 def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
@@ -58,33 +63,65 @@ def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
     return token_bytes
 
 
-def make_ends(header: PbinHeader, parts: Sequence[Part], *, stem: str, identity: str, run_tasks: RunTasks) -> PbinEnds:
+def make_ends(
+    header: PbinHeader, parts: Sequence[Part], *, work_dir: str, identity: str, run_tasks: RunTasks
+) -> PbinEnds:
     """Write the header and the index of a `.pbin` to files of their own.
 
     Args:
         header: The header of the `.pbin`.
         parts: The shards, in output order, with one sequence per document.
-        stem: Path of both files, without suffix.
+        work_dir: The marked work folder.
         identity: Id of the parts, so that ranges merged from other parts are not reused.
         run_tasks: Runs `write_pbin_index`.
+
+    Raises:
+        OutputError: If the work folder cannot be written.
     """
-    head = header.to_bytes()
-    write_whole(f"{stem}.head", head)
-    task = PbinIndexTask(idx_paths=tuple(part.idx_path for part in parts), header=header, path=f"{stem}.index")
-    [index_bytes] = run_tasks(write_pbin_index, [task])
+
+    def piece(file: StoredFile, name: str) -> Piece:
+        path = stored_path(work_dir, file)
+        return Piece(path=path, identity=f"{identity}.{name}", offset=0, size_bytes=file.size_bytes)
+
+    head = _write_file(work_dir, "head", header.to_bytes())
+    [index] = run_tasks(write_pbin_index, [PbinIndexTask(parts=tuple(parts), header=header, work_dir=work_dir)])
     return PbinEnds(
-        head=Piece(path=f"{stem}.head", identity=f"{identity}.head", offset=0, size_bytes=len(head)),
-        index=Piece(path=task.path, identity=f"{identity}.index", offset=0, size_bytes=index_bytes),
+        head=piece(head, "head"),
+        index=tuple(piece(file, f"index{number}") for number, file in enumerate(index)),
     )
 
 
-def write_pbin_index(task: PbinIndexTask) -> int:
-    """Write the index of a `.pbin` to a file atomically; return its size in bytes."""
-    with atomic_writer(task.path) as file:
-        writer = PbinIndexWriter(file.write, task.header)
-        for idx_path in task.idx_paths:
-            lengths = read_index(idx_path).sequence_lengths
-            for begin in range(0, len(lengths), CHUNK_ITEMS):
-                writer.add(lengths[begin : begin + CHUNK_ITEMS])
-        writer.close()
-    return file.size_bytes
+def write_pbin_index(task: PbinIndexTask) -> tuple[StoredFile, ...]:
+    """Write the index of a `.pbin` to files of the work folder, under names unique to this attempt.
+
+    Raises:
+        InputError: If a shard is missing.
+        OutputError: If the work folder cannot be written.
+    """
+    files: list[StoredFile] = []
+    pending = bytearray()
+
+    def write(data: Bytes) -> None:
+        pending.extend(data)
+        while len(pending) >= INDEX_FILE_BYTES:
+            files.append(_write_file(task.work_dir, "index", pending[:INDEX_FILE_BYTES]))
+            del pending[:INDEX_FILE_BYTES]
+
+    writer = PbinIndexWriter(write, task.header)
+    for lengths in read_lengths(task.parts):
+        writer.add(lengths)
+    writer.close()
+    if pending:
+        files.append(_write_file(task.work_dir, "index", pending))
+    return tuple(files)
+
+
+def _write_file(work_dir: str, suffix: str, content: Bytes) -> StoredFile:
+    """Write a file of the work folder under a name that is used once."""
+    with Attempt(work_dir, folder="shards/ends", name="ends") as attempt:
+        with attempt.errors_named():
+            file = attempt.open(suffix)
+            file.write(memoryview(content))
+            stored = file.finish()
+        attempt.commit()
+    return stored

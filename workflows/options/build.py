@@ -6,16 +6,15 @@ import os
 import re
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from dsindex.objects.urls import is_url
 from dsindex.text.conversion.families import MEGATRON_SPECIAL_TOKENS
 from dsindex.text.joining import JOINED, decode_separator
 from dsindex.text.keys import is_program, output_name
 from dsindex.text.tokenizer_file import TOKENIZER_TYPES, TokenizerOptions, TokenizerType
-from workflows.options.config import TextConfig, check_text, work_folder_path
+from workflows.options.config import TextConfig, check_text
 
 MAX_REPEATS = 1000
 """The limit on the repetitions of an input, each of which is an input of the plan."""
@@ -35,7 +34,6 @@ _OTHER_TYPES = {
 class BuildConfig(TextConfig):
     """`dsindex build`: from text to a merged dataset per key."""
 
-    writes_objects: ClassVar[bool] = True
     tokenizer_type: TokenizerType | None = None
     """Megatron's name of the kind of tokenizer; None for whatever the file is."""
     vocab_file: str | None = None
@@ -142,14 +140,6 @@ class BuildConfig(TextConfig):
     @classmethod
     def _are_repeats(cls, value: object) -> object:
         return parse_repeats(value)
-
-    @model_validator(mode="after")
-    def _work_can_be_in_a_store(self) -> Self:
-        needs = "--shuffle-documents" if self.shuffle_documents is not None else "standard input"
-        if is_url(work_folder_path(self)) and (self.shuffle_documents is not None or "-" in self.input):
-            msg = f"{needs} needs a work folder on a disk; name one with --work-dir"
-            raise ValueError(msg)
-        return self
 
     @model_validator(mode="after")
     def _eod_is_appended(self) -> Self:

@@ -63,8 +63,6 @@ class WorkConfig(ExecutorConfig):
     """Address of the server of `s3://`; None for AWS_ENDPOINT_URL or Amazon's own."""
     region: str | None = None
     """Region of the buckets of `s3://`; None for AWS_REGION or us-east-1."""
-    writes_objects: ClassVar[bool] = False
-    """Whether output and work folder may be in an object store."""
     output_prefix: str
     work_dir: str | None = None
     keep_shards: bool = False
@@ -85,14 +83,7 @@ class WorkConfig(ExecutorConfig):
     @field_validator("output_prefix", "work_dir")
     @classmethod
     def _can_be_written(cls, path: str | None, info: ValidationInfo) -> str | None:
-        if path is None or not is_url(path):
-            return path
-        if not cls.writes_objects:
-            return refuse_url(path)
-        try:
-            return parse_output_url(path, access_of(info))
-        except InputError as error:
-            raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None
+        return output_place(path, info)
 
     @field_validator("output_prefix")
     @classmethod
@@ -115,6 +106,20 @@ def validated_access(endpoint_url: str | None, region: str | None) -> Access:
         ValueError: If the address of the server is none.
     """
     return Access(endpoint_url=None if endpoint_url is None else check_endpoint(endpoint_url), region=region)
+
+
+def output_place(path: str | None, info: ValidationInfo) -> str | None:
+    """Return the path or the address of an output, or of a work folder, for a validator of pydantic's.
+
+    Raises:
+        PydanticCustomError: If it is an address at which nothing can be written, saying why.
+    """
+    if path is None or not is_url(path):
+        return path
+    try:
+        return parse_output_url(path, access_of(info))
+    except InputError as error:
+        raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None
 
 
 def access_of(info: ValidationInfo) -> Access:

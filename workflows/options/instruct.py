@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from dsindex.objects.urls import is_url
 from workflows.options.config import RecordsConfig, TextConfig
 
 ExportKind = Literal["hf", "hf-disk", "bridge", "sft"]
@@ -56,6 +57,12 @@ class InstructConfig(RecordsConfig):
 
     @model_validator(mode="after")
     def _can_be_exported(self) -> Self:
+        if self.export and is_url(self.output_prefix):
+            msg = (
+                f"--export makes folders beside the output, expected an output on a disk, got {self.output_prefix}; "
+                f"leave out --export, or write to a disk"
+            )
+            raise ValueError(msg)
         if "bridge" in self.export and self.seq_length is None:
             msg = "--export bridge needs --seq-length, the places of a pack"
             raise ValueError(msg)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
@@ -15,7 +13,6 @@ from workflows.options.config import WorkConfig, access_of
 class MergeConfig(WorkConfig):
     """`dsindex merge`: many datasets to one."""
 
-    writes_objects: ClassVar[bool] = True
     input: tuple[str, ...] = Field(min_length=1)
 
     @field_validator("input")

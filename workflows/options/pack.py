@@ -12,16 +12,16 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
 from dsindex.errors import InputError
 from dsindex.formats.pbin import PICKLE_START
 from dsindex.formats.safe_pickle import read_pairs
-from dsindex.objects.urls import is_url
+from dsindex.objects.urls import is_url, parse_url
 from dsindex.option_problems import describe_problem
 from dsindex.regular_files import open_file
 from dsindex.text.tokenizer import load_tokenizer
-from workflows.options.config import TextConfig
+from workflows.options.config import TextConfig, access_of, output_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,17 +45,26 @@ class PackConfig(TextConfig):
     @classmethod
     def _derive_prefix(cls, values: Any) -> Any:  # noqa: ANN401 - not validated yet
         """Name the files beside the `.pbin` after it."""
-        output = str(values.get("output", ""))
-        if is_url(output):
-            msg = "--output: expected a path, got an address: only build and merge write to object stores"
-            raise ValueError(msg)
-        return {**values, "output_prefix": output.removesuffix(PBIN_SUFFIX)}
+        return {**values, "output_prefix": str(values.get("output", "")).removesuffix(PBIN_SUFFIX)}
 
     @field_validator("output_prefix")
     @classmethod
     def _ends_in_a_name(cls, prefix: str) -> str:
         """It follows from `output`, which is checked below."""
         return prefix
+
+    @field_validator("output_prefix")
+    @classmethod
+    def _may_be_an_address(cls, prefix: str, info: ValidationInfo) -> str:
+        try:
+            return parse_url(prefix, access_of(info)) if is_url(prefix) else prefix
+        except InputError:
+            return prefix
+
+    @field_validator("output", "work_dir")
+    @classmethod
+    def _can_be_written(cls, path: str | None, info: ValidationInfo) -> str | None:
+        return output_place(path, info)
 
     @field_validator("output")
     @classmethod

@@ -8,9 +8,8 @@ such shards for made if the runs that have their documents are intact, or all bu
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import xxhash
@@ -18,11 +17,13 @@ import xxhash
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.json_text import encode_json
 from dsindex.merging import Part
+from dsindex.objects.requests import note_requests
+from dsindex.objects.urls import is_url
 from dsindex.shards.document_order import cut_key_range
+from dsindex.shards.document_slices import DocumentSource
 from dsindex.shards.ownership import read_folder_id, remove_owned_files
 from dsindex.shards.provenance import ShardProvenance
 from dsindex.shards.shuffle import (
-    DocumentSource,
     GatherSettings,
     GatherTask,
     SortedDocuments,
@@ -36,7 +37,7 @@ from dsindex.shards.shuffle import (
 from workflows.execution.calls import Call
 from workflows.execution.dispatch import run_calls
 from workflows.stages.kept_shards import find_whole_groups
-from workflows.state.publishing import shard_part, shard_provenance
+from workflows.state.publishing import shard_part, shard_provenance, stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -187,6 +188,7 @@ class DocumentShuffle:
                 )
 
         def on_result(task: SortTask, result: SortResult) -> None:
+            result = _counted(result)
             work.ledger.record_sorted(plan.run_id(task), result)
             finish(task, result, fresh=True)
 
@@ -223,6 +225,7 @@ class DocumentShuffle:
                     )
 
         def on_result(number: int, result: SortResult) -> None:
+            result = _counted(result)
             work.ledger.record_sorted(buckets[number][0], result)
             done[number] = result
             work.reporter.advance(1)
@@ -253,8 +256,8 @@ class DocumentShuffle:
         return DocumentSource(
             parts=tuple(
                 Part(
-                    bin_path=os.path.join(self._work_dir, part.bin.name),
-                    idx_path=os.path.join(self._work_dir, part.idx.name),
+                    bin_path=stored_path(self._work_dir, part.bin),
+                    idx_path=stored_path(self._work_dir, part.idx),
                     identity=part.bin.name,
                     bin_bytes=part.bin.size_bytes,
                     header=IndexHeader(
@@ -268,8 +271,8 @@ class DocumentShuffle:
             ),
             provenance=None
             if stored is None
-            else ShardProvenance(path=os.path.join(self._work_dir, stored.name), input=None),
-            keys_path=None if documents.order is None else os.path.join(self._work_dir, documents.order.name),
+            else ShardProvenance(path=stored_path(self._work_dir, stored), input=None),
+            keys_path=None if documents.order is None else stored_path(self._work_dir, documents.order),
         )
 
     def shard_source(self, result: ShardResult, provenance: ShardProvenance | None) -> DocumentSource:
@@ -285,6 +288,11 @@ class DocumentShuffle:
         if not self._has_provenance:
             return [None] * len(shards)
         return list(shard_provenance(shards, self._work_dir))
+
+    @property
+    def is_in_store(self) -> bool:
+        """Whether the work folder is in an object store."""
+        return is_url(self._work_dir)
 
     @property
     def seed(self) -> int:
@@ -311,7 +319,7 @@ class _Plan:
         self.seed = shuffle.seed
         self.total_bytes = sum(source.bin_bytes for source in sources)
         self.num_documents = sum(source.num_documents for source in sources)
-        self.run_bytes = choose_run_bytes(self.total_bytes)
+        self.run_bytes = choose_run_bytes(self.total_bytes, in_store=shuffle.is_in_store)
         self.tasks = plan_groups(sources, self.run_bytes)
         self._results = [result for _, result in shards]
         self._first_shards: list[int] = []
@@ -359,6 +367,12 @@ def _bucket_ids(plan: _Plan, runs: Sequence[SortResult]) -> list[tuple[str, tupl
         total_bytes=plan.total_bytes, num_documents=plan.num_documents, run_bytes=plan.run_bytes
     )
     return [(f"bucket {base} {low} {high}", (low, high)) for low, high in cut_key_range(num_buckets)]
+
+
+def _counted(result: SortResult) -> SortResult:
+    """Count the requests of a task's process, and return the result as it is recorded."""
+    note_requests(result.requests)
+    return replace(result, requests=None)
 
 
 def _run(work: Work, calls: Iterator[tuple[Any, Call]], on_result: Callable[[Any, Any], None]) -> None:

@@ -9,12 +9,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError
-from dsindex.objects.urls import absolute, is_url
+from dsindex.objects.urls import ObjectUrl, absolute, is_url
 from dsindex.readable import input_status
 from dsindex.regular_files import STANDARD_INPUT_KIND, what_is_no_file
 from dsindex.shards.tasks import ShardTask
 from dsindex.text.forms import JSON_LINES
-from workflows.state.input_paths import find_paths
+from workflows.state.input_paths import STANDARD_INPUT, find_paths
+from workflows.state.object_spool import find_spooled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -88,9 +89,21 @@ def look_at_inputs(paths: Iterable[FoundPath]) -> list[InputFile]:
 
 def _look_at_found(found: FoundPath) -> InputFile:
     with found.errors_placed():
+        if found.is_standard_input and isinstance(found.absolute_path, ObjectUrl):
+            return _look_at_spooled(found.absolute_path)
         if found.is_standard_input:
             return replace(_look_at(found.absolute_path), path=found.path)
         return _look_at(found.path)
+
+
+def _look_at_spooled(path: ObjectUrl) -> InputFile:
+    stored = find_spooled(path)
+    if stored is None:
+        msg = f"{path}: expected the standard input that was stored there, got another object; pipe it again"
+        raise InputError(msg)
+    return InputFile(
+        path=STANDARD_INPUT, absolute_path=stored.path, size_bytes=stored.size_bytes, version=stored.version
+    )
 
 
 def _look_at(path: str) -> InputFile:

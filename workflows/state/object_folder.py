@@ -5,6 +5,7 @@ owner.json                 the lock of the driver that works here
 plan.json                  the job's plan, for people
 ledger/00000001.jsonl      finished work, in segments
 progress.json              current progress
+inputs/stdin               standard input, if the job reads it (workflows.state.object_spool)
 shards/                    objects of attempts, each under a name that is used once
 """
 
@@ -15,13 +16,15 @@ import os
 from typing import TYPE_CHECKING
 
 from dsindex.errors import DsindexError, PlanError
-from dsindex.objects.urls import ObjectUrl
+from dsindex.objects.urls import ObjectUrl, parse_url
 from dsindex.objects.writing import list_objects, put_if_absent, put_object, remove_objects
 from dsindex.shards.ownership import MARKER_FILE, SHARDS_FOLDER, is_owned_name, new_marker, read_folder_id
 from workflows.state.history import History, read_history
 from workflows.state.journal import LEDGER_FOLDER, ledger_path, segment_urls
 from workflows.state.object_lock import hold_object_lock, is_object_lock, require_conditions
+from workflows.state.object_spool import remove_object_spool, spool_names
 from workflows.state.owned_folder import LOCK_FILE, PLAN_FILE, WorkFolder, may_be_removed, refuse_other_work
+from workflows.state.spool import spool_path
 from workflows.state.uploads import give_up_uploads
 
 if TYPE_CHECKING:
@@ -46,12 +49,19 @@ class ObjectFolder(WorkFolder):
             raise TypeError(msg)
         return self.path
 
-    def start_over(self, plan: Plan | None = None) -> None:  # noqa: ARG002 - as on a disk; standard input is none
+    def start_over(self, plan: Plan | None = None) -> None:
         """Remove what earlier runs wrote here and began to upload, except marker and lock.
 
         The ledger is removed last, from its end, since it names what is uploaded.
+
+        Args:
+            plan: The plan that begins now; standard input that was stored for it stays.
         """
         url = self.url
+        stored = spool_path(url)
+        former = () if self.history.plan is None else [entry[0] for entry in self.history.plan["inputs"]]
+        if stored in former and (plan is None or all(file.absolute_path != stored for file in plan.inputs)):
+            remove_object_spool(parse_url(stored))
         give_up_uploads(self.history, url.access)
         shards = list_objects(url.lengthened(f"/{SHARDS_FOLDER}"))
         remove_objects(each.url for each in shards if is_owned_name(os.path.basename(each.url), self.folder_id))
@@ -84,6 +94,34 @@ def own_object_folder(url: ObjectUrl, plan: Plan, *, fresh: bool, keep: bool) ->
         if not keep:
             _look_at(url, folder_id).start_over()
             _remove_if_unused(url)
+
+
+@contextlib.contextmanager
+def hold_object_folder(url: ObjectUrl) -> Iterator[str]:
+    """Hold a work folder while the block stores something in it before the job's plan is known; yield its id.
+
+    If the block fails, a new folder is removed.
+
+    Raises:
+        PlanError: If there are objects and no marker, or another driver works there.
+        OutputError: If the store refuses.
+    """
+    folder_id = _mark(url)
+    with hold_object_lock(url.lengthened(f"/{LOCK_FILE}"), what=f"the work folder {url}"):
+        try:
+            yield folder_id
+        except BaseException:
+            with contextlib.suppress(DsindexError):
+                _remove_if_unused(url)
+            raise
+
+
+def discard_unused_object_folder(url: ObjectUrl) -> None:
+    """Remove a work folder in which no job has begun to work, unless a driver works there."""
+    with contextlib.suppress(DsindexError):
+        if read_folder_id(url) is not None:
+            with hold_object_lock(url.lengthened(f"/{LOCK_FILE}"), what=f"the work folder {url}"):
+                _remove_if_unused(url)
 
 
 def read_object_history(url: ObjectUrl) -> History:
@@ -152,7 +190,11 @@ def _look_at(url: ObjectUrl, folder_id: str, *, keep: bool = False) -> ObjectFol
 
 
 def _remove_if_unused(url: ObjectUrl) -> None:
-    """Remove the marker of a folder that has nothing else but the caller's lock."""
+    """Remove the marker of a folder that has nothing else but the caller's lock and a stored input."""
     marker, lock = url.lengthened(f"/{MARKER_FILE}"), url.lengthened(f"/{LOCK_FILE}")
-    if {each.url for each in list_objects(url, most=_FEW)} <= {marker, lock}:
+    stored = parse_url(spool_path(url))
+    found = {each.url for each in list_objects(url, most=_FEW)}
+    if found <= {marker, lock, *spool_names(stored)}:
+        if not found <= {marker, lock}:
+            remove_object_spool(stored)
         remove_objects([marker])

@@ -6,15 +6,18 @@ replaces only files that existed when the job began: a file that appears meanwhi
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsindex.errors import FormatError, InputError, OutputError, PlanError
 from dsindex.json_text import show_name
+from dsindex.objects.requests import MissingObjectError
 from dsindex.objects.urls import ObjectUrl, absolute, lengthened
 from dsindex.objects.writing import find_object
-from dsindex.storage import digest_file
+from dsindex.readable import stored_size
+from dsindex.storage import digest_file, remove_if_present
 from workflows.state.history import identify_file, identify_tag, is_tagged
 from workflows.state.identity import EMPTY_PLAN, describe_changes, has_added_inputs
 from workflows.state.manifest import (
@@ -234,3 +237,21 @@ def is_of_same_run(output: Output, successor: Output) -> bool:
         return False
     plans = [EMPTY_PLAN if manifest is None else manifest.run.plan for manifest in manifests]
     return plans[0] != EMPTY_PLAN and plans[0] == plans[1]
+
+
+def remove_published(prefix: str) -> None:
+    """Remove a published dataset, as far as its manifest proves that dsindex wrote its files.
+
+    Raises:
+        FormatError: If the manifest cannot be read.
+        OutputError: If the manifest cannot be removed.
+    """
+    manifest = read_manifest(prefix)
+    if manifest is None:
+        return
+    remove_if_present(manifest_path(prefix))
+    for suffix, file in manifest.content.digests.items():
+        path = lengthened(prefix, f".{suffix}")
+        with contextlib.suppress(OSError, MissingObjectError, OutputError):
+            if stored_size(path) == file.size_bytes:
+                remove_if_present(path)

@@ -124,7 +124,7 @@ class PbinEnds:
     """The header and the index of a `.pbin`, before and after its tokens."""
 
     head: Piece
-    index: Piece
+    index: tuple[Piece, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,7 @@ class Dataset:
     def pieces(self) -> list[Piece]:
         """The pieces of the token file, in order."""
         tokens = [self.target.piece(part) for part in self.parts]
-        return tokens if self.pbin is None else [self.pbin.head, *tokens, self.pbin.index]
+        return tokens if self.pbin is None else [self.pbin.head, *tokens, *self.pbin.index]
 
     @property
     def bin_bytes(self) -> int:

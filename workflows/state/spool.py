@@ -2,7 +2,7 @@
 
 The file is complete or absent. Its modification time is derived from its content, so the same text makes the same plan
 whenever it is piped. It belongs to dsindex, as do all files of a fixed name in a marked work folder; until it is
-complete, its name has the folder's id.
+complete, its name has the folder's id. `object_spool` does the same in an object store.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ import stat
 from typing import IO, TYPE_CHECKING
 
 from dsindex.errors import InputError, OutputError, PlanError
+from dsindex.objects.urls import joined
 from dsindex.shards.ownership import new_file_id, open_folder
 from dsindex.storage import atomic_writer, make_folder
+from workflows.state.spooled_text import NOTHING_PIPED, read_chunks, time_of_content
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 INPUTS_FOLDER = "inputs"
 SPOOL_FILE = "stdin"
-READ_BYTES = 1 << 20
 
 
 def spool_path(work_dir: str) -> str:
-    """Return where standard input is stored in a work folder."""
-    return os.path.join(work_dir, INPUTS_FOLDER, SPOOL_FILE)
+    """Return where standard input is stored in a work folder, on a disk or in an object store."""
+    return joined(work_dir, f"{INPUTS_FOLDER}/{SPOOL_FILE}")
 
 
 def write_spool(work_dir: str, folder_id: str, stream: IO[bytes], *, accept: Callable[[int, str], None]) -> None:
@@ -55,12 +56,11 @@ def write_spool(work_dir: str, folder_id: str, stream: IO[bytes], *, accept: Cal
     modified = 0
     try:
         with atomic_writer(path, attempt_id=new_file_id(folder_id)) as file:
-            for chunk in _chunks(stream):
+            for chunk in read_chunks(stream):
                 file.write(chunk)
             if file.size_bytes == 0:
-                msg = "-: expected at least one record on standard input, got nothing; check the command before the |"
-                raise InputError(msg)
-            modified = _time_of(file.hexdigest())
+                raise InputError(NOTHING_PIPED)
+            modified = time_of_content(file.hexdigest())
             accept(file.size_bytes, str(modified))
         os.utime(path, ns=(modified, modified))
     except OutputError as error:
@@ -96,25 +96,3 @@ def _remove(work_dir: str, is_ours: Callable[[str], bool]) -> None:
 
 def _is_temporary(name: str, folder_id: str) -> bool:
     return re.fullmatch(rf"{SPOOL_FILE}\.{re.escape(folder_id)}[0-9a-f]{{16}}\.tmp", name) is not None
-
-
-def _chunks(stream: IO[bytes]) -> Iterator[memoryview]:
-    buffer = memoryview(bytearray(READ_BYTES))
-    while True:
-        try:
-            count = stream.readinto1(buffer)  # type: ignore[attr-defined]  # one read, so that Ctrl-C is heard after it
-        except OSError as error:
-            msg = f"-: standard input cannot be read ({error.strerror}); check the command before the |"
-            raise InputError(msg) from error
-        if not count:
-            return
-        yield buffer[:count]
-
-
-def _time_of(digest: str) -> int:
-    """Return a time in ns for a content: an even second before 2004, which every file system can store.
-
-    >>> _time_of("99aa06d3014798d86001c324468d497f")
-    430573266000000000
-    """
-    return (int(digest[:8], 16) & 0x3FFFFFFE) * 10**9

@@ -6,13 +6,15 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from dsindex.errors import InputError, PlanError, RecordError
+from dsindex.errors import DsindexError, InputError, PlanError, RecordError
+from dsindex.objects.urls import ObjectUrl
+from workflows.state.object_spool import find_spooled, write_object_spool
 from workflows.state.piped import open_piped
 from workflows.state.spool import spool_path, write_spool
 from workflows.state.work_folder import discard_unused_folder, hold_work_folder, read_unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from workflows.state.history import History
 
@@ -62,14 +64,22 @@ def store_standard_input(work_dir: str, *, fresh: bool, say: Callable[[str], Non
 
     with open_piped() as stream, hold_work_folder(work_dir) as folder_id:
         say("reading standard input to its end, into the work folder")
-        write_spool(work_dir, folder_id, stream, accept=accept)
+        path = spool_path(work_dir)
+        if isinstance(path, ObjectUrl):
+            write_object_spool(path, stream, accept=accept)
+        else:
+            write_spool(work_dir, folder_id, stream, accept=accept)
 
 
 @contextlib.contextmanager
-def piped_input_named(work_dir: str) -> Iterator[None]:
+def piped_input_named(work_dir: str, inputs: Collection[str]) -> Iterator[None]:
     """Name standard input in an error about it or one of its records, and clean up if the block fails.
 
     A stored input is removed with its work folder if the job has not begun to work there.
+
+    Args:
+        work_dir: Path or address of the job's work folder.
+        inputs: The job's inputs as they are given.
 
     Raises:
         RecordError: The block's, in which `-` takes the place of the stored file.
@@ -78,9 +88,11 @@ def piped_input_named(work_dir: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
+        if isinstance(work_dir, ObjectUrl) and "-" not in inputs:
+            raise  # no request that nobody needs
         discard_unused_folder(work_dir)
         path = spool_path(work_dir)
-        is_stored = os.path.exists(path)
+        is_stored = _is_stored(path)
         shown = f"- (stored as {path})" if is_stored else "-"
         if isinstance(error, RecordError) and error.path == path:
             raise type(error)(shown, error.offset, error.reason, error.line) from error
@@ -96,12 +108,24 @@ def _stored_bytes(work_dir: str) -> int | None:
     A run that published everything was interrupted nevertheless if its folder is still there but was not to be kept.
     """
     history = read_unfinished(work_dir)
-    recorded = None if history.finished and history.keep else _recorded(history, spool_path(work_dir))
+    path = spool_path(work_dir)
+    recorded = None if history.finished and history.keep else _recorded(history, path)
+    if isinstance(path, ObjectUrl):
+        spooled = None if recorded is None else find_spooled(path)
+        return spooled.size_bytes if spooled and (spooled.size_bytes, spooled.version) == recorded else None
     try:
-        status = os.stat(spool_path(work_dir))
+        status = os.stat(path)
     except OSError:
         return None
     return status.st_size if (status.st_size, str(status.st_mtime_ns)) == recorded else None
+
+
+def _is_stored(path: str) -> bool:
+    if not isinstance(path, ObjectUrl):
+        return os.path.exists(path)
+    with contextlib.suppress(DsindexError):
+        return find_spooled(path) is not None
+    return False
 
 
 def _recorded(history: History, path: str) -> tuple[int, str] | None:

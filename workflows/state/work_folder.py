@@ -35,6 +35,8 @@ from workflows.state.journal import LEDGER_FILE, ledger_path
 from workflows.state.lock import hold_lock, is_lock
 from workflows.state.object_folder import (
     discard_object_folder,
+    discard_unused_object_folder,
+    hold_object_folder,
     own_object_folder,
     read_object_history,
     remove_finished_object_folder,
@@ -139,8 +141,7 @@ def _make(path: str) -> None:
     make_folder(path)
 
 
-@contextlib.contextmanager
-def hold_work_folder(path: str) -> Iterator[str]:
+def hold_work_folder(path: str) -> AbstractContextManager[str]:
     """Hold a work folder while the block stores something in it before the job's plan is known; yield its id.
 
     If the block fails, a new folder is removed.
@@ -149,6 +150,11 @@ def hold_work_folder(path: str) -> Iterator[str]:
         PlanError: If the folder has no marker and is not empty, or another driver works there.
         OutputError: If it cannot be created.
     """
+    return hold_object_folder(path) if isinstance(path, ObjectUrl) else _hold_local_folder(path)
+
+
+@contextlib.contextmanager
+def _hold_local_folder(path: str) -> Iterator[str]:
     _make(path)
     folder_id = _mark(path)
     try:
@@ -165,6 +171,9 @@ def hold_work_folder(path: str) -> Iterator[str]:
 
 def discard_unused_folder(path: str) -> None:
     """Remove a work folder in which no job has begun to work, unless a driver works there."""
+    if isinstance(path, ObjectUrl):
+        discard_unused_object_folder(path)
+        return
     if read_folder_id(path) is None:
         return
     with contextlib.suppress(PlanError, OutputError), hold_lock(os.path.join(path, LOCK_FILE), what=path):

@@ -22,6 +22,7 @@ from workflows.options.config import ExecutorConfig
 from workflows.options.pack import PBIN_SUFFIX
 from workflows.state.input_forms import detect_form, find_parts
 from workflows.state.input_paths import STANDARD_INPUT
+from workflows.state.object_spool import spooled_path
 from workflows.state.publishing import PROVENANCE_SUFFIX
 from workflows.verification.pbin_options import read_pbin_options
 from workflows.verification.recorded_tokenizer import load_recorded
@@ -217,6 +218,7 @@ def _find_inputs(
         if (is_piped or not is_there(path)) and number < len(absolute):
             path = absolute[number]
         try:
+            path = spooled_path(path) if is_piped else path
             status = input_status(path)
             path, size_bytes = status.path, status.size_bytes
             fingerprint = fingerprint_input(path)

@@ -11,6 +11,7 @@ from dsindex.shards.inputs import fingerprint_input
 from dsindex.text.tokenizer import decode, load_tokenizer
 from workflows.state.input_paths import STANDARD_INPUT
 from workflows.state.manifest import read_manifest
+from workflows.state.object_spool import spooled_path
 from workflows.verification.recorded_tokenizer import load_recorded
 from workflows.verification.source import read_document_text
 
@@ -94,6 +95,7 @@ class TracedTexts:
                 self._notes[f"{path}: this input is not there any more; {was}"] = None
             return None
         try:
+            path = spooled_path(path) if recorded.path == STANDARD_INPUT else path
             status = input_status(path)
             path = status.path
             same = status.size_bytes == recorded.size_bytes and fingerprint_input(path) == recorded.fingerprint

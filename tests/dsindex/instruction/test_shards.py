@@ -27,6 +27,7 @@ from dsindex.instruction.shards import (
     text_key,
 )
 from dsindex.instruction.splits import split_by_hash
+from dsindex.merging import open_part
 from dsindex.shards.ownership import MARKER_FILE, mark_folder
 from dsindex.shards.provenance import PROVENANCE
 from dsindex.shards.tasks import ShardResult, ShardTask
@@ -219,8 +220,9 @@ def test_recipe_carries_the_whole_configuration() -> None:
 def test_packing_is_planned_over_all_shards(tmp_path: Path) -> None:
     settings = settings_of(tmp_path / "work", recipe_of(max_length=512, too_long="truncate"))
     results = [encode_shard(task, settings) for task in tasks_of(CONVERSATIONS, [50_000, 120_000])]
-    paths = tuple(str(tmp_path / "work" / result.keys[0].idx.name) for result in results)
-    task = PackingTask(name="blocks", idx_paths=paths, sequence_length=512, work_dir=str(tmp_path / "work"))
+    paths = [str(tmp_path / "work" / result.keys[0].idx.name) for result in results]
+    parts = tuple(open_part(path.removesuffix(".idx")) for path in paths)
+    task = PackingTask(name="blocks", parts=parts, sequence_length=512, work_dir=str(tmp_path / "work"))
     packing = write_packing(task)
     _, lengths, _ = written(tmp_path / "work", results, "text_document")
     plan = lay_out_blocks(lengths, sequence_length=512)

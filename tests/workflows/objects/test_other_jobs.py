@@ -10,11 +10,10 @@ pytest.importorskip("obstore")
 
 from tests.support.conversations import CONVERSATIONS
 from tests.support.golden import OWN
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer, serving_objects
+from tests.support.object_server import Fault, ObjectServer
 from workflows.cli import main
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 TOKENIZER = str(OWN.plain_tokenizer)
@@ -26,13 +25,11 @@ message_construction: [role, instruction, conversations]
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ObjectServer]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+def store(store: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ObjectServer:
+    """The store with documents and conversations in the bucket `b`, and an empty current folder."""
+    store.objects |= {"b/docs.jsonl": OWN.docs, "b/chat.jsonl": CONVERSATIONS}
     monkeypatch.chdir(tmp_path)
-    with serving_objects(objects={"b/docs.jsonl": OWN.docs, "b/chat.jsonl": CONVERSATIONS}) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        yield server
+    return store
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
@@ -96,8 +93,6 @@ OUTPUTS = {
     "demo": "demo --output s3://b/demo",
     "raw-index": "raw-index docs.jsonl --output s3://b/docs.idx",
     "repair": "repair x --output s3://b/y",
-    "pack": "pack --input docs.jsonl --tokenizer-model t --output s3://b/x.pbin",
-    "instruct": "instruct chat.yaml --input a.jsonl --tokenizer-model t --output-prefix s3://b/x",
     "caches": "index --data-path x --seq-length 8 --epochs 1 --data-cache-path s3://b/cache",
     "sequences": "index --data-path x --seq-length 8 --epochs 1 --per-dataset-sequences-path s3://b/s.json",
 }
@@ -112,7 +107,7 @@ def test_address_of_an_output_becomes_no_folder(
     (tmp_path / "docs.jsonl").write_bytes(OWN.docs.read_bytes())
     code, shown = said(capsys, *command.split())
     assert code in {1, 2}
-    assert ": expected a path, got an address: only build and merge write to object stores" in shown
+    assert ": expected a path, got an address: only build, merge, pack and instruct write to object stores" in shown
     assert not (tmp_path / "s3:").exists()
 
 

@@ -13,21 +13,12 @@ pytest.importorskip("obstore")
 from tests.faults.corpus import write_corpus
 from tests.support.golden import OWN
 from tests.support.killed import run_until_killed
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, ObjectServer, serving_objects
 from workflows.cli import main
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    with serving_objects(min_part_bytes=1, buckets={"out"}) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        yield server
+    from tests.support.object_server import ObjectServer
 
 
 @pytest.fixture

@@ -15,25 +15,17 @@ pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 pytest.importorskip("google.auth")
 
-from dsindex import merging
 from dsindex.errors import InputError, OutputError, PlanError
-from tests.faults.corpus import write_corpus
 from tests.support.golden import OWN, ROOT
 from tests.support.google_server import SUBJECT, TOKEN, GoogleServer, account_key, serving_google
 from tests.support.object_server import Fault
 from tests.support.object_server_rules import Conditions, Piece, Stored
-from tests.support.published import objects_below, published
+from tests.workflows.objects.object_builds import build, built, on_disk
 from workflows.cli import main
-from workflows.jobs.build import run_build
-from workflows.options.build import BuildConfig
-from workflows.progress.reporter import Reporter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-STEP = 4096
-"""Bytes of a range, and so of a part, in these tests."""
 
 
 @pytest.fixture
@@ -43,35 +35,6 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GoogleSer
         yield server
 
 
-@pytest.fixture
-def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merging, "range_bytes", lambda _total: STEP)
-    monkeypatch.setattr(merging, "DIGEST_BLOCK_BYTES", STEP)
-    monkeypatch.setattr(merging, "COPY_BYTES", STEP // 4)
-    monkeypatch.setattr("dsindex.storage.DIGEST_BLOCK_BYTES", STEP)
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "text" / "text.jsonl"
-    path.parent.mkdir()
-    write_corpus(path, num_lines=300, broken={})
-    return path
-
-
-def build(source: object, prefix: str, **options: Any) -> Any:
-    defaults: dict[str, Any] = {
-        "input": (str(source),),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "append_eod": True,
-        "output_prefix": prefix,
-        "executor": "local",
-        "workers": 2,
-        "shard_size": "8KiB",
-    }
-    return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
-
-
 @pytest.mark.usefixtures("small_ranges")
 @pytest.mark.parametrize(
     "options", [{}, {"shard_size": "3KiB", "workers": 1}, {"shard_size": None}], ids=["8KiB", "3KiB", "one shard"]
@@ -79,29 +42,27 @@ def build(source: object, prefix: str, **options: Any) -> Any:
 def test_objects_are_the_files_of_a_disk(
     options: dict[str, Any], store: GoogleServer, text: Path, tmp_path: Path
 ) -> None:
-    store.put("in", text.parent)
-    build("gs://in/*.jsonl", str(tmp_path / "disk" / "x"))
+    store.objects["in/text.jsonl"] = text
+    build("gs://in/*.jsonl", str(tmp_path / "x"))
     build("gs://in/*.jsonl", "gs://out/data/x", **options)
-    assert objects_below(store, "data") == published(tmp_path / "disk")
+    assert built(store, "out/data/x") == on_disk(tmp_path / "x")
     assert not store.uploads
     assert {"PutObject", "UploadPart", "CompleteMultipartUpload", "DeleteObjects"} <= set(store.operations)
 
 
 def test_other_processes_write_the_same(store: GoogleServer, text: Path, tmp_path: Path) -> None:
-    build(text, str(tmp_path / "disk" / "x"))
+    build(text, str(tmp_path / "x"))
     build(text, "gs://out/data/x", executor="processes")
-    assert objects_below(store, "data") == published(tmp_path / "disk")
+    assert built(store, "out/data/x") == on_disk(tmp_path / "x")
     assert store.token_requests == 3  # the driver's, and one for each worker
 
 
 def test_same_command_again_does_nothing_and_another_replaces(store: GoogleServer, text: Path) -> None:
     build(text, "gs://out/data/x")
-    before = objects_below(store, "data")
+    before = built(store, "out/data/x")
     assert build(text, "gs://out/data/x").already_complete
     build(text, "gs://out/data/x", append_eod=False, fresh=True)
-    after = objects_below(store, "data")
-    assert set(after) == set(before)
-    assert after["x_text_document.bin"] != before["x_text_document.bin"]
+    assert built(store, "out/data/x")["bin"] != before["bin"]
 
 
 def test_two_drivers_at_once(store: GoogleServer, text: Path, tmp_path: Path) -> None:
@@ -117,8 +78,8 @@ def test_two_drivers_at_once(store: GoogleServer, text: Path, tmp_path: Path) ->
     store.watch = start_another
     build(text, "gs://out/data/x", shard_size=None, workers=1)
     assert f"another driver (process {os.getpid()} on" in refused[0]
-    build(text, str(tmp_path / "disk" / "x"))
-    assert objects_below(store, "data") == published(tmp_path / "disk")
+    build(text, str(tmp_path / "x"))
+    assert built(store, "out/data/x") == on_disk(tmp_path / "x")
 
 
 LOCK = {"host": "elsewhere", "boot": "b", "pid_namespace": "n", "pid": 7, "started": "5", "token": "t"}
@@ -196,10 +157,10 @@ def test_identity_of_another_cloud_reads_and_writes(
     described["subject_token_type"] = "urn:ietf:params:oauth:token-type:jwt"
     file.write_text(json.dumps({**described, "credential_source": {"file": str(subject)}}))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
-    store.put("in", text.parent)
-    build("gs://in/text.jsonl", str(tmp_path / "disk" / "x"))
+    store.objects["in/text.jsonl"] = text
+    build("gs://in/text.jsonl", str(tmp_path / "x"))
     build("gs://in/text.jsonl", "gs://out/data/x")
-    assert objects_below(store, "data") == published(tmp_path / "disk")
+    assert built(store, "out/data/x") == on_disk(tmp_path / "x")
     subject.write_text("of yesterday")
     monkeypatch.setenv("GOOGLE_LATER", "yes")  # a new client, which knows no token
     with pytest.raises(InputError, match=r"cannot be read \(Google refuses the credentials of this node\); renew them"):

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +21,7 @@ from tests.faults.corpus import write_corpus
 from tests.support.compressed import COMPRESSORS
 from tests.support.golden import OWN, ROOT
 from tests.support.killed import run_until_killed
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer, serving_objects
+from tests.support.object_server import SECRET_KEY, Fault, ObjectServer
 from workflows.api.verify import verify
 from workflows.cli import main
 from workflows.commands.build import describe_build
@@ -29,9 +29,6 @@ from workflows.jobs.build import run_build
 from workflows.options.build import BuildConfig
 from workflows.progress.reporter import Reporter
 from workflows.state.inputs import find_inputs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PUBLISHED = ("bin", "idx", "provenance.parquet")
 
@@ -59,13 +56,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    with serving_objects() as server:
-        server.put("b", folder)
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        yield server
+def store(store: ObjectServer, folder: Path) -> ObjectServer:
+    """The store, with the records in the bucket `b`."""
+    store.put("b", folder)
+    return store
 
 
 def build(source: str, out: Path, **options: Any) -> Any:
