@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsindex.errors import OutputError
+from dsindex.objects import recent
 from dsindex.objects.blocks import Blocks
 from dsindex.objects.recent import find_recent, hold_recent, keep_recent
 from dsindex.objects.urls import ObjectUrl
@@ -23,8 +24,10 @@ FOLDER = ObjectUrl("s3://bucket/work")
 
 
 @pytest.fixture
-def holding() -> Iterator[None]:
-    hold_recent(100)
+def holding(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Room for 100 bytes of objects of 20 or more, and 14 of smaller ones."""
+    monkeypatch.setattr(recent, "SMALL_BYTES", 20)
+    hold_recent(114)
     yield
     hold_recent(0)
 
@@ -60,6 +63,10 @@ def test_objects_written_first_are_let_go_first() -> None:
     keep_recent(FOLDER.lengthened("/large"), Blocks([bytes(101)]))  # there is no room for it
     assert find_recent(f"{FOLDER}/large") is None
     assert find_recent(f"{FOLDER}/3") is not None
+    keep_recent(FOLDER.lengthened("/small"), Blocks([bytes(14)]))
+    assert [find_recent(f"{FOLDER}/{name}") is not None for name in ("small", 1, 2, 3)] == [True] * 4
+    keep_recent(FOLDER.lengthened("/other"), Blocks([bytes(1)]))
+    assert [find_recent(f"{FOLDER}/{name}") is not None for name in ("small", "other", 1)] == [False, True, True]
     hold_recent(0)
     assert find_recent(f"{FOLDER}/3") is None
 
