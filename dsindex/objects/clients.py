@@ -1,4 +1,4 @@
-"""The client that writes to S3 and to servers that speak its language, and how its failures are told.
+"""The client that writes to S3, to servers that speak its language, and to Google's, and how its failures are told.
 
 boto3 makes the requests that obstore cannot make: the parts of an upload that several machines make together, and
 conditional writes. Credentials are found by boto3 on the machine that makes a request, and are neither sent nor stored.
@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsindex.errors import OutputError
+from dsindex.objects import google_store
 from dsindex.objects.blocks import Blocks, BodyOfBlocks
 from dsindex.objects.requests import NODE_REMEDIES, REGION_CODES, insist
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 REQUEST_SECONDS = 60
 CONNECT_SECONDS = 5
 MOST_CONNECTIONS = 64
-_PREFIX = "AWS_"
+_PREFIXES = ("AWS_",)
 _SLOWER_CODES = {"SlowDown", "503", "429", "TooManyRequests", "ServiceUnavailable"}
 """Refusals after which fewer requests are made at once."""
 _PASSING_CODES = {
@@ -47,17 +48,21 @@ def client_of(url: ObjectUrl) -> Any:  # noqa: ANN401 - boto3's client
     """Return the client for an address, another one if the environment has changed, as it may in a notebook.
 
     Raises:
-        StoreWriteError: If the library is not installed.
+        StoreWriteError: If a library is not installed, or the client would send secrets without encryption.
     """
-    settings = frozenset((name, value) for name, value in os.environ.items() if name.startswith(_PREFIX))
+    make, prefixes = (_make_google_client, google_store.VARIABLES) if url.scheme == "gs" else (_make_client, _PREFIXES)
+    settings = frozenset((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
     with _making:  # boto3 makes clients one at a time
         try:
-            return _make_client(url.access, hash(settings))
+            return make(url.access, hash(settings))
         except ImportError as error:
-            msg = (
-                f"{url}: outputs in object stores need the boto3 package; pip install 'dsindex[objects]' on every node"
-            )
+            needed, extra = ("boto3 package", "objects")
+            if url.scheme == "gs":
+                needed, extra = "boto3 and google-auth packages", "google"
+            msg = f"{url}: outputs in object stores need the {needed}; pip install 'dsindex[{extra}]' on every node"
             raise StoreWriteError(msg) from error
+        except google_store.CredentialsError as error:
+            raise _describe(url, error, expected=())[0] from error
 
 
 _making = threading.Lock()
@@ -67,24 +72,45 @@ _making = threading.Lock()
 def _make_client(access: Access, _environment: int) -> Any:  # noqa: ANN401 - boto3's client
     import boto3
     from botocore import UNSIGNED
-    from botocore.config import Config
 
     environment = os.environ
     endpoint = access.endpoint_url or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     session = boto3.session.Session()
     region = access.region or environment.get("AWS_REGION") or session.region_name or "us-east-1"
     options: dict[str, Any] = {
-        "connect_timeout": CONNECT_SECONDS,
-        "read_timeout": REQUEST_SECONDS,
-        "retries": {"total_max_attempts": 1, "mode": "standard"},  # requests are tried again by `persist`
-        "max_pool_connections": MOST_CONNECTIONS,
-        "request_checksum_calculation": "when_required",  # some servers know no other checksum than Content-MD5
-        "response_checksum_validation": "when_required",
-        "s3": {"addressing_style": "path" if endpoint else "auto", "payload_signing_enabled": False},
+        "s3": {"addressing_style": "path" if endpoint else "auto", "payload_signing_enabled": False}
     }
     if environment.get("AWS_SKIP_SIGNATURE", "").lower() == "true":
         options["signature_version"] = UNSIGNED
-    client = session.client("s3", region_name=region, endpoint_url=endpoint or None, config=Config(**options))
+    return _finish(session, region_name=region, endpoint_url=endpoint or None, options=options)
+
+
+@functools.lru_cache(16)
+def _make_google_client(_access: Access, _environment: int) -> Any:  # noqa: ANN401 - boto3's client
+    import boto3
+    from botocore import UNSIGNED
+
+    endpoint = google_store.find_endpoint()
+    session = boto3.session.Session("unused", "unused")  # without these, it would look for credentials of AWS
+    options = {"s3": {"addressing_style": "path"}, "signature_version": UNSIGNED}
+    client = _finish(session, region_name="auto", endpoint_url=endpoint, options=options)
+    google_store.speak_google(client)
+    return client
+
+
+def _finish(session: Any, *, region_name: str, endpoint_url: str | None, options: dict[str, Any]) -> Any:  # noqa: ANN401
+    from botocore.config import Config
+
+    config = Config(
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=REQUEST_SECONDS,
+        retries={"total_max_attempts": 1, "mode": "standard"},  # requests are tried again by `persist`
+        max_pool_connections=MOST_CONNECTIONS,
+        request_checksum_calculation="when_required",  # some servers know no other checksum than Content-MD5
+        response_checksum_validation="when_required",
+        **options,
+    )
+    client = session.client("s3", region_name=region_name, endpoint_url=endpoint_url, config=config)
     for operation in ("PutObject", "UploadPart"):
         client.meta.events.register(f"before-send.s3.{operation}", _send_blocks)
     return client
@@ -124,6 +150,9 @@ def _describe(url: ObjectUrl, error: Exception, *, expected: Collection[str]) ->
 
     if isinstance(error, exceptions.ClientError):
         return _describe_answer(url, error, expected)
+    if isinstance(error, google_store.CredentialsError):
+        what, remedy = error.args
+        return StoreWriteError(f"{url}: cannot be written ({what}); {remedy}"), "final"
     if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
         remedy = "set them on every node"
         return StoreWriteError(f"{url}: cannot be written (this node has no credentials); {remedy}"), "final"
@@ -165,7 +194,7 @@ def _describe_answer(
                 f"again later: it continues"
             )
             failure.transient = True
-            outlook = "slower" if code in _SLOWER_CODES else "passing"
+            outlook = "slower" if status in {429, 503} or code in _SLOWER_CODES else "passing"
     elif status in {301, 307} or code in REGION_CODES:
         region = url.access.region
         got = "the default one" if region is None else repr(region)

@@ -32,7 +32,10 @@ _RENEW = "the credentials of this node do not hold, renew them"
 NODE_REMEDIES = {
     "NoSuchBucket": "there is no such bucket, check its name and --endpoint-url",
     "RequestTimeTooSkewed": "this machine's clock is wrong, set it",
-    **dict.fromkeys(("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"), _RENEW),
+    **dict.fromkeys(
+        ("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthenticationRequired"),
+        _RENEW,
+    ),
 }
 """The store's name of an error → what to do."""
 
@@ -254,6 +257,8 @@ def _refusal_of_kind(url: ObjectUrl, kind: str, text: str) -> InputError | None:
             f"{url}: cannot be read (this node has no credentials: neither in the environment nor from a metadata "
             f"server); set them on every node, or {_anonymous(url)} for public data"
         )
+    if "CredentialsError" in text:  # of google_store
+        return StoreError(f"{url}: cannot be read (Google refuses the credentials of this node); renew them")
     if kind == "NotSupportedError":
         return StoreError(f"{url}: expected a server that sends parts of files, got one that does not; download it")
     if kind in {"ValueError", "InvalidPathError"}:

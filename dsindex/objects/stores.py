@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError
+from dsindex.objects.google_store import token_for_readers
 from dsindex.objects.relay import get_by_relay, list_by_relay
 from dsindex.objects.requests import EmptyRangeError, changed_object, count_requests, insist
 from dsindex.objects.urls import OWN_VERSION, ObjectIdentity, ObjectUrl
@@ -245,10 +246,16 @@ def _bucket_store(scheme: str, bucket: str, access: Access) -> Any:  # noqa: ANN
 @functools.lru_cache(64)
 def _make_bucket_store(scheme: str, bucket: str, access: Access, _environment: int) -> Any:  # noqa: ANN401 - obstore's store
     import_obstore(f"{scheme}://{bucket}")
+    from obstore.exceptions import BaseError
     from obstore.store import AzureStore, GCSStore, S3Store
 
     if scheme == "gs":
-        return GCSStore(bucket, client_options=_client("GOOGLE_ALLOW_HTTP"), retry_config=_NO_RETRIES)
+        google = _google_credentials(bucket)
+        try:
+            return GCSStore(bucket, client_options=_client("GOOGLE_ALLOW_HTTP"), retry_config=_NO_RETRIES, **google)
+        except BaseError as error:
+            msg = f"gs://{bucket}: expected credentials of Google, got others; check what GOOGLE_… variables name"
+            raise InputError(msg) from error
     if scheme == "az":
         return AzureStore(bucket, client_options=_client("AZURE_ALLOW_HTTP"), retry_config=_NO_RETRIES)
     environment = os.environ
@@ -265,6 +272,20 @@ def _make_bucket_store(scheme: str, bucket: str, access: Access, _environment: i
         options["credential_provider"] = _profile_credentials(f"{scheme}://{bucket}")
     is_open = endpoint is not None and endpoint.startswith("http:")
     return S3Store(bucket, client_options={**_CLIENT, "allow_http": is_open}, retry_config=_NO_RETRIES, **options)
+
+
+def _google_credentials(bucket: str) -> dict[str, Any]:
+    """Return what finds those credentials of Google that obstore itself does not know.
+
+    Raises:
+        InputError: If google-auth, which knows them, is not installed.
+    """
+    try:
+        token = token_for_readers()
+    except ImportError as error:
+        msg = f"gs://{bucket}: google-auth reads credentials of this kind; pip install 'dsindex[google]' on every node"
+        raise InputError(msg) from error
+    return {} if token is None else {"credential_provider": token}
 
 
 def _profile_credentials(shown: str) -> Any:  # noqa: ANN401 - obstore's provider

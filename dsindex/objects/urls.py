@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 BUCKET_SCHEMES = ("s3", "gs", "az")
+OUTPUT_SCHEMES = ("s3", "gs")
+"""Stores that are written to."""
 WEB_SCHEMES = ("https", "http")
 SCHEMES = (*BUCKET_SCHEMES, *WEB_SCHEMES)
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -259,15 +261,16 @@ def parse_output_url(url: str, access: Access) -> ObjectUrl:
         InputError: If nothing can be written there, saying why.
     """
     parsed = parse_url(url, access)
-    if parsed.scheme != "s3":
+    if parsed.scheme not in OUTPUT_SCHEMES:
         msg = (
-            f"{parsed}: expected a path or an address of s3://, the only object stores that are written to, got "
-            f"{parsed.scheme}://; other stores are for inputs"
+            f"{parsed}: expected a path or an address of s3:// or gs://, the only object stores that are written to, "
+            f"got {parsed.scheme}://; other stores are for inputs"
         )
         raise InputError(msg)
     key = parsed.key.rstrip("/")
     if not key or parsed.has_magic or key != parsed.key:
-        msg = f"{parsed}: expected s3://BUCKET/KEY, with a key that ends in a name and without * ? [; choose another"
+        expected = f"{parsed.scheme}://BUCKET/KEY"
+        msg = f"{parsed}: expected {expected}, with a key that ends in a name and without * ? [; choose another"
         raise InputError(msg)
     return parsed
 

@@ -44,6 +44,7 @@ class FoundObject:
 
     size_bytes: int
     etag: str
+    """What conditional writes compare: its ETag, or its generation in Google's stores."""
     tag: str | None
     """The value of the metadata TAG."""
     age_seconds: float
@@ -216,6 +217,8 @@ def remove_objects(urls: Iterable[ObjectUrl]) -> None:
 
         for refused in persist(first, request).get("Errors", ()):
             url, code = first.with_key(refused["Key"]), refused.get("Code", "")
+            if code in _ABSENT:
+                continue  # as some stores say
             msg = f"{url}: cannot be removed ({code}); check what this node's credentials may remove"
             raise StoreWriteError(msg)
 

@@ -213,7 +213,7 @@ def test_containerfile_copies_what_the_package_needs() -> None:
 
 
 def test_containerfile_installs_what_reads_and_writes_buckets() -> None:
-    assert "pip install --no-cache-dir '/home/ray/dsindex[objects]'" in (CONFIGS / "Containerfile").read_text()
+    assert "pip install --no-cache-dir '/home/ray/dsindex[objects,google]'" in (CONFIGS / "Containerfile").read_text()
 
 
 def test_build_context_has_what_the_containerfile_copies_and_nothing_else() -> None:

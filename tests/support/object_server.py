@@ -134,9 +134,11 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving_objects(*, handler: type[Handler] = Handler, **content: object) -> Iterator[ObjectServer]:
+def serving_objects(
+    *, handler: type[Handler] = Handler, kind: type[ObjectServer] = ObjectServer, **content: object
+) -> Iterator[ObjectServer]:
     """Serve objects from a thread while the block runs; the other arguments are those of ObjectServer."""
-    store = ObjectServer(**content)  # type: ignore[arg-type]
+    store = kind(**content)  # type: ignore[arg-type]
     with _Server(store, handler=handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()

@@ -167,6 +167,10 @@ class Exchange(BaseHTTPRequestHandler):
 
     # --- the answer
 
+    def describe(self, stored: Stored) -> dict[str, str]:
+        """Return the headers that tell an object from an earlier one of its name."""
+        return {"ETag": stored.etag}
+
     def answer(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
         """Send a whole answer, or lose it."""
         if self.begin_answer(status, len(body), headers) and self.command != "HEAD":

@@ -30,7 +30,7 @@ def send_object(exchange: Exchange) -> None:
     if status == 206:
         headers["Content-Range"] = f"bytes {begin}-{end - 1}/{stored.size}"
     if not store.without_etag:
-        headers["ETag"] = stored.etag
+        headers |= exchange.describe(stored)
     if exchange.begin_answer(status, end - begin, headers) and exchange.command == "GET":
         exchange.send_content(stored, begin, end)
 

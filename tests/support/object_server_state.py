@@ -151,7 +151,7 @@ class ObjectServer:
             Refusal: They do not.
         """
         with self.lock:
-            self._check(name, conditions)
+            self.check(name, conditions)
             replaced = self.objects.get(name)
             self.objects[name] = stored
         drop(replaced)
@@ -164,7 +164,7 @@ class ObjectServer:
         """
         with self.lock:
             if if_match is not None:
-                self._check(name, Conditions(if_match=if_match, removals=self.removals[name]))
+                self.check(name, Conditions(if_match=if_match, removals=self.removals[name]))
             removed = self.objects.pop(name, None)
             self.removals[name] += removed is not None
         drop(removed)
@@ -209,7 +209,7 @@ class ObjectServer:
             if self.remembers_completed and self.completed.get(upload_id, ("", ""))[0] == name:
                 return self.completed[upload_id][1]
             upload = self.find_upload(name, upload_id)
-            self._check(name, conditions)
+            self.check(name, conditions)
             if self.sums_of_parts and upload.checksum:
                 require_sums(upload, wanted)
             chosen = choose_parts(upload, wanted, min_bytes=self.min_part_bytes, equal=self.equal_parts)
@@ -237,7 +237,12 @@ class ObjectServer:
             del self.uploads[upload_id]
         drop_pieces(upload.parts.values())
 
-    def _check(self, name: str, conditions: Conditions) -> None:
+    def check(self, name: str, conditions: Conditions) -> None:
+        """Compare an object with what a write demands; others must not write meanwhile.
+
+        Raises:
+            Refusal: The write must not happen.
+        """
         if conditions.any:
             current = self.find(name) if name in self.objects else None
             check_conditions(current, self.removals[name], conditions)

@@ -24,7 +24,7 @@ def put_object(exchange: Exchange) -> None:
     stored = Stored(pieces=(piece,), etag=f'"{piece.digest}"', headers=headers, modified=piece.modified)
     exchange.store.write(exchange.name, stored, conditions)
     exchange.done()
-    exchange.answer(200, headers={"ETag": stored.etag, **piece.checksums})
+    exchange.answer(200, headers={**exchange.describe(stored), **piece.checksums})
 
 
 def find_conditions(exchange: Exchange) -> Conditions:

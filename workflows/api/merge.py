@@ -50,7 +50,7 @@ def merge(
 
     Args:
         input: The datasets in the order of the output: prefixes, or results. A result means all its datasets.
-        output_prefix: Writes `PREFIX.bin` and `PREFIX.idx`, here or in a bucket (`s3://`).
+        output_prefix: Writes `PREFIX.bin` and `PREFIX.idx`, here or in a bucket (`s3://`, `gs://`).
         endpoint_url: Server of `s3://`; `AWS_ENDPOINT_URL` or Amazon's own if None.
         region: Region of the buckets; `AWS_REGION` or us-east-1 if None.
         work_dir: Work folder; `PREFIX.build` if None.

@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--token-ids", metavar="KEY", help="take lists of token ids from this name or path, instead of --json-keys"
     )
     data.add_argument(
-        "--output-prefix", metavar="P", help="outputs are named P_KEY_document.*, here or in a bucket (s3://)"
+        "--output-prefix", metavar="P", help="outputs are named P_KEY_document.*, here or in a bucket (s3://, gs://)"
     )
     data.add_argument(
         "--shuffle-documents",

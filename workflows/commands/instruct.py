@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--output-prefix",
         metavar="P",
-        help="outputs are named P_text_document.*, P_loss_mask.*, …, here or in a bucket (s3://)",
+        help="outputs are named P_text_document.*, P_loss_mask.*, …, here or in a bucket (s3://, gs://)",
     )
     data.add_argument("--tokenizer-model", metavar="PATH", help="a tokenizer.json, or a folder with one")
     data.add_argument(

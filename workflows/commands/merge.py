@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the datasets, in the order of the output; here or in object stores",
     )
     add_store_arguments(parser)
-    parser.add_argument("--output-prefix", metavar="P", help="writes P.bin and P.idx, here or in a bucket (s3://)")
+    parser.add_argument(
+        "--output-prefix", metavar="P", help="writes P.bin and P.idx, here or in a bucket (s3://, gs://)"
+    )
     add_work_arguments(parser)
 
 

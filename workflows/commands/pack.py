@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="JQ",
         help="selects the text of a record (default: .text); anything but a single key is slower, as it runs jq",
     )
-    data.add_argument("--output", metavar="FILE.pbin", help="the packed data, here or in a bucket (s3://)")
+    data.add_argument("--output", metavar="FILE.pbin", help="the packed data, here or in a bucket (s3://, gs://)")
     data.add_argument(
         "--pbin-era",
         choices=list(PBIN_VERSIONS),

@@ -133,7 +133,8 @@ def test_store_that_ignores_conditions_is_refused(text: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--output-prefix", "gs://out/x"], "the only object stores that are written to"),
+        (["--output-prefix", "az://out/x"], "the only object stores that are written to"),
+        (["--output-prefix", "gs://out/"], "expected gs://BUCKET/KEY"),
         (["--output-prefix", "s3://out"], "expected s3://BUCKET/KEY"),
         (["--output-prefix", "s3://out/"], "expected s3://BUCKET/KEY"),
         (["--output-prefix", "s3://out/x/"], "expected s3://BUCKET/KEY"),

@@ -114,7 +114,7 @@ def test_same_command_again_does_nothing(store: ObjectServer) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--output", "gs://out/x.pbin"], "--output: gs://out/x.pbin: expected a path or an address of s3://"),
+        (["--output", "az://out/x.pbin"], "--output: az://out/x.pbin: expected a path or an address of s3://"),
         (["--output", "s3://out/x"], "--output: expected the name of a .pbin file, got 's3://out/x'"),
         (["--output", "s3://out/.pbin"], "--output: expected the name of a .pbin file, got 's3://out/.pbin'"),
         (["--output", "s3://x.pbin"], "--output: s3://x.pbin/: expected s3://BUCKET/KEY"),

@@ -1,0 +1,96 @@
+"""Conditions, metadata and versions in Google's words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("boto3")
+pytest.importorskip("obstore")
+pytest.importorskip("google.auth")
+
+from dsindex.objects.blocks import Blocks
+from dsindex.objects.checksums import checksum_arguments
+from dsindex.objects.clients import StoreWriteError, client_of, persist
+from dsindex.objects.stores import get_range
+from dsindex.objects.uploads import begin_upload, complete_upload, is_completed, list_uploads, write_part
+from dsindex.objects.urls import parse_url
+from dsindex.objects.writing import (
+    find_object,
+    list_objects,
+    put_if_absent,
+    put_if_same,
+    put_object,
+    read_object,
+    remove_objects,
+)
+from tests.support.google_server import GoogleServer, generation_of, serving_google
+from tests.support.object_server import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+URL = parse_url("gs://b/k")
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GoogleServer]:
+    with serving_google(monkeypatch, tmp_path, buckets={"b"}) as server:
+        yield server
+
+
+def test_conditions_compare_generations(store: GoogleServer) -> None:
+    first = put_if_absent(URL, b"one")
+    assert first == f'"{generation_of(store.find("b/k"))}"'
+    assert put_if_absent(URL, b"two") is None
+    found = find_object(URL)
+    assert found is not None
+    assert (found.etag, found.size_bytes, found.tag) == (first, 3, None)
+    second = put_if_same(URL, b"three", found.etag)
+    assert second not in {None, first}
+    assert put_if_same(URL, b"four", found.etag) is None
+    read = read_object(URL)
+    assert read is not None
+    assert (read[0], read[1].etag) == (b"three", second)
+    remove_objects([URL, URL.with_key("never")])
+    assert put_if_same(URL, b"five", str(second)) is None
+    assert list_objects(parse_url("gs://b/k")) == []
+
+
+def test_condition_that_was_met_before_its_answer_was_lost_is_met(store: GoogleServer) -> None:
+    store.faults.append(Fault(kind="lost", operation="PutObject"))
+    assert put_if_absent(URL, b"one") == f'"{generation_of(store.find("b/k"))}"'
+
+
+def test_tag_tells_whose_object_it_is(store: GoogleServer) -> None:
+    upload = begin_upload(URL)
+    put_object(URL, b"mine", tag="another")
+    for number, content in ((2, b"b"), (1, b"aaa")):
+        part = Blocks.of(content)
+        write_part(upload, number, part, checked=checksum_arguments(upload.checksum, part))
+    assert list_uploads(URL) == [upload.upload_id]
+    assert not is_completed(upload)
+    store.faults.append(Fault(kind="lost", operation="CompleteMultipartUpload"))
+    complete_upload(upload, size_bytes=4)
+    complete_upload(upload, size_bytes=4)
+    assert is_completed(upload)
+    assert bytes(get_range(URL, 0, 4)[0]) == b"aaab"
+
+
+def test_condition_of_an_upload_in_parts_would_be_noticed(store: GoogleServer) -> None:
+    """Google knows none, and the writers make none."""
+
+    def begin_on_condition() -> None:
+        client = client_of(URL)
+        client.meta.events.register_first("before-send.s3", add_condition)
+        client.create_multipart_upload(Bucket="b", Key="k")
+        client.meta.events.unregister("before-send.s3", add_condition)
+
+    def add_condition(request: Any, **_: object) -> None:
+        request.headers["If-Match"] = '"1"'
+
+    with pytest.raises(StoreWriteError, match="400 NotImplemented"):
+        persist(URL, begin_on_condition)
+    assert not store.uploads

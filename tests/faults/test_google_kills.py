@@ -1,0 +1,93 @@
+"""Drivers that work in Google Cloud Storage: killed or disturbed at any request, they end with the same objects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("boto3")
+pytest.importorskip("obstore")
+pytest.importorskip("google.auth")
+
+from tests.faults.corpus import TOKENIZER, write_corpus
+from tests.faults.object_kills import count_moments, kill_at, objects
+from tests.faults.zygote import Zygote
+from tests.support.google_server import GoogleServer, serving_google
+from tests.support.object_server import RandomFaults
+from tests.support.published import published
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+KILLS = 8
+UPLOADS = ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "PutObject", "DeleteObjects")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleServer]:
+    folder = tmp_path_factory.mktemp("text")
+    write_corpus(folder / "a.jsonl", num_lines=120, broken={}, seed=1)
+    with pytest.MonkeyPatch.context() as patched:
+        home = tmp_path_factory.mktemp("home")
+        with serving_google(patched, home, account=False, buckets={"out"}) as server:
+            server.put("in", folder)
+            yield server
+
+
+@pytest.fixture(scope="module")
+def zygote(store: GoogleServer) -> Iterator[Zygote]:
+    """A warm process that has the metadata server of the test's server."""
+    assert store.url
+    with Zygote() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def expected(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What the same command writes to a disk."""
+    out = tmp_path_factory.mktemp("disk")
+    ended = zygote.run(out / "run", build(str(out / "x")))
+    assert ended.code == 0, ended.errors
+    return published(out)
+
+
+def build(prefix: str) -> list[str]:
+    command = ["build", *TOKENIZER, "--workers", "2", "--shard-size", "6KiB", "--input", "gs://in/*.jsonl"]
+    return [*command, "--output-prefix", prefix]
+
+
+def test_killed_at_several_requests(
+    store: GoogleServer, zygote: Zygote, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    total = count_moments(store, lambda: zygote.run(tmp_path / "run", build("gs://out/whole/x")))
+    assert objects(store, "whole") == expected
+    num_killed = 0
+    for number in range(KILLS):
+        folder = f"killed-{number}"
+        command, run = build(f"gs://out/{folder}/x"), tmp_path / str(number)
+        moment = ("arrived", "done")[number % 2]
+        kill_at(store, run / "pid", 1 + round(number * (total[moment] - 2) / (KILLS - 1)), moment)
+        killed = zygote.run(run, command)
+        store.watch = None
+        assert killed.code in {0, -9}, killed.errors  # the number of requests varies a little
+        num_killed += killed.code == -9
+        again = zygote.run(run, command)
+        assert again.code == 0, again.errors
+        assert objects(store, folder) == expected, number
+        assert not store.uploads, number
+    assert num_killed >= KILLS - 2
+
+
+def test_disturbed_requests_change_nothing(
+    store: GoogleServer, zygote: Zygote, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    """Throttling, resets, damage on the way, and answers that are lost after the store has done what was asked."""
+    store.random_faults = RandomFaults(seed=1, rate=0.2, operations=UPLOADS)
+    ended = zygote.run(tmp_path / "run", build("gs://out/disturbed/x"))
+    store.random_faults = None
+    assert ended.code == 0, ended.errors
+    assert store.faults_taken.total() > 5
+    assert objects(store, "disturbed") == expected
+    assert not store.uploads
