@@ -8,6 +8,7 @@ bytes to the same place. No step holds all documents in memory.
 from __future__ import annotations
 
 import os
+from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
@@ -27,11 +28,15 @@ from dsindex.formats.mmididx import (
     write_index,
 )
 from dsindex.json_text import name_bytes
+from dsindex.objects.blocks import Blocks
+from dsindex.objects.checksums import checksum_arguments
+from dsindex.objects.recent import find_recent
 from dsindex.objects.requests import RequestCounts, request_counts
-from dsindex.objects.uploads import write_part_of_chunks
+from dsindex.objects.uploads import MEMORY_BYTES, write_part, write_part_of_chunks
 from dsindex.objects.urls import is_url
+from dsindex.objects.waiting import giving_place
 from dsindex.range_copy import Extent, open_sources, write_chunks
-from dsindex.storage import DIGEST_BLOCK_BYTES, output_error
+from dsindex.storage import DIGEST_BLOCK_BYTES, BlockDigester, output_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -248,21 +253,48 @@ def merge_range(task: MergeRange) -> RangeResult:
         InputError: If a part is missing or shorter than planned.
         OutputError: If the output cannot be written.
     """
-    digests: list[str] = []
-    chunks = _digested_chunks(task, digests)
-    if task.upload is None:
-        write_chunks(task.output, task.begin, chunks, refusal=partial(output_error, task.output))
+    upload, digests = task.upload, []
+    if upload is not None and (content := _content_at_once(task)) is not None:
+        digester = BlockDigester()
+        for block in content:
+            digester.update(block)
+        digests = [digest.hex() for digest in digester.blocks()]
+        checked = checksum_arguments(upload.checksum, content)
+        with giving_place():
+            write_part(upload, task.number + 1, content, checked=checked)
     else:
-        write_part_of_chunks(task.upload, task.number + 1, chunks, size_bytes=task.end - task.begin)
+        chunks = _digested_chunks(task, digests)
+        if upload is None:
+            write_chunks(task.output, task.begin, chunks, refusal=partial(output_error, task.output))
+        else:
+            write_part_of_chunks(upload, task.number + 1, chunks)
     asked = request_counts() if task.upload is not None or any(is_url(piece.path) for piece in task.pieces) else None
     return RangeResult(number=task.number, block_digests=tuple(digests), requests=asked)
+
+
+def _content_at_once(task: MergeRange) -> Blocks | None:
+    """Return a range's bytes if this process still has all pieces, or if they have room in memory; None otherwise."""
+    blocks: list[memoryview] = []
+    for piece in task.pieces:
+        held = find_recent(piece.path) if piece.swapped_bytes == 1 else None
+        if held is None:
+            break
+        blocks += held.part(piece.offset, piece.offset + piece.size_bytes)
+    else:
+        return Blocks(blocks)
+    size_bytes = task.end - task.begin
+    if size_bytes > MEMORY_BYTES:
+        return None
+    buffer = memoryview(bytearray(size_bytes))
+    deque(_read_pieces(task, buffer), maxlen=0)  # they fill the buffer
+    return Blocks.of(buffer)
 
 
 def _digested_chunks(task: MergeRange, digests: list[str]) -> Iterator[memoryview]:
     """Yield a range's bytes in order, and append the digest of each block of the output."""
     digest = xxhash.xxh3_128()
     position = task.begin
-    for chunk in _read_pieces(task):
+    for chunk in _read_pieces(task, memoryview(bytearray(COPY_BYTES))):
         yield chunk
         position += len(chunk)
         digest.update(chunk)
@@ -271,26 +303,31 @@ def _digested_chunks(task: MergeRange, digests: list[str]) -> Iterator[memoryvie
             digest.reset()
 
 
-def _read_pieces(task: MergeRange) -> Iterator[memoryview]:
-    """Yield a range's bytes in order; chunks never cross the end of a digest block of the output."""
-    buffer = memoryview(bytearray(COPY_BYTES))
-    filled = 0
+def _read_pieces(task: MergeRange, buffer: memoryview) -> Iterator[memoryview]:
+    """Yield a range's bytes in order; chunks never cross the end of a digest block of the output.
+
+    Args:
+        task: The range.
+        buffer: Filled with chunks one after the other, and from its start again if it is full.
+    """
+    begin = filled = 0
     extents = [
         Extent(path=piece.path, begin=piece.offset, end=piece.offset + piece.size_bytes) for piece in task.pieces
     ]
     for piece, source in zip(task.pieces, open_sources(extents), strict=True):
         offset, left = piece.offset, piece.size_bytes
         while left:
-            count = min(left, COPY_BYTES - filled)
-            source.read_into(buffer[filled : filled + count], offset)
+            count = min(left, COPY_BYTES - (filled - begin))
+            place = buffer[filled : filled + count]
+            source.read_into(place, offset)
             if piece.swapped_bytes > 1:
-                np.frombuffer(buffer[filled : filled + count], f"<u{piece.swapped_bytes}").byteswap(inplace=True)
+                np.frombuffer(place, f"<u{piece.swapped_bytes}").byteswap(inplace=True)
             offset, left, filled = offset + count, left - count, filled + count
-            if filled == COPY_BYTES:  # COPY_BYTES divides DIGEST_BLOCK_BYTES, and ranges begin at a block
-                yield buffer
-                filled = 0
-    if filled:
-        yield buffer[:filled]
+            if filled - begin == COPY_BYTES:  # COPY_BYTES divides DIGEST_BLOCK_BYTES, and ranges begin at a block
+                yield buffer[begin:filled]
+                begin = filled = filled if filled < len(buffer) else 0
+    if filled > begin:
+        yield buffer[begin:filled]
 
 
 def write_merged_index(file: DigestingWriter, parts: Sequence[Part]) -> None:

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Protocol
 from dsindex.errors import InputError
 from dsindex.objects.fetching import fetch_later
 from dsindex.objects.reading import ObjectReader
+from dsindex.objects.recent import find_recent
 from dsindex.objects.stores import read_range
 from dsindex.objects.urls import is_url, parse_url
+from dsindex.objects.waiting import result_of
 from dsindex.regular_files import open_descriptor
 from dsindex.storage import read_into, start_writeback, write_at
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from dsindex.errors import OutputError
+    from dsindex.objects.blocks import Blocks
     from dsindex.objects.urls import ObjectUrl
 
 
@@ -110,6 +113,20 @@ class ObjectSource:
         self._reader.close()
 
 
+class HeldSource:
+    """A source object whose content this process still has."""
+
+    def __init__(self, content: Blocks) -> None:
+        self._content = content
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill a buffer with the bytes from an offset on, all of which there are."""
+        self._content.read_into(buffer, offset)
+
+    def close(self) -> None:
+        """Do nothing: what is held longer is not for its readers to say."""
+
+
 def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
     """Yield a source for each run of bytes, open until the next one is asked for.
 
@@ -119,7 +136,7 @@ def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
         InputError: If a source cannot be opened.
     """
     left = deque(extents)
-    ahead: deque[tuple[ObjectSource, int]] = deque()
+    ahead: deque[tuple[ObjectSource | HeldSource, int]] = deque()
     try:
         while left or ahead:
             if not ahead and not is_url(left[0].path):
@@ -128,9 +145,7 @@ def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
                 continue
             while left and is_url(left[0].path) and _has_room(ahead):
                 extent = left.popleft()
-                opened = ObjectSource(extent.path)
-                opened.expect_forwards(extent.begin, extent.end)
-                ahead.append((opened, extent.end - extent.begin))
+                ahead.append((_open_object(extent), extent.end - extent.begin))
             try:
                 yield ahead[0][0]
             finally:
@@ -140,7 +155,16 @@ def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
             opened.close()
 
 
-def _has_room(ahead: Sequence[tuple[ObjectSource, int]]) -> bool:
+def _open_object(extent: Extent) -> ObjectSource | HeldSource:
+    held = find_recent(extent.path)
+    if held is not None:
+        return HeldSource(held)
+    opened = ObjectSource(extent.path)
+    opened.expect_forwards(extent.begin, extent.end)
+    return opened
+
+
+def _has_room(ahead: Sequence[tuple[ObjectSource | HeldSource, int]]) -> bool:
     return not ahead or (len(ahead) <= OBJECTS_AHEAD and sum(size for _, size in ahead) < BYTES_AHEAD)
 
 
@@ -157,13 +181,17 @@ def read_extents(wanted: Iterable[tuple[Extent, memoryview]]) -> None:
                 with open_source(extent.path) as source:
                     source.read_into(buffer, extent.begin)
                 continue
+            held = find_recent(extent.path)
+            if held is not None:
+                held.read_into(buffer, extent.begin)
+                continue
             for begin in range(extent.begin, extent.end, REQUEST_BYTES):
                 place = buffer[begin - extent.begin :][:REQUEST_BYTES]
                 if len(requested) >= REQUESTS_AT_ONCE:
-                    requested.popleft().result()
+                    result_of(requested.popleft())
                 requested.append(fetch_later(partial(_read_object, parse_url(extent.path), begin, place)))
         while requested:
-            requested.popleft().result()
+            result_of(requested.popleft())
     finally:
         for each in requested:
             each.cancel()

@@ -20,11 +20,13 @@ import xxhash
 
 from dsindex.errors import InputError, OutputError
 from dsindex.objects.urls import ONLY_PATHS, ObjectUrl, is_url
-from dsindex.objects.writing import Bytes, remove_objects
+from dsindex.objects.writing import remove_objects
 from dsindex.regular_files import open_unbuffered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from dsindex.objects.blocks import Bytes
 
 DIGEST_BLOCK_BYTES = 64 << 20
 """Size of the blocks from whose digests a file's digest is computed, so that blocks can be digested anywhere."""
@@ -108,7 +110,7 @@ class DigestingWriter:
         self._file = file
         self._descriptor: int | None = None
         with contextlib.suppress(AttributeError, io.UnsupportedOperation):  # what is no file of the system
-            self._descriptor = file.fileno()  # type: ignore[union-attr]
+            self._descriptor = file.fileno()  # type: ignore[union-attr]  # the block suppresses it
         self._digester = BlockDigester()
         self.size_bytes = 0
         self._at_work_bytes = 0
@@ -266,6 +268,13 @@ def put_if_absent(path: str, data: bytes) -> bool:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
     return True
+
+
+def append_all(file: IO[bytes], data: Bytes) -> None:
+    """Append all of `data` to an unbuffered file, repeating short writes."""
+    view = memoryview(data)
+    while len(view):
+        view = view[file.write(view) :]
 
 
 def write_at(descriptor: int, data: Bytes, offset: int) -> None:

@@ -117,7 +117,7 @@ class _Loader(yaml.SafeLoader):
         """Number of nodes in each finished node, by its identity."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # its stub has no types here
         before = self._num_nodes
         self._depth += 1
         if self._depth > MAX_DEPTH:

@@ -77,16 +77,18 @@ def check_groups(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def leave_no_trace(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
     """Check that a test leaves this process as it found it; which test comes next in it differs from run to run."""
     monkeypatch.setattr("workflows.execution.ray_token._seen", set())  # tokens of other tests are ordinary words here
     environment = dict(os.environ)
     folder = Path.cwd()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    starts_ray = request.node.get_closest_marker("ray") is not None  # which sets a handler of its own
+    watched = () if starts_ray else (signal.SIGINT, signal.SIGTERM)
+    handlers = {number: signal.getsignal(number) for number in watched}
     yield
     monkeypatch.undo()
     left = {name for name in environment.keys() | os.environ.keys() if environment.get(name) != os.environ.get(name)}
-    left -= {"PYTEST_CURRENT_TEST", "TOKENIZERS_PARALLELISM"}
+    left -= {"PYTEST_CURRENT_TEST", "TOKENIZERS_PARALLELISM", "RAY_CLIENT_MODE"}  # the last by the first import of Ray
     assert not left, f"the test has changed these variables of its process: {sorted(left)}"
     assert Path.cwd() == folder, "the test has changed the folder of its process"
-    assert handlers == {number: signal.getsignal(number) for number in handlers}, "the test has left a signal's handler"
+    assert handlers == {number: signal.getsignal(number) for number in handlers}, "the test has left a signal handler"

@@ -213,7 +213,7 @@ class BlendedDataset:
         return {"sources": (self.datasets, *sources)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(*state["sources"])  # type: ignore[misc]
+        self.__init__(*state["sources"])  # type: ignore[misc]  # sets up again what pickle has made
 
     def __repr__(self) -> str:
         prefixes = ", ".join(repr(dataset.dataset.prefix) for dataset in self.datasets)

@@ -354,7 +354,7 @@ class GPTDataset:
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(*state["sources"], **state["settings"])  # type: ignore[misc]
+        self.__init__(*state["sources"], **state["settings"])  # type: ignore[misc]  # sets up again what pickle has made
 
     def __repr__(self) -> str:
         return (

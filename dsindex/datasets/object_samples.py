@@ -6,7 +6,7 @@ samples come next, a reader that goes forwards, by samples or by batches, waits 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dsindex.datasets.reading_order import ReadingOrder
 from dsindex.datasets.sample_parts import find_parts
@@ -67,7 +67,7 @@ class ObjectSamples:
         Raises:
             InputError: If an object cannot be read, or was replaced.
         """
-        tokens: ObjectArray = self._dataset.token_columns()[0]  # type: ignore[assignment]
+        tokens = cast("ObjectArray", self._dataset.token_columns()[0])  # as this class is for datasets in stores only
         width = out.shape[1]
         total = len(shuffle_index)
         wanted = [number + total if number < 0 else number for number in numbers.tolist()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.formats.token_array import Tokens
-    from dsindex.objects.writing import Bytes
+    from dsindex.objects.blocks import Bytes
 
 DATA_LENGTH_BYTES = 8
 TOKEN_SIZE_BYTES = 4
@@ -94,10 +94,10 @@ class PbinHeader:
             sizes = "1, 2 or 4" if self.version.names_token_size else "4"
             msg = f"expected tokens of {sizes} bytes for a .pbin of version {self.version.name}, got {self.token_bytes}"
             raise LimitError(msg)
-        order = "little" if self.version.byte_order == "<" else "big"
-        head = self.data_bytes.to_bytes(DATA_LENGTH_BYTES, order)  # type: ignore[arg-type]
+        order: Literal["little", "big"] = "little" if self.version.byte_order == "<" else "big"
+        head = self.data_bytes.to_bytes(DATA_LENGTH_BYTES, order)
         if self.version.names_token_size:
-            head += self.token_bytes.to_bytes(TOKEN_SIZE_BYTES, order)  # type: ignore[arg-type]
+            head += self.token_bytes.to_bytes(TOKEN_SIZE_BYTES, order)
         return head
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.objects.writing import Bytes
+    from dsindex.objects.blocks import Bytes
 
 FRAME_TARGET = 64 << 10
 """The pickler closes a frame at the first value that begins at least this many bytes after the frame's beginning."""

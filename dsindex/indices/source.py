@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -78,12 +77,15 @@ def fingerprint(prefix: str, begin: int, end: int, lengths: NDArray[np.int32]) -
     """Return a fingerprint of the files and lengths that an index is built from.
 
     Raises:
-        InputError: If the `.idx` is missing.
+        InputError: If the `.idx` is missing, or cannot be read.
     """
-    idx, tokens = _state(f"{prefix}.idx"), _state(f"{prefix}.bin")
-    if idx is None:
-        msg = f"{prefix}.idx: cannot be read; make it readable and run the same command again"
-        raise InputError(msg)
+    path = f"{prefix}.idx"
+    try:
+        idx = _look_at(path)
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror}); make it readable and run the same command again"
+        raise InputError(msg) from error
+    tokens = _state(f"{prefix}.bin")
     return SourceFingerprint(
         prefix=absolute(prefix),
         idx_bytes=idx[0],
@@ -125,14 +127,22 @@ def source_changes(prefix: str, recorded: Mapping[str, Any]) -> list[str]:
 
 
 def _state(path: str) -> tuple[int, int] | None:
-    """Return size and time of a file, or size and a hash of the version of an object; None if it is not there."""
-    if is_url(path):
-        if not is_stored(path):
-            return None
-        status = input_status(path)
-        return status.size_bytes, xxhash.xxh3_64_intdigest(status.version.encode()) >> 1
+    """Return what `_look_at` does; None if it is not there."""
+    if is_url(path) and not is_stored(path):
+        return None
     try:
-        found = os.stat(path)
+        return _look_at(path)
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns
+
+
+def _look_at(path: str) -> tuple[int, int]:
+    """Return size and time of a file, or size and a hash of the version of an object.
+
+    Raises:
+        OSError: If a file cannot be looked at.
+        InputError: If an object cannot.
+    """
+    status = input_status(path)
+    version = xxhash.xxh3_64_intdigest(status.version.encode()) >> 1 if is_url(path) else int(status.version)
+    return status.size_bytes, version

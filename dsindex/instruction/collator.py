@@ -170,7 +170,7 @@ def _fields_of(sample: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _without_tokens(value) for name, value in sample.items() if name != SPECIAL_TOKENS_KEY}
 
 
-def _without_tokens(value: Any) -> Any:  # noqa: ANN401
+def _without_tokens(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     if isinstance(value, list):
         return [{key: item for key, item in message.items() if key != TOKENS_KEY} for message in value]
     return value["value"]
@@ -180,7 +180,7 @@ def _as_is(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _to_torch(array: NDArray[Any]) -> Any:  # noqa: ANN401
+def _to_torch(array: NDArray[Any]) -> Any:  # noqa: ANN401 - torch may not be installed
     import torch
 
     return torch.from_numpy(array)

@@ -6,7 +6,7 @@ template, never by both.
 
 from __future__ import annotations
 
-import datetime  # noqa: TC003  (pydantic reads the annotations)
+import datetime  # noqa: TC003 - pydantic reads the annotations
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal

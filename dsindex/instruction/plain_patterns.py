@@ -80,7 +80,7 @@ def _are_messages(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(element, dict) for element in value)
 
 
-def _select(value: Any, tests: Sequence[_Test] | None) -> list[bool] | None:  # noqa: ANN401
+def _select(value: Any, tests: Sequence[_Test] | None) -> list[bool] | None:  # noqa: ANN401 - any JSON value
     """Return which elements of a value are selected; None if there is no value."""
     if value is None:
         return None

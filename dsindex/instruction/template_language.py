@@ -77,10 +77,10 @@ def explain_refusal(error: Exception) -> str:
     return f"{f'line {line}: ' if line else ''}{str(error) or type(error).__name__}"[:SHOWN_CHARACTERS]
 
 
-class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]
+class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # read without its types
     """The sandbox, in which `message.role` and `loop.first` are found without its checks, which they pass."""
 
-    def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401
+    def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - any object of a template
         if type(obj) is dict and attribute not in _OF_ANY_DICT:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if type(obj) is LoopContext and attribute in _OF_LOOPS:
@@ -128,7 +128,7 @@ def _needed_variables(tree: nodes.Template) -> frozenset[str]:
 
 
 def _undefined_type(needed: frozenset[str]) -> type[Undefined]:
-    class NamedUndefined(Undefined):  # type: ignore[misc]
+    class NamedUndefined(Undefined):  # type: ignore[misc]  # as above
         """An undefined value that says where a variable is set, and refuses to be written if it is needed."""
 
         __slots__ = ()
@@ -159,17 +159,17 @@ def _undefined_type(needed: frozenset[str]) -> type[Undefined]:
 class _DictMaker:
     """`dict` without access to the class, whose `update` would bypass the immutable sandbox."""
 
-    def __call__(self, *pairs: Any, **names: Any) -> dict[Any, Any]:  # noqa: ANN401
+    def __call__(self, *pairs: Any, **names: Any) -> dict[Any, Any]:  # noqa: ANN401 - as `dict` takes them
         return dict(*pairs, **names)
 
     def fromkeys(self, keys: Iterable[Any], value: object = None) -> dict[Any, Any]:
         return dict.fromkeys(keys, value)
 
 
-class _PlainNamespace(Namespace):  # type: ignore[misc]
+class _PlainNamespace(Namespace):  # type: ignore[misc]  # as above
     """A namespace without names that are special in Python, such as `__html__`."""
 
-    def __init__(*given: Any, **names: Any) -> None:  # noqa: ANN401
+    def __init__(*given: Any, **names: Any) -> None:  # noqa: ANN401 - as `dict` takes them
         self, *pairs = given  # allows `namespace(self=1)`
         attributes = dict(*pairs, **names)
         for name in attributes:
@@ -186,10 +186,10 @@ def _check_name(name: object) -> None:
         raise SecurityError(f"a namespace cannot have the name {name!r}")
 
 
-class _Generation(Extension):  # type: ignore[misc]
+class _Generation(Extension):  # type: ignore[misc]  # as above
     """The block `{% generation %} … {% endgeneration %}`, whose text is trainable."""
 
-    tags = {"generation"}  # noqa: RUF012  (jinja2's attribute)
+    tags = {"generation"}  # noqa: RUF012 - jinja2's attribute
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         line = next(parser.stream).lineno
@@ -202,7 +202,7 @@ class _Generation(Extension):  # type: ignore[misc]
 
 
 def _tojson(
-    value: Any,  # noqa: ANN401
+    value: object,
     ensure_ascii: bool = False,
     indent: int | str | None = None,
     separators: tuple[str, str] | None = None,

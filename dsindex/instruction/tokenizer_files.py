@@ -65,7 +65,7 @@ def _templates(described: object, path: Path) -> dict[str, str]:
     if isinstance(described, str):
         return {"default": described}
     try:
-        named = {entry["name"]: entry["template"] for entry in described}  # type: ignore[attr-defined]
+        named = {entry["name"]: entry["template"] for entry in described}  # type: ignore[attr-defined]  # TypeError if it is no list
     except (TypeError, KeyError):
         named = {"": None}
     if not all(isinstance(text, str) for text in named.values()):

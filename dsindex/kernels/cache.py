@@ -15,7 +15,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import llvmlite  # type: ignore[import-untyped]
+import llvmlite  # type: ignore[import-untyped]  # llvmlite has no types
 import numba
 from llvmlite import binding
 from numba.core import config

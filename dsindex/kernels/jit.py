@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numba
-from numba.core import config, entrypoints
+from numba.core import config, entrypoints, errors
 
 from dsindex.kernels.cache import LOCATOR
 
@@ -42,7 +42,7 @@ def compiled(function: F, *, forceinline: bool = False) -> F:
     compile_it = result._compile_for_args
 
     def compile_alone(*args: Any, **kws: Any) -> Any:  # noqa: ANN401 - numba's own types
-        with _COMPILING, _no_extensions():
+        with _COMPILING, _no_extensions(), _standard_streams_in_place():
             return compile_it(*args, **kws)
 
     result._compile_for_args = compile_alone
@@ -64,6 +64,24 @@ def _no_extensions() -> Iterator[None]:
         yield
     finally:
         entrypoints._already_initialized = before
+
+
+@contextlib.contextmanager
+def _standard_streams_in_place() -> Iterator[None]:
+    """Keep numba from replacing standard output and standard error of the process, to colour each of its messages.
+
+    It puts back what it has found, thousands of times while it compiles. If another thread has put a stream of its own
+    there meanwhile, as a progress bar or a test runner does, what is printed next would go to the former stream.
+    """
+    before = getattr(errors, "ColorShell", None)
+    if before is None:  # numba colours nothing: colorama is not installed
+        yield
+        return
+    errors.ColorShell = contextlib.nullcontext  # type: ignore[attr-defined]  # is there if colorama is
+    try:
+        yield
+    finally:
+        errors.ColorShell = before  # type: ignore[attr-defined]  # as above
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ conditional writes. Credentials are found by boto3 on the machine that makes a r
 from __future__ import annotations
 
 import functools
-import io
 import os
 import random
 import threading
@@ -15,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsindex.errors import OutputError
+from dsindex.objects.blocks import Blocks, BodyOfBlocks
 from dsindex.objects.in_flight import gate_of
 from dsindex.objects.requests import NODE_REMEDIES, REGION_CODES, Patience, count_requests
 
@@ -31,7 +31,7 @@ _SLOWER_CODES = {"SlowDown", "503", "429", "TooManyRequests", "ServiceUnavailabl
 """Refusals after which fewer requests are made at once."""
 _PASSING_CODES = {
     *("RequestTimeout", "OperationAborted", "ConditionalRequestConflict", "SlowDown"),
-    *("BadDigest", "XAmzContentSHA256Mismatch"),
+    *("BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"),
 }
 """Refusals with a status below 500 that another attempt may turn into success."""
 
@@ -88,14 +88,14 @@ def _make_client(access: Access, _environment: int) -> Any:  # noqa: ANN401 - bo
         options["signature_version"] = UNSIGNED
     client = session.client("s3", region_name=region, endpoint_url=endpoint or None, config=Config(**options))
     for operation in ("PutObject", "UploadPart"):
-        client.meta.events.register(f"before-send.s3.{operation}", _send_at_once)
+        client.meta.events.register(f"before-send.s3.{operation}", _send_blocks)
     return client
 
 
-def _send_at_once(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's prepared request
-    """Let content in memory be sent by one call of the system; from a file, 16 KiB are sent by each."""
-    if isinstance(request.body, io.BytesIO):
-        request.body = request.body.getvalue()
+def _send_blocks(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's prepared request
+    """Let blocks be sent one by one: botocore would copy bytes, and send a file in small pieces."""
+    if isinstance(request.body, Blocks):
+        request.body = BodyOfBlocks(request.body)
 
 
 def persist(

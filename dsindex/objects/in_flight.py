@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dsindex.objects.urls import ObjectUrl
+
 MOST_REQUESTS = 64
 """Requests of a process to one bucket or server that are in flight at once."""
 
@@ -65,6 +67,11 @@ class Gate:
 
 _gates: dict[str, Gate] = {}
 _lock = threading.Lock()
+
+
+def store_of(url: ObjectUrl) -> str:
+    """Return a name for the bucket of an address, or its server."""
+    return f"{url.scheme}://{url.bucket} {url.access.endpoint_url or ''}".rstrip()
 
 
 def gate_of(store: str) -> Gate:

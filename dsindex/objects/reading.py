@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.objects.fetching import fetch_later
 from dsindex.objects.stores import HEAD_BYTES, look_at_object, read_range
+from dsindex.objects.waiting import result_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -36,7 +37,7 @@ class _Range:
     future: Future[Any]
 
     def content(self) -> memoryview[int]:
-        return memoryview(self.future.result()).cast("B")
+        return memoryview(result_of(self.future)).cast("B")
 
 
 @dataclass(slots=True)

@@ -60,7 +60,7 @@ def look_at_object(url: ObjectUrl) -> tuple[ObjectUrl, bytes]:
     return url.identified(identity), head
 
 
-def read_range(url: ObjectUrl, begin: int, end: int, *, is_given_up: Callable[[], bool] = lambda: False) -> Any:  # noqa: ANN401
+def read_range(url: ObjectUrl, begin: int, end: int, *, is_given_up: Callable[[], bool] = lambda: False) -> Any:  # noqa: ANN401 - obstore's bytes
     """Return the bytes [begin, end) of an object that was looked at, as a buffer.
 
     Raises:
@@ -188,7 +188,7 @@ def import_obstore(url: str) -> None:
         InputError: If it is not.
     """
     try:
-        import obstore  # noqa: F401
+        import obstore  # noqa: F401 - only whether it is there
     except ImportError as error:
         msg = f"{url}: inputs in object stores need the obstore package; pip install 'dsindex[objects]' on every node"
         raise InputError(msg) from error
@@ -243,7 +243,7 @@ def _bucket_store(scheme: str, bucket: str, access: Access) -> Any:  # noqa: ANN
 
 
 @functools.lru_cache(64)
-def _make_bucket_store(scheme: str, bucket: str, access: Access, _environment: int) -> Any:  # noqa: ANN401
+def _make_bucket_store(scheme: str, bucket: str, access: Access, _environment: int) -> Any:  # noqa: ANN401 - obstore's store
     import_obstore(f"{scheme}://{bucket}")
     from obstore.store import AzureStore, GCSStore, S3Store
 

@@ -6,22 +6,22 @@ carries the upload's tag, so that a completion whose answer was lost, or whose d
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
-import io
+import mmap
 import tempfile
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
+from dsindex.objects.blocks import Blocks, Bytes
+from dsindex.objects.checksums import UNKNOWN_HEADER, Checksum, Sum, checksum_arguments, known_checksum
 from dsindex.objects.clients import StoreWriteError, client_of, persist
 from dsindex.objects.fetching import fetch_later
 from dsindex.objects.requests import count_requests
-from dsindex.objects.writing import TAG, Bytes, find_object, md5_header, new_tag, put_object
-from dsindex.storage import DigestingWriter, atomic_writer
+from dsindex.objects.writing import TAG, find_object, new_tag, put_object
+from dsindex.storage import DigestingWriter, append_all, atomic_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from concurrent.futures import Future
 
     from dsindex.objects.urls import ObjectUrl
@@ -30,7 +30,7 @@ PART_BYTES = 64 << 20
 """Bytes of a part where it is not the range of a merge."""
 MOST_PARTS = 10_000
 MEMORY_BYTES = 128 << 20
-"""Parts up to this size are assembled in memory, larger ones in a temporary file."""
+"""Parts up to this size may be assembled in memory; larger ones are written by `write_part_of_chunks`."""
 _GONE = ("NoSuchUpload", "404")
 
 
@@ -44,6 +44,8 @@ class Upload:
     """The store's name of the upload."""
     tag: str
     """What the object will carry in its metadata."""
+    checksum: Checksum = Checksum.MD5
+    """By what each part is checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class FoundPart:
 
     etag: str
     size_bytes: int
+    crc32: str | None
+    """The checksum by which the part was checked, in the form of the header; None if there is none."""
 
 
 def begin_upload(url: ObjectUrl) -> Upload:
@@ -61,23 +65,36 @@ def begin_upload(url: ObjectUrl) -> Upload:
         StoreWriteError: If the store refuses.
     """
     client, tag = client_of(url), new_tag()
+    options: dict[str, Any] = {"Bucket": url.bucket, "Key": url.key, "Metadata": {TAG: tag}}
 
-    def request() -> str:
+    def request() -> Any:  # noqa: ANN401 - boto3's answer
         count_requests(puts=1)
-        answer = client.create_multipart_upload(Bucket=url.bucket, Key=url.key, Metadata={TAG: tag})
-        return str(answer["UploadId"])
+        return client.create_multipart_upload(**options)
 
-    return Upload(url=url, upload_id=persist(url, request), tag=tag)
+    answer = None
+    if known_checksum(url) is Checksum.CRC32:
+        options["ChecksumAlgorithm"] = "CRC32"
+        try:
+            answer = persist(url, request, expected=UNKNOWN_HEADER)
+        except StoreWriteError as error:
+            if error.code not in UNKNOWN_HEADER:
+                raise
+            del options["ChecksumAlgorithm"]
+    if answer is None:
+        answer = persist(url, request)
+    checksum = Checksum.CRC32 if answer.get("ChecksumAlgorithm") == "CRC32" else Checksum.MD5
+    return Upload(url=url, upload_id=str(answer["UploadId"]), tag=tag, checksum=checksum)
 
 
-def write_part(upload: Upload, number: int, data: Bytes | IO[bytes], *, digest: str) -> None:
+def write_part(upload: Upload, number: int, data: Blocks, *, checked: Mapping[str, str]) -> None:
     """Write a part, replacing what it had.
 
     Args:
         upload: The upload.
         number: 1-based number of the part.
-        data: Its content, or a file that holds nothing else.
-        digest: The content's `md5_header`, by which the store notices damage; the part is then sent again.
+        data: Its content.
+        checked: The content's checksum of the upload's kind, by which the store notices damage; the part is then sent
+            again.
 
     Raises:
         StoreWriteError: If the store refuses, or the upload is gone.
@@ -86,20 +103,15 @@ def write_part(upload: Upload, number: int, data: Bytes | IO[bytes], *, digest: 
     client = client_of(url)
 
     def request() -> None:
-        if hasattr(data, "seek"):
-            size_bytes = data.seek(0, 2)
-            data.seek(0)
-        else:
-            size_bytes = len(data)
-        count_requests(puts=1, sent_bytes=size_bytes)
+        count_requests(puts=1, sent_bytes=len(data))
         client.upload_part(
             Bucket=url.bucket,
             Key=url.key,
             UploadId=upload.upload_id,
             PartNumber=number,
             Body=data,
-            ContentMD5=digest,
-            ContentLength=size_bytes,
+            ContentLength=len(data),
+            **checked,
         )
 
     try:
@@ -134,7 +146,9 @@ def find_parts(upload: Upload) -> dict[int, FoundPart] | None:
                 raise
             return None
         for part in answer.get("Parts", ()):
-            found[int(part["PartNumber"])] = FoundPart(etag=str(part["ETag"]), size_bytes=int(part["Size"]))
+            found[int(part["PartNumber"])] = FoundPart(
+                etag=str(part["ETag"]), size_bytes=int(part["Size"]), crc32=part.get("ChecksumCRC32")
+            )
         if not answer.get("IsTruncated"):
             return found
         marker = int(answer["NextPartNumberMarker"])
@@ -175,7 +189,7 @@ def complete_upload(upload: Upload, *, size_bytes: int) -> None:
         put_object(url, b"", tag=upload.tag)
         abort_upload(upload)
         return
-    described = [{"PartNumber": number, "ETag": parts[number].etag} for number in sorted(parts)]
+    described = [_describe_part(number, parts[number]) for number in sorted(parts)]
 
     def request() -> None:
         count_requests(puts=1)
@@ -188,6 +202,11 @@ def complete_upload(upload: Upload, *, size_bytes: int) -> None:
     except StoreWriteError as error:
         if error.code not in _GONE or not is_completed(upload):  # the answer to an earlier attempt was lost
             raise
+
+
+def _describe_part(number: int, part: FoundPart) -> dict[str, Any]:
+    checked = {} if part.crc32 is None else {"ChecksumCRC32": part.crc32}
+    return {"PartNumber": number, "ETag": part.etag, **checked}
 
 
 def abort_upload(upload: Upload) -> None:
@@ -232,24 +251,19 @@ def list_uploads(url: ObjectUrl) -> list[str]:
         markers = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
 
 
-def write_part_of_chunks(upload: Upload, number: int, chunks: Iterable[memoryview], *, size_bytes: int) -> None:
-    """Write a part from chunks, which may share a buffer; the part is assembled before it is sent.
+def write_part_of_chunks(upload: Upload, number: int, chunks: Iterable[memoryview]) -> None:
+    """Write a part from chunks, which may share a buffer; the part is assembled in a file before it is sent.
 
     Raises:
-        StoreWriteError: As `write_part`.
+        OutputError: As `write_part`, or if the temporary folder is full.
     """
-    if size_bytes <= MEMORY_BYTES:
-        content = io.BytesIO()
+    checksum = Sum(upload.checksum)
+    with tempfile.TemporaryFile(prefix="dsindex-part-", buffering=0) as file:
         for chunk in chunks:
-            content.write(chunk)
-        write_part(upload, number, content, digest=md5_header(content.getvalue()))
-        return
-    digest = hashlib.md5(usedforsecurity=False)
-    with tempfile.TemporaryFile(prefix="dsindex-part-") as file:
-        for chunk in chunks:
-            file.write(chunk)
-            digest.update(chunk)
-        write_part(upload, number, file, digest=base64.b64encode(digest.digest()).decode())
+            append_all(file, chunk)
+            checksum.update(chunk)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            write_part(upload, number, Blocks.of(content), checked=checksum.arguments())
 
 
 class UploadWriter:
@@ -289,8 +303,10 @@ class UploadWriter:
         if self._sent is not None:
             self._sent.result()
         self._number += 1
-        number, upload = self._number, self._upload
-        self._sent = fetch_later(lambda: write_part(upload, number, content, digest=md5_header(content)))
+        number, upload, blocks = self._number, self._upload, Blocks.of(content)
+        self._sent = fetch_later(
+            lambda: write_part(upload, number, blocks, checked=checksum_arguments(upload.checksum, blocks))
+        )
 
 
 @contextlib.contextmanager

@@ -6,23 +6,30 @@ there: if that is what it wanted to write, it did write it.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import uuid
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
+from dsindex.objects.blocks import Blocks, Bytes
+from dsindex.objects.checksums import (
+    UNKNOWN_HEADER,
+    Checksum,
+    checksum_arguments,
+    known_checksum,
+    learn_checksum,
+    use_md5,
+)
 from dsindex.objects.clients import StoreWriteError, client_of, persist
 from dsindex.objects.requests import count_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from dsindex.objects.urls import ObjectUrl
 
-Bytes = bytes | bytearray | memoryview
-"""What is written, to objects and to files."""
+MOST_OBJECT_BYTES = 5 << 30
+"""Size of the largest object that can be written by one request."""
 
 TAG = "dsindex"
 """Name of the metadata by which an object is recognised as written by a job."""
@@ -58,12 +65,7 @@ def new_tag() -> str:
     return uuid.uuid4().hex
 
 
-def md5_header(data: Bytes) -> str:
-    """Return the value of Content-MD5, by which the store refuses content that was damaged on its way."""
-    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
-
-
-def put_object(url: ObjectUrl, data: Bytes, *, tag: str | None = None) -> None:
+def put_object(url: ObjectUrl, data: Bytes | Blocks, *, tag: str | None = None) -> None:
     """Write an object, replacing one of this name.
 
     Raises:
@@ -100,16 +102,33 @@ def _put_on_condition(url: ObjectUrl, data: Bytes, condition: Mapping[str, str])
     return found[1].etag if found is not None and found[0] == bytes(data) else None
 
 
-def _put(url: ObjectUrl, data: Bytes, options: Mapping[str, Any], *, expected: tuple[str, ...] = ()) -> str:
-    client, digest = client_of(url), md5_header(data)
-    body = data if isinstance(data, bytes | bytearray) else bytes(data)
+def _put(url: ObjectUrl, data: Bytes | Blocks, options: Mapping[str, Any], *, expected: tuple[str, ...] = ()) -> str:
+    client, checksum = client_of(url), known_checksum(url)
+    body = data if isinstance(data, Blocks) else Blocks.of(data)
 
-    def request() -> str:
-        count_requests(puts=1, sent_bytes=len(body))
-        answer = client.put_object(Bucket=url.bucket, Key=url.key, Body=body, ContentMD5=digest, **options)
-        return str(answer["ETag"])
+    def send(kinds: Sequence[Checksum], expected: tuple[str, ...]) -> Any:  # noqa: ANN401 - boto3's answer
+        checked = {name: value for kind in kinds for name, value in checksum_arguments(kind, body).items()}
 
-    return persist(url, request, expected=expected)
+        def request() -> Any:  # noqa: ANN401 - boto3's answer
+            count_requests(puts=1, sent_bytes=len(body))
+            return client.put_object(
+                Bucket=url.bucket, Key=url.key, Body=body, ContentLength=len(body), **checked, **options
+            )
+
+        return persist(url, request, expected=expected)
+
+    if checksum is not None:
+        return str(send([checksum], expected)["ETag"])
+    try:
+        answer = send([*Checksum], (*expected, *UNKNOWN_HEADER))
+    except StoreWriteError as error:
+        if error.code not in UNKNOWN_HEADER:
+            raise
+        use_md5(url)
+        answer = send([Checksum.MD5], expected)
+    else:
+        learn_checksum(url, answer)
+    return str(answer["ETag"])
 
 
 def find_object(url: ObjectUrl) -> FoundObject | None:
@@ -190,7 +209,7 @@ def remove_objects(urls: Iterable[ObjectUrl]) -> None:
         client = client_of(first)
         entries = [{"Key": url.key} for url in batch]
 
-        def request(client: Any = client, first: ObjectUrl = first, entries: Any = entries) -> Any:  # noqa: ANN401
+        def request(client: Any = client, first: ObjectUrl = first, entries: Any = entries) -> Any:  # noqa: ANN401 - boto3's client and answer
             count_requests(puts=1)
             return client.delete_objects(Bucket=first.bucket, Delete={"Objects": entries, "Quiet": True})
 

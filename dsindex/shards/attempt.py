@@ -1,7 +1,7 @@
 """The files of one attempt at a task: written under unique names, synced and digested, and removed if it fails.
 
-If the work folder is in an object store, they are written to a temporary folder of the node, and become objects when
-the attempt commits.
+If the work folder is in an object store, they are held in memory, or in a temporary folder of the node once they are
+large, and become objects when the attempt commits.
 Any number of attempts at one task may run at once, even after the job has moved on; none touches the files of another.
 The driver alone decides which attempt counts (workflows.state.ledger).
 """
@@ -18,7 +18,8 @@ from dsindex.errors import OutputError
 from dsindex.formats.index_builder import IndexBuilder
 from dsindex.objects.fetching import fetch_later
 from dsindex.objects.urls import ObjectUrl
-from dsindex.objects.writing import put_object
+from dsindex.objects.waiting import result_of
+from dsindex.shards.held_file import HeldFile
 from dsindex.shards.ownership import new_file_id, read_folder_id
 from dsindex.storage import BUFFER_BYTES, DigestingWriter, make_folder, output_error
 
@@ -88,7 +89,9 @@ class Attempt:
         Raises:
             OSError: If the file cannot be created; see `errors_named`.
         """
-        file = AttemptFile(self._place, f"{self._stem}.{suffix}", synced=self._temporary is None)
+        name = f"{self._stem}.{suffix}"
+        is_held = self._temporary is not None
+        file = HeldFile(self._place, name) if is_held else SyncedFile(self._place, name)
         self._files.append(file)
         return file
 
@@ -132,19 +135,19 @@ class Attempt:
         """
         if isinstance(self._work_dir, ObjectUrl):
             folder = self._work_dir
-            sent = [fetch_later(partial(file.send, folder)) for file in self._files]
+            held = [file for file in self._files if isinstance(file, HeldFile)]
+            sent = [fetch_later(partial(file.send, folder)) for file in held]
             for future in sent:
-                future.result()
+                result_of(future)
         self._committed = True
 
 
-class AttemptFile:
-    """One file of an attempt, open for sequential writing."""
+class SyncedFile:
+    """One file of an attempt on a disk, open for sequential writing."""
 
-    def __init__(self, place: str, name: str, *, synced: bool) -> None:
+    def __init__(self, place: str, name: str) -> None:
         self._name = name
         self._path = os.path.join(place, name)
-        self._synced = synced
         self._file: IO[bytes] = open(self._path, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115 - closed by close()
         self.writer = DigestingWriter(self._file)
 
@@ -155,21 +158,8 @@ class AttemptFile:
     def finish(self) -> StoredFile:
         """Sync the file and return its name, size and digest."""
         self._file.flush()
-        if self._synced:
-            os.fsync(self._file.fileno())
+        os.fsync(self._file.fileno())
         return self.writer.as_stored(self._name)
-
-    def send(self, folder: ObjectUrl) -> None:
-        """Write the finished file as an object of a work folder.
-
-        Raises:
-            OutputError: If it cannot be read again, or the store refuses.
-        """
-        try:
-            with open(self._path, "rb") as file:
-                put_object(folder.lengthened(f"/{self._name}"), file.read())
-        except OSError as error:
-            raise output_error(self._path, error) from error
 
     def close(self, *, keep: bool) -> None:
         """Close the file; remove it unless `keep`."""
@@ -181,6 +171,10 @@ class AttemptFile:
         if not keep:
             with contextlib.suppress(OSError):  # otherwise it is removed with the work folder
                 os.unlink(self._path)
+
+
+AttemptFile = SyncedFile | HeldFile
+"""One file of an attempt."""
 
 
 class PartWriter:

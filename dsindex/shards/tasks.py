@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dsindex.objects.requests import RequestCounts  # noqa: TC001 - the ledger parses results by their annotations
-from dsindex.storage import StoredFile  # noqa: TC001
+from dsindex.storage import StoredFile  # noqa: TC001 - as above
 from dsindex.text.forms import JSON_LINES, InputForm, TextPart
 
 if TYPE_CHECKING:

@@ -120,7 +120,7 @@ class SourceFile(io.RawIOBase):
         """Return True."""
         return True
 
-    def readinto(self, buffer: bytearray | memoryview[int], /) -> int:  # type: ignore[override]
+    def readinto(self, buffer: bytearray | memoryview[int], /) -> int:  # type: ignore[override]  # its stub takes any buffer
         """Fill the buffer; return 0 only at the end."""
         view = memoryview(buffer).cast("B")
         size = 0

@@ -91,7 +91,7 @@ class PatternAnswers:
         """
         return all(_value_of(answer) for answer in self.conditions)
 
-    def value(self, name: str) -> Any:  # noqa: ANN401  (any JSON value)
+    def value(self, name: str) -> Any:  # noqa: ANN401 - any JSON value
         """Return the value of a field, or None if it is missing or null.
 
         Raises:
@@ -341,7 +341,7 @@ def _names_in(pattern: str) -> Iterator[str]:
             yield found[kind]
 
 
-def _value_of(answer: dict[str, Any]) -> Any:  # noqa: ANN401
+def _value_of(answer: dict[str, Any]) -> Any:  # noqa: ANN401 - any JSON value
     if "problem" in answer:
         raise RecordProblem("pattern-error", answer["problem"])
     return answer["value"]

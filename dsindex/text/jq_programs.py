@@ -56,14 +56,14 @@ class _RefusedError(Exception):
     """A refused pattern, and jq's error message."""
 
 
-def _compile(program: str, pattern: str) -> Any:  # noqa: ANN401  (jq has no types)
+def _compile(program: str, pattern: str) -> Any:  # noqa: ANN401 - jq has no types
     try:
         return jq.compile(program)
     except ValueError as error:
         raise _RefusedError(pattern, _first_line(error)) from error
 
 
-def _compile_mask(mask: dict[str, Any]) -> Any:  # noqa: ANN401
+def _compile_mask(mask: dict[str, Any]) -> Any:  # noqa: ANN401 - as above
     rest = mask["rest"]
     if rest is None:
         return None
@@ -146,7 +146,7 @@ def _check_values(pattern: str, values: list[Any]) -> Answer:
     return {"value": values[0] if values else None}
 
 
-def _select(pattern: str, field: Answer, program: Any) -> Answer | None:  # noqa: ANN401
+def _select(pattern: str, field: Answer, program: Any) -> Answer | None:  # noqa: ANN401 - as above
     """Return for each element of a list, or for a single value, whether it is selected."""
     value = field.get("value")
     if value is None:

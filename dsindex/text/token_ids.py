@@ -107,7 +107,7 @@ def _find_wrong(ids: list[object], vocabulary_size: int) -> int | None:
 
 
 def _sequences(value: Ids) -> list[list[int]]:
-    return value if value and isinstance(value[0], list) else [value]  # type: ignore[list-item]
+    return value if value and isinstance(value[0], list) else [value]  # type: ignore[list-item]  # all are lists, or none is
 
 
 def _shown(value: object) -> str:

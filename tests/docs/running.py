@@ -35,8 +35,8 @@ class PageRunner:
         self._namespace: dict[str, Any] = {"__name__": "example"}
         self._printed = ""
 
-    def run(self, example: Example) -> None:
-        """Do what an example's language and mark say; an AssertionError names page and line."""
+    def assert_runs_as_shown(self, example: Example) -> None:
+        """Do what an example's language and mark say, and compare; an AssertionError names page and line."""
         if example.mark == "file":
             path = self._folder / example.value
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,11 +44,11 @@ class PageRunner:
         elif example.mark == "output":
             assert_same_output(example.text.splitlines(), self._printed, place=example.place)
         elif example.is_run and example.language == "pycon":
-            _run_doctest(example, self._namespace)
+            _assert_doctest_passes(example, self._namespace)
         elif example.is_run and example.language == "python":
             self._run_python(example)
         elif example.is_run:
-            self._run_commands(example)
+            self._assert_commands_print(example)
 
     def _run_python(self, example: Example) -> None:
         printed = io.StringIO()
@@ -57,7 +57,7 @@ class PageRunner:
         exec(compile(example.text, example.place, "exec"), self._namespace)
         self._printed = printed.getvalue()
 
-    def _run_commands(self, example: Example) -> None:
+    def _assert_commands_print(self, example: Example) -> None:
         commands = list(read_commands(example))
         for command in commands:
             code, printed = run_command(command)
@@ -121,7 +121,7 @@ def _same_figures(line: str) -> str:
     return _VARIES.sub("#", line.rstrip())
 
 
-def _run_doctest(example: Example, namespace: dict[str, Any]) -> None:
+def _assert_doctest_passes(example: Example, namespace: dict[str, Any]) -> None:
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     test = doctest.DocTestParser().get_doctest(example.text, namespace, example.place, str(example.page), example.line)
     test.globs = namespace  # names that an example binds are the following ones' too

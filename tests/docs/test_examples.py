@@ -29,7 +29,7 @@ def test_examples_of_a_page_run(page: Path, demo_output: Path, tmp_path: Path, m
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     runner = PageRunner(tmp_path)
     for example in EXAMPLES[page]:
-        runner.run(example)
+        runner.assert_runs_as_shown(example)
 
 
 def test_every_example_that_is_not_run_says_what_it_needs() -> None:

@@ -188,3 +188,4 @@ def test_no_sequence_of_commands_changes_a_users_file(zygote: Zygote, is_long: b
             phases=[Phase.generate, Phase.shrink],
         ),
     )
+    assert {key[0] for key in Model.references} == {"build", "merge"}  # some of either ended, and were compared

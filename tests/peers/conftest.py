@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.peers.three_datasets import write_three_datasets
+
 HERE = Path(__file__).parent
 WITHOUT_MEGATRON = ("test_automodel.py", "test_example_scripts.py", "test_chat_templates.py", "test_releases.py")
 HAS_MEGATRON = find_spec("megatron") is not None and find_spec("torch") is not None
@@ -20,6 +22,14 @@ if HAS_MEGATRON:
         warnings.simplefilter("ignore")
         import megatron.core.datasets.blended_megatron_dataset_builder
         import megatron.core.datasets.gpt_dataset  # noqa: F401 - imported once, without its warnings
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the three datasets."""
+    folder = tmp_path_factory.mktemp("data")
+    write_three_datasets(folder)
+    return folder
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

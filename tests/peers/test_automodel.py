@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from dsindex.datasets import BlendedDataset, GPTDataset
-from tests.support.datasets import write_dataset
+from tests.peers.three_datasets import NAMES
 from workflows.cli import main
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 CHECKOUT = Path(os.environ.get("AUTOMODEL", "/none"))
 JOBS = int(os.environ.get("DSINDEX_PEER_JOBS", "150"))
 TOKENIZER = SimpleNamespace(name_or_path="openai-community/gpt2", pad_token_id=0, eos_token_id=0)
-NAMES = ("web", "books", "code")
 SPLITS = {"train": "train", "validation": "valid", "test": "test"}
 
 
@@ -38,16 +37,6 @@ def pretraining() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(CHECKOUT))
         yield importlib.import_module("nemo_automodel.components.datasets.llm.megatron_dataset").MegatronPretraining
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(4)
-    for name, count in zip(NAMES, (120, 60, 33), strict=True):
-        lengths = rng.choice([1, 2, 30, 200, 500], count)
-        write_dataset(folder / name, [[rng.integers(0, 90, length).tolist()] for length in lengths])
-    return folder
 
 
 def draw_paths(rng: random.Random) -> list[str]:

@@ -6,7 +6,6 @@ script that is not in it is skipped.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -87,5 +86,11 @@ def test_no_script_is_a_fault_of_dsindex() -> None:
     if not scripts:
         pytest.skip("MEGATRON_LM names no checkout")
     for path in scripts:
-        with contextlib.suppress(DsindexError):
-            take_command(read_command_file([str(path)]), place=path.name)
+        refusal = ""
+        try:
+            command = take_command(read_command_file([str(path)]), place=path.name)
+            is_taken = bool(command.options or command.notes)
+        except DsindexError as error:
+            is_taken, refusal = False, str(error)
+        assert is_taken or refusal, path
+        assert "\n" not in refusal, path

@@ -16,13 +16,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 
 from dsindex.datasets import BlendedDataset, GPTDataset
 from dsindex.indices.cache import FIM_CLASS
 from dsindex.indices.job_tokenizer import RELEASES
-from tests.support.datasets import write_dataset
+from tests.peers.three_datasets import NAMES
 from workflows.cli import main
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ RELEASES_FOLDER = Path(os.environ.get("DSINDEX_MEGATRON_RELEASES", "/none"))
 JOBS = int(os.environ.get("DSINDEX_PEER_JOBS", "150"))
 PROGRAM = Path(__file__).with_name("release_program.py")
 SPLITS = ("train", "valid", "test")
-NAMES = ("web", "books", "code")
 
 
 class Release:
@@ -90,16 +88,6 @@ def process(release: str, tmp_path: Path) -> Iterator[Release]:
     started = Release(release, tmp_path / "log")
     yield started
     started.close()
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(4)
-    for name, count in zip(NAMES, (120, 60, 33), strict=True):
-        lengths = rng.choice([1, 2, 30, 200, 500], count)
-        write_dataset(folder / name, [[rng.integers(0, 90, length).tolist()] for length in lengths])
-    return folder
 
 
 def draw_tokenizer(rng: random.Random, release: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,13 +12,16 @@ from tests.support.golden import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 PROGRAM = """\
 import os, signal, sys
 from workflows.cli import main
 from workflows.state.ledger import Ledger
 
-record, left = Ledger.record_shard, int(sys.argv[1])
+name, left, setup = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+exec(setup)
+record = getattr(Ledger, name)
 
 def recorded(ledger, *arguments):
     global left
@@ -26,13 +30,27 @@ def recorded(ledger, *arguments):
     if not left:
         os.kill(os.getpid(), signal.SIGKILL)
 
-Ledger.record_shard = recorded
-sys.exit(main(sys.argv[2:]))
+setattr(Ledger, name, recorded)
+sys.exit(main(sys.argv[4:]))
 """
 
 
 def run_until_killed(arguments: Sequence[str], *, num_shards: int) -> None:
     """Run a dsindex command in a process that kills itself when it has committed so many shards."""
-    command = [sys.executable, "-c", PROGRAM, str(num_shards), *arguments]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    kill_after("record_shard", num_shards, arguments)
+
+
+def kill_after(record: str, times: int, arguments: Sequence[str], *, folder: Path = ROOT, setup: str = "") -> None:
+    """Run a dsindex command in a process that kills itself when its ledger has recorded something so many times.
+
+    Args:
+        record: A method of `Ledger`.
+        times: How often it is called.
+        arguments: Those of the command.
+        folder: Where the command runs.
+        setup: Python that runs first.
+    """
+    command = [sys.executable, "-c", PROGRAM, record, str(times), setup, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.support.object_server_faults import Fault
     from tests.support.object_server_state import ObjectServer
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 256 << 10
 SLOW_STEPS = 8
 CHECKSUMS = ("x-amz-checksum-crc32", "x-amz-checksum-sha1", "x-amz-checksum-sha256")
 
@@ -99,6 +99,12 @@ class Exchange(BaseHTTPRequestHandler):
             Refusal: It is not what its checksums say.
             ConnectionError: The connection broke, or was told to break.
         """
+        told = [name for name in CHECKSUMS if name in self.headers]
+        if told and self.store.crc32 == "refused":
+            raise Refusal(501, "NotImplemented", Header=told[0])
+        if self.store.crc32 == "ignored":
+            for name in told:
+                del self.headers[name]
         size, path = self.unread_bytes, self.store.new_file()
         target = bytearray(0 if path else size)
         checks = _Checks(self.headers, fast=self.store.fast)

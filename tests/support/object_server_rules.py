@@ -58,6 +58,8 @@ class Upload:
     upload_id: str
     headers: Mapping[str, str]
     initiated: float
+    checksum: str = ""
+    """`CRC32` if parts are checked so."""
     parts: dict[int, Piece] = field(default_factory=dict)
 
 
@@ -90,6 +92,17 @@ def check_conditions(current: Stored | None, removals: int, wanted: Conditions) 
             raise Refusal(404, "NoSuchKey")
         if wanted.if_match not in {"*", current.etag, current.etag.strip('"')}:
             raise Refusal(412, "PreconditionFailed", Condition="If-Match")
+
+
+def require_sums(upload: Upload, wanted: Sequence[tuple[int, Mapping[str, str]]]) -> None:
+    """Demand the checksum of each part when an upload is completed.
+
+    Raises:
+        Refusal: One is missing.
+    """
+    for number, told in wanted:
+        if f"Checksum{upload.checksum}" not in told:
+            raise Refusal(400, "InvalidRequest", PartNumber=str(number))
 
 
 def choose_parts(

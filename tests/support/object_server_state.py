@@ -10,7 +10,7 @@ import uuid
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import xxhash
 
@@ -23,6 +23,7 @@ from tests.support.object_server_rules import (
     Upload,
     check_conditions,
     choose_parts,
+    require_sums,
 )
 
 if TYPE_CHECKING:
@@ -61,6 +62,10 @@ class ObjectServer:
     without_ranges: bool = False
     remembers_completed: bool = False
     """Completing an upload again succeeds, as it does on Amazon's for a while."""
+    crc32: Literal["checked", "ignored", "refused"] = "checked"
+    """What the server does with a CRC-32: servers of old do not know it."""
+    sums_of_parts: bool = True
+    """The CRC-32 of each part must be told with the part and at the end, if the upload was begun so; not by moto."""
     equal_parts: bool = False
     """All parts but the last have one size, as R2 demands."""
     region: str = ""
@@ -164,9 +169,11 @@ class ObjectServer:
             self.removals[name] += removed is not None
         drop(removed)
 
-    def create_upload(self, name: str, headers: Mapping[str, str]) -> Upload:
+    def create_upload(self, name: str, headers: Mapping[str, str], *, checksum: str = "") -> Upload:
         """Begin an upload in parts."""
-        upload = Upload(name=name, upload_id=uuid.uuid4().hex, headers=headers, initiated=time.time())
+        upload = Upload(
+            name=name, upload_id=uuid.uuid4().hex, headers=headers, initiated=time.time(), checksum=checksum
+        )
         self.uploads[upload.upload_id] = upload
         return upload
 
@@ -203,6 +210,8 @@ class ObjectServer:
                 return self.completed[upload_id][1]
             upload = self.find_upload(name, upload_id)
             self._check(name, conditions)
+            if self.sums_of_parts and upload.checksum:
+                require_sums(upload, wanted)
             chosen = choose_parts(upload, wanted, min_bytes=self.min_part_bytes, equal=self.equal_parts)
             digests = self.new_digest()
             for piece in chosen:

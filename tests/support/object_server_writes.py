@@ -60,11 +60,18 @@ def find_headers(exchange: Exchange) -> dict[str, str]:
 
 def create_upload(exchange: Exchange) -> None:
     """Answer CreateMultipartUpload."""
-    upload = exchange.store.create_upload(exchange.name, find_headers(exchange))
+    store = exchange.store
+    checksum = exchange.headers.get("x-amz-checksum-algorithm", "")
+    if checksum and store.crc32 == "refused":
+        raise Refusal(501, "NotImplemented", Header="x-amz-checksum-algorithm")
+    if store.crc32 == "ignored":
+        checksum = ""
+    upload = store.create_upload(exchange.name, find_headers(exchange), checksum=checksum)
     bucket, _, key = exchange.name.partition("/")
     exchange.done()
     shown = f"<Bucket>{bucket}</Bucket><Key>{escape(key)}</Key><UploadId>{upload.upload_id}</UploadId>"
-    exchange.answer_xml("InitiateMultipartUploadResult", shown)
+    headers = {"x-amz-checksum-algorithm": checksum, "x-amz-checksum-type": "COMPOSITE"} if checksum else {}
+    exchange.answer_xml("InitiateMultipartUploadResult", shown, headers)
 
 
 def upload_part(exchange: Exchange) -> None:
@@ -73,7 +80,10 @@ def upload_part(exchange: Exchange) -> None:
     number, upload_id = exchange.number("partNumber", 0), exchange.query.get("uploadId", "")
     if not 1 <= number <= MAX_PARTS:
         raise Refusal(400, "InvalidArgument", ArgumentName="partNumber")
-    exchange.store.find_upload(exchange.name, upload_id)
+    upload = exchange.store.find_upload(exchange.name, upload_id)
+    told = {name.rpartition("-")[2].upper() for name in CHECKSUMS if name in exchange.headers}
+    if exchange.store.sums_of_parts and exchange.store.crc32 == "checked" and told != {upload.checksum} - {""}:
+        raise Refusal(400, "InvalidRequest")
     piece = exchange.receive()
     exchange.store.add_part(exchange.name, upload_id, number, piece)
     exchange.done()
@@ -190,9 +200,16 @@ def list_parts(exchange: Exchange) -> None:
         piece = upload.parts[number]
         content += (
             f"<Part><PartNumber>{number}</PartNumber><ETag>&quot;{piece.digest}&quot;</ETag><Size>{piece.size}</Size>"
-            f"<LastModified>{show_time(piece.modified)}</LastModified></Part>"
+            f"<LastModified>{show_time(piece.modified)}</LastModified>"
+            + "".join(f"<{show_sum(name)}>{value}</{show_sum(name)}>" for name, value in piece.checksums.items())
+            + "</Part>"
         )
     exchange.answer_xml("ListPartsResult", content)
+
+
+def show_sum(header: str) -> str:
+    """Return the name by which answers tell a checksum."""
+    return f"Checksum{header.rpartition('-')[2].upper()}"
 
 
 def create_bucket(exchange: Exchange) -> None:

@@ -25,6 +25,15 @@ def ray_instance() -> Iterator[None]:
     ray.shutdown()
 
 
+@pytest.fixture(scope="module")
+def executor(request: pytest.FixtureRequest) -> str:
+    """The executor that a test is parametrized with, indirectly, so that Ray is started before the test begins."""
+    name: str = request.param
+    if name == "ray":
+        request.getfixturevalue("ray_instance")
+    return name
+
+
 @pytest.fixture(autouse=True)
 def _unconnected(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Tests that are not about Ray do not use the connection that others have left open for the session."""

@@ -22,12 +22,8 @@ def merge_into(prefix: Path, inputs: tuple[str, ...], **options: Any) -> MergeCo
 
 
 @pytest.mark.parametrize("golden", GOLDEN_SETS, ids=lambda golden: golden.name)
-@pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.ray)])
-def test_merge_equals_megatron(
-    golden: GoldenSet, executor: str, tmp_path: Path, quiet: Reporter, request: pytest.FixtureRequest
-) -> None:
-    if executor == "ray":
-        request.getfixturevalue("ray_instance")
+@pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
+def test_merge_equals_megatron(golden: GoldenSet, executor: str, tmp_path: Path, quiet: Reporter) -> None:
     # Megatron's order is that of the names; the suffix may be typed, as a shell completes it.
     inputs = tuple(
         f"{prefix}{suffix}" for prefix, suffix in zip(golden.merge_inputs, ("", ".bin", ".idx"), strict=True)

@@ -13,7 +13,7 @@ from dsindex.datasets.document_ranges import plan_ranges, read_range
 from dsindex.datasets.indexed import IndexedDataset
 
 
-class DocumentSource(Datasource):  # type: ignore[misc]
+class DocumentSource(Datasource):  # type: ignore[misc]  # Ray's types are not read
     """Source of read tasks, each with a range of documents."""
 
     def __init__(self, prefix: str) -> None:

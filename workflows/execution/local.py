@@ -18,6 +18,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import TaskError
+from dsindex.objects.recent import hold_recent
+from dsindex.objects.waiting import taking_place
 from dsindex.shards.reporting import reporting_to
 from workflows.execution.calls import THIS_MACHINE, Call, NodeAnswer, Outcome, answer, run_guarded
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from multiprocessing.context import SpawnContext, SpawnProcess
 
 
+RECENT_BYTES = 128 << 20
+"""Bytes of shards in object stores that threads hold for the merge, which follows soon: two of its ranges."""
 REPORT_SECONDS = 0.5
 """Shortest time between two reports of a call in another process."""
 
@@ -42,14 +46,17 @@ class ThreadExecutor:
     def __init__(self, workers: int) -> None:
         self.slots = workers
         self.backlog = workers
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="dsindex")
+        self._places = threading.Semaphore(workers)
+        num_threads = workers + (workers + 1) // 2  # some wait for stores while others compute
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="dsindex")
         self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._num_attempts = 0
         self._running: dict[int, float] = {}
         """Attempt → when it began."""
         self._abandoned: set[int] = set()
+        hold_recent(RECENT_BYTES)
 
-    def request_cpus(self, number: int) -> int:  # noqa: ARG002
+    def request_cpus(self, number: int) -> int:  # noqa: ARG002 - as the protocol has it
         """Return the number of workers, since this machine does not grow."""
         return self.slots
 
@@ -67,13 +74,14 @@ class ThreadExecutor:
         return self._num_attempts
 
     def _run(self, attempt_id: int, call: Call) -> None:
-        self._running[attempt_id] = time.monotonic()
-        try:
-            with reporting_to(call.listener):
-                outcome = Outcome(attempt_id=attempt_id, value=call.function(*call.arguments))
-        except Exception as error:  # noqa: BLE001 - the driver handles every error
-            outcome = Outcome(attempt_id=attempt_id, error=error)
-        del self._running[attempt_id]
+        with taking_place(self._places):
+            self._running[attempt_id] = time.monotonic()
+            try:
+                with reporting_to(call.listener):
+                    outcome = Outcome(attempt_id=attempt_id, value=call.function(*call.arguments))
+            except Exception as error:  # noqa: BLE001 - the driver handles every error
+                outcome = Outcome(attempt_id=attempt_id, error=error)
+            del self._running[attempt_id]
         self._ended.put(outcome)
 
     def running_since(self, attempt_id: int) -> float | None:
@@ -94,13 +102,14 @@ class ThreadExecutor:
         """Ignore an attempt's outcome; a thread cannot be stopped and ends by itself."""
         self._abandoned.add(attempt_id)
 
-    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:  # noqa: ARG002
+    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:  # noqa: ARG002 - as the protocol has it
         """Run the call here, in this process."""
         return {THIS_MACHINE: answer(call)}
 
     def close(self) -> None:
         """Drop queued calls and wait for running ones."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        hold_recent(0)
 
 
 class ProcessExecutor:
@@ -122,7 +131,7 @@ class ProcessExecutor:
         self._waiting: list[tuple[int, Call]] = []
         self._num_attempts = 0
 
-    def request_cpus(self, number: int) -> int:  # noqa: ARG002
+    def request_cpus(self, number: int) -> int:  # noqa: ARG002 - as the protocol has it
         """Return the number of workers, since this machine does not grow."""
         return self.slots
 
@@ -193,7 +202,7 @@ class ProcessExecutor:
             worker.kill()
         self._hand_out()
 
-    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:  # noqa: ARG002
+    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:  # noqa: ARG002 - as the protocol has it
         """Run the call here, in this process."""
         return {THIS_MACHINE: answer(call)}
 

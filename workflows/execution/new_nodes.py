@@ -30,7 +30,7 @@ class NodeCheck:
     """Distinguishes the checks of several jobs, whose calls a worker process may run one after the other."""
 
 
-def run_after_check(entry: NodeCheck, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
+def run_after_check(entry: NodeCheck, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - of any function
     """Run a function in a worker of a sound node.
 
     Raises:

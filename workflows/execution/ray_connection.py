@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 import ray.exceptions
 from ray._private import services
-from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]  # an extension module, without types
 
 import dsindex
 import workflows

@@ -208,6 +208,6 @@ def _read_answer(task: Any) -> NodeAnswer:  # noqa: ANN401 - Ray's own type is p
     return NodeAnswer(value=value, error=error)
 
 
-@ray.remote  # type: ignore[untyped-decorator]
-def _run_call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:  # noqa: ANN401
+@ray.remote  # type: ignore[untyped-decorator]  # Ray's types are not read
+def _run_call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:  # noqa: ANN401 - of any call
     return run_guarded(function, arguments)

@@ -41,7 +41,7 @@ class RayWorker:
             prepare()
         return str(ray.get_runtime_context().get_node_id())
 
-    def run(self, function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:  # noqa: ANN401
+    def run(self, function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:  # noqa: ANN401 - of any call
         """Run one call."""
         return run_guarded(function, arguments)
 

@@ -22,6 +22,8 @@ from dsindex.tracing.merged import find_document_origins
 from workflows.state.manifest import read_manifest
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from dsindex.comparing.datasets import Comparison
     from dsindex.comparing.documents import Dataset
     from dsindex.comparing.instruction import MaskComparison
@@ -226,9 +228,9 @@ def _find_source(side: Side, number: int | None) -> str | None:
     return None if origin.source is None else f"{origin.source.path}, line {origin.source.line:,}"
 
 
-def _decode(side: Side, tokens: object, tokenizer: str | None) -> str | None:
+def _decode(side: Side, tokens: ArrayLike, tokenizer: str | None) -> str | None:
     try:
-        return decode_tokens(tokens, prefix=side.path.removesuffix(PBIN_SUFFIX), tokenizer=tokenizer)  # type: ignore[arg-type]
+        return decode_tokens(tokens, prefix=side.path.removesuffix(PBIN_SUFFIX), tokenizer=tokenizer)
     except DsindexError:
         if tokenizer is not None:
             raise

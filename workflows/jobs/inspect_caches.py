@@ -5,8 +5,9 @@ from __future__ import annotations
 import glob
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from dsindex.datasets.blended import BlendedDataset
 from dsindex.datasets.opening import DESCRIPTION_SUFFIX, open_dataset
 from dsindex.errors import FormatError, InputError
 from dsindex.indices.cache import BLENDED_CLASS, read_description
@@ -18,7 +19,6 @@ from workflows.jobs.inspect_origin import find_origin
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.datasets.blended import BlendedDataset
     from dsindex.datasets.gpt import GPTDataset
     from workflows.jobs.inspect_origin import Origin
 
@@ -71,8 +71,8 @@ class CacheView:
 
 
 def _datasets_of(dataset: GPTDataset | BlendedDataset) -> list[Any]:
-    parts = getattr(dataset, "datasets", None)
-    return [dataset.dataset] if parts is None else [part.dataset for part in parts]  # type: ignore[union-attr]
+    parts = dataset.datasets if isinstance(dataset, BlendedDataset) else (dataset,)
+    return [part.dataset for part in parts]
 
 
 def look_at_cache(path: str, *, split: str | None, data_path: Sequence[str] | None) -> CacheView:
@@ -97,8 +97,8 @@ def look_at_cache(path: str, *, split: str | None, data_path: Sequence[str] | No
     splits = {str(known.get("index_split", known.get("split"))) for known in descriptions.values()}
     chosen = split or next((name for name in ("train", "valid", "test") if name in splits), None)
     try:
-        options = {"split": chosen} if is_folder else {}
-        opened = open_dataset(path, **options, prefix=None if data_path is None else list(data_path))  # type: ignore[arg-type]
+        prefixes = None if data_path is None else list(data_path)
+        opened = open_dataset(path, split=chosen if is_folder else None, prefix=prefixes)
     except (FormatError, ValueError) as error:
         view.findings.append(str(error))
         return view
@@ -107,8 +107,8 @@ def look_at_cache(path: str, *, split: str | None, data_path: Sequence[str] | No
             raise
         view.findings.append(str(error))
         return view
-    view.dataset = opened  # type: ignore[assignment]
-    view.prefix = _datasets_of(view.dataset)[0].prefix  # type: ignore[arg-type]
+    view.dataset = cast("GPTDataset | BlendedDataset", opened)  # as only they have descriptions
+    view.prefix = _datasets_of(view.dataset)[0].prefix
     view.facts["split"] = chosen or "the only one"
     view.facts["samples"] = len(opened)
     return view

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dsindex.formats.pbin import PbinVersion
     from dsindex.formats.raw_index import RunTasks
     from dsindex.merging import Part
-    from dsindex.objects.writing import Bytes
+    from dsindex.objects.blocks import Bytes
     from dsindex.storage import StoredFile
     from dsindex.text.tokenizer import Tokenizer
 

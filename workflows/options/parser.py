@@ -74,7 +74,7 @@ class Parser(argparse.ArgumentParser):
         self.register("type", int, _integer)
         self.register("type", float, _number)
 
-    def parse_known_args(  # type: ignore[override]
+    def parse_known_args(  # type: ignore[override]  # argparse's has overloads
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse a command line; nothing is unknown afterwards."""

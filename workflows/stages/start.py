@@ -126,6 +126,6 @@ def _start_early(num_bytes: int) -> EarlyStart | None:
 
 def prepare_worker(num_bytes: int) -> None:
     """Import what tokenizing needs, and load the kernels if they pay off for an input of this size."""
-    import dsindex.shards.tokenize  # noqa: F401
+    import dsindex.shards.tokenize  # noqa: F401 - so that no task waits for it
 
     count_bytes(num_bytes)

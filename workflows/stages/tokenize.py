@@ -149,7 +149,7 @@ class _Stage:
                     feeder.release(what)
                 dispatch.release(self._commit(what, value))
 
-    def _commit(self, what: int | MergeRange, value: Any) -> list[tuple[int | MergeRange, Call]]:  # noqa: ANN401
+    def _commit(self, what: int | MergeRange, value: Any) -> list[tuple[int | MergeRange, Call]]:  # noqa: ANN401 - a ShardResult or a RangeResult
         """Record a finished shard or range; return the calls for ranges that can now be merged."""
         note_requests(value.requests)
         value = replace(value, requests=None)

@@ -13,6 +13,7 @@ import xxhash
 from pydantic import ValidationError
 
 from dsindex.json_text import decode_json
+from dsindex.objects.checksums import Checksum
 from workflows.state.identity import is_plan
 from workflows.state.journal import open_journal
 
@@ -46,6 +47,8 @@ class RecordedUpload:
     upload_id: str
     tag: str
     """What the object carries in its metadata once the upload is completed."""
+    checksum: Checksum
+    """By what its parts are checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +132,9 @@ class HistoryReader:
             self._uploading.setdefault(_text(entry["url"]), frozenset(map(_text, entry["others"])))
         elif kind == "upload":
             url, upload_id, tag = _text(entry["url"]), _text(entry["id"]), _text(entry["tag"])
-            partial = _text(entry["partial"])
-            self._uploads.append(RecordedUpload(url=url, partial=partial, upload_id=upload_id, tag=tag))
+            partial, checksum = _text(entry["partial"]), Checksum(entry.get("checksum", Checksum.MD5))
+            upload = RecordedUpload(url=url, partial=partial, upload_id=upload_id, tag=tag, checksum=checksum)
+            self._uploads.append(upload)
         elif kind == "publishing":
             files = frozenset(_identity(file) for file in entry["files"])
             prefix = _text(entry["prefix"])

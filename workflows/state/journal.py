@@ -8,6 +8,7 @@ which is written once: a second driver finds its number taken.
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from dsindex.errors import FormatError, PlanError
@@ -164,7 +165,7 @@ class SegmentJournal:
             FormatError: If one cannot be read.
         """
         segments = segment_urls(self._folder)
-        futures = [fetch_later(lambda url=url: read_object(url)) for url in segments]  # type: ignore[misc]
+        futures = [fetch_later(partial(read_object, url)) for url in segments]
         for url, future in zip(segments, futures, strict=True):
             found = future.result()
             if found is None:

@@ -208,6 +208,7 @@ class Ledger:
     def record_upload(self, upload: Upload, partial: str) -> None:
         """Record an upload that was begun for a partial file; nothing is written to it before."""
         entry = {"url": str(upload.url), "partial": output_key(partial), "id": upload.upload_id, "tag": upload.tag}
+        entry["checksum"] = upload.checksum
         self._record({"kind": "upload", **entry})
         self.sync()
 

@@ -30,7 +30,7 @@ def current_upload(url: str, partial: str, ledger: Ledger) -> Upload | None:
     if isinstance(url, ObjectUrl):
         for recorded in reversed(ledger.history.uploads):
             if recorded.url == url and recorded.partial == output_key(partial):
-                return Upload(url=url, upload_id=recorded.upload_id, tag=recorded.tag)
+                return Upload(url=url, upload_id=recorded.upload_id, tag=recorded.tag, checksum=recorded.checksum)
     return None
 
 

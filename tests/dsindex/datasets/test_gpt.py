@@ -1,9 +1,7 @@
+"""What samples consist of."""
+
 from __future__ import annotations
 
-import hashlib
-import json
-import multiprocessing
-import pickle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,19 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.datasets import GPTDataset, IndexedDataset, SampleOptions, SamplePart
-from dsindex.errors import FormatError
+from tests.dsindex.datasets.gpt_samples import EOD, small
 from tests.support.datasets import write_dataset
 from tests.support.golden import GoldenCache, golden_caches
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
 pytestmark = pytest.mark.slow
 
 CACHES = golden_caches("GPTDataset")
-EOD = 9
 
 
 def open_golden(cache: GoldenCache, **options: Any) -> GPTDataset:
@@ -72,24 +67,6 @@ def test_parts_lead_to_the_tokens_of_every_sample(cache: GoldenCache) -> None:
         assert np.array_equal(found, tokens[: len(found)])
         assert (tokens[len(found) :] == -1).all()
         assert all(part.num_tokens for part in parts)
-
-
-# Five sequences in the order 2, 0, 1, 3, 4, one of them without tokens: 4 5 6 9 | 1 2 9 | | 3 9 | 7 8 9
-SEQUENCES = [[1, 2, EOD], [], [4, 5, 6, EOD], [3, EOD], [7, 8, EOD]]
-DOCUMENT_INDEX = np.array([2, 0, 1, 3, 4], np.int32)
-
-
-def small(folder: Path, *, options: SampleOptions | None = None, dtype: Any = np.uint16, **changes: Any) -> GPTDataset:
-    """Twelve tokens: samples 4 5 6 9 1, 1 2 9 3 9, and 9 7 8 9 with one token missing, in the order 2, 0, 1."""
-    settings: dict[str, Any] = {
-        "document_index": DOCUMENT_INDEX,
-        "sample_index": np.array([[0, 0], [1, 0], [3, 1], [4, 2]], np.int32),
-        "shuffle_index": np.array([2, 0, 1], np.uint32),
-        "sequence_length": 4,
-        "options": options or SampleOptions(),
-    }
-    prefix = write_dataset(folder / "d", [[sequence] for sequence in SEQUENCES], dtype=dtype)
-    return GPTDataset(IndexedDataset(prefix), **{**settings, **changes})
 
 
 def test_partial_last_sample_is_padded_without_loss(tmp_path: Path) -> None:
@@ -246,22 +223,6 @@ def test_attention_mask_without_resets_is_causal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"reset_position_ids": True}, "need an eod_token, got None"),
-        ({"inter_document_masking": True, "create_attention_mask": True}, "in place of an attention mask"),
-        ({"eod_mask_loss": True}, "need an eod_token, got None"),
-        ({"eod_token": 1, "reset_attention_mask": True}, "without create_attention_mask would change nothing"),
-        ({"eod_token": 1, "pad_token": 1}, "pad_token 1 is the eod_token"),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
-)
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SampleOptions(**options)
-
-
-@pytest.mark.parametrize(
     ("dtype", "sample_dtype"),
     [*[(dtype, np.int32) for dtype in ("u1", "i1", "i2", "u2", "i4", "i8")], ("u2", np.int64)],
 )
@@ -270,101 +231,6 @@ def test_every_integer_type_makes_the_same_samples(tmp_path: Path, dtype: str, s
     dataset = small(tmp_path, dtype=np.dtype(f"<{dtype}"), sample_index=sample_index)
     assert dataset.batch([0, 1, 2]).tolist() == [[9, 7, 8, 9, -1], [4, 5, 6, 9, 1], [1, 2, 9, 3, 9]]
     assert dataset[0]["labels"].tolist() == [7, 8, 9, 0]
-
-
-def test_floats_make_no_samples(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected integer tokens, got float32"):
-        small(tmp_path, dtype=np.float32)
-
-
-def test_sequence_length_below_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="sequence length of at least 1, got 0"):
-        small(tmp_path, sequence_length=0)
-
-
-LARGEST = (1 << 63) - 1
-DAMAGED = [
-    ("sequence-too-large", {"document_index": np.array([5, 0, 1, 3, 4], np.int32)}),
-    ("sequence-below-0", {"document_index": np.array([-1, 0, 1, 3, 4], np.int32)}),
-    ("position-too-large", {"sample_index": np.array([[0, 0], [5, 0], [3, 1], [4, 2]])}),
-    ("position-below-0", {"sample_index": np.array([[-1, 0], [1, 0], [3, 1], [4, 2]])}),
-    ("positions-fall", {"sample_index": np.array([[2, 0], [1, 0], [3, 1], [4, 2]])}),
-    ("offset-too-large", {"sample_index": np.array([[0, 5], [1, 0], [3, 1], [4, 2]])}),
-    ("offset-below-0", {"sample_index": np.array([[0, -1], [0, 1], [3, 1], [4, 2]])}),
-    ("end-too-large", {"sample_index": np.array([[0, 0], [1, 3], [3, 1], [4, 2]])}),
-    ("end-that-wraps", {"sample_index": np.array([[0, 0], [1, LARGEST], [3, 1], [4, 2]])}),
-    ("end-before-begin", {"sample_index": np.array([[0, 3], [0, 1], [3, 1], [4, 2]])}),
-    ("sample-too-long", {"sample_index": np.array([[0, 0], [1, 1], [3, 1], [4, 2]])}),
-    ("row-too-large", {"shuffle_index": np.array([2, 3, 1], np.uint32)}),
-    ("row-below-0", {"shuffle_index": np.array([2, -1, 1], np.int64)}),
-]
-
-
-@pytest.mark.parametrize("changes", [case[1] for case in DAMAGED], ids=[case[0] for case in DAMAGED])
-def test_indices_that_point_elsewhere_are_a_format_error(tmp_path: Path, changes: dict[str, Any]) -> None:
-    dataset = small(tmp_path, **changes)
-    reads: list[Any] = [
-        lambda: dataset.tokens(1),
-        lambda: dataset[1],
-        lambda: dataset.batch([1]),
-        lambda: dataset.parts(1),
-    ]
-    for read in reads:
-        with pytest.raises(FormatError, match="expected at most 5 tokens of the dataset for sample 1"):
-            read()
-
-
-@pytest.mark.parametrize("pointer", [-2, 22, 1 << 62, (1 << 63) - 2])
-def test_damaged_pointer_is_a_format_error(tmp_path: Path, pointer: int) -> None:
-    write_dataset(tmp_path / "d", [[sequence] for sequence in SEQUENCES])
-    content = bytearray((tmp_path / "d.idx").read_bytes())
-    content[34 + 20 + 16 : 34 + 20 + 24] = pointer.to_bytes(8, "little", signed=True)
-    (tmp_path / "d.idx").write_bytes(content)
-    dataset = GPTDataset(
-        IndexedDataset(tmp_path / "d", check=False),
-        DOCUMENT_INDEX,
-        np.array([[0, 0], [1, 0]]),
-        np.array([0], np.uint32),
-        sequence_length=4,
-    )
-    with pytest.raises(FormatError, match="for sample 0"):
-        dataset.tokens(0)
-
-
-WRONG_ARRAYS: list[tuple[str, str, NDArray[Any], str]] = [
-    ("floats", "document_index", np.zeros(5), "expected a document index of any integers, got float64"),
-    ("flat", "sample_index", np.zeros(8, np.int32), "expected a sample index of any x 2 integers"),
-    ("columns", "sample_index", np.zeros((4, 3), np.int32), r"any x 2 integers, got int32 of shape \(4, 3\)"),
-    ("short", "shuffle_index", np.zeros(2, np.uint32), r"shuffle index of 3 integers, got uint32 of shape \(2,\)"),
-]
-
-
-@pytest.mark.parametrize("as_file", [True, False], ids=["file", "array"])
-@pytest.mark.parametrize(
-    ("name", "array", "message"), [case[1:] for case in WRONG_ARRAYS], ids=[case[0] for case in WRONG_ARRAYS]
-)
-def test_index_of_another_form_is_refused(
-    tmp_path: Path, name: str, array: NDArray[Any], message: str, as_file: bool
-) -> None:
-    np.save(tmp_path / "wrong.npy", array)
-    with pytest.raises(FormatError, match=message):
-        small(tmp_path, **{name: tmp_path / "wrong.npy" if as_file else array})
-
-
-@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"not an array", pickle.dumps([1])], ids=repr)
-def test_file_that_is_no_array_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "wrong.npy").write_bytes(content)
-    with pytest.raises(FormatError, match=r"wrong\.npy: cannot be read as a document index"):
-        small(tmp_path, document_index=tmp_path / "wrong.npy")
-    with pytest.raises(FormatError, match=r"gone\.npy: cannot be read as a document index"):
-        small(tmp_path, document_index=tmp_path / "gone.npy")
-
-
-def test_array_cut_off_is_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "whole.npy", np.zeros(1000, np.int32))
-    (tmp_path / "cut.npy").write_bytes((tmp_path / "whole.npy").read_bytes()[:-4])
-    with pytest.raises(FormatError, match=r"cut\.npy: cannot be read as a document index"):
-        small(tmp_path, document_index=tmp_path / "cut.npy")
 
 
 def test_no_samples_are_an_empty_dataset(tmp_path: Path) -> None:
@@ -376,77 +242,3 @@ def test_no_samples_are_an_empty_dataset(tmp_path: Path) -> None:
     assert list(dataset) == []
     with pytest.raises(IndexError, match="expected a sample below 0, got 0"):
         dataset.tokens(0)
-
-
-DESCRIPTION = {
-    "class": "GPTDataset",
-    "dataset_path": "d",
-    "index_split": "train",
-    "random_seed": 1,
-    "sequence_length": 4,
-    "tokenizer": {},
-}
-
-
-def cache_of(folder: Path, description: dict[str, Any]) -> Path:
-    small(folder)
-    text = json.dumps(description, indent=4)
-    base = f"{hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()}-GPTDataset-train"
-    (folder / f"{base}-description.txt").write_text(text)
-    np.save(folder / f"{base}-document_index.npy", DOCUMENT_INDEX)
-    np.save(folder / f"{base}-sample_index.npy", np.array([[0, 0], [1, 0], [3, 1], [4, 2]], np.int32))
-    np.save(folder / f"{base}-shuffle_index.npy", np.array([2, 0, 1], np.uint32))
-    return folder / f"{base}-description.txt"
-
-
-def test_cache_opens_by_its_description(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = cache_of(tmp_path, DESCRIPTION)
-    monkeypatch.chdir(tmp_path)
-    assert GPTDataset.open_cache(path).tokens(1).tolist() == [4, 5, 6, 9, 1]
-    monkeypatch.chdir(tmp_path.parent)
-    with pytest.raises(FormatError, match=r"d\.idx: cannot be read"):
-        GPTDataset.open_cache(path)
-    dataset = GPTDataset.open_cache(path, prefix=tmp_path / "d")
-    assert dataset.tokens(1).tolist() == [4, 5, 6, 9, 1]
-    assert isinstance(dataset.document_index.base, np.memmap)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"class": "BERTDataset"}, "expected the description of a GPTDataset"),
-        ({"sequence_length": "4"}, "with its dataset_path and sequence_length, got a GPTDataset with 'd' and '4'"),
-        ({"dataset_path": 1}, "with its dataset_path and sequence_length, got a GPTDataset with 1 and 4"),
-        ({"class": "BlendedDataset", "split": "train", "datasets": [DESCRIPTION]}, "got a BlendedDataset with"),
-    ],
-    ids=["class", "length", "path", "blend"],
-)
-def test_other_descriptions_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(FormatError, match=message):
-        GPTDataset.open_cache(cache_of(tmp_path, {**DESCRIPTION, **changes}))
-
-
-def read_all(dataset: GPTDataset) -> list[list[int]]:
-    return [sample["tokens"].tolist() for sample in dataset]
-
-
-@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_worker_processes_read_the_same(tmp_path: Path, method: str) -> None:
-    path = cache_of(tmp_path, DESCRIPTION)
-    dataset = GPTDataset.open_cache(path, prefix=tmp_path / "d", options=SampleOptions(eod_token=EOD))
-    with multiprocessing.get_context(method).Pool(1) as pool:
-        assert pool.apply_async(read_all, (dataset,)).get(60) == [[9, 7, 8, 9], [4, 5, 6, 9], [1, 2, 9, 3]]
-
-
-def test_pickle_holds_paths_and_settings(tmp_path: Path) -> None:
-    path = cache_of(tmp_path, DESCRIPTION)
-    options = SampleOptions(eod_token=EOD, reset_position_ids=True)
-    pickled = pickle.dumps(GPTDataset.open_cache(path, prefix=tmp_path / "d", options=options))
-    assert b"description" not in pickled
-    assert len(pickled) < 1500
-    again = pickle.loads(pickled)  # noqa: S301
-    assert again.options == options
-    assert again[1]["position_ids"].tolist() == [0, 1, 2, 3]
-    from_arrays = pickle.loads(pickle.dumps(small(tmp_path)))  # noqa: S301
-    assert from_arrays.tokens(1).tolist() == [4, 5, 6, 9, 1]

@@ -146,7 +146,8 @@ def test_what_is_opened_is_told_by_the_objects(folder: Path, store: ObjectServer
 def test_forked_and_spawned_processes_read(tmp_path: Path) -> None:
     script = tmp_path / "processes.py"
     script.write_text(PROCESSES)
-    subprocess.run([sys.executable, script], check=True, timeout=100)
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=100)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_object_that_is_replaced_is_named(store: ObjectServer) -> None:

@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
+from numba.core import errors
+
+from dsindex.kernels.jit import compiled
 
 PROGRAM = """
 import threading
@@ -44,3 +48,28 @@ def test_threads_may_compile_at_once(tmp_path: Path) -> None:
         [sys.executable, "program.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=600
     )
     assert (ended.stdout, ended.stderr) == ("[ True]\n", "")
+
+
+def test_standard_streams_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """numba colours even the messages that nobody sees, and puts other streams in their place meanwhile."""
+    pytest.importorskip("colorama")
+    streams: list[object] = []
+
+    class Watched(errors.ColorShell):
+        def __enter__(self) -> None:
+            super().__enter__()
+            streams.append(sys.stdout)
+
+    monkeypatch.setattr(errors, "ColorShell", Watched)
+
+    def wrong(number: int) -> int:
+        return number + "a"  # type: ignore[operator]
+
+    with pytest.raises(errors.TypingError):
+        numba.njit(wrong)(1)
+    assert streams
+    streams.clear()
+    with pytest.raises(errors.TypingError):
+        compiled(wrong)(1)
+    assert not streams
+    assert errors.ColorShell is Watched

@@ -13,6 +13,8 @@ from tests.workflows.index.index_jobs import index
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from workflows.jobs.index import IndexReport
+
 
 def golden_cases() -> list[Any]:
     cases = []
@@ -28,31 +30,29 @@ def golden_cases() -> list[Any]:
 def test_golden_caches_come_out_byte_for_byte(
     folder: Path, case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build_and_compare(folder, case, tmp_path, monkeypatch, "local")
+    monkeypatch.chdir(folder)  # dataset_path is the prefix as typed
+    report = build_golden(folder, case, tmp_path, "local")
+    assert written_to(tmp_path) == golden_files(folder, case)
+    assert len(report.results) == len(report.tasks) > 0
 
 
-@pytest.mark.parametrize("executor", ["processes", pytest.param("ray", marks=pytest.mark.ray)])
-def test_other_executors_write_the_same_files(
-    executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    if executor == "ray":
-        request.getfixturevalue("ray_instance")
+@pytest.mark.parametrize("executor", ["processes", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
+def test_other_executors_write_the_same_files(executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = json.loads((GOLDEN / "gpt_index_cases.json").read_bytes())
     case = next(case for case in cases if "blend" in case["name"])
-    build_and_compare(GOLDEN, case, tmp_path, monkeypatch, executor)
+    monkeypatch.chdir(GOLDEN)
+    build_golden(GOLDEN, case, tmp_path, executor)
+    assert written_to(tmp_path) == golden_files(GOLDEN, case)
 
 
-def build_and_compare(
-    folder: Path, case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: str
-) -> None:
-    monkeypatch.chdir(folder)  # dataset_path is the prefix as typed
+def build_golden(folder: Path, case: dict[str, Any], tmp_path: Path, executor: str) -> IndexReport:
     golden = folder / "cache" / case["name"]
     weights = case.get("weights")
     words = (
         [str(w) for pair in zip(weights, case["prefixes"], strict=True) for w in pair] if weights else case["prefixes"]
     )
     like = next(name for name in sorted(case["files"]) if name.endswith("description.txt"))
-    report = index(
+    return index(
         executor=executor,
         data_path=words,
         seq_length=case["sequence_length"],
@@ -64,8 +64,11 @@ def build_and_compare(
         no_extra_token=not case.get("add_extra_token", True),
         keep_partial_validation=not case.get("drop_last_partial_validation_sequence", True),
     )
-    written = sorted(path.name for path in tmp_path.iterdir() if not path.name.endswith("-dsindex.json"))
-    assert written == sorted(case["files"])
-    for name in written:
-        assert (tmp_path / name).read_bytes() == (golden / name).read_bytes(), name
-    assert len(report.results) == len(report.tasks) > 0
+
+
+def written_to(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith("-dsindex.json")}
+
+
+def golden_files(folder: Path, case: dict[str, Any]) -> dict[str, bytes]:
+    return {name: (folder / "cache" / case["name"] / name).read_bytes() for name in case["files"]}

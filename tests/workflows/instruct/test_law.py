@@ -45,10 +45,13 @@ WAYS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _cluster(request: pytest.FixtureRequest) -> None:
-    if request.node.get_closest_marker("ray") is not None:
+@pytest.fixture(scope="module")
+def way(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """A way of running a job; Ray is started before the test begins."""
+    options: dict[str, Any] = request.param
+    if options.get("executor") == "ray":
         request.getfixturevalue("ray_instance")
+    return options
 
 
 def job(prefix: Path, source: str, **options: Any) -> InstructConfig:
@@ -122,7 +125,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, unusual: Path) -> dict[str, 
     return published(folder)
 
 
-@pytest.mark.parametrize("way", [*WAYS, {"shard_size": "6KiB", "fails_after": 2, "workers": 1}], ids=str)
+@pytest.mark.parametrize("way", [*WAYS, {"shard_size": "6KiB", "fails_after": 2, "workers": 1}], ids=str, indirect=True)
 def test_same_bytes_where_replies_are_found_and_left_out(
     tmp_path: Path, unusual: Path, found: dict[str, bytes], way: dict[str, Any]
 ) -> None:
@@ -162,7 +165,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectSe
         yield server
 
 
-@pytest.mark.parametrize("way", [*WAYS, {"shard_size": "6KiB", "fails_after": 2, "workers": 1}], ids=str)
+@pytest.mark.parametrize("way", [*WAYS, {"shard_size": "6KiB", "fails_after": 2, "workers": 1}], ids=str, indirect=True)
 def test_exports_of_a_bucket_are_those_of_the_disk(
     tmp_path: Path,
     bucket: ObjectServer,

@@ -15,7 +15,7 @@ pytest.importorskip("obstore")
 
 from dsindex.errors import DsindexError, OutputError
 from dsindex.objects.in_flight import gate_of
-from dsindex.shards.attempt import AttemptFile
+from dsindex.shards import held_file
 from tests.support.golden import OWN, ROOT
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer
 from tests.workflows.objects.object_builds import build, built, on_disk
@@ -49,7 +49,8 @@ def test_full_disk_of_a_worker_is_named(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(AttemptFile, "write", full)
+        patched.setattr(held_file, "HELD_BYTES", 0)
+        patched.setattr(held_file, "append_all", full)
         with pytest.raises(OutputError, match=r"No space left on device.*set TMPDIR to a larger disk"):
             build(text, "s3://out/x")
     build(text, "s3://out/x")

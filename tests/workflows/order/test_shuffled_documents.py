@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +10,8 @@ from dsindex.errors import PlanError
 from dsindex.shards import shuffle
 from dsindex.shards.document_order import shuffled_order
 from tests.support.compressed import COMPRESSORS
-from tests.support.golden import OWN, ROOT
+from tests.support.golden import OWN
+from tests.support.killed import kill_after
 from tests.support.published import published
 from tests.workflows.order.ordered_builds import FILES, SEED, build, content, documents, origins, require_whole
 from workflows.stages import tokenize
@@ -170,40 +169,17 @@ def test_a_damaged_run_is_made_again(texts: Path, tmp_path: Path, monkeypatch: p
     assert published(out) == published(tmp_path / "expected")
 
 
-PROGRAM = """\
-import os, signal, sys
-from dsindex.shards import shuffle
-from workflows.cli import main
-from workflows.state.ledger import Ledger
-
-shuffle.MIN_RUN_BYTES = 24 << 10
-record, left = Ledger.record_sorted, int(sys.argv[1])
-
-def recorded(ledger, *arguments):
-    global left
-    record(ledger, *arguments)
-    left -= 1
-    if not left:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-Ledger.record_sorted = recorded
-sys.exit(main(sys.argv[2:]))
-"""
-
-
 @pytest.mark.fault
 @pytest.mark.usefixtures("small_runs")
 @pytest.mark.parametrize("num_tasks", [1, 6, 8])
 def test_a_killed_shuffle_goes_on(texts: Path, tmp_path: Path, num_tasks: int) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    command = [sys.executable, "-c", PROGRAM, str(num_tasks), "build", "--input", *FILES, "--json-keys", "text"]
-    command += ["title", "--append-eod", "--on-bad-record", "quarantine", "--tokenizer-model"]
-    command += [str(OWN.plain_tokenizer), "--output-prefix", str(out / "x"), "--shard-size", "4KiB"]
-    command += ["--executor", "local", "--workers", "2", "--shuffle-documents", str(SEED)]
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    ended = subprocess.run(command, cwd=texts, env=environment, capture_output=True, text=True, check=False)
-    assert ended.returncode == -9, ended.stderr
+    command = ["build", "--input", *FILES, "--json-keys", "text", "title", "--append-eod", "--on-bad-record"]
+    command += ["quarantine", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(out / "x")]
+    command += ["--shard-size", "4KiB", "--executor", "local", "--workers", "2", "--shuffle-documents", str(SEED)]
+    setup = f"from dsindex.shards import shuffle; shuffle.MIN_RUN_BYTES = {shuffle.MIN_RUN_BYTES}"
+    kill_after("record_sorted", num_tasks, command, folder=texts, setup=setup)
     build(texts, tmp_path / "expected", shuffle_documents=SEED)
     build(texts, out, shuffle_documents=SEED)
     assert published(out) == published(tmp_path / "expected")

@@ -9,12 +9,15 @@ import pytest
 import workflows.stages.tokenize
 from dsindex.shards.tokenize import tokenize_shard
 from tests.support.golden import OWN
+from workflows.jobs.pack import run_pack
 from workflows.options.pack import PackConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.workflows.pack.packing import MakeConfig
+    from tests.workflows.pack.verifying import Pack
+    from workflows.progress.reporter import Reporter
 
 
 @pytest.fixture
@@ -31,6 +34,12 @@ def make_pack(tmp_path: Path) -> MakeConfig:
         return PackConfig(**{**defaults, **options})
 
     return make
+
+
+@pytest.fixture
+def pack(make_pack: MakeConfig, quiet: Reporter) -> Pack:
+    """Pack with these options, and return the path of the file."""
+    return lambda **options: run_pack(make_pack(**options), reporter=quiet).path
 
 
 @pytest.fixture

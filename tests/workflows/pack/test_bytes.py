@@ -43,7 +43,7 @@ def way_id(way: dict[str, Any]) -> str:
     return "-".join(str(value) for value in way.values())
 
 
-def pack_nonempty(way: dict[str, Any], folder: Path, reporter: Reporter) -> None:
+def pack_nonempty(way: dict[str, Any], folder: Path, reporter: Reporter) -> bytes:
     config = PackConfig(
         input=(str(MODALITIES / "nonempty.jsonl"),),
         tokenizer_model=str(MODALITIES / "gpt2"),
@@ -53,20 +53,20 @@ def pack_nonempty(way: dict[str, Any], folder: Path, reporter: Reporter) -> None
         **way,
     )
     run_pack(config, reporter=reporter)
-    assert (folder / "x.pbin").read_bytes() == (MODALITIES / "nonempty.pbin").read_bytes()
+    return (folder / "x.pbin").read_bytes()
 
 
 @pytest.mark.parametrize("way", WAYS, ids=way_id)
 @pytest.mark.slow
 def test_pack_equals_modalities(way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
-    pack_nonempty(way, tmp_path, quiet)
+    assert pack_nonempty(way, tmp_path, quiet) == (MODALITIES / "nonempty.pbin").read_bytes()
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
 @pytest.mark.parametrize("way", RAY_WAYS, ids=way_id)
 def test_pack_on_ray_equals_modalities(way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
-    pack_nonempty(way, tmp_path, quiet)
+    assert pack_nonempty(way, tmp_path, quiet) == (MODALITIES / "nonempty.pbin").read_bytes()
 
 
 @pytest.mark.parametrize("version", VERSION_NAMES)
