@@ -11,6 +11,7 @@ import pytest
 from tests.support.golden import OWN
 from tests.workflows.objects.conftest import make_ranges_small
 from workflows.cli import main
+from workflows.execution import local
 from workflows.jobs import pbin_ends
 from workflows.jobs.pack import run_pack
 from workflows.options.pack import PackConfig
@@ -72,6 +73,7 @@ def test_object_is_the_file_of_a_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pbin_ends, "INDEX_FILE_BYTES", 1000)  # several pieces, and pieces within a part
+    monkeypatch.setattr(local, "RECENT_BYTES", 0 if options else 1 << 20)  # what is held needs no request
     pack(OWN.docs, "s3://out/data/x.pbin", **options)
     assert packed(store, "out/data/x") == expected[options.get("pbin_era", "current")]
     assert sorted(store.names("out")) == ["data/x.manifest.json", "data/x.pbin", "data/x.provenance.parquet"]
