@@ -1,6 +1,6 @@
 """By what a store checks the content that it is sent: CRC-32 where it does, otherwise MD5.
 
-MD5 takes ten times as long, but every store has checked it from the first. So the first object that a process writes
+MD5 takes ten times as long, but every store has checked it from the first. So the first object that a client writes
 carries both; from then on it sends the CRC-32 alone if the store's answer shows that it has computed it.
 """
 
@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
+import weakref
 import zlib
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-from dsindex.objects.in_flight import store_of
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dsindex.objects.blocks import Blocks, Bytes
-    from dsindex.objects.urls import ObjectUrl
 
 
 class Checksum(StrEnum):
@@ -32,10 +29,8 @@ class Checksum(StrEnum):
 UNKNOWN_HEADER = ("NotImplemented", "InvalidArgument", "InvalidRequest", "InvalidHeader")
 """Refusals by which stores answer a header that they do not know."""
 
-_known: dict[str, Checksum] = {}
-"""Store → what it checks."""
-
-os.register_at_fork(after_in_child=_known.clear)
+_known: weakref.WeakKeyDictionary[Any, Checksum] = weakref.WeakKeyDictionary()
+"""Client → what its store checks."""
 
 
 class Sum:
@@ -68,16 +63,16 @@ def checksum_arguments(kind: Checksum, content: Blocks) -> dict[str, str]:
     return whole.arguments()
 
 
-def known_checksum(url: ObjectUrl) -> Checksum | None:
-    """Return what a store checks; None if nothing was written there yet."""
-    return _known.get(store_of(url))
+def known_checksum(client: Any) -> Checksum | None:  # noqa: ANN401 - boto3's client
+    """Return what a client's store checks; None if it has written nothing yet."""
+    return _known.get(client)
 
 
-def learn_checksum(url: ObjectUrl, answer: Mapping[str, object]) -> None:
-    """Learn from the answer to an object that was sent with both checksums what its store checks."""
-    _known[store_of(url)] = Checksum.CRC32 if answer.get("ChecksumCRC32") else Checksum.MD5
+def learn_checksum(client: Any, answer: Mapping[str, object]) -> None:  # noqa: ANN401
+    """Learn from the answer to an object that was sent with both checksums what the store checks."""
+    _known[client] = Checksum.CRC32 if answer.get("ChecksumCRC32") else Checksum.MD5
 
 
-def use_md5(url: ObjectUrl) -> None:
+def use_md5(client: Any) -> None:  # noqa: ANN401
     """Send no CRC-32 to a store that refused one."""
-    _known[store_of(url)] = Checksum.MD5
+    _known[client] = Checksum.MD5

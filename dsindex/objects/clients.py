@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import functools
 import os
-import random
 import threading
-import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsindex.errors import OutputError
 from dsindex.objects.blocks import Blocks, BodyOfBlocks
-from dsindex.objects.in_flight import gate_of
-from dsindex.objects.requests import NODE_REMEDIES, REGION_CODES, Patience, count_requests
+from dsindex.objects.requests import NODE_REMEDIES, REGION_CODES, insist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from dsindex.objects.requests import Outlook, Patience
     from dsindex.objects.urls import Access, ObjectUrl
 
 REQUEST_SECONDS = 60
@@ -116,42 +114,19 @@ def persist(
     Raises:
         StoreWriteError: If the request is refused, or fails for too long; the latter is transient.
     """
-    patience = patience or Patience()
-    pause = patience.first_pause
-    gate = gate_of(f"{url.scheme}://{url.bucket}")
-    attempt = halvings = 0
-    while True:
-        attempt += 1
-        try:
-            with gate.passing() as halvings:
-                answer = request()
-        except OutputError:
-            raise
-        except Exception as error:  # noqa: BLE001 - boto3 raises many kinds
-            failure, most = _describe(url, error, expected, patience)
-            if failure.code in _SLOWER_CODES:
-                gate.slow_down(halvings)
-        else:
-            gate.succeed()
-            return answer
-        if attempt >= most:
-            raise failure from None
-        count_requests(retries=1)
-        time.sleep(pause * random.uniform(0.5, 1.0))
-        pause = min(2 * pause, patience.longest_pause)
+    describe = functools.partial(_describe, expected=expected)
+    return insist(url, request, describe=describe, patience=patience)
 
 
-def _describe(
-    url: ObjectUrl, error: Exception, expected: Collection[str], patience: Patience
-) -> tuple[StoreWriteError, int]:
-    """Return a failure as a sentence, and after how many attempts it is final."""
+def _describe(url: ObjectUrl, error: Exception, *, expected: Collection[str]) -> tuple[StoreWriteError, Outlook]:
+    """Return a failure to write by boto3 as a sentence, and whether it may pass."""
     from botocore import exceptions
 
     if isinstance(error, exceptions.ClientError):
-        return _describe_answer(url, error, expected, patience)
+        return _describe_answer(url, error, expected)
     if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
         remedy = "set them on every node"
-        return StoreWriteError(f"{url}: cannot be written (this node has no credentials); {remedy}"), 1
+        return StoreWriteError(f"{url}: cannot be written (this node has no credentials); {remedy}"), "final"
     if isinstance(error, exceptions.HTTPClientError | exceptions.EndpointConnectionError | OSError):
         is_silent = isinstance(error, exceptions.ReadTimeoutError | exceptions.ConnectTimeoutError)
         is_unreachable = is_silent or isinstance(error, exceptions.EndpointConnectionError)
@@ -162,10 +137,10 @@ def _describe(
             f"{url}: cannot be written ({what}); run the same command again later, or check the network: it continues"
         )
         failure.transient = True
-        return failure, patience.unreachable_attempts if is_unreachable else patience.attempts
+        return failure, "unreachable" if is_unreachable else "passing"
     if isinstance(error, exceptions.BotoCoreError):
         kind = type(error).__name__
-        return StoreWriteError(f"{url}: cannot be written ({kind}); check the credentials and settings of AWS"), 1
+        return StoreWriteError(f"{url}: cannot be written ({kind}); check the credentials and settings of AWS"), "final"
     raise error
 
 
@@ -173,33 +148,33 @@ def _describe_answer(
     url: ObjectUrl,
     error: Any,  # noqa: ANN401 - botocore's ClientError
     expected: Collection[str],
-    patience: Patience,
-) -> tuple[StoreWriteError, int]:
+) -> tuple[StoreWriteError, Outlook]:
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     said = f"{status} {code}".strip() if code != str(status) else code
+    outlook: Outlook = "final"
     if code in expected:
-        failure, most = StoreWriteError(f"{url}: cannot be written ({said})"), 1
+        failure = StoreWriteError(f"{url}: cannot be written ({said})")
     elif status >= 500 or status in {408, 429} or code in _PASSING_CODES:
         if status == 501:
             msg = f"{url}: cannot be written ({said}); this store lacks what a build needs, write to another one"
-            failure, most = StoreWriteError(msg), 1
+            failure = StoreWriteError(msg)
         else:
             failure = StoreWriteError(
                 f"{url}: cannot be written (the store answers with {said}, again and again); run the same command "
                 f"again later: it continues"
             )
             failure.transient = True
-            most = patience.attempts
+            outlook = "slower" if code in _SLOWER_CODES else "passing"
     elif status in {301, 307} or code in REGION_CODES:
         region = url.access.region
         got = "the default one" if region is None else repr(region)
         msg = f"{url}: expected the region of the bucket, got {got}; name it with --region"
-        failure, most = StoreWriteError(msg), 1
+        failure = StoreWriteError(msg)
     else:
         remedy = NODE_REMEDIES.get(code) or (
             "check what this node's credentials may write" if status in {401, 403} else "check the address"
         )
-        failure, most = StoreWriteError(f"{url}: cannot be written ({said}); {remedy}"), 1
+        failure = StoreWriteError(f"{url}: cannot be written ({said}); {remedy}")
     failure.code = code
-    return failure, most
+    return failure, outlook

@@ -69,14 +69,10 @@ _gates: dict[str, Gate] = {}
 _lock = threading.Lock()
 
 
-def store_of(url: ObjectUrl) -> str:
-    """Return a name for the bucket of an address, or its server."""
-    return f"{url.scheme}://{url.bucket} {url.access.endpoint_url or ''}".rstrip()
-
-
-def gate_of(store: str) -> Gate:
-    """Return the gate of a bucket or server in this process."""
+def gate_of(url: ObjectUrl) -> Gate:
+    """Return the gate of the bucket or server of an address in this process."""
     with _lock:
+        store = f"{url.scheme}://{url.bucket} {url.access.endpoint_url or ''}"
         return _gates.setdefault(store, Gate())
 
 

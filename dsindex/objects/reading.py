@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dsindex.objects.urls import ObjectUrl
 
 RANGE_BYTES = 8 << 20
-"""Bytes of a request where an object is read forwards: requests cost the same for every size."""
+"""About the bytes of a request where an object is read forwards: requests cost the same for every size."""
 RANGES_AHEAD = 3
 """Ranges that are requested before their reader comes to them."""
 FIRST_BYTES = 64 << 10
@@ -48,6 +48,8 @@ class _Way:
     next: int
     """Where the next request begins."""
     end: int
+    step: int
+    """Bytes of a request: all are about as large, since a small last one would cost as much as the others."""
     ranges: list[_Range]
 
 
@@ -76,7 +78,8 @@ class ObjectReader:
         """Say that the bytes [begin, end) will be read forwards; requests for them begin at once."""
         begin, end = max(0, begin), min(end, self.size_bytes)
         if begin < end:
-            way = _Way(begin=begin, next=begin, end=end, ranges=[])
+            num_ranges = max(1, round((end - begin) / RANGE_BYTES))
+            way = _Way(begin=begin, next=begin, end=end, step=-(-(end - begin) // num_ranges), ranges=[])
             self._ways = [*self._ways[-(HELD_RANGES - 1) :], way]
             self._request_ahead(way, begin)
 
@@ -131,7 +134,7 @@ class ObjectReader:
         if way.next < position < way.end and not way.ranges:
             way.next = position
         while way.next < way.end and len(way.ranges) <= RANGES_AHEAD:
-            end = min(way.next + RANGE_BYTES, way.end)
+            end = min(way.next + way.step, way.end)
             way.ranges.append(self._request(way.next, end))
             way.next = end
 

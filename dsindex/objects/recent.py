@@ -17,14 +17,41 @@ if TYPE_CHECKING:
     from dsindex.objects.urls import ObjectUrl
 
 
-@dataclass(slots=True)
-class _Recent:
-    """The contents, in the order in which they were written, which is about that in which they are read."""
+SMALL_BYTES = 1 << 20
+"""Objects below this size, which are read last, do not have to go for larger ones."""
+_SHARE_OF_SMALL = 8
+"""Small objects have this part of the room."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
+
+@dataclass(slots=True)
+class _Shelf:
+    """Contents in the order in which they were written, which is about that in which they are read."""
+
     contents: dict[str, Blocks] = field(default_factory=dict)
     most_bytes: int = 0
     held_bytes: int = 0
+
+    def hold(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self._let_go()
+
+    def keep(self, name: str, content: Blocks) -> None:
+        if len(content) <= self.most_bytes and name not in self.contents:
+            self.contents[name] = content
+            self.held_bytes += len(content)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        while self.held_bytes > self.most_bytes:
+            oldest = next(iter(self.contents))
+            self.held_bytes -= len(self.contents.pop(oldest))
+
+
+@dataclass(slots=True)
+class _Recent:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    large: _Shelf = field(default_factory=_Shelf)
+    small: _Shelf = field(default_factory=_Shelf)
 
 
 _recent = _Recent()
@@ -42,26 +69,19 @@ os.register_at_fork(after_in_child=_forget)
 def hold_recent(most_bytes: int) -> None:
     """Hold objects of so many bytes together from now on; 0 lets all go."""
     with _recent.lock:
-        _recent.most_bytes = most_bytes
-        _let_go()
+        small_bytes = most_bytes // _SHARE_OF_SMALL
+        _recent.small.hold(small_bytes)
+        _recent.large.hold(most_bytes - small_bytes)
 
 
 def keep_recent(url: ObjectUrl, content: Blocks) -> None:
     """Hold an object that was written, if there is room for it."""
     with _recent.lock:
-        if len(content) <= _recent.most_bytes and str(url) not in _recent.contents:
-            _recent.contents[str(url)] = content
-            _recent.held_bytes += len(content)
-            _let_go()
+        shelf = _recent.small if len(content) < SMALL_BYTES else _recent.large
+        shelf.keep(str(url), content)
 
 
 def find_recent(path: str) -> Blocks | None:
     """Return the content of an object that is held; None for others."""
     with _recent.lock:
-        return _recent.contents.get(str(path))
-
-
-def _let_go() -> None:
-    while _recent.held_bytes > _recent.most_bytes:
-        oldest = next(iter(_recent.contents))
-        _recent.held_bytes -= len(_recent.contents.pop(oldest))
+        return _recent.large.contents.get(str(path)) or _recent.small.contents.get(str(path))

@@ -13,9 +13,9 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from dsindex.errors import InputError
+from dsindex.errors import DsindexError, InputError
 from dsindex.objects.in_flight import gate_of
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ NODE_REMEDIES = {
 """The store's name of an error → what to do."""
 
 Answer = TypeVar("Answer")
+Outlook = Literal["final", "passing", "slower", "unreachable"]
+"""Whether a failure may pass: never, by itself, once fewer requests are made, or once the server is there again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,41 +176,43 @@ def insist(
     url: ObjectUrl,
     request: Callable[[], Answer],
     *,
+    describe: Callable[[ObjectUrl, Exception], tuple[DsindexError, Outlook]] | None = None,
     patience: Patience | None = None,
     is_given_up: Callable[[], bool] = lambda: False,
 ) -> Answer:
     """Make a request, again and again after pauses as long as the failure may pass.
 
     Args:
-        url: What is asked for, for messages.
-        request: Makes the request; errors are those of obstore.
+        url: What is asked for, for messages; all requests to its store share one gate.
+        request: Makes the request.
+        describe: Returns an error of `request` as a sentence, and whether it may pass; None for errors of obstore.
         patience: How long to go on.
         is_given_up: Tells whether nobody waits for the answer any more.
 
     Raises:
-        StoreError: If the request is refused, or fails for too long; the latter is transient.
+        DsindexError: If the request is refused, or fails for too long; the latter is transient.
     """
     patience = patience or Patience()
     pause = patience.first_pause
-    gate = gate_of(f"{url.scheme}://{url.bucket} {url.access.endpoint_url or ''}".rstrip())
+    gate = gate_of(url)
     attempt = unreachable = halvings = 0
     while True:
         attempt += 1
         try:
             with gate.passing() as halvings:
                 answer = request()
-        except InputError:
+        except DsindexError:
             raise
-        except Exception as error:  # noqa: BLE001 - obstore raises several kinds, and its texts hold signatures
-            failure, may_pass = _describe(url, error)
-            if may_pass == "slower":
+        except Exception as error:  # noqa: BLE001 - the libraries raise several kinds, and their texts hold signatures
+            failure, outlook = (describe or _describe)(url, error)
+            if outlook == "slower":
                 gate.slow_down(halvings)
-            unreachable = unreachable + 1 if may_pass == "unreachable" else 0
+            unreachable = unreachable + 1 if outlook == "unreachable" else 0
         else:
             gate.succeed()
             return answer
         is_over = attempt >= patience.attempts or unreachable >= patience.unreachable_attempts
-        if may_pass == "no" or is_over or is_given_up():
+        if outlook == "final" or is_over or is_given_up():
             raise failure from None
         count_requests(retries=1)
         time.sleep(pause * random.uniform(0.5, 1.0))
@@ -223,14 +227,14 @@ def changed_object(url: str) -> ChangedObjectError:
     )
 
 
-def _describe(url: ObjectUrl, error: Exception) -> tuple[InputError, str]:
-    """Return a failure as a sentence, and whether it may pass: `no`, `yes`, `slower` or `unreachable`."""
+def _describe(url: ObjectUrl, error: Exception) -> tuple[InputError, Outlook]:
+    """Return a failure to read by obstore as a sentence, and whether it may pass."""
     text = str(error)
     status = int(match[1]) if (match := _STATUS.search(text)) else None
     code = match[1] if (match := _CODE.search(text)) else ""
     refusal = _refusal_of_kind(url, type(error).__name__, text) or _refusal_of_store(url, status, code)
     if refusal is not None:
-        return refusal, "no"
+        return refusal, "final"
     is_silent = "kind: Timeout" in text
     is_unreachable = is_silent or "kind: Connect" in text
     answer = " ".join(filter(None, [str(status or ""), code])) or "a broken connection"
@@ -240,7 +244,7 @@ def _describe(url: ObjectUrl, error: Exception) -> tuple[InputError, str]:
     failure.transient = True
     if status in _SLOWER_STATUSES:
         return failure, "slower"
-    return failure, "unreachable" if is_unreachable else "yes"
+    return failure, "unreachable" if is_unreachable else "passing"
 
 
 def _refusal_of_kind(url: ObjectUrl, kind: str, text: str) -> InputError | None:

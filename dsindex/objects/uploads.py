@@ -72,7 +72,7 @@ def begin_upload(url: ObjectUrl) -> Upload:
         return client.create_multipart_upload(**options)
 
     answer = None
-    if known_checksum(url) is Checksum.CRC32:
+    if known_checksum(client) is Checksum.CRC32:
         options["ChecksumAlgorithm"] = "CRC32"
         try:
             answer = persist(url, request, expected=UNKNOWN_HEADER)
@@ -262,8 +262,8 @@ def write_part_of_chunks(upload: Upload, number: int, chunks: Iterable[memoryvie
         for chunk in chunks:
             append_all(file, chunk)
             checksum.update(chunk)
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            write_part(upload, number, Blocks.of(content), checked=checksum.arguments())
+        content = Blocks.of(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        write_part(upload, number, content, checked=checksum.arguments())
 
 
 class UploadWriter:

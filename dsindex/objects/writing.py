@@ -103,7 +103,8 @@ def _put_on_condition(url: ObjectUrl, data: Bytes, condition: Mapping[str, str])
 
 
 def _put(url: ObjectUrl, data: Bytes | Blocks, options: Mapping[str, Any], *, expected: tuple[str, ...] = ()) -> str:
-    client, checksum = client_of(url), known_checksum(url)
+    client = client_of(url)
+    checksum = known_checksum(client)
     body = data if isinstance(data, Blocks) else Blocks.of(data)
 
     def send(kinds: Sequence[Checksum], expected: tuple[str, ...]) -> Any:  # noqa: ANN401 - boto3's answer
@@ -124,10 +125,10 @@ def _put(url: ObjectUrl, data: Bytes | Blocks, options: Mapping[str, Any], *, ex
     except StoreWriteError as error:
         if error.code not in UNKNOWN_HEADER:
             raise
-        use_md5(url)
+        use_md5(client)
         answer = send([Checksum.MD5], expected)
     else:
-        learn_checksum(url, answer)
+        learn_checksum(client, answer)
     return str(answer["ETag"])
 
 

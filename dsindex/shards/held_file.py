@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 from typing import IO, TYPE_CHECKING
@@ -14,8 +13,6 @@ from dsindex.objects.writing import MOST_OBJECT_BYTES, put_object
 from dsindex.storage import DigestingWriter, append_all, output_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from dsindex.objects.blocks import Bytes
     from dsindex.objects.urls import ObjectUrl
     from dsindex.storage import StoredFile
@@ -58,10 +55,10 @@ class HeldFile:
                 f"request, got {self.writer.size_bytes:,} bytes; use a smaller --shard-size"
             )
             raise OutputError(msg)
-        with self._content.whole() as content:
-            put_object(url, content)
-            if self._content.is_held:
-                keep_recent(url, content)
+        content = self._content.whole()
+        put_object(url, content)
+        if self._content.is_held:
+            keep_recent(url, content)
 
     def close(self, *, keep: bool) -> None:  # noqa: ARG002 - the object was written before
         """Let the content go."""
@@ -95,18 +92,14 @@ class _Content:
         """Whether all is in memory."""
         return self._file is None
 
-    @contextlib.contextmanager
-    def whole(self) -> Iterator[Blocks]:
-        """Yield all that was written."""
+    def whole(self) -> Blocks:
+        """Return all that was written."""
         if self._file is None:
-            yield Blocks(tuple(self._held))
-            return
+            return Blocks(tuple(self._held))
         try:
-            mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+            return Blocks.of(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
         except OSError as error:
             raise output_error(self._path, error) from error
-        with mapped:
-            yield Blocks.of(mapped)
 
     def close(self) -> None:
         self._held = []

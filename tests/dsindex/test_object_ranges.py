@@ -182,10 +182,11 @@ def test_no_more_requests_pass_than_a_gate_allows() -> None:
 def test_refusals_of_a_store_lower_its_limit_only(store: ObjectServer) -> None:
     store.objects |= {"slow/a": b"1", "quick/a": b"2"}
     store.faults.append(Fault(kind="503", match="/slow/", times=2))
-    _, head = look_at_object(parse_url("s3://slow/a", Access(endpoint_url=store.url)))
-    look_at_object(parse_url("s3://quick/a", Access(endpoint_url=store.url)))
+    slow, quick = (parse_url(f"s3://{bucket}/a", Access(endpoint_url=store.url)) for bucket in ("slow", "quick"))
+    _, head = look_at_object(slow)
+    look_at_object(quick)
     assert head == b"1"
-    assert (gate_of(f"s3://slow {store.url}").limit, gate_of(f"s3://quick {store.url}").limit) == (16, 64)
+    assert (gate_of(slow).limit, gate_of(quick).limit) == (16, 64)
 
 
 def test_objects_are_kept_and_fetched_again_when_they_change(store: ObjectServer) -> None:

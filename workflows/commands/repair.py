@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
@@ -31,13 +32,17 @@ A result that matches the manifest's digests is reported as proven.
 --guess continues where nothing is certain: each sequence is a document, or each EOD ends one.
 
 A FILE.pbin that Modalities joined with low offsets is repaired as well."""
+FOR_OBJECTS = "copy the dataset and its manifest here and repair the copy, or build it again with --fresh"
 EXAMPLES = ("dsindex repair out/docs_text_document --output out/repaired_text_document",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex repair`."""
     parser.add_argument(
-        "prefix", metavar="PREFIX", type=path_here, help="the dataset: a path without .bin and .idx; or FILE.pbin"
+        "prefix",
+        metavar="PREFIX",
+        type=partial(path_here, instead=FOR_OBJECTS),
+        help="the dataset: a path without .bin and .idx; or FILE.pbin",
     )
     parser.add_argument(
         "--output", required=True, metavar="NEW", type=output_here, help="the new prefix, or the new .pbin"

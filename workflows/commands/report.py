@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
-from workflows.commands.stores import output_here, path_here
+from workflows.commands.stores import (
+    add_store_arguments,
+    dataset_path,
+    enter_stores,
+    output_here,
+    path_here,
+    requests_since,
+)
 from workflows.jobs.report import ReportOptions, run_report
 from workflows.progress.choice import make_reporter
 from workflows.progress.standard_streams import write_lines
@@ -39,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "prefix",
         nargs="+",
         metavar="PREFIX",
-        type=path_here,
-        help="a dataset: a prefix, one of its files, or a .pbin",
+        type=dataset_path,
+        help="a dataset: a prefix, one of its files, or a .pbin, here or in an object store",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", required=True, type=output_here, help="the page to write, such as report.html"
@@ -49,12 +56,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokenizer-model", metavar="T", help="decode with this tokenizer (default: the one in each manifest)"
     )
     parser.add_argument(
-        "--cache", nargs="+", metavar="D", help="folders of index caches: show splits, epochs and blends, too"
+        "--cache",
+        nargs="+",
+        metavar="D",
+        type=path_here,
+        help="folders of index caches: show splits, epochs and blends, too",
     )
+    add_store_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Write a report and say what is in it."""
+    before = enter_stores(options)
     with make_reporter() as reporter:
         report = run_report(
             options.prefix,
@@ -65,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
             ),
             reporter=reporter,
         )
-    write_lines(describe_report(report))
+    write_lines(describe_report(report) + requests_since(before))
     return 0 if report.ok else 1
 
 

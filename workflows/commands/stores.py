@@ -64,19 +64,24 @@ def dataset_path(text: str) -> str:
         )
         raise argparse.ArgumentTypeError(msg)
     if url.has_magic or url.is_folder:
-        msg = f"{url}: expected the address of one dataset, got a pattern or a folder; name its prefix"
+        shown = text.partition("?")[0]  # what follows may be meant as a signature
+        msg = f"{shown}: expected the address of one dataset, got a pattern or a folder; name its prefix"
         raise argparse.ArgumentTypeError(msg)
     return str(url)
 
 
-def path_here(text: str) -> str:
+def path_here(text: str, *, instead: str = "copy it here first") -> str:
     """Return a path of this machine from a command line.
+
+    Args:
+        text: The word.
+        instead: What to do with an address.
 
     Raises:
         ArgumentTypeError: If it is an address.
     """
     if is_url(text):
-        msg = f"expected a path of this machine, got the address {text.partition('?')[0]}; copy it here first"
+        msg = f"expected a path of this machine, got the address {text.partition('?')[0]}; {instead}"
         raise argparse.ArgumentTypeError(msg)
     return text
 

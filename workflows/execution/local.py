@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from multiprocessing.context import SpawnContext, SpawnProcess
 
 
-RECENT_BYTES = 128 << 20
-"""Bytes of shards in object stores that threads hold for the merge, which follows soon: two of its ranges."""
+RECENT_BYTES = 144 << 20
+"""Bytes of shards in object stores that threads hold for the merge, which follows soon: two of its ranges, and more."""
 REPORT_SECONDS = 0.5
 """Shortest time between two reports of a call in another process."""
 

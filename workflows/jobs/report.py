@@ -11,6 +11,7 @@ import dsindex
 from dsindex.amounts import count
 from dsindex.errors import InputError, OutputError
 from dsindex.inspection.kinds import tell_kind
+from dsindex.objects.urls import is_url
 from dsindex.regular_files import open_file
 from dsindex.reporting.caches import read_drawn
 from dsindex.storage import atomic_writer, make_folder, output_error, require_path
@@ -73,7 +74,8 @@ def run_report(paths: Sequence[str], options: ReportOptions, *, reporter: Report
     """Measure datasets and write a page about them. Damage of a dataset is a finding on the page.
 
     Args:
-        paths: Datasets as `dsindex inspect` knows them: prefixes, their files, or `.pbin` files.
+        paths: Datasets as `dsindex inspect` knows them: prefixes, their files, or `.pbin` files, here or in object
+            stores.
         options: The page, and what it is made with.
         reporter: Shows progress.
 
@@ -159,7 +161,7 @@ def _read_if_page(path: str) -> bool:
 def _refuse_twice(opened: Sequence[OpenedDataset]) -> None:
     known: set[str] = set()
     for each in opened:
-        file = os.path.realpath(each.files[-1])
+        file = each.files[-1] if is_url(each.files[-1]) else os.path.realpath(each.files[-1])
         if file in known:
             msg = f"{each.name}: expected every dataset once, got it twice; leave one out"
             raise InputError(msg)

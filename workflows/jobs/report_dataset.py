@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from dsindex.errors import DsindexError, FormatError
 from dsindex.inspection.lengths import summarize_lengths
 from dsindex.inspection.stores import IndexedStore, size_of
+from dsindex.readable import stored_size
 from dsindex.reporting.measuring import find_spans, measure
 from dsindex.tracing.merged import find_document_origins
 from workflows.execution.cpus import available_cpus
@@ -134,7 +134,7 @@ def _describe(
         ("median length", number(summary.quantiles["50"]) if found.documents else "-"),
         ("repeated documents", percent(found.repeats.num_extra, found.documents)),
         ("vocabulary used", "-" if vocabulary_size is None else percent(min(used, vocabulary_size), vocabulary_size)),
-        ("size", size(sum(os.path.getsize(file) for file in opened.files))),
+        ("size", size(sum(map(stored_size, opened.files)))),
     ]
     if share is not None:
         tiles.insert(4, ("bytes of text per token", f"{share:.2f}"))

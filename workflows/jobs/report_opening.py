@@ -10,6 +10,8 @@ import numpy as np
 
 from dsindex.errors import FormatError, InputError
 from dsindex.inspection.stores import IndexedStore, PackedStore
+from dsindex.objects.urls import absolute
+from dsindex.readable import is_stored
 from dsindex.reporting.sources import ConsecutiveSources, OneSource, RecordedSources
 from workflows.jobs.inspect_origin import find_origin
 from workflows.jobs.inspect_others import look_at_loss_masks
@@ -97,7 +99,7 @@ class OpenedDataset:
         try:
             return os.path.samefile(f"{prefix}.idx", f"{self.prefix}.idx")
         except OSError:
-            return os.path.abspath(prefix) == os.path.abspath(self.prefix)
+            return absolute(prefix) == absolute(self.prefix)
 
 
 class KnownSources:
@@ -126,7 +128,7 @@ class KnownSources:
         own = [file.documents for file in inputs]
         problem = None
         path = f"{opened.prefix}.{PROVENANCE_SUFFIX}"
-        if store is not None and names and os.path.isfile(path):
+        if store is not None and names and is_stored(path):
             try:
                 recorded = RecordedSources(path, num_documents=store.num_documents, num_inputs=len(names))
                 return cls(recorded, names, input_bytes)

@@ -26,10 +26,12 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dsindex.errors import DsindexError, OutputError
+from dsindex.errors import DsindexError, InputError, OutputError
 from dsindex.json_text import decode_json, encode_json
 from dsindex.objects.fetching import fetch_later
+from dsindex.objects.urls import is_url
 from dsindex.objects.writing import put_object
+from dsindex.readable import open_stored
 from dsindex.storage import FULL_DISK_ERRORS
 from workflows.execution.interrupts import TerminatedError
 from workflows.execution.ray_token import hide_token
@@ -231,10 +233,13 @@ class LastingFile:
 
 
 def read_progress(path: str) -> dict[str, Any] | None:
-    """Return the content of a progress file; None if there is none, or it is something else."""
+    """Return the content of a progress file, here or in an object store; None if there is none, or something else."""
     try:
-        return _parse(_read(path) or b"")
-    except OSError:
+        if not is_url(path):
+            return _parse(_read(path) or b"")
+        with open_stored(path) as file:
+            return _parse(file.read(LARGEST_BYTES + 1)[:LARGEST_BYTES])
+    except (OSError, InputError):
         return None
 
 

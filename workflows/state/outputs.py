@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.errors import FormatError, InputError, OutputError, PlanError
 from dsindex.json_text import show_name
+from dsindex.objects.fetching import fetch_later
 from dsindex.objects.requests import MissingObjectError
 from dsindex.objects.urls import ObjectUrl, absolute, lengthened
 from dsindex.objects.writing import find_object
@@ -31,6 +33,7 @@ from workflows.state.publishing import PBIN_PUBLISHING_ORDER, PUBLISHING_ORDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from dsindex.objects.writing import FoundObject
     from workflows.state.history import FileIdentity, History
@@ -68,9 +71,12 @@ class Standing:
 def look_at_output(output: Output) -> Standing:
     """Return the existing files under an output's final names, following symbolic links."""
     files: dict[str, FileIdentity] = {}
+    looked_at: dict[str, Future[FoundObject | None]] = {
+        path: fetch_later(partial(find_object, path)) for path in output.paths if isinstance(path, ObjectUrl)
+    }
     for path in output.paths:
-        if isinstance(path, ObjectUrl):
-            found = find_object(path)
+        if path in looked_at:
+            found = looked_at[path].result()
             if found is not None:
                 files[path] = _identify_object(found)
             continue

@@ -13,9 +13,11 @@ pytest.importorskip("obstore")
 
 from tests.support.golden import TOKENIZERS
 from tests.support.object_server import Fault, ObjectServer
+from tests.support.pages import ReadPage
 from workflows.cli import main
 
 DATASET = "docs_text_document"
+OF_CACHE = ["--seq-length", "32", "--epochs", "2", "--data-cache-path"]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,7 @@ def test_writing_commands_write_the_same(
         assert main(["merge", "--input", *pair, "--output-prefix", str(out / "m"), *reached]) == 0
         assert main(["convert", f"{place}/{DATASET}", str(out / "a.pbin"), "--flatten", *reached]) == 0
         assert main(["convert", f"{place}/docs.pbin", str(out / "back"), *reached]) == 0
-        words = ["--seq-length", "32", "--epochs", "2", "--data-cache-path", str(out)]
+        words = [*OF_CACHE, str(out)]
         assert main(["index", "--data-path", f"{place}/{DATASET}", *words, *reached]) == 0
     for suffix in ("m.bin", "m.idx", "a.pbin", "back.bin", "back.idx"):
         assert (tmp_path / "there" / suffix).read_bytes() == (tmp_path / "here" / suffix).read_bytes()
@@ -100,6 +102,29 @@ def test_writing_commands_write_the_same(
     assert "index caches against the data" in checked
     traced = said(["trace", cache, "--sample", "3"], capsys)
     assert f"{folder}/docs.jsonl, line" in traced
+
+
+def test_reports_are_the_same(
+    folder: Path, store: ObjectServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With examples, sources, caches, and the speed of the build, which the progress file beside a dataset has."""
+    pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
+    store.objects["b/data/docs.progress.json"] = (folder / "docs.progress.json").read_bytes()
+    cache = str(tmp_path / "cache")
+    assert main(["index", "--data-path", str(folder / DATASET), *OF_CACHE, cache]) == 0
+    pages = []
+    for place in (str(folder), "s3://b/data"):
+        words = [f"{place}/{DATASET}", f"{place}/docs.pbin", "-o", str(tmp_path / "page.html"), "--cache", cache]
+        out = said(["report", *words, "--endpoint-url", store.url], capsys)
+        page = ReadPage((tmp_path / "page.html").read_bytes())
+        texts = [
+            out.partition("\n")[2],
+            *(text for name in ("h2", "h3", "p", "dd", "td", "th", "script") for text in page.texts[name]),
+        ]
+        pages.append([text.replace(place, "PLACE").replace(str(folder), "PLACE") for text in texts])
+    assert pages[0] == pages[1]
+    assert any("docs.jsonl, line " in text for text in pages[1])
+    assert any("tokenize" in text for text in pages[1])
 
 
 def test_damage_in_a_bucket_is_found(store: ObjectServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,8 +153,9 @@ def test_requests_are_shown_and_faults_passed(store: ObjectServer, capsys: pytes
         (["verify", "s3://b/d*"], "expected the address of one dataset, got a pattern or a folder"),
         (["verify", "https://h/d?sig=planted"], "https://h/d: expected an address without a signature"),
         (["convert", "s3://b/d", "s3://b/x.pbin"], "got an address"),
-        (["report", "s3://b/d?sig=planted", "-o", "x"], "expected a path of this machine, got the address s3://b/d"),
-        (["repair", "s3://b/d", "--output", "x"], "expected a path of this machine"),
+        (["report", "s3://b/d?sig=planted", "-o", "x"], "s3://b/d: expected the address of one dataset"),
+        (["report", "s3://b/d", "-o", "x", "--cache", "s3://b/cache"], "expected a path of this machine"),
+        (["repair", "s3://b/d", "--output", "x"], "repair the copy, or build it again with --fresh"),
         (["trace", "s3://b/cache", "--sample", "1"], "expected a path of this machine"),
         (["inspect", "hf://datasets/a"], "expected hf://datasets/ORGANISATION/NAME/FILE"),
         (["verify", "d", "--endpoint-url", "http://u:planted@h"], "expected an address such as https://"),
@@ -157,6 +183,7 @@ def test_what_is_not_read_is_refused(
     [
         (["inspect", "s3://b/none"], "s3://b/none: there is no dataset"),
         (["compare", "s3://b/none", "s3://b/none"], "expected a dataset, found no s3://b/none.idx"),
+        (["report", "s3://b/none", "-o", "x.html"], "s3://b/none: there is no dataset"),
         (["merge", "--input", "s3://b/none", "--output-prefix", "x"], "no such object"),
         (["convert", "s3://b/none", "x.pbin"], "no such object"),
         (["index", "--data-path", "s3://b/none", "--seq-length", "8", "--epochs", "1"], "no such file"),

@@ -15,6 +15,7 @@ pytest.importorskip("obstore")
 
 from dsindex.errors import DsindexError, OutputError
 from dsindex.objects.in_flight import gate_of
+from dsindex.objects.urls import parse_url
 from dsindex.shards import held_file
 from tests.support.golden import OWN, ROOT
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer
@@ -59,10 +60,10 @@ def test_full_disk_of_a_worker_is_named(
 
 
 def test_throttled_writes_are_fewer_at_once(store: ObjectServer, text: Path) -> None:
-    before = gate_of("s3://out").limit
+    before = gate_of(parse_url("s3://out/x")).limit
     store.faults.append(Fault(kind="503", operation="UploadPart", times=3))
     build(text, "s3://out/x")
-    assert gate_of("s3://out").limit < before
+    assert gate_of(parse_url("s3://out/x")).limit < before
     assert store.faults_taken["UploadPart 503"] == 3
 
 

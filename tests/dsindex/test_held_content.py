@@ -1,0 +1,113 @@
+"""Content of shards that is held in memory: cut into blocks, kept for the merge, or in a file once it is large."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dsindex.errors import OutputError
+from dsindex.objects import recent
+from dsindex.objects.blocks import Blocks
+from dsindex.objects.recent import find_recent, hold_recent, keep_recent
+from dsindex.objects.urls import ObjectUrl
+from dsindex.shards import held_file
+from dsindex.shards.held_file import HeldFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FOLDER = ObjectUrl("s3://bucket/work")
+
+
+@pytest.fixture
+def holding(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Room for 100 bytes of objects of 20 or more, and 14 of smaller ones."""
+    monkeypatch.setattr(recent, "SMALL_BYTES", 20)
+    hold_recent(114)
+    yield
+    hold_recent(0)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """What is written to the store, by address."""
+    objects: dict[str, bytes] = {}
+    monkeypatch.setattr(held_file, "put_object", lambda url, blocks: objects.update({str(url): b"".join(blocks)}))
+    return objects
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_part_of_blocks_is_that_of_the_whole(seed: int) -> None:
+    chosen = random.Random(seed)
+    pieces = [chosen.randbytes(chosen.choice([0, 1, 7, 64])) for _ in range(chosen.randrange(1, 9))]
+    whole, blocks = b"".join(pieces), Blocks(pieces)
+    assert len(blocks) == len(whole)
+    assert b"".join(blocks) == blocks.read() == whole
+    for _ in range(50):
+        begin, end = sorted(chosen.choices(range(len(whole) + 1), k=2))
+        assert b"".join(blocks.part(begin, end)) == whole[begin:end]
+        buffer = bytearray(end - begin)
+        blocks.read_into(memoryview(buffer), begin)
+        assert buffer == whole[begin:end]
+
+
+@pytest.mark.usefixtures("holding")
+def test_objects_written_first_are_let_go_first() -> None:
+    for number in range(4):
+        keep_recent(FOLDER.lengthened(f"/{number}"), Blocks([bytes([number]) * 30]))
+    assert [find_recent(f"{FOLDER}/{number}") is not None for number in range(4)] == [False, True, True, True]
+    keep_recent(FOLDER.lengthened("/large"), Blocks([bytes(101)]))  # there is no room for it
+    assert find_recent(f"{FOLDER}/large") is None
+    assert find_recent(f"{FOLDER}/3") is not None
+    keep_recent(FOLDER.lengthened("/small"), Blocks([bytes(14)]))
+    assert [find_recent(f"{FOLDER}/{name}") is not None for name in ("small", 1, 2, 3)] == [True] * 4
+    keep_recent(FOLDER.lengthened("/other"), Blocks([bytes(1)]))
+    assert [find_recent(f"{FOLDER}/{name}") is not None for name in ("small", "other", 1)] == [False, True, True]
+    hold_recent(0)
+    assert find_recent(f"{FOLDER}/3") is None
+
+
+def test_nothing_is_held_unless_somebody_says_so() -> None:
+    keep_recent(FOLDER.lengthened("/a"), Blocks([b"content"]))
+    assert find_recent(f"{FOLDER}/a") is None
+
+
+@pytest.mark.usefixtures("holding")
+@pytest.mark.parametrize("most", [0, 10, 64, 1000])
+def test_file_of_any_size_is_sent_whole(
+    most: int, sent: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_file, "HELD_BYTES", most)
+    file = HeldFile(str(tmp_path), "0.bin")
+    content = random.Random(0).randbytes(90)
+    for begin in range(0, 90, 9):
+        file.write(memoryview(content)[begin : begin + 9])
+    stored = file.finish()
+    assert (stored.name, stored.size_bytes) == ("0.bin", 90)
+    assert (tmp_path / "0.bin").exists() is (most < 90)
+    file.send(FOLDER)
+    file.close(keep=True)
+    assert sent == {f"{FOLDER}/0.bin": content}
+    held = find_recent(f"{FOLDER}/0.bin")
+    assert (None if held is None else held.read()) == (None if most < 90 else content)  # files are not held
+
+
+def test_empty_file_is_an_object(sent: dict[str, bytes], tmp_path: Path) -> None:
+    HeldFile(str(tmp_path), "0.bin").send(FOLDER)
+    assert sent == {f"{FOLDER}/0.bin": b""}
+    assert os.listdir(tmp_path) == []
+
+
+def test_shard_too_large_for_one_request_is_refused(
+    sent: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_file, "MOST_OBJECT_BYTES", 10)
+    file = HeldFile(str(tmp_path), "0.bin")
+    file.write(bytes(11))
+    with pytest.raises(OutputError, match=r"s3://bucket/work/0.bin: expected a shard of .* use a smaller --shard-size"):
+        file.send(FOLDER)
+    assert not sent
