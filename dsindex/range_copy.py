@@ -19,6 +19,7 @@ from dsindex.objects.reading import ObjectReader
 from dsindex.objects.recent import find_recent
 from dsindex.objects.stores import read_range
 from dsindex.objects.urls import is_url, parse_url
+from dsindex.objects.waiting import result_of
 from dsindex.regular_files import open_descriptor
 from dsindex.storage import read_into, start_writeback, write_at
 
@@ -180,13 +181,17 @@ def read_extents(wanted: Iterable[tuple[Extent, memoryview]]) -> None:
                 with open_source(extent.path) as source:
                     source.read_into(buffer, extent.begin)
                 continue
+            held = find_recent(extent.path)
+            if held is not None:
+                held.read_into(buffer, extent.begin)
+                continue
             for begin in range(extent.begin, extent.end, REQUEST_BYTES):
                 place = buffer[begin - extent.begin :][:REQUEST_BYTES]
                 if len(requested) >= REQUESTS_AT_ONCE:
-                    requested.popleft().result()
+                    result_of(requested.popleft())
                 requested.append(fetch_later(partial(_read_object, parse_url(extent.path), begin, place)))
         while requested:
-            requested.popleft().result()
+            result_of(requested.popleft())
     finally:
         for each in requested:
             each.cancel()

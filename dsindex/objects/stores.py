@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex.errors import InputError
 from dsindex.objects.google_store import token_for_readers
 from dsindex.objects.relay import get_by_relay, list_by_relay
-from dsindex.objects.requests import EmptyRangeError, changed_object, count_requests, insist
+from dsindex.objects.requests import EmptyRangeError, MissingObjectError, changed_object, count_requests, insist
 from dsindex.objects.urls import OWN_VERSION, ObjectIdentity, ObjectUrl
 
 if TYPE_CHECKING:
@@ -71,9 +71,16 @@ def read_range(url: ObjectUrl, begin: int, end: int, *, is_given_up: Callable[[]
     if identity is None:
         msg = f"expected an object that was looked at, got {url}"
         raise ValueError(msg)
-    content, meta = get_range(url, begin, end, if_match=identity.version, is_given_up=is_given_up)
+    is_own = identity.version.startswith(OWN_VERSION)
+    try:
+        content, meta = get_range(url, begin, end, if_match=identity.version, is_given_up=is_given_up)
+    except MissingObjectError as error:
+        if not is_own:
+            raise
+        msg = f"{url}: cannot be read (it was removed meanwhile); run the same command again to rebuild it"
+        raise MissingObjectError(msg) from error
     is_same = int(meta["size"]) == identity.size_bytes
-    if not identity.version.startswith(OWN_VERSION):
+    if not is_own:
         is_same = _identity(url, meta) == identity
     if not is_same or len(content) != end - begin:
         raise changed_object(url)

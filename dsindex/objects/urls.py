@@ -238,6 +238,21 @@ def refuse_url(path: str) -> str:
     return path
 
 
+def refuse_cache_url(path: str) -> str:
+    """Return the folder of index caches.
+
+    Raises:
+        ValueError: If it is an address, since nothing reads caches there.
+    """
+    if is_url(path):
+        msg = (
+            "expected a folder, got an address: a training job maps index caches into memory, so they must be on a "
+            "disk; choose a folder that its nodes share"
+        )
+        raise ValueError(msg)
+    return path
+
+
 OWN_VERSION = "dsindex:own:"
 """The beginning of the version of objects that nothing replaces; a fingerprint of their content may follow."""
 

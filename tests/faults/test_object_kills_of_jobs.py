@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,11 +15,11 @@ pytest.importorskip("obstore")
 from tests.faults.corpus import BROKEN, TOKENIZER, write_corpus
 from tests.faults.object_kills import CHAT, count_moments, kill_at, objects
 from tests.support.conversations import CONVERSATIONS
-from tests.support.object_server import ObjectServer, serving_objects
+from tests.support.object_server import ObjectServer, RandomFaults, serving_objects
 from tests.support.published import published
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.faults.zygote import Ended, Zygote
@@ -60,56 +61,83 @@ JOBS = {
 }
 
 
-@pytest.mark.parametrize("words", JOBS.values(), ids=JOBS)
-def test_killed_at_drawn_requests(
-    words: tuple[str, ...],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A kind of job."""
+
+    name: str
+    start: Callable[..., Ended]
+    """Starts it with the prefix of its output and more flags, and waits for its end."""
+    pid_file: Path
+    """Has the process that was started last."""
+    expected: dict[str, bytes]
+    """What it writes to a disk."""
+
+
+@pytest.fixture(scope="module", params=JOBS.values(), ids=JOBS)
+def job(
+    request: pytest.FixtureRequest,
     texts: Path,
     store: ObjectServer,
     signed_zygote: Zygote,
-    tmp_path: Path,
-    is_long: bool,
-    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Job:
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "chat.yaml").write_text(CHAT)
+    (folder / "disk").mkdir()
+
+    def start(prefix: str, *more: str) -> Ended:
+        given = {"{prefix}": prefix, "{prefix}.pbin": f"{prefix}.pbin", "{chat}": str(folder / "chat.yaml")}
+        words = [given.get(word, word) for word in request.param]
+        words += ["--endpoint-url", store.url, *more]
+        return signed_zygote.run(folder / "run", words, piped=texts / "a.jsonl")
+
+    ended = start(str(folder / "disk" / "x"))
+    assert ended.code == 0, ended.errors
+    name = next(name for name, words in JOBS.items() if words == request.param)
+    return Job(name=name, start=start, pid_file=folder / "run" / "pid", expected=published(folder / "disk"))
+
+
+def test_killed_at_drawn_requests(
+    job: Job, store: ObjectServer, signed_zygote: Zygote, tmp_path: Path, is_long: bool
 ) -> None:
     """The first point is where standard input is stored, the last where the work folder is removed."""
-    (tmp_path / "chat.yaml").write_text(CHAT)
-
-    def command(prefix: str) -> list[str]:
-        given = {"{prefix}": prefix, "{chat}": str(tmp_path / "chat.yaml")}
-        named = [word.replace("{prefix}", prefix) for word in words]
-        return [*(given.get(word, word) for word in named), "--endpoint-url", store.url]
-
-    def start(words: list[str]) -> Ended:
-        return signed_zygote.run(tmp_path / "run", words, piped=texts / "a.jsonl")
-
-    (tmp_path / "disk").mkdir()
-    ended = start(command(str(tmp_path / "disk" / "x")))
-    assert ended.code == 0, ended.errors
-    expected = published(tmp_path / "disk")
-    name = request.node.callspec.id
-    whole = f"{name}-whole"
-    total = count_moments(store, lambda: start(command(f"s3://out/{whole}/x")))
-    assert objects(store, whole) == expected
+    total = count_moments(store, lambda: job.start(f"s3://out/{job.name}-whole/x"))
+    assert objects(store, f"{job.name}-whole") == job.expected
     rng = random.Random(20)
     num_killed = 0
     count = LONG if is_long else SHORT
     for number in range(count):
         moment = ("arrived", "done")[number % 2]
-        folder = f"{name}-{number}"
+        folder = f"{job.name}-{number}"
         at = {0: 18, count - 1: total[moment] - 5}.get(number) or rng.randint(1, total[moment])
-        kill_at(store, tmp_path / "run" / "pid", at, moment)
-        killed = start(command(f"s3://out/{folder}/x"))
+        kill_at(store, job.pid_file, at, moment)
+        killed = job.start(f"s3://out/{folder}/x")
         store.watch = None
         assert killed.code in {0, -9}, killed.errors  # the number of requests varies a little
         num_killed += killed.code == -9
         more = []
         if number % 3 == 2 and store.names("out", f"{folder}/x.build/"):
-            cleaned = start(["clean", f"s3://out/{folder}/x", "--yes", "--endpoint-url", store.url])
+            clean = ["clean", f"s3://out/{folder}/x", "--yes", "--endpoint-url", store.url]
+            cleaned = signed_zygote.run(tmp_path, clean)
             assert cleaned.code == 0, cleaned.errors
             assert not store.names("out", f"{folder}/x.build/")
             assert not store.uploads
             more = ["--fresh"]  # nothing tells any more who wrote what was published before the kill
-        again = start([*command(f"s3://out/{folder}/x"), *more])
+        again = job.start(f"s3://out/{folder}/x", *more)
         assert again.code == 0, again.errors
-        assert objects(store, folder) == expected, (number, at)
+        assert objects(store, folder) == job.expected, (number, at)
         assert not store.uploads, (number, at)
     assert num_killed >= count / 2
+
+
+def test_disturbed_requests_change_nothing(job: Job, store: ObjectServer) -> None:
+    """Throttling, resets, damage on the way, and answers that are lost after the store has done what was asked."""
+    store.random_faults = RandomFaults(seed=len(job.name))
+    before = store.faults_taken.copy()
+    ended = job.start(f"s3://out/{job.name}-disturbed/x")
+    store.random_faults = None
+    assert ended.code == 0, ended.errors
+    assert (store.faults_taken - before).total() > 5
+    assert objects(store, f"{job.name}-disturbed") == job.expected
+    assert not store.uploads

@@ -6,11 +6,12 @@ import re
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from dsindex.indices.blend import MID_LEVEL_SURPLUS
 from dsindex.indices.epochs import FINAL_EPOCH_THRESHOLD
 from dsindex.indices.job_tokenizer import JobTokenizer
+from dsindex.objects.urls import refuse_cache_url
 from workflows.options.config import ExecutorConfig, LocalPath
 from workflows.options.index_tokenizer import NAMES as TOKENIZER_NAMES
 
@@ -85,7 +86,7 @@ class IndexConfig(ExecutorConfig):
     test_data_path: Words | None = None
     data_args_path: str | None = None
     per_split_data_args_path: str | None = None
-    data_cache_path: LocalPath | None = None
+    data_cache_path: Annotated[str, AfterValidator(refuse_cache_url)] | None = None
     """None: Megatron's default, beside each dataset."""
     seq_length: int | None = Field(default=None, ge=2)
     epochs: Epochs | None = None

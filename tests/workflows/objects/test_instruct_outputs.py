@@ -13,6 +13,7 @@ from tests.support.golden import OWN
 from tests.support.published import published
 from tests.workflows.objects.conftest import make_ranges_small
 from workflows.cli import main
+from workflows.execution import local
 from workflows.jobs.instruct import run_instruct
 from workflows.options.instruct import InstructConfig
 from workflows.progress.reporter import Reporter
@@ -53,8 +54,13 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     "options", [{}, {"shard_size": "5KiB", "workers": 1}, {"work_dir": "disk"}], ids=["16KiB", "5KiB", "work on a disk"]
 )
 def test_objects_are_the_files_of_a_disk(
-    options: dict[str, Any], store: ObjectServer, expected: dict[str, bytes], tmp_path: Path
+    options: dict[str, Any],
+    store: ObjectServer,
+    expected: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(local, "RECENT_BYTES", 0 if options else 1 << 20)  # what is held needs no request
     work = {"work_dir": str(tmp_path / "work")} if "work_dir" in options else {}
     instruct("s3://out/data/x", **{**options, **work})
     assert objects(store, "data") == expected

@@ -93,7 +93,6 @@ OUTPUTS = {
     "demo": "demo --output s3://b/demo",
     "raw-index": "raw-index docs.jsonl --output s3://b/docs.idx",
     "repair": "repair x --output s3://b/y",
-    "caches": "index --data-path x --seq-length 8 --epochs 1 --data-cache-path s3://b/cache",
     "sequences": "index --data-path x --seq-length 8 --epochs 1 --per-dataset-sequences-path s3://b/s.json",
 }
 
@@ -108,6 +107,17 @@ def test_address_of_an_output_becomes_no_folder(
     code, shown = said(capsys, *command.split())
     assert code in {1, 2}
     assert ": expected a path, got an address: only build, merge, pack and instruct write to object stores" in shown
+    assert not (tmp_path / "s3:").exists()
+
+
+def test_caches_are_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["index", "--data-path", "x", "--seq-length", "8", "--epochs", "1", "--data-cache-path", "s3://b/cache"]
+    code, shown = said(capsys, *words)
+    assert code == 2
+    assert "--data-cache-path: expected a folder, got an address: a training job maps index caches into memory" in shown
     assert not (tmp_path / "s3:").exists()
 
 

@@ -9,8 +9,10 @@ import orjson
 import pytest
 
 from tests.support.golden import OWN
+from tests.support.object_server import Fault
 from tests.workflows.objects.conftest import make_ranges_small
 from workflows.cli import main
+from workflows.execution import local
 from workflows.jobs import pbin_ends
 from workflows.jobs.pack import run_pack
 from workflows.options.pack import PackConfig
@@ -72,6 +74,7 @@ def test_object_is_the_file_of_a_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pbin_ends, "INDEX_FILE_BYTES", 1000)  # several pieces, and pieces within a part
+    monkeypatch.setattr(local, "RECENT_BYTES", 0 if options else 1 << 20)  # what is held needs no request
     pack(OWN.docs, "s3://out/data/x.pbin", **options)
     assert packed(store, "out/data/x") == expected[options.get("pbin_era", "current")]
     assert sorted(store.names("out")) == ["data/x.manifest.json", "data/x.pbin", "data/x.provenance.parquet"]
@@ -90,7 +93,6 @@ def test_parts_are_sent_before_the_header_is_known(store: ObjectServer) -> None:
 
     store.watch = note
     pack(OWN.docs, "s3://out/x.pbin", workers=1)
-    assert order[0] == "2"
     assert order.index("2") < order.index("header") < order.index("1")
 
 
@@ -133,3 +135,17 @@ def test_what_cannot_be_written_is_refused_when_options_are_read(
     shown = capsys.readouterr().err
     assert said in shown
     assert shown.count("expected") == 1
+
+
+def test_refused_upload_is_one_sentence_and_cleaned_up(store: ObjectServer, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["pack", "--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--executor", "local"]
+    store.faults.append(Fault(kind="403", code="AccessDenied", operation="CompleteMultipartUpload", times=99))
+    assert main([*words, "--output", "s3://out/x.pbin"]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("dsindex pack: s3://out/x.")
+    assert "cannot be written (403 AccessDenied); check what this node's credentials may write" in error
+    assert store.uploads
+    assert main(["clean", "s3://out/x.pbin", "--yes"]) == 0
+    assert "s3://out/x.build: an unfinished job, whose output is s3://out/x.pbin" in capsys.readouterr().out
+    assert not store.uploads
+    assert not store.names("out")

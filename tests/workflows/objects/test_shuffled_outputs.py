@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from dsindex.errors import InputError
 from dsindex.shards import document_slices, shuffle
 from dsindex.shards.document_order import cut_key_range, document_keys
 from tests.faults.object_kills import objects
 from tests.support.published import published
 from tests.workflows.objects.conftest import make_ranges_small
 from tests.workflows.objects.object_builds import build
+from workflows.execution import local
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,8 +27,9 @@ SHUFFLED: dict[str, Any] = {"shuffle_documents": 3, "json_keys": ("text", "title
 
 @pytest.fixture(autouse=True)
 def _small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs and buckets of about 6 KB, so that there are several."""
+    """Runs and buckets of about 6 KB, so that there are several, none of which is held in memory."""
     monkeypatch.setattr(shuffle, "MIN_OBJECT_RUN_BYTES", 6 << 10)
+    monkeypatch.setattr(local, "RECENT_BYTES", 0)  # so that they are read from the store
 
 
 @pytest.fixture
@@ -81,6 +84,22 @@ def test_keys_that_are_not_where_they_are_expected_are_found(
     store: ObjectServer, text: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(document_slices, "expect_window", lambda count, *_: (count // 2, count // 2 + 1))
+    build(text, "s3://out/data/x", **SHUFFLED)
+    assert objects(store, "data") == expected
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_run_that_vanishes_is_named_and_made_again(store: ObjectServer, text: Path, expected: dict[str, bytes]) -> None:
+    def vanish(moment: str, operation: str, target: str) -> None:
+        if moment == "arrived" and operation == "PutObject" and "/bucket-" in target:
+            for name in store.names("out", "data/x.build/shards/"):
+                if name.endswith(".order"):
+                    del store.objects[f"out/{name}"]
+
+    store.watch = vanish
+    with pytest.raises(InputError, match=r"/run-.*\.order: cannot be read \(it was removed meanwhile\); run the same"):
+        build(text, "s3://out/data/x", workers=1, **SHUFFLED)
+    store.watch = None
     build(text, "s3://out/data/x", **SHUFFLED)
     assert objects(store, "data") == expected
 
