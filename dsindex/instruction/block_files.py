@@ -13,11 +13,11 @@ import numpy as np
 from dsindex.errors import LimitError
 from dsindex.formats.mmididx import LENGTH
 from dsindex.instruction.block_layout import lay_out_blocks
-from dsindex.merging import read_lengths
+from dsindex.merging.index import read_lengths
 from dsindex.shards.attempt import Attempt
 
 if TYPE_CHECKING:
-    from dsindex.merging import Part
+    from dsindex.merging.parts import Part
     from dsindex.storage import StoredFile
 
 LAYOUT_DTYPE = np.dtype("<i4")

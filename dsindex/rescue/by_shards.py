@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsindex.merging import merged_header, write_merged_index
+from dsindex.merging.index import write_merged_index
+from dsindex.merging.parts import merged_header
 from dsindex.rescue.outputs import RepairOutputs, RepairReport, copy_bytes, write_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.merging import Part
+    from dsindex.merging.parts import Part
     from dsindex.storage import DigestingWriter
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.merging import Part
+    from dsindex.merging.parts import Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

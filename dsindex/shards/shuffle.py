@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.merging import Part
+    from dsindex.merging.parts import Part
 
 MIN_RUN_BYTES = 64 << 20
 MAX_RUNS = 8192

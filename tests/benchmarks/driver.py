@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 import workflows.stages.start
 import workflows.state.inputs
-from dsindex.merging import MergeRange, RangeResult, merge_range
+from dsindex.merging.ranges import MergeRange, RangeResult, merge_range
 from dsindex.shards.tasks import KeyResult, ShardResult, ShardSettings, ShardTask
 from dsindex.shards.tokenize import tokenize_shard
 from dsindex.storage import DIGEST_BLOCK_BYTES, StoredFile

@@ -21,7 +21,8 @@ from dsindex.checks.caches import CacheTask, find_caches, verify_cache
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import DsindexError
 from dsindex.formats.mmididx import check_index, read_index
-from dsindex.merging import open_part, write_merged_index
+from dsindex.merging.index import write_merged_index
+from dsindex.merging.parts import open_part
 from dsindex.shards.provenance import count_rows, read_rows
 from dsindex.storage import DigestingWriter
 from tests.support.damage import damage_bytes, damage_json

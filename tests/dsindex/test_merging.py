@@ -9,21 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsindex import merging
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.index_builder import IndexBuilder
 from dsindex.formats.mmididx import IndexHeader, check_index, read_index
-from dsindex.merging import (
-    MergeRange,
-    Part,
-    Piece,
-    RangePlanner,
-    merge_range,
-    open_part,
-    plan_merge,
-    range_bytes,
-    write_merged_index,
-)
+from dsindex.merging import ranges
+from dsindex.merging.index import write_merged_index
+from dsindex.merging.parts import Part, Piece, merged_header, open_part
+from dsindex.merging.ranges import MergeRange, RangePlanner, merge_range, plan_merge, range_bytes
 from dsindex.storage import atomic_writer, combine_digests, digest_file
 
 if TYPE_CHECKING:
@@ -57,11 +49,11 @@ def part_of_size(size: int) -> Part:
 @given(sizes=st.lists(st.integers(0, 500), min_size=1, max_size=20), step=st.integers(1, 700))
 def test_plan_merge_covers_every_byte_once_in_order(sizes: list[int], step: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merging, "range_bytes", lambda _total: step)
-        ranges = plan_merge([part_of_size(size).piece for size in sizes], "out")
+        patch.setattr(ranges, "range_bytes", lambda _total: step)
+        planned = plan_merge([part_of_size(size).piece for size in sizes], "out")
     position = 0
     sources: dict[str, int] = {}
-    for number, task in enumerate(ranges):
+    for number, task in enumerate(planned):
         assert (task.number, task.begin) == (number, position)
         assert sum(piece.size_bytes for piece in task.pieces) == task.end - task.begin
         assert all(piece.size_bytes > 0 for piece in task.pieces)
@@ -81,7 +73,7 @@ def test_ranges_of_the_first_pieces_are_those_of_the_whole(sizes: list[int], ste
     """As far as they are full: what is merged before all pieces are there has the place that the plan gives it."""
     pieces = [part_of_size(size).piece for size in sizes]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merging, "range_bytes", lambda total: step + total // 10_000)
+        patch.setattr(ranges, "range_bytes", lambda total: step + total // 10_000)
         bound = max(bound, sum(sizes))
         planner = RangePlanner("out", bound_bytes=bound)
         early = []
@@ -118,8 +110,8 @@ def test_range_bytes_makes_at_most_9000_ranges(total: int, ranges: int) -> None:
 
 @pytest.mark.parametrize("modes", [False, True], ids=["text", "modes"])
 def test_merge_equals_concatenation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modes: bool) -> None:
-    monkeypatch.setattr(merging, "COPY_BYTES", 64)
-    monkeypatch.setattr(merging, "DIGEST_BLOCK_BYTES", 128)
+    monkeypatch.setattr(ranges, "COPY_BYTES", 64)
+    monkeypatch.setattr(ranges, "DIGEST_BLOCK_BYTES", 128)
     monkeypatch.setattr("dsindex.storage.DIGEST_BLOCK_BYTES", 128)
     shapes = [[], [[3, 4], [], [100]], [[]], [[1]] * 50, [[200]], [[0, 5, 0]]]
     parts = [write_part(tmp_path / f"p{n}", shape, modes=modes, seed=n) for n, shape in enumerate(shapes)]
@@ -154,13 +146,13 @@ def test_merge_range_twice_writes_the_same(tmp_path: Path) -> None:
 def test_merge_refuses_other_token_types_by_name(tmp_path: Path) -> None:
     parts = [write_part(tmp_path / "a", [[1]]), write_part(tmp_path / "b", [[1]], dtype="<i4")]
     with pytest.raises(FormatError, match=r"b\.idx: expected tokens of type uint16 as in .*a\.idx, got int32"):
-        merging.merged_header(parts)
+        merged_header(parts)
 
 
 def test_merge_refuses_parts_with_and_without_modes_by_name(tmp_path: Path) -> None:
     parts = [write_part(tmp_path / "a", [[1]]), write_part(tmp_path / "b", [[1]], modes=True)]
     with pytest.raises(FormatError, match=r"a\.idx: expected sequence modes as in .*b\.idx, got none"):
-        merging.merged_header(parts)
+        merged_header(parts)
 
 
 def test_merge_range_of_a_shortened_part_is_an_input_error(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from dsindex.errors import InputError
 from dsindex.formats.mmididx import read_index
-from dsindex.merging import Part, open_part
+from dsindex.merging.parts import Part, open_part
 from dsindex.shards import shuffle
 from dsindex.shards.attempt import Attempt
 from dsindex.shards.document_order import cut_key_range, document_keys, find_keys, shuffled_order

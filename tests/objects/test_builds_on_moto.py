@@ -10,7 +10,7 @@ pytest.importorskip("obstore")
 pytest.importorskip("boto3")
 pytest.importorskip("moto.server", reason="moto and flask are not installed (the extra dev has them)")
 
-from dsindex import merging
+from dsindex.merging import ranges
 from tests.faults.corpus import write_corpus
 from tests.objects.calls import new_client
 from tests.support.golden import OWN
@@ -45,7 +45,7 @@ def moto() -> Iterator[str]:
 def proxy(moto: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    monkeypatch.setattr(merging, "range_bytes", lambda _total: STEP)
+    monkeypatch.setattr(ranges, "range_bytes", lambda _total: STEP)
     with serving_before(moto, BUCKET) as store:
         yield store
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsindex.merging import MergeRange, Piece, RangeResult
+from dsindex.merging.parts import Piece
+from dsindex.merging.ranges import MergeRange, RangeResult
 from dsindex.shards.tasks import KeyResult, ShardResult, ShardTask
 from dsindex.storage import StoredFile
 from workflows.state import journal

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dsindex import merging
 from dsindex.errors import BadRecordError, InputError
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.instruction.config import check_config
+from dsindex.merging import ranges
 from dsindex.storage import digest_file
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from dsindex.merging import MergeRange, RangeResult
+    from dsindex.merging.ranges import MergeRange, RangeResult
     from workflows.execution.calls import Call
     from workflows.progress.reporter import Reporter
 
@@ -49,9 +49,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_ranges")]
 
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merging, "range_bytes", lambda _total: STEP)
-    monkeypatch.setattr(merging, "DIGEST_BLOCK_BYTES", STEP // 2)
-    monkeypatch.setattr(merging, "COPY_BYTES", STEP // 4)
+    monkeypatch.setattr(ranges, "range_bytes", lambda _total: STEP)
+    monkeypatch.setattr(ranges, "DIGEST_BLOCK_BYTES", STEP // 2)
+    monkeypatch.setattr(ranges, "COPY_BYTES", STEP // 4)
     monkeypatch.setattr("dsindex.storage.DIGEST_BLOCK_BYTES", STEP // 2)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from dsindex.merging import MergeRange, Part, RangeResult, plan_merge
+from dsindex.merging.ranges import MergeRange, RangeResult, plan_merge
 from dsindex.shards.tasks import KeyResult, ShardResult, ShardTask
 from dsindex.storage import StoredFile
 from workflows.execution.calls import Call, Outcome
@@ -34,6 +34,8 @@ from workflows.state.publishing import Dataset, Target, shard_part, shard_proven
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from dsindex.merging.parts import Part
 
 NUM_SHARDS = int(os.environ.get("DSINDEX_SCALE_SHARDS", "20000"))
 SHARD_BYTES = 1000

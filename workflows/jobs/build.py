@@ -44,7 +44,7 @@ from workflows.state.standard_input import piped_input_named
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dsindex.merging import Part
+    from dsindex.merging.parts import Part
     from dsindex.shards.tasks import ShardResult, ShardTask
     from dsindex.storage import StoredFile
     from workflows.execution.calls import Executor

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.merging import range_bytes
+from dsindex.merging.ranges import range_bytes
 from dsindex.objects.urls import folder_of, is_url
 from dsindex.storage import free_bytes
 from workflows.execution.cpus import available_cpus

@@ -21,7 +21,7 @@ from dsindex.instruction.shards import (
     statistics_of,
     text_key,
 )
-from dsindex.merging import Part
+from dsindex.merging.parts import Part
 from dsindex.objects.urls import absolute, lengthened
 from workflows.stages.early_merge import TokenSource
 from workflows.stages.source import count_records

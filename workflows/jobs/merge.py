@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.formats.mmididx import read_header
-from dsindex.merging import Part, merged_header, open_part
+from dsindex.merging.parts import Part, merged_header, open_part
 from dsindex.objects.urls import absolute, is_url, lengthened, parse_url, shortened
 from dsindex.readable import input_status
 from dsindex.storage import free_bytes

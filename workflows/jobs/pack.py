@@ -39,7 +39,7 @@ from workflows.state.publishing import Dataset, Target, identify_parts, shard_pa
 from workflows.state.standard_input import piped_input_named
 
 if TYPE_CHECKING:
-    from dsindex.merging import Part
+    from dsindex.merging.parts import Part
     from dsindex.shards.tasks import ShardResult, ShardTask
     from dsindex.storage import StoredFile
     from workflows.options.pack import PackConfig

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PbinHeader, PbinIndexWriter, token_bytes_for_vocabulary
-from dsindex.merging import Piece, read_lengths
+from dsindex.merging.index import read_lengths
+from dsindex.merging.parts import Piece
 from dsindex.shards.attempt import Attempt
 from dsindex.text.tokenizer import shared_tokenizer
 from workflows.state.publishing import PbinEnds, stored_path
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from dsindex.formats.pbin import PbinVersion
     from dsindex.formats.raw_index import RunTasks
-    from dsindex.merging import Part
+    from dsindex.merging.parts import Part
     from dsindex.objects.blocks import Bytes
     from dsindex.storage import StoredFile
     from dsindex.text.tokenizer import Tokenizer

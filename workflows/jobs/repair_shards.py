@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import FormatError
-from dsindex.merging import Part, open_part
+from dsindex.merging.parts import Part, open_part
 from workflows.stages.kept_shards import find_whole_shards
 from workflows.state.inputs import (
     FEW_SHARDS,

@@ -10,13 +10,8 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dsindex.merging import (
-    MergeRange,
-    Part,
-    RangeResult,
-    plan_merge,
-    write_merged_index,
-)
+from dsindex.merging.index import write_merged_index
+from dsindex.merging.ranges import MergeRange, RangeResult, plan_merge
 from dsindex.objects.requests import note_requests
 from dsindex.objects.uploads import Upload, open_output
 from dsindex.objects.urls import ObjectUrl
@@ -32,6 +27,7 @@ from workflows.state.uploads import current_upload, live_upload, stored_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from dsindex.merging.parts import Part
     from workflows.stages.work import Work
     from workflows.state.ledger import Ledger
 

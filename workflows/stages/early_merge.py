@@ -11,7 +11,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dsindex.merging import Piece, RangePlanner, merge_range
+from dsindex.merging.parts import Piece
+from dsindex.merging.ranges import RangePlanner, merge_range
 from dsindex.objects.uploads import find_parts
 from dsindex.objects.urls import ObjectUrl
 from dsindex.storage import output_error
@@ -22,7 +23,8 @@ from workflows.state.uploads import current_upload, new_upload
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dsindex.merging import MergeRange, Part
+    from dsindex.merging.parts import Part
+    from dsindex.merging.ranges import MergeRange
     from dsindex.objects.uploads import Upload
     from dsindex.shards.tasks import ShardResult
     from workflows.state.ledger import Ledger

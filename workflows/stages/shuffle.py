@@ -16,7 +16,7 @@ import xxhash
 
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.json_text import encode_json
-from dsindex.merging import Part
+from dsindex.merging.parts import Part
 from dsindex.objects.requests import note_requests
 from dsindex.objects.urls import is_url
 from dsindex.shards.document_order import cut_key_range

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dsindex.containers.decoding import require_whole
 from dsindex.errors import InputError, RecordError
-from dsindex.merging import MergeRange
+from dsindex.merging.ranges import MergeRange
 from dsindex.objects.requests import note_requests
 from dsindex.shards.tokenize import tokenize_shard
 from workflows.execution.calls import Call

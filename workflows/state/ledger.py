@@ -15,7 +15,7 @@ import xxhash
 from pydantic import TypeAdapter
 
 from dsindex.json_text import decode_json, encode_json
-from dsindex.merging import MergeRange, RangeResult
+from dsindex.merging.ranges import MergeRange, RangeResult
 from dsindex.shards.shuffle import SortResult
 from dsindex.shards.tasks import ShardResult, ShardTask
 from workflows.state.history import DAMAGE, HistoryReader, read_entry

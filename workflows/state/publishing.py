@@ -17,11 +17,7 @@ import xxhash
 
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.json_text import name_bytes
-from dsindex.merging import (
-    Part,
-    Piece,
-    merged_header,
-)
+from dsindex.merging.parts import Part, Piece, merged_header
 from dsindex.objects.uploads import complete_upload, is_completed
 from dsindex.objects.urls import ObjectUrl, joined, lengthened, own_object, parse_url
 from dsindex.objects.writing import new_tag, put_object

@@ -27,7 +27,7 @@ from dsindex.instruction.shards import (
     text_key,
 )
 from dsindex.instruction.splits import split_by_hash
-from dsindex.merging import open_part
+from dsindex.merging.parts import open_part
 from dsindex.shards.ownership import MARKER_FILE, mark_folder
 from dsindex.shards.provenance import PROVENANCE
 from dsindex.shards.tasks import ShardResult, ShardTask

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dsindex import merging
+from dsindex.merging import ranges
 from tests.faults.corpus import write_corpus
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, ObjectServer, serving_objects
 
@@ -36,9 +36,9 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_ranges_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ranges, and so parts, be of STEP bytes; digests of files are then others, too."""
-    monkeypatch.setattr(merging, "range_bytes", lambda _total: STEP)
-    monkeypatch.setattr(merging, "DIGEST_BLOCK_BYTES", STEP)
-    monkeypatch.setattr(merging, "COPY_BYTES", STEP // 4)
+    monkeypatch.setattr(ranges, "range_bytes", lambda _total: STEP)
+    monkeypatch.setattr(ranges, "DIGEST_BLOCK_BYTES", STEP)
+    monkeypatch.setattr(ranges, "COPY_BYTES", STEP // 4)
     monkeypatch.setattr("dsindex.storage.DIGEST_BLOCK_BYTES", STEP)
 
 

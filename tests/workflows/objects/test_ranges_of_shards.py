@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 
-from dsindex import merging
+from dsindex.merging import ranges
 from tests.workflows.objects.object_builds import build, built, on_disk
 from workflows.execution import local
 
@@ -34,7 +34,7 @@ def test_ranges_are_the_same_wherever_their_shards_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(local, "RECENT_BYTES", held_bytes)
-    monkeypatch.setattr(merging, "MEMORY_BYTES", memory_bytes)
+    monkeypatch.setattr(ranges, "MEMORY_BYTES", memory_bytes)
     build(text, "s3://out/x")
     fetched = {request for request in store.requests if request.startswith("GET") and ".0.bin" in request}
     build(text, str(tmp_path / "x"))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from dsindex import merging
 from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS, read_pbin_header
+from dsindex.merging import ranges
 from dsindex.shards.provenance import count_rows, read_source
 from dsindex.storage import digest_file
 from dsindex.text.tokenizer import load_tokenizer
@@ -95,8 +95,8 @@ def test_ranges_of_the_output_may_end_anywhere_in_it(
     """Head, shards and index in one range, and each in many, with buffers that end inside of all of them."""
     whole = run_pack(make_pack(pbin_era=version), reporter=quiet)
     expected = Path(whole.path).read_bytes()
-    monkeypatch.setattr(merging, "range_bytes", lambda _total: 1 << 12)
-    monkeypatch.setattr(merging, "COPY_BYTES", 1 << 8)
+    monkeypatch.setattr(ranges, "range_bytes", lambda _total: 1 << 12)
+    monkeypatch.setattr(ranges, "COPY_BYTES", 1 << 8)
     run_pack(make_pack(pbin_era=version, fresh=True), reporter=quiet)
     assert Path(whole.path).read_bytes() == expected
     assert read_pbin_header(whole.path).version.name == version

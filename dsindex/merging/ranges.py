@@ -1,32 +1,20 @@
-"""Merge many datasets into one: the `.bin` in parallel by ranges of the output, the `.idx` as a stream.
+"""Merge the `.bin` files of many datasets into one, in parallel by ranges of the output.
 
 The ranges are a pure function of the parts' sizes, and are known as soon as the parts up to them are. A range of the
 output is assembled from the parts that overlap it and written at its offset, so that a second attempt writes the same
-bytes to the same place. No step holds all documents in memory.
+bytes to the same place.
 """
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 
-from dsindex.errors import FormatError
-from dsindex.formats.mmididx import (
-    BOUNDARY,
-    CHUNK_ITEMS,
-    LENGTH,
-    MODE,
-    IndexHeader,
-    read_header,
-    write_index,
-)
 from dsindex.json_text import name_bytes
 from dsindex.objects.blocks import Blocks
 from dsindex.objects.checksums import checksum_arguments
@@ -39,48 +27,15 @@ from dsindex.range_copy import Extent, open_sources, write_chunks
 from dsindex.storage import DIGEST_BLOCK_BYTES, BlockDigester, output_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
+    from dsindex.merging.parts import Piece
     from dsindex.objects.uploads import Upload
-    from dsindex.range_copy import Source
-    from dsindex.storage import DigestingWriter
 
 MAX_RANGES = 9_000
 """Largest number of ranges, below the 10,000 parts that an S3 multipart upload may have."""
 
 COPY_BYTES = 4 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A run of bytes in a file that becomes part of the output."""
-
-    path: str
-    identity: str
-    """Identifies the file's bytes, whatever its path; files of different attempts have different identities."""
-    offset: int
-    size_bytes: int
-    swapped_bytes: int = 1
-    """Size of the items whose byte order is reversed; 1 to copy the bytes unchanged."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One MMIDIDX dataset to merge."""
-
-    bin_path: str
-    idx_path: str
-    identity: str
-    """Identifies the bytes of both files, as for a piece."""
-    bin_bytes: int
-    header: IndexHeader
-
-    @property
-    def piece(self) -> Piece:
-        """Return the whole `.bin` as a piece."""
-        return Piece(path=self.bin_path, identity=self.identity, offset=0, size_bytes=self.bin_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,65 +69,6 @@ class RangeResult:
     """XXH3-128 of each block of DIGEST_BLOCK_BYTES in the range, in hexadecimal."""
     requests: RequestCounts | None = None
     """The requests to object stores that this process has made so far; for the driver, and not recorded."""
-
-
-def open_part(prefix: str) -> Part:
-    """Open one dataset for merging.
-
-    Args:
-        prefix: Path without `.bin` or `.idx`.
-
-    Raises:
-        FormatError: If its index is damaged or its `.bin` missing.
-    """
-    header = read_header(f"{prefix}.idx")
-    try:
-        bin_bytes = os.path.getsize(f"{prefix}.bin")
-    except OSError as error:
-        msg = f"{prefix}.bin: cannot be read ({error.strerror}); a dataset is a .bin and an .idx"
-        raise FormatError(msg) from error
-    return Part(
-        bin_path=f"{prefix}.bin",
-        idx_path=f"{prefix}.idx",
-        identity=prefix,  # the plan of a merge records the versions of its inputs
-        bin_bytes=bin_bytes,
-        header=header,
-    )
-
-
-def merged_header(parts: Sequence[Part]) -> IndexHeader:
-    """Return the header of the merged index.
-
-    Raises:
-        FormatError: If the parts differ in token type or in having modes, naming the first that does.
-        ValueError: If there are no parts.
-    """
-    if not parts:
-        msg = "expected at least one part to merge, got none"
-        raise ValueError(msg)
-    first = parts[0]
-    # A dataset without sequences looks the same with and without modes.
-    filled = next((part for part in parts if part.header.num_sequences), first)
-    for part in parts:
-        if part.header.dtype != first.header.dtype:
-            msg = (
-                f"{part.idx_path}: expected tokens of type {first.header.dtype} as in {first.idx_path}, "
-                f"got {part.header.dtype}; datasets of different token types cannot be merged"
-            )
-            raise FormatError(msg)
-        if part.header.num_sequences and part.header.has_modes != filled.header.has_modes:
-            has, lacks = (part, filled) if part.header.has_modes else (filled, part)
-            msg = (
-                f"{lacks.idx_path}: expected sequence modes as in {has.idx_path}, got none; "
-                f"datasets with and without modes cannot be merged"
-            )
-            raise FormatError(msg)
-    return IndexHeader(
-        dtype=first.header.dtype,
-        num_sequences=sum(part.header.num_sequences for part in parts),
-        num_boundaries=sum(part.header.num_documents for part in parts) + 1,
-        has_modes=filled.header.has_modes,
-    )
 
 
 def range_bytes(total_bytes: int, *, minimum: int = DIGEST_BLOCK_BYTES) -> int:
@@ -328,102 +224,3 @@ def _read_pieces(task: MergeRange, buffer: memoryview) -> Iterator[memoryview]:
                 begin = filled = filled if filled < len(buffer) else 0
     if filled > begin:
         yield buffer[begin:filled]
-
-
-def write_merged_index(file: DigestingWriter, parts: Sequence[Part]) -> None:
-    """Write the merged `.idx`: unchanged lengths, continuous pointers, and each part's boundaries shifted by its base.
-
-    Raises:
-        FormatError: If a part's boundaries do not run from 0 to its number of sequences, or its index does not belong
-            to its `.bin`.
-    """
-    header = merged_header(parts)
-    bases = list(accumulate((part.header.num_sequences for part in parts), initial=0))
-
-    def lengths() -> Iterator[NDArray[np.int32]]:
-        for part, chunks in _sections(parts, LENGTH, _lengths_of):
-            tokens = 0
-            for chunk in chunks:
-                if chunk.min() < 0:
-                    msg = f"{part.idx_path}: expected no length below 0, got {chunk.min()}; the index is damaged"
-                    raise FormatError(msg)
-                tokens += int(chunk.sum(dtype=np.int64))
-                yield chunk
-            if tokens * part.header.dtype.itemsize != part.bin_bytes:
-                msg = (
-                    f"{part.idx_path}: expected a .bin of {tokens * part.header.dtype.itemsize} bytes, "
-                    f"got {part.bin_bytes}; they do not belong together"
-                )
-                raise FormatError(msg)
-
-    def boundaries() -> Iterator[NDArray[np.int64]]:
-        yield np.zeros(1, BOUNDARY)
-        for (part, chunks), base in zip(_sections(parts, BOUNDARY, _boundaries_of), bases[:-1], strict=True):
-            yield from _moved_boundaries(part, chunks, base)
-
-    def modes() -> Iterator[NDArray[np.int8]]:
-        for _, chunks in _sections(parts, MODE, _modes_of):
-            yield from chunks
-
-    write_index(file, header, lengths=lengths, boundaries=boundaries, modes=modes if header.has_modes else None)
-
-
-def read_lengths(parts: Sequence[Part]) -> Iterator[NDArray[np.int32]]:
-    """Yield the lengths of all sequences of datasets in order, a chunk at a time; objects are requested ahead.
-
-    Raises:
-        InputError: If an index is missing or shorter than its header says.
-    """
-    for _, chunks in _sections(parts, LENGTH, _lengths_of):
-        yield from chunks
-
-
-def _moved_boundaries(part: Part, chunks: Iterable[NDArray[np.int64]], base: int) -> Iterator[NDArray[np.int64]]:
-    """Yield a part's boundaries after its leading 0, counted from the first sequence of the merged dataset."""
-    previous = 0
-    header = part.header
-    for number, chunk in enumerate(chunks):
-        if number == 0 and chunk[0] != 0:
-            msg = f"{part.idx_path}: expected the first document boundary to be 0, got {chunk[0]}"
-            raise FormatError(msg)
-        if chunk[0] < previous or np.any(chunk[1:] < chunk[:-1]):
-            msg = f"{part.idx_path}: expected document boundaries that never decrease; the index is damaged"
-            raise FormatError(msg)
-        previous = int(chunk[-1])
-        yield (chunk[1:] if number == 0 else chunk) + base
-    if previous != header.num_sequences:
-        msg = f"{part.idx_path}: expected the last document boundary to be {header.num_sequences}, got {previous}"
-        raise FormatError(msg)
-
-
-def _lengths_of(header: IndexHeader) -> tuple[int, int]:
-    return header.lengths_offset, header.num_sequences
-
-
-def _boundaries_of(header: IndexHeader) -> tuple[int, int]:
-    return header.boundaries_offset, header.num_boundaries
-
-
-def _modes_of(header: IndexHeader) -> tuple[int, int]:
-    return header.modes_offset, header.num_sequences
-
-
-def _sections(
-    parts: Sequence[Part], dtype: np.dtype[Any], place: Callable[[IndexHeader], tuple[int, int]]
-) -> Iterator[tuple[Part, Iterator[NDArray[Any]]]]:
-    """Yield each part with the items of a section of its index, a chunk at a time; `place` returns offset and count."""
-    places = [place(part.header) for part in parts]
-    extents = [
-        Extent(path=part.idx_path, begin=offset, end=offset + count * dtype.itemsize)
-        for part, (offset, count) in zip(parts, places, strict=True)
-    ]
-    for part, source, (offset, count) in zip(parts, open_sources(extents), places, strict=True):
-        yield part, _section(source, dtype, offset, count)
-
-
-def _section(source: Source, dtype: np.dtype[Any], offset: int, count: int) -> Iterator[NDArray[Any]]:
-    """Read `count` items from a byte offset, a chunk at a time."""
-    for begin, end in pairwise([*range(0, count, CHUNK_ITEMS), count]):
-        chunk = np.empty(end - begin, dtype)
-        source.read_into(chunk.data.cast("B"), offset + begin * dtype.itemsize)
-        yield chunk
