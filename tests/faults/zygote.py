@@ -219,8 +219,12 @@ def use_small_ranges() -> None:
 
     A shuffle in a bucket has several runs.
     """
-    importlib.import_module("dsindex.shards.shuffle").MIN_OBJECT_RUN_BYTES = SMALL_RANGE_BYTES
-    importlib.import_module("dsindex.merging").range_bytes = lambda _total: SMALL_RANGE_BYTES
+    from dsindex.merging import ranges
+    from dsindex.shards import shuffle
+
+    assert callable(ranges.range_bytes)  # setting what nothing reads would do nothing
+    ranges.range_bytes = lambda _total, **_: SMALL_RANGE_BYTES
+    shuffle.MIN_OBJECT_RUN_BYTES = SMALL_RANGE_BYTES
 
 
 def record_tokenizing(path: Path) -> None:
