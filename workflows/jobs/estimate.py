@@ -17,6 +17,7 @@ from dsindex.merging.ranges import range_bytes
 from dsindex.objects.urls import folder_of, is_url
 from dsindex.storage import free_bytes
 from workflows.execution.cpus import available_cpus
+from workflows.execution.local import RECENT_BYTES
 from workflows.options.config import work_folder_path
 from workflows.stages.nodes import nearest_folder
 from workflows.stages.room import shard_copies
@@ -49,6 +50,9 @@ MERGED_PROVENANCE_BYTES = 2
 LOCAL_BASE_BYTES = 240 << 20
 LOCAL_WORKER_BYTES = 150 << 20
 """Peak memory per thread, beyond LOCAL_BASE_BYTES for libraries and driver (measured: 561 MB with 2 threads)."""
+BUCKET_WORKER_BYTES = 115 << 20
+"""As much more per thread, beside RECENT_BYTES, if the work folder is in a bucket: shards that are being sent, and text
+that was asked for (measured: 761 MB with 2 threads)."""
 DRIVER_SHARD_BYTES = 3 << 10
 """Memory of the driver per shard, measured on plans of a million shards."""
 
@@ -146,7 +150,7 @@ def run_plan(config: BuildConfig) -> BuildEstimate:
         encode_seconds=source.total_bytes / sample.bytes_per_second * sample.threads / workers,
         write_seconds=(shard_bytes * (1 if config.shuffle_documents is None else 3) + output_bytes)
         / WRITE_BYTES_PER_SECOND,
-        memory_bytes=LOCAL_BASE_BYTES + threads * LOCAL_WORKER_BYTES + num_shards * DRIVER_SHARD_BYTES,
+        memory_bytes=_local_memory(threads, in_bucket=is_url(work_dir)) + num_shards * DRIVER_SHARD_BYTES,
         limits=(
             *find_limits(
                 documents=documents,
@@ -160,6 +164,12 @@ def run_plan(config: BuildConfig) -> BuildEstimate:
             *find_place_limits({output_folder: output_bytes, work_dir: work_bytes}),
         ),
     )
+
+
+def _local_memory(threads: int, *, in_bucket: bool) -> int:
+    """Return the peak memory of the driver's process without what it knows of shards."""
+    base = LOCAL_BASE_BYTES + (RECENT_BYTES if in_bucket else 0)
+    return base + threads * (LOCAL_WORKER_BYTES + (BUCKET_WORKER_BYTES if in_bucket else 0))
 
 
 def run_sample(source: TextSource, keys: Sequence[str], selection: Selection, *, workers: int) -> SampledRun:
