@@ -76,6 +76,10 @@ def check_groups(config: pytest.Config, items: list[pytest.Item]) -> None:
         raise pytest.UsageError("this pytest and this pytest-xdist do not go together: groups of tests are lost")
 
 
+OF_USERS = {"RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
+"""Variables of Ray that users set; others are set by Ray itself once it is started."""
+
+
 @pytest.fixture(autouse=True)
 def leave_no_trace(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
     """Check that a test leaves this process as it found it; which test comes next in it differs from run to run."""
@@ -89,6 +93,8 @@ def leave_no_trace(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
     monkeypatch.undo()
     left = {name for name in environment.keys() | os.environ.keys() if environment.get(name) != os.environ.get(name)}
     left -= {"PYTEST_CURRENT_TEST", "TOKENIZERS_PARALLELISM", "RAY_CLIENT_MODE"}  # the last by the first import of Ray
+    if starts_ray:
+        left = {name for name in left if not name.startswith("RAY_") or name in OF_USERS}
     assert not left, f"the test has changed these variables of its process: {sorted(left)}"
     assert Path.cwd() == folder, "the test has changed the folder of its process"
     assert handlers == {number: signal.getsignal(number) for number in handlers}, "the test has left a signal handler"
