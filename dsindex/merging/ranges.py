@@ -18,7 +18,7 @@ import xxhash
 from dsindex.json_text import name_bytes
 from dsindex.objects.blocks import Blocks
 from dsindex.objects.checksums import checksum_arguments
-from dsindex.objects.recent import find_recent
+from dsindex.objects.recent import find_recent, let_go_read
 from dsindex.objects.requests import RequestCounts, request_counts
 from dsindex.objects.uploads import MEMORY_BYTES, write_part, write_part_of_chunks
 from dsindex.objects.urls import is_url
@@ -158,6 +158,8 @@ def merge_range(task: MergeRange) -> RangeResult:
         checked = checksum_arguments(upload.checksum, content)
         with giving_place():
             write_part(upload, task.number + 1, content, checked=checked)
+        for piece in task.pieces:
+            let_go_read(piece.path, piece.size_bytes)
     else:
         chunks = _digested_chunks(task, digests)
         if upload is None:

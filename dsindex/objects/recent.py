@@ -28,23 +28,34 @@ class _Shelf:
     """Contents in the order in which they were written, which is about that in which they are read."""
 
     contents: dict[str, Blocks] = field(default_factory=dict)
+    unread: dict[str, int] = field(default_factory=dict)
+    """Bytes of each content that nobody has read to the end."""
     most_bytes: int = 0
     held_bytes: int = 0
 
     def hold(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
-        self._let_go()
+        self._make_room()
 
     def keep(self, name: str, content: Blocks) -> None:
         if len(content) <= self.most_bytes and name not in self.contents:
-            self.contents[name] = content
+            self.contents[name], self.unread[name] = content, len(content)
             self.held_bytes += len(content)
-            self._let_go()
+            self._make_room()
 
-    def _let_go(self) -> None:
+    def note_read(self, name: str, num_bytes: int) -> None:
+        if name in self.contents:
+            self.unread[name] -= num_bytes
+            if self.unread[name] <= 0:
+                self._let_go(name)
+
+    def _make_room(self) -> None:
         while self.held_bytes > self.most_bytes:
-            oldest = next(iter(self.contents))
-            self.held_bytes -= len(self.contents.pop(oldest))
+            self._let_go(next(iter(self.contents)))
+
+    def _let_go(self, name: str) -> None:
+        del self.unread[name]
+        self.held_bytes -= len(self.contents.pop(name))
 
 
 @dataclass(slots=True)
@@ -85,3 +96,9 @@ def find_recent(path: str) -> Blocks | None:
     """Return the content of an object that is held; None for others."""
     with _recent.lock:
         return _recent.large.contents.get(str(path)) or _recent.small.contents.get(str(path))
+
+
+def let_go_read(path: str, num_bytes: int) -> None:
+    """Say that so many bytes of an object will not be read again; it is let go once all of them are read."""
+    with _recent.lock:
+        _recent.large.note_read(str(path), num_bytes)

@@ -66,8 +66,9 @@ def _build_in_bucket(setting: Setting, url: str, server: int, number: int) -> Ru
         cwd=ROOT,
         env={**environment, "PYTHONPATH": str(ROOT)},
     )
+    served = _cpu_seconds(server) - before
     digest = digest_dataset(_fetch(setting, f"{url}/out/round-{number}/x_text_document"))
-    return replace(run, digest=digest, values={"server": _cpu_seconds(server) - before})
+    return replace(run, digest=digest, values={"server": served})
 
 
 def _fetch(setting: Setting, address: str) -> Path:

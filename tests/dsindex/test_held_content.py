@@ -11,7 +11,7 @@ import pytest
 from dsindex.errors import OutputError
 from dsindex.objects import recent
 from dsindex.objects.blocks import Blocks
-from dsindex.objects.recent import find_recent, hold_recent, keep_recent
+from dsindex.objects.recent import find_recent, hold_recent, keep_recent, let_go_read
 from dsindex.objects.urls import ObjectUrl
 from dsindex.shards import held_file
 from dsindex.shards.held_file import HeldFile
@@ -69,6 +69,20 @@ def test_objects_written_first_are_let_go_first() -> None:
     assert [find_recent(f"{FOLDER}/{name}") is not None for name in ("small", "other", 1)] == [False, True, True]
     hold_recent(0)
     assert find_recent(f"{FOLDER}/3") is None
+
+
+@pytest.mark.usefixtures("holding")
+def test_object_is_let_go_once_all_of_it_was_read() -> None:
+    """Two ranges of the output may share it, and are merged in any order."""
+    url = FOLDER.lengthened("/0.bin")
+    keep_recent(url, Blocks([bytes(30)]))
+    let_go_read(url, 12)
+    assert find_recent(url) is not None
+    let_go_read(url, 18)
+    assert find_recent(url) is None
+    let_go_read(url, 18)  # once more, in a second attempt
+    keep_recent(url.lengthened("2"), Blocks([bytes(100)]))  # there is room for all again
+    assert find_recent(url.lengthened("2")) is not None
 
 
 def test_nothing_is_held_unless_somebody_says_so() -> None:

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from multiprocessing.context import SpawnContext, SpawnProcess
 
 
-RECENT_BYTES = 144 << 20
-"""Bytes of shards in object stores that threads hold for the merge, which follows soon: two of its ranges, and more."""
+RECENT_BYTES = 224 << 20
+"""Bytes of shards in object stores that threads hold until they are merged: those of two ranges, and what is finished
+before its turn."""
 REPORT_SECONDS = 0.5
 """Shortest time between two reports of a call in another process."""
 
