@@ -11,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dsindex.objects.buffers import give_back, take_buffer
 from dsindex.objects.fetching import fetch_later
 from dsindex.objects.stores import HEAD_BYTES, look_at_object, read_range
 from dsindex.objects.waiting import result_of
@@ -35,9 +36,17 @@ class _Range:
     begin: int
     end: int
     future: Future[Any]
+    buffer: bytearray | None = None
+    """What the content is written into, to be used again."""
 
     def content(self) -> memoryview[int]:
         return memoryview(result_of(self.future)).cast("B")
+
+    def let_go(self) -> None:
+        """Forget the content, of which nobody has a view any more."""
+        if (self.future.cancel() or self.future.done()) and self.buffer is not None:
+            give_back(self.buffer)
+            self.buffer = None
 
 
 @dataclass(slots=True)
@@ -110,7 +119,7 @@ class ObjectReader:
         self._is_closed = True
         for way in self._ways:
             for each in way.ranges:
-                each.future.cancel()
+                each.let_go()
         self._ways.clear()
         self._others.clear()
 
@@ -124,7 +133,7 @@ class ObjectReader:
 
     def _on_way(self, way: _Way, position: int) -> _Range | None:
         while way.ranges and way.ranges[0].end <= position:
-            way.ranges.pop(0)
+            way.ranges.pop(0).let_go()
         self._request_ahead(way, position)
         if way.ranges and way.ranges[0].begin <= position:
             return way.ranges[0]
@@ -135,7 +144,7 @@ class ObjectReader:
             way.next = position
         while way.next < way.end and len(way.ranges) <= RANGES_AHEAD:
             end = min(way.next + way.step, way.end)
-            way.ranges.append(self._request(way.next, end))
+            way.ranges.append(self._request(way.next, end, buffer=take_buffer(end - way.next)))
             way.next = end
 
     def _elsewhere(self, position: int, num_bytes: int) -> _Range:
@@ -156,11 +165,11 @@ class ObjectReader:
             self._others.popitem(last=False)
         return held
 
-    def _request(self, begin: int, end: int) -> _Range:
+    def _request(self, begin: int, end: int, *, buffer: bytearray | None = None) -> _Range:
         if end <= HEAD_BYTES and begin == 0:
             _, head = look_at_object(self._url)
             future: Future[Any] = fetch_later(lambda: head[:end])
         else:
-            url = self._url
-            future = fetch_later(lambda: read_range(url, begin, end, is_given_up=lambda: self._is_closed))
-        return _Range(begin, end, future)
+            url, into = self._url, None if buffer is None else memoryview(buffer)[: end - begin]
+            future = fetch_later(lambda: read_range(url, begin, end, into=into, is_given_up=lambda: self._is_closed))
+        return _Range(begin, end, future, buffer)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from dsindex.objects.urls import Access
 
+CHUNK_BYTES = 64 << 10
+"""Bytes of an answer that are copied at once into memory that is there."""
 HEAD_BYTES = 4096
 """Bytes that are read of an object to look at it."""
 REQUEST_SECONDS = 30
@@ -61,8 +63,22 @@ def look_at_object(url: ObjectUrl) -> tuple[ObjectUrl, bytes]:
     return url.identified(identity), head
 
 
-def read_range(url: ObjectUrl, begin: int, end: int, *, is_given_up: Callable[[], bool] = lambda: False) -> Any:  # noqa: ANN401 - obstore's bytes
+def read_range(
+    url: ObjectUrl,
+    begin: int,
+    end: int,
+    *,
+    into: memoryview[int] | None = None,
+    is_given_up: Callable[[], bool] = lambda: False,
+) -> Any:  # noqa: ANN401 - obstore's bytes
     """Return the bytes [begin, end) of an object that was looked at, as a buffer.
+
+    Args:
+        url: The object.
+        begin: First byte.
+        end: One past the last byte.
+        into: Memory of this size for them, which is returned unless it was not needed; None for new memory.
+        is_given_up: Tells whether nobody waits for the answer any more.
 
     Raises:
         InputError: If it cannot be read, or is another object by now.
@@ -73,7 +89,7 @@ def read_range(url: ObjectUrl, begin: int, end: int, *, is_given_up: Callable[[]
         raise ValueError(msg)
     is_own = identity.version.startswith(OWN_VERSION)
     try:
-        content, meta = get_range(url, begin, end, if_match=identity.version, is_given_up=is_given_up)
+        content, meta = get_range(url, begin, end, if_match=identity.version, into=into, is_given_up=is_given_up)
     except MissingObjectError as error:
         if not is_own:
             raise
@@ -140,6 +156,7 @@ def get_range(
     end: int,
     *,
     if_match: str | None = None,
+    into: memoryview[int] | None = None,
     is_given_up: Callable[[], bool] = lambda: False,
 ) -> tuple[Any, Any]:
     """Return the bytes [begin, end) of an object as a buffer, and what its store says of it.
@@ -149,6 +166,7 @@ def get_range(
         begin: First byte, which must exist.
         end: One past the last byte; may lie behind the object's end.
         if_match: The version that is expected; None for any.
+        into: As for `read_range`.
         is_given_up: Tells whether nobody waits for the answer any more.
 
     Raises:
@@ -167,11 +185,22 @@ def get_range(
     def request() -> tuple[Any, Any]:
         count_requests(gets=1)
         answer = obstore.get(store, path, options=options)
-        content = answer.bytes()
+        content = answer.bytes() if into is None else _receive(url, answer, into)
         count_requests(received_bytes=len(content))
         return content, answer.meta
 
     return insist(url, request, is_given_up=is_given_up)
+
+
+def _receive(url: ObjectUrl, answer: Any, into: memoryview[int]) -> memoryview[int]:  # noqa: ANN401 - obstore's
+    """Copy an answer's content as it arrives; return what was filled."""
+    filled = 0
+    for chunk in answer.stream(min_chunk_size=CHUNK_BYTES):
+        if filled + len(chunk) > len(into):
+            raise changed_object(url)
+        into[filled : filled + len(chunk)] = memoryview(chunk)
+        filled += len(chunk)
+    return into[:filled]
 
 
 def _identity(url: ObjectUrl, meta: Any) -> ObjectIdentity:  # noqa: ANN401 - obstore's ObjectMeta
