@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -81,3 +82,28 @@ def test_readers_side_by_side_read_what_is_there(seed: int, store: ObjectServer)
             readers[name].expect_forwards(positions[name], len(CONTENT))
     for reader in readers.values():
         reader.close()
+
+
+def test_memory_of_a_request_that_is_under_way_is_nobody_elses(
+    store: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reader was closed meanwhile, but the answer may still be written there."""
+    began, goes_on = threading.Semaphore(0), threading.Event()
+    written: list[object] = []
+
+    def answer_late(_url: object, begin: int, end: int, *, into: memoryview[int], **_: object) -> memoryview[int]:
+        written.append(into.obj)
+        began.release()
+        goes_on.wait()
+        into[:] = bytes(end - begin)
+        return into
+
+    monkeypatch.setattr(reading, "read_range", answer_late)
+    reader = ObjectReader(parse_url("s3://in/a", Access(endpoint_url=store.url)))
+    reader.expect_forwards(2 * MIB, 3 * MIB)
+    for _ in range(reading.RANGES_AHEAD + 1):
+        assert began.acquire(timeout=60)
+    reader.close()
+    taken = [take_buffer(200_000) for _ in range(8)]
+    goes_on.set()
+    assert not any(buffer is other for buffer in taken for other in written)
