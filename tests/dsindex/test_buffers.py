@@ -34,6 +34,7 @@ def none_spare(monkeypatch: pytest.MonkeyPatch) -> None:
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
     monkeypatch.setattr(reading, "RANGE_BYTES", 200_000)
+    monkeypatch.setattr(buffers, "_UNIT_BYTES", 1000)
     with serving_objects(objects={"in/a": CONTENT, "in/b": CONTENT[::-1]}, public={"in"}) as server:
         yield server
 
