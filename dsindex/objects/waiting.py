@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -19,29 +20,64 @@ _thread = threading.local()
 Answer = TypeVar("Answer")
 
 
+class Places:
+    """As many tasks compute at once as there are places.
+
+    A place that becomes free goes to whoever has waited for a store first, and then to new tasks, in their order: none
+    overtakes another.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._lock = threading.Lock()
+        self._free = number
+        self._returning: deque[threading.Lock] = deque()
+        self._new: deque[threading.Lock] = deque()
+
+    def take(self, *, returning: bool = False) -> None:
+        """Wait for a place."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            turn = threading.Lock()
+            turn.acquire()
+            (self._returning if returning else self._new).append(turn)
+        turn.acquire()
+
+    def give(self) -> None:
+        """Give a place up."""
+        with self._lock:
+            waiting = self._returning or self._new
+            if waiting:
+                waiting.popleft().release()
+            else:
+                self._free += 1
+
+
 @contextlib.contextmanager
-def taking_place(places: threading.Semaphore) -> Iterator[None]:
+def taking_place(places: Places) -> Iterator[None]:
     """Run the block in one of the places, which it gives up while it waits for a store."""
-    with places:
-        _thread.places = places
-        try:
-            yield
-        finally:
-            _thread.places = None
+    places.take()
+    _thread.places = places
+    try:
+        yield
+    finally:
+        _thread.places = None
+        places.give()
 
 
 @contextlib.contextmanager
 def giving_place() -> Iterator[None]:
     """Let another task compute while the block waits for a store."""
-    places: threading.Semaphore | None = getattr(_thread, "places", None)
+    places: Places | None = getattr(_thread, "places", None)
     if places is None:
         yield
         return
-    places.release()
+    places.give()
     try:
         yield
     finally:
-        places.acquire()
+        places.take(returning=True)
 
 
 def result_of(future: Future[Answer]) -> Answer:

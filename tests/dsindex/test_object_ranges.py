@@ -51,8 +51,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The requests for CONTENT, which is read without a server, in pieces so small that all limits are met."""
     made: list[tuple[int, int]] = []
 
-    def read_range(_: ObjectUrl, begin: int, end: int, **__: Any) -> bytes:
-        made.append((begin, end))
+    def read_range(url: ObjectUrl, begin: int, end: int, **__: Any) -> bytes:
+        if url == URL:  # and not a request that an earlier test no longer waits for
+            made.append((begin, end))
         return CONTENT[begin:end]
 
     limits = {
@@ -74,7 +75,7 @@ part = st.tuples(st.integers(0, 2999), st.integers(0, 400)).map(lambda pair: (pa
 @pytest.mark.usefixtures("asked")
 @given(batches=st.lists(st.lists(part, max_size=6), max_size=12), small=st.booleans())
 def test_any_ranges_are_read_as_they_are(batches: list[list[tuple[int, int]]], small: bool) -> None:
-    reader = ObjectRanges(URL)
+    reader = ObjectRanges(URL.with_key("any", identity=URL.identity))
     ranges.SMALL_BYTES = 5000 if small else 0
     for wanted in batches:
         found = reader.read_many(wanted, later=[(0, 900)])

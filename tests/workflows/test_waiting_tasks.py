@@ -37,6 +37,31 @@ def test_other_task_computes_while_one_waits() -> None:
     assert [outcome.error for outcome in outcomes] == [None, None]
 
 
+def test_tasks_begin_in_their_order_and_those_that_come_back_go_first() -> None:
+    """One place: the first gives it up, and stands in line for it while the second is at work."""
+    executor, answer, order = ThreadExecutor(1), Future[None](), list[str]()
+    waits_again = threading.Event()
+
+    def first() -> None:
+        order.append("first")
+        with giving_place():
+            waits_again.set()
+            answer.result()
+        order.append("first again")
+
+    def second() -> None:
+        assert waits_again.wait(PATIENCE_SECONDS)
+        order.append("second")
+        answer.set_result(None)
+        while not executor._places._returning:  # until the first stands in line
+            threading.Event().wait(0.001)
+
+    for function in (first, second, lambda: order.append("third"), lambda: order.append("fourth")):
+        executor.start(call(function))
+    outcomes_of(executor, 4)
+    assert order == ["first", "second", "first again", "third", "fourth"]
+
+
 def test_no_more_tasks_compute_than_there_are_places() -> None:
     """Each notes how many compute beside it, before it waits and after."""
     executor, lock = ThreadExecutor(2), threading.Lock()

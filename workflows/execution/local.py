@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import TaskError
 from dsindex.objects.recent import hold_recent
-from dsindex.objects.waiting import taking_place
+from dsindex.objects.waiting import Places, taking_place
 from dsindex.shards.reporting import reporting_to
 from workflows.execution.calls import THIS_MACHINE, Call, NodeAnswer, Outcome, answer, run_guarded
 
@@ -47,7 +48,9 @@ class ThreadExecutor:
     def __init__(self, workers: int) -> None:
         self.slots = workers
         self.backlog = workers
-        self._places = threading.Semaphore(workers)
+        self._places = Places(workers)
+        self._queue: deque[tuple[int, Call]] = deque()
+        """Calls that nobody has begun, which are taken in this order by threads that have a place."""
         num_threads = workers + (workers + 1) // 2  # some wait for stores while others compute
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="dsindex")
         self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
@@ -71,11 +74,16 @@ class ThreadExecutor:
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:  # noqa: ARG002 - more threads would not help
         """Queue a call for the next free thread."""
         self._num_attempts += 1
-        self._pool.submit(self._run, self._num_attempts, call)
+        self._queue.append((self._num_attempts, call))
+        self._pool.submit(self._run_next)
         return self._num_attempts
 
-    def _run(self, attempt_id: int, call: Call) -> None:
+    def _run_next(self) -> None:
         with taking_place(self._places):
+            try:
+                attempt_id, call = self._queue.popleft()
+            except IndexError:  # closed meanwhile
+                return
             self._running[attempt_id] = time.monotonic()
             try:
                 with reporting_to(call.listener):
@@ -109,6 +117,7 @@ class ThreadExecutor:
 
     def close(self) -> None:
         """Drop queued calls and wait for running ones."""
+        self._queue.clear()
         self._pool.shutdown(wait=True, cancel_futures=True)
         hold_recent(0)
 
