@@ -7,12 +7,15 @@ it reads next, and nothing is held.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from dsindex.objects.blocks import Blocks
     from dsindex.objects.urls import ObjectUrl
 
@@ -63,6 +66,8 @@ class _Recent:
     lock: threading.Lock = field(default_factory=threading.Lock)
     large: _Shelf = field(default_factory=_Shelf)
     small: _Shelf = field(default_factory=_Shelf)
+    pinned: dict[str, Blocks] = field(default_factory=dict)
+    """What a task has in hand, whatever the room."""
 
 
 _recent = _Recent()
@@ -92,10 +97,24 @@ def keep_recent(url: ObjectUrl, content: Blocks) -> None:
         shelf.keep(str(url), content)
 
 
+@contextlib.contextmanager
+def holding(contents: Mapping[str, Blocks]) -> Iterator[None]:
+    """Hold objects for the time of the block, by their addresses, such as what a task reads several times."""
+    with _recent.lock:
+        _recent.pinned.update(contents)
+    try:
+        yield
+    finally:
+        with _recent.lock:
+            for name in contents:
+                _recent.pinned.pop(name, None)  # a second attempt at the same task may have been here
+
+
 def find_recent(path: str) -> Blocks | None:
     """Return the content of an object that is held; None for others."""
+    name = str(path)
     with _recent.lock:
-        return _recent.large.contents.get(str(path)) or _recent.small.contents.get(str(path))
+        return _recent.large.contents.get(name) or _recent.small.contents.get(name) or _recent.pinned.get(name)
 
 
 def let_go_read(path: str, num_bytes: int) -> None:

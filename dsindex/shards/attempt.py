@@ -1,7 +1,7 @@
 """The files of one attempt at a task: written under unique names, synced and digested, and removed if it fails.
 
-If the work folder is in an object store, they are held in memory, or in a temporary folder of the node once they are
-large, and become objects when the attempt commits.
+If the work folder is in an object store, they are held in memory, or in unnamed files of the node once they are large,
+and become objects when the attempt commits: a worker that is killed leaves nothing on its node.
 Any number of attempts at one task may run at once, even after the job has moved on; none touches the files of another.
 The driver alone decides which attempt counts (workflows.state.ledger).
 """
@@ -59,7 +59,7 @@ class Attempt:
         self._files: list[AttemptFile] = []
         self._parts: list[PartWriter] = []
         self._committed = False
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._in_store = isinstance(work_dir, ObjectUrl)
         self._place = work_dir
         """The folder of this machine in which the files are written."""
 
@@ -69,10 +69,10 @@ class Attempt:
             msg = f"{self._work_dir}: expected the work folder, found nothing; run the same command again"
             raise OutputError(msg)
         self._stem = f"{self._stem}.{new_file_id(folder_id)}"
-        if isinstance(self._work_dir, ObjectUrl):
-            self._temporary = tempfile.TemporaryDirectory(prefix="dsindex-shard-", ignore_cleanup_errors=True)
-            self._place = self._temporary.name
-        make_folder(os.path.join(self._place, self._folder))
+        if self._in_store:
+            self._place = _temporary_folder()
+        else:
+            make_folder(os.path.join(self._place, self._folder))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -80,8 +80,6 @@ class Attempt:
             part.index.close()
         for file in self._files:
             file.close(keep=self._committed)
-        if self._temporary is not None:
-            self._temporary.cleanup()
 
     def open(self, suffix: str) -> AttemptFile:
         """Open another file of this attempt.
@@ -90,8 +88,7 @@ class Attempt:
             OSError: If the file cannot be created; see `errors_named`.
         """
         name = f"{self._stem}.{suffix}"
-        is_held = self._temporary is not None
-        file = HeldFile(self._place, name) if is_held else SyncedFile(self._place, name)
+        file = HeldFile(self._place, name) if self._in_store else SyncedFile(self._place, name)
         self._files.append(file)
         return file
 
@@ -101,7 +98,7 @@ class Attempt:
         Raises:
             OSError: If a file cannot be created; see `errors_named`.
         """
-        folder = os.path.join(self._place, self._folder)
+        folder = self._place if self._in_store else os.path.join(self._place, self._folder)
         part = PartWriter(
             self.open(f"{suffix}.bin"), self.open(f"{suffix}.idx"), index=IndexBuilder(dtype, folder=folder)
         )
@@ -119,7 +116,7 @@ class Attempt:
             yield
         except OSError as error:
             refusal = output_error(self._place, error)
-            if self._temporary is not None and not refusal.transient:
+            if self._in_store and not refusal.transient:
                 msg = (
                     f"{self._place}: cannot be written ({error.strerror}); make room for a shard there on this node, "
                     f"or set TMPDIR to a larger disk, and run the same command again: it continues"
@@ -140,6 +137,22 @@ class Attempt:
             for future in sent:
                 result_of(future)
         self._committed = True
+
+
+def _temporary_folder() -> str:
+    """Return the node's temporary folder.
+
+    Raises:
+        OutputError: If there is none that can be written.
+    """
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError as error:
+        msg = (
+            f"{os.uname().nodename}: expected a temporary folder that can be written, got none ({error.strerror}); set "
+            f"TMPDIR on this node, and run the same command again: it continues"
+        )
+        raise OutputError(msg) from error
 
 
 class SyncedFile:

@@ -6,23 +6,25 @@ flight together; a run's keys are not searched, but read around where a range of
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import BOUNDARY, LENGTH, POINTER, read_index
+from dsindex.objects.blocks import Blocks
+from dsindex.objects.recent import holding
 from dsindex.objects.urls import is_url
 from dsindex.range_copy import Extent, read_extents
-from dsindex.readable import stored_size
 from dsindex.shards.document_order import KEY, KEY_RANGE, find_keys
-from dsindex.shards.provenance import PLACED_PROVENANCE, ShardProvenance, read_placed_rows
+from dsindex.shards.provenance import ShardProvenance, place_rows, read_placed_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -178,47 +180,32 @@ def read_provenance(slices: Sequence[DocumentSlice]) -> NDArray[Any]:
     known = [(each.source.provenance, each) for each in slices if each.source.provenance is not None]
     if not is_url(known[0][0].path):
         return np.concatenate([read_placed_rows(rows, each.begin, each.end) for rows, each in known])
-    return np.concatenate(
-        _read_items([(rows.path, 0, each.begin, each.end) for rows, each in known], PLACED_PROVENANCE)
-    )
+    found = _read_items([(rows.path, 0, each.begin, each.end) for rows, each in known], known[0][0].dtype)
+    return np.concatenate([place_rows(rows, own) for (rows, _), own in zip(known, found, strict=True)])
 
 
-def copy_sources(sources: Sequence[DocumentSource], folder: str) -> list[DocumentSource]:
-    """Copy sources that are read as a whole to a folder of this machine, if they are in an object store.
+@contextlib.contextmanager
+def indices_held(sources: Sequence[DocumentSource]) -> Iterator[None]:
+    """Hold the indices and rows of sources in an object store for the time of the block.
+
+    Each is then one request, however often it is read. The tokens are not held, since they are read once.
 
     Raises:
-        InputError: If an object cannot be read.
-        OSError: If a file cannot be written.
+        InputError: If an object cannot be read, or is shorter than recorded.
     """
-    copied = []
-    for number, source in enumerate(sources):
-        if not is_url(source.parts[0].bin_path):
-            copied.append(source)
-            continue
-        stem = os.path.join(folder, str(number))
-        parts = tuple(
-            replace(part, bin_path=f"{stem}.{key}.bin", idx_path=f"{stem}.{key}.idx")
-            for key, part in enumerate(source.parts)
-        )
-        rows = None if source.provenance is None else replace(source.provenance, path=f"{stem}.prov")
-        copies = replace(source, parts=parts, provenance=rows)
-        _copy(dict(zip(_paths_of(source), _paths_of(copies), strict=True)))
-        copied.append(copies)
-    return copied
-
-
-def _paths_of(source: DocumentSource) -> list[str]:
-    rows = [] if source.provenance is None else [source.provenance.path]
-    return [*rows, *(path for part in source.parts for path in (part.bin_path, part.idx_path))]
-
-
-def _copy(copies: Mapping[str, str]) -> None:
-    extents = [Extent(path=path, begin=0, end=stored_size(path)) for path in copies]
-    contents = [memoryview(bytearray(extent.end)) for extent in extents]
-    read_extents(zip(extents, contents, strict=True))
-    for content, copy in zip(contents, copies.values(), strict=True):
-        with open(copy, "xb") as file:
-            file.write(content)
+    if not is_url(sources[0].parts[0].bin_path):
+        yield
+        return
+    sizes = {part.idx_path: part.header.size_bytes for source in sources for part in source.parts}
+    for source in sources:
+        if source.provenance is not None:
+            sizes[source.provenance.path] = source.num_documents * source.provenance.dtype.itemsize
+    contents = {path: bytearray(size_bytes) for path, size_bytes in sizes.items()}
+    read_extents(
+        (Extent(path=path, begin=0, end=len(content)), memoryview(content)) for path, content in contents.items()
+    )
+    with holding({path: Blocks.of(content) for path, content in contents.items()}):
+        yield
 
 
 def _read_items(places: Sequence[tuple[str, int, int, int]], dtype: np.dtype[Any]) -> list[NDArray[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-import os
+import tempfile
 from typing import IO, TYPE_CHECKING
 
 from dsindex.errors import OutputError
@@ -18,20 +18,21 @@ if TYPE_CHECKING:
     from dsindex.storage import StoredFile
 
 HELD_BYTES = 64 << 20
-"""Size up to which a file is held in memory; beyond, it is in a file of the node."""
+"""Size up to which a file is held in memory; beyond, it is in an unnamed file of the node."""
 
 
 class HeldFile:
     """One file of an attempt, open for sequential writing.
 
     Args:
-        place: The node's temporary folder, which gets the content once it is large.
+        place: The node's temporary folder, where the content is once it is large; no other process sees it there, and
+            it is gone with this one.
         name: Name of the object relative to the work folder.
     """
 
     def __init__(self, place: str, name: str) -> None:
         self._name = name
-        self._content = _Content(os.path.join(place, name))
+        self._content = _Content(place)
         self.writer = DigestingWriter(self._content)
 
     def write(self, data: Bytes) -> None:
@@ -68,15 +69,15 @@ class HeldFile:
 class _Content:
     """Bytes in memory, and in a file once they are many."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
         self._held: list[bytes] = []
         self._num_held = 0
         self._file: IO[bytes] | None = None
 
     def write(self, data: Bytes) -> int:
         if self._file is None and self._num_held + len(data) > HELD_BYTES:
-            self._file = open(self._path, "xb+", buffering=0)  # noqa: SIM115 - closed by close()
+            self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115 - closed by close()
             for block in self._held:
                 append_all(self._file, block)
             self._held = []
@@ -99,7 +100,7 @@ class _Content:
         try:
             return Blocks.of(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
         except OSError as error:
-            raise output_error(self._path, error) from error
+            raise output_error(self._folder, error) from error
 
     def close(self) -> None:
         self._held = []

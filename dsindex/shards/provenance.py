@@ -52,6 +52,11 @@ class ShardProvenance:
     first_offset: int = 0
     """Offset of the shard's first line, if its rows count from there."""
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of its rows."""
+        return PLACED_PROVENANCE if self.input is None else PROVENANCE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
@@ -243,7 +248,7 @@ def _read_shards(shards: Iterable[ShardProvenance]) -> Iterator[tuple[ShardProve
     for shard, extent, source in zip(known, extents, open_sources(extents), strict=True):
         content = np.empty(extent.end, np.uint8)
         source.read_into(content.data, 0)
-        yield shard, content.view(PLACED_PROVENANCE if shard.input is None else PROVENANCE)
+        yield shard, content.view(shard.dtype)
 
 
 def read_placed_rows(shard: ShardProvenance, begin: int, end: int) -> NDArray[Any]:
@@ -253,7 +258,11 @@ def read_placed_rows(shard: ShardProvenance, begin: int, end: int) -> NDArray[An
         InputError: If the file cannot be read.
         FormatError: If it has fewer rows.
     """
-    rows = _read_shard(shard, begin, end)
+    return place_rows(shard, _read_shard(shard, begin, end))
+
+
+def place_rows(shard: ShardProvenance, rows: NDArray[Any]) -> NDArray[Any]:
+    """Return rows of a shard as PLACED_PROVENANCE."""
     placed = np.empty(len(rows), PLACED_PROVENANCE)
     placed["input"], placed["offset"], placed["line"] = _place(shard, rows)
     return placed
@@ -261,7 +270,7 @@ def read_placed_rows(shard: ShardProvenance, begin: int, end: int) -> NDArray[An
 
 def _read_shard(shard: ShardProvenance, begin: int, end: int | None) -> NDArray[Any]:
     """Read rows [begin, end) of a shard as they are stored, or all from `begin` on."""
-    dtype = PLACED_PROVENANCE if shard.input is None else PROVENANCE
+    dtype = shard.dtype
     try:
         size_bytes = os.path.getsize(shard.path)
         end = size_bytes // dtype.itemsize if end is None else end

@@ -12,8 +12,7 @@ provenance of the documents, and, for a run, `order` with their keys.
 
 from __future__ import annotations
 
-import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from dsindex.shards.document_slices import (
     DocumentSlice,
     DocumentSource,
     IndexSlice,
-    copy_sources,
+    indices_held,
     read_indices,
     read_provenance,
     slice_runs,
@@ -190,8 +189,7 @@ def sort_documents(task: SortTask, settings: SortSettings) -> SortResult:
     """
     folder, name = shard_folder(task.number), f"run-{task.number:08d}"
     with Attempt(settings.work_dir, folder=folder, name=name) as attempt:
-        with attempt.errors_named(), tempfile.TemporaryDirectory(prefix="dsindex-shuffle-") as copies:
-            task = replace(task, sources=tuple(copy_sources(task.sources, copies)))
+        with indices_held(task.sources):
             runs = [
                 _write_sorted(attempt, str(number), slices, np.dtype(settings.dtype), keeps_keys=True)
                 for number, slices in enumerate(_cut_runs(task, settings))

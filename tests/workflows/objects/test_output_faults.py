@@ -6,7 +6,8 @@ import errno
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import tempfile
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -57,6 +58,39 @@ def test_full_disk_of_a_worker_is_named(
     build(text, "s3://out/x")
     build(text, str(tmp_path / "x"))
     assert built(store, "out/x") == on_disk(tmp_path / "x")
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle_documents": 3}], ids=["in order", "shuffled"])
+def test_worker_has_nothing_to_leave_on_its_node(
+    options: dict[str, Any], store: ObjectServer, text: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Large shards are in files without names, which are gone with their process, however it ends."""
+    node = tmp_path / "node"
+    node.mkdir()
+    seen: list[str] = []
+    written: list[str] = []
+
+    def look(moment: str, operation: str, target: str) -> None:
+        if moment == "arrived" and operation == "PutObject" and "/shards/" in target:
+            seen.extend(os.listdir(node))
+            written.append(target)
+
+    monkeypatch.setattr(held_file, "HELD_BYTES", 0)
+    monkeypatch.setattr(tempfile, "tempdir", str(node))
+    store.watch = look
+    build(text, "s3://out/x", **options)
+    assert written
+    assert seen == []
+
+
+@pytest.mark.usefixtures("store")
+def test_node_without_a_temporary_folder_is_told(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    with pytest.raises(OutputError, match=r"expected a temporary folder .* got none .*; set TMPDIR on this node"):
+        build(text, "s3://out/x")
 
 
 def test_throttled_writes_are_fewer_at_once(store: ObjectServer, text: Path) -> None:
