@@ -19,6 +19,7 @@ import contextlib
 import hashlib
 import json
 import os
+import reprlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -206,6 +207,16 @@ def default_folder(prefix: str, *, class_name: str = GPT_CLASS) -> str:
     return os.path.join(prefix, "cache", f"{class_name}_indices")
 
 
+_SETTINGS: tuple[tuple[str, type, int | None, bool], ...] = (
+    ("index_split", str, None, False),
+    ("num_samples", int, 0, True),
+    ("random_seed", int, None, False),
+    ("sequence_length", int, 1, False),
+    ("split", str, None, True),
+)
+"""Settings in a description: name, type, least value, and whether it may be null."""
+
+
 def read_description(path: str) -> dict[str, Any]:
     """Read a description.txt.
 
@@ -225,7 +236,23 @@ def read_description(path: str) -> dict[str, Any]:
     if not isinstance(identifiers, dict) or not _describes_cache(identifiers):
         msg = f"{path}: expected {expected}, got another JSON value"
         raise FormatError(msg)
+    is_blend = identifiers["class"] == BLENDED_CLASS
+    for described in identifiers["datasets"] if is_blend else [identifiers]:
+        _check_settings(path, described)
     return identifiers
+
+
+def _check_settings(path: str, described: Mapping[str, Any]) -> None:
+    """Refuse a setting of another type than Megatron writes."""
+    for name, kind, least, optional in _SETTINGS:
+        value = described.get(name)
+        if value is None and (optional or name not in described):
+            continue
+        if type(value) is kind and (least is None or (isinstance(value, int) and value >= least)):
+            continue
+        wanted = "a text" if kind is str else "an integer" if least is None else f"an integer of at least {least}"
+        msg = f"{path}: expected `{name}` to be {wanted}, got {reprlib.repr(value)}"
+        raise FormatError(msg)
 
 
 def _describes_cache(identifiers: Mapping[str, Any]) -> bool:

@@ -82,10 +82,11 @@ class ConversationReader:
         return messages
 
     def _usual_key(self, record: Mapping[str, Any]) -> str:
+        if record.get("system") is not None:
+            return ""
         if self.record_format in ("messages", "auto") and record.get("messages") is not None:
             return "messages"
-        may_be_sharegpt = self.record_format in ("sharegpt", "auto") and record.get("system") is None
-        return "conversations" if may_be_sharegpt else ""
+        return "conversations" if self.record_format in ("sharegpt", "auto") else ""
 
 
 ANY_CONVERSATION = ConversationReader(

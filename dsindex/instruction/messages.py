@@ -79,6 +79,8 @@ def read_message(turn: object, number: int, roles: Mapping[str, str]) -> Message
     if name == "function_call" and (calls := _parse_calls(message.get("content"))):
         del message["content"]
         message["tool_calls"] = calls
+    if "content" not in message and "tool_calls" not in message and "function_call" in message:
+        message["tool_calls"] = [_read_former_call(message["function_call"], number)]
     _check_reasoning(message, number)
     reasoning = next((message[key] for key in REASONING_KEYS if key in message), None)
     if reasoning is not None:
@@ -271,3 +273,13 @@ def _parse_calls(content: object) -> list[dict[str, Any]] | None:
     if not all(isinstance(call, dict) and isinstance(call.get("name"), str) and "arguments" in call for call in calls):
         return None
     return [{"type": "function", "function": call} for call in calls]
+
+
+def _read_former_call(call: object, number: int) -> dict[str, Any]:
+    """Return OpenAI's former `function_call` as a tool call; most templates read nothing else."""
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        found = "none" if isinstance(call, dict) else type_name(call)
+        raise RecordProblem(
+            "bad-field", f"message {number}: expected `function_call` to be an object with a `name`, got {found}"
+        )
+    return {"type": "function", "function": call}

@@ -16,6 +16,7 @@ import orjson
 from dsindex.errors import RecordProblem
 from dsindex.instruction.messages import (
     DEFAULT_ROLES,
+    ROLE_KEYS,
     TOOL_ROLES,
     Message,
     is_learnable,
@@ -168,10 +169,7 @@ def sharegpt_to_messages(record: Mapping[str, Any]) -> list[Message]:
     if not isinstance(turns, list):
         raise RecordProblem("bad-field", f"expected `conversations` to be a list, got {type_name(turns)}")
     messages = [split_message(turn, number) for number, turn in enumerate(turns, 1)]
-    system = record.get("system")
-    if isinstance(system, str) and system:
-        messages.insert(0, {"role": "system", "content": system})
-    return messages
+    return [*_system_message(record), *messages]
 
 
 def alpaca_to_messages(record: Mapping[str, Any]) -> list[Message]:
@@ -183,14 +181,19 @@ def alpaca_to_messages(record: Mapping[str, Any]) -> list[Message]:
     >>> alpaca_to_messages({"instruction": "Add.", "input": "1 + 1", "output": "2"})
     [{'role': 'user', 'content': 'Add.\n\n1 + 1'}, {'role': 'assistant', 'content': '2'}]
     """
-    system, context = record.get("system"), record.get("input")
+    system, context = _system_message(record), record.get("input")
+    if isinstance(record.get("history"), list) and record["history"]:
+        raise RecordProblem(
+            "bad-field",
+            "expected an Alpaca record of one round, got earlier rounds in `history`; write the record as `messages`",
+        )
     texts = {"instruction": _field(record, "instruction"), "output": _field(record, "output")}
-    for name, value in {**texts, "input": context or "", "system": system or ""}.items():
+    for name, value in {**texts, "input": context or ""}.items():
         if not isinstance(value, str):
             raise RecordProblem("bad-field", f"expected `{name}` to be a text, got {type_name(value)}")
     question = f"{texts['instruction']}\n\n{context}" if context else texts["instruction"]
     messages = [{"role": "user", "content": question}, {"role": "assistant", "content": texts["output"]}]
-    return [{"role": "system", "content": system}, *messages] if system else messages
+    return [*system, *messages]
 
 
 def strings_in(value: object) -> Iterator[str]:
@@ -235,11 +238,26 @@ def _read_turns(record: Mapping[str, Any], record_format: str) -> Sequence[Any]:
         turns = sharegpt_to_messages(record)
     else:
         turns = _field(record, "messages")
+        if isinstance(turns, list) and turns and not _begins_with_system(turns):
+            turns = [*_system_message(record), *turns]
     if not isinstance(turns, list):
         raise RecordProblem("bad-field", f"expected the conversation to be a list of messages, got {type_name(turns)}")
     if not turns:
         raise RecordProblem("no-turns", "expected a conversation with at least one message, got an empty list")
     return turns
+
+
+def _system_message(record: Mapping[str, Any]) -> list[Message]:
+    """Return the message that a record's own `system` is; none if it has no text there."""
+    system = record.get("system")
+    if system is not None and not isinstance(system, str):
+        raise RecordProblem("bad-field", f"expected `system` to be a text, got {type_name(system)}")
+    return [{"role": "system", "content": system}] if system else []
+
+
+def _begins_with_system(turns: Sequence[Any]) -> bool:
+    first = turns[0]
+    return isinstance(first, dict) and any(first.get(key) == "system" for key in ROLE_KEYS)
 
 
 def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:

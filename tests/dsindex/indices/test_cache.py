@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -56,6 +57,18 @@ def test_file_that_is_no_description_is_refused(content: bytes, message: str, tm
     path = tmp_path / "description.txt"
     path.write_bytes(content)
     with pytest.raises(FormatError, match=rf"^{path}: expected the description of a GPTDataset or Blended.*{message}"):
+        read_description(str(path))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("sequence_length", [1]), ("sequence_length", 0), ("num_samples", True), ("random_seed", None), ("split", {})],
+)
+def test_setting_of_another_type_is_refused_by_name(setting: str, value: object, tmp_path: Path) -> None:
+    described = {"dataset_path": "a", "index_split": "train", "random_seed": 1, "sequence_length": 8, "tokenizer": {}}
+    path = tmp_path / "description.txt"
+    path.write_text(json.dumps({"class": "GPTDataset", **described, setting: value}))
+    with pytest.raises(FormatError, match=f"expected `{setting}` to be"):
         read_description(str(path))
 
 

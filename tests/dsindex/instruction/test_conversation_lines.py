@@ -25,6 +25,7 @@ LINES = {
     "sharegpt": '{"conversations": [{"from": "human", "value": "a"}, {"value": "b", "from": "gpt"}]}',
     "alpaca": '{"instruction": "a", "input": "b", "output": "c"}',
     "system beside": f'{{"system": "s", "conversations": {TURNS}}}',
+    "system beside messages": f'{{"system": "s", "messages": {TURNS}}}',
     "both formats": f'{{"conversations": 1, "messages": {TURNS}, "id": 3}}',
     "null messages": f'{{"messages": null, "conversations": {TURNS}}}',
     "unread keys": f'{{"a": {{"b": [1, null]}}, "messages": {TURNS}, "c": 1.5, "tools": null}}',

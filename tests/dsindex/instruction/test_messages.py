@@ -57,6 +57,15 @@ THOUGHT = {"reasoning_content": "t", "thinking": "t", "reasoning": "t"}
             id="function-call",
         ),
         pytest.param(
+            {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+            {
+                "role": "assistant",
+                "function_call": {"name": "f", "arguments": "{}"},
+                "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{}"}}],
+            },
+            id="former-call",
+        ),
+        pytest.param(
             {"from": "function_call", "value": "f()"}, {"role": "assistant", "content": "f()"}, id="call-as-text"
         ),
         pytest.param({"from": "observation", "value": "4"}, {"role": "tool", "content": "4"}, id="observation"),

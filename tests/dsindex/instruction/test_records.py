@@ -33,6 +33,14 @@ USER, REPLY = {"role": "user", "content": "Hi"}, {"role": "assistant", "content"
             [{"role": "system", "content": "Be kind."}, USER],
             id="sharegpt-system",
         ),
+        pytest.param(
+            {"system": "S", "messages": [USER]}, [{"role": "system", "content": "S"}, USER], id="system-of-messages"
+        ),
+        pytest.param(
+            {"system": "S", "messages": [{"role": "system", "content": "T"}, USER]},
+            [{"role": "system", "content": "T"}, USER],
+            id="system-among-messages",
+        ),
         pytest.param({"instruction": "Hi", "input": "", "output": "Hello"}, [USER, REPLY], id="alpaca"),
         pytest.param(
             {"system": "S", "instruction": "Add", "input": "1+1", "output": "2"},
@@ -68,6 +76,10 @@ def test_read_messages_gives_one_shape(record: dict[str, Any], expected: list[di
         pytest.param({"messages": [{"role": "user", "content": None}]}, "bad-field", "got null", id="null-content"),
         pytest.param({"messages": [{"role": "user", "content": 5}]}, "bad-field", "got a number", id="number"),
         pytest.param({"messages": [{"role": "bard", "content": ""}]}, "unknown-role", "got 'bard'", id="unknown-role"),
+        pytest.param({"system": 5, "conversations": [USER]}, "bad-field", "`system`", id="sharegpt-system"),
+        pytest.param(
+            {"instruction": "x", "output": "y", "history": [["q", "a"]]}, "bad-field", "`history`", id="alpaca-history"
+        ),
         pytest.param({"instruction": "x"}, "missing-field", "output", id="alpaca-no-output"),
         pytest.param({"instruction": "x", "output": 1}, "bad-field", "`output`", id="alpaca-number"),
     ],
