@@ -4,7 +4,8 @@
 
 Workers are forked and take turns at the batches, in order, each with two batches ready at most, as torch's DataLoader
 does it; with --torch it is that. Whoever trains takes the batches in order, either as fast as they come or at a rate.
-What comes before each worker's first batch (processes that start, imports, indices that are fetched) does not count.
+The first batches do not count: processes start, indices are fetched, and nothing can be read ahead before a worker's
+third batch tells its step.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 READY = 2
 """Batches of a worker that wait for whoever trains, as in torch."""
+WARM_UP = 6
+"""Batches of each worker that do not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,29 +109,32 @@ def main() -> None:
     tokens = options.batch_size * len(dataset[0]["tokens"])
     load = load_by_torch if options.torch else load_plainly
     loaded = load(dataset, batches=batches, batch_size=options.batch_size, workers=options.workers)
-    first = list(itertools.islice(loaded, options.workers))
-    last = {batch.worker: batch for batch in first}
-    digests = [batch.digest for batch in first]
+    warm = list(itertools.islice(loaded, WARM_UP * options.workers))
+    before, last = ({batch.worker: batch for batch in warm} for _ in range(2))
+    digests = [batch.digest for batch in warm]
     cpu_began, began = _cpu_seconds(), time.perf_counter()
     waited = 0.0
-    for number in range(options.workers, batches):
+    for number in range(1, batches - len(warm) + 1):
         asked = time.perf_counter()
         batch = next(loaded)
         waited += time.perf_counter() - asked
         digests.append(batch.digest)
         last[batch.worker] = batch
         if options.rate:
-            due = began + (number - options.workers + 1) * tokens / options.rate
-            time.sleep(max(0.0, due - time.perf_counter()))
+            time.sleep(max(0.0, began + number * tokens / options.rate - time.perf_counter()))
     seconds, cpu_seconds = time.perf_counter() - began, _cpu_seconds() - cpu_began
-    counted = batches - options.workers
+    samples = (batches - len(warm)) * options.batch_size
+    million_tokens = (batches - len(warm)) * tokens / 1e6
+    gets, received_bytes = (
+        sum(getattr(last[worker], name) - getattr(before[worker], name) for worker in last)
+        for name in ("gets", "received_bytes")
+    )
     found = {
-        "tokens_per_second": counted * tokens / seconds,
-        "cpu_seconds_per_million_tokens": cpu_seconds / (counted * tokens / 1e6),
+        "tokens_per_second": 1e6 * million_tokens / seconds,
+        "cpu_seconds_per_million_tokens": cpu_seconds / million_tokens,
         "waited_share": waited / seconds,
-        "gets_per_sample": sum(each.gets for each in last.values()) / (batches * options.batch_size),
-        "received_bytes": sum(each.received_bytes for each in last.values()),
-        "samples": batches * options.batch_size,
+        "gets_per_sample": gets / samples,
+        "received_bytes_per_sample": received_bytes / samples,
         "digest": xxhash.xxh3_128_hexdigest(repr(digests).encode()),
     }
     sys.stdout.write(json.dumps(found) + "\n")

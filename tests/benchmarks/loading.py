@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tests.benchmarks.loader import WARM_UP
 from tests.benchmarks.objects import serving, variables_for
 from tests.benchmarks.processes import ROOT, Run, alternate, cpu_time_of, measure
 from tests.benchmarks.reading import write_random_dataset
@@ -45,7 +46,7 @@ def measure_loading(setting: Setting) -> list[Row]:
     root = setting.fresh("loading")
     data = root / "in"
     data.mkdir()
-    count = max(1_000, setting.size(60_000, 150_000))
+    count = max(5_000, setting.size(60_000, 150_000))
     for number in range(PARTS):
         write_random_dataset(data / f"part{number}", count, mean_tokens=MEAN_TOKENS, seed=number)
     rows = []
@@ -115,7 +116,7 @@ def _compare(setting: Setting, root: Path, url: str, server: int, name: str, sha
 
 
 def _batches(setting: Setting) -> int:
-    return max(3 * WORKERS, setting.size(80, 400))
+    return max(2 * WARM_UP * WORKERS, setting.size(120, 400))
 
 
 def _index(setting: Setting, data_path: Sequence[str], cache: Path, variables: Mapping[str, str]) -> None:
@@ -136,11 +137,11 @@ def _index(setting: Setting, data_path: Sequence[str], cache: Path, variables: M
 def _describe(runs: Sequence[Run]) -> str:
     """Return what the samples cost."""
     last = runs[-1].values
-    used = last["samples"] * SEQUENCE_LENGTH * TOKEN_BYTES
+    read = last["received_bytes_per_sample"] / (SEQUENCE_LENGTH * TOKEN_BYTES)
     cpu = statistics.median(_figures(runs, "cpu_seconds_per_million_tokens"))
     served = statistics.median(_figures(runs, "server"))
     return (
-        f"{last['gets_per_sample']:.1f} requests a sample, {last['received_bytes'] / used:.2f} bytes read for a byte "
+        f"{last['gets_per_sample']:.1f} requests a sample, {read:.2f} bytes read for a byte "
         f"used, {cpu:.2f} CPU s for a million tokens; the store's own process: {served:.1f} CPU s"
     )
 
