@@ -106,6 +106,8 @@ def main() -> None:
     options = parser.parse_args()
     dataset = open_dataset(options.cache)
     batches = min(options.batches, len(dataset) // options.batch_size)
+    if batches <= WARM_UP * options.workers:
+        parser.error(f"expected more than {WARM_UP} batches for each worker, the cache has {batches} for all")
     tokens = options.batch_size * len(dataset[0]["tokens"])
     load = load_by_torch if options.torch else load_plainly
     loaded = load(dataset, batches=batches, batch_size=options.batch_size, workers=options.workers)
