@@ -215,6 +215,8 @@ def test_blend_is_that_on_disk(is_mixed: bool) -> None:
     for found, expected in zip(blend.__getitems__([5, -2, 0]), plain.__getitems__([5, -2, 0]), strict=True):
         assert found["dataset_id"] == expected["dataset_id"]
         assert np.array_equal(found["labels"], expected["labels"])
+    assert blend.batch([]).shape == plain.batch([]).shape
+    assert np.array_equal(blend.batch(np.array([7, 1], np.uint64)), plain.batch([7, 1]))
     again = pickle.loads(pickle.dumps(blend))  # noqa: S301
     assert np.array_equal(again[3]["tokens"], plain[3]["tokens"])
 
