@@ -7,7 +7,6 @@ sample begins, and the shuffle index sets the order of training. All three are m
 from __future__ import annotations
 
 import os
-from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -18,13 +17,12 @@ from dsindex.datasets.index_files import open_index_array, sample_numbers
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.object_samples import ObjectSamples
 from dsindex.datasets.sample_masks import DEFAULT_OPTIONS, SampleOptions, add_document_bounds, apply_boundaries
-from dsindex.datasets.sample_parts import SamplePart, find_parts
+from dsindex.datasets.sample_parts import SamplePart, find_occurrences, find_parts
 from dsindex.datasets.tables import describe_tokenizer, html_table
 from dsindex.datasets.tensors import convert_arrays, tensor_maker
 from dsindex.errors import FormatError
 from dsindex.indices.cache import GPT_CLASS, read_description
 from dsindex.tracing.samples import LocatedSample, SampleTrace, trace_samples
-from dsindex.tracing.search import Occurrence, find_range, find_values, rows_with_position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
 
     from dsindex.datasets.decoding import TokenizerLike
     from dsindex.datasets.index_files import IndexSource
+    from dsindex.tracing.search import Occurrence
 
 _PADDING = -1
 """Placeholder for missing tokens while a sample is assembled; no vocabulary contains it."""
@@ -228,8 +227,12 @@ class GPTDataset:
             raise self._damaged(number)
         return text
 
-    def batch(self, indices: ArrayLike) -> NDArray[np.int64]:
+    def batch(self, indices: ArrayLike, *, reads_ahead: bool = True) -> NDArray[np.int64]:
         """Return the tokens of many samples at once, each as `tokens` does, shape [n, sequence_length (+ 1)].
+
+        Args:
+            indices: Numbers of the samples, shape [n].
+            reads_ahead: Also request what comes next from an object store, if the batches before tell what that is.
 
         Raises:
             IndexError: If there is no such sample.
@@ -241,7 +244,9 @@ class GPTDataset:
             raise self._no_such_sample(numbers[wrong[0]])
         out = np.empty((len(numbers), self.sequence_length + self._extra), np.int64)
         if self._objects is not None:
-            done = self._objects.fill(out, numbers, self.shuffle_index, extra=self._extra, pad=self._pad)
+            done = self._objects.fill(
+                out, numbers, self.shuffle_index, extra=self._extra, pad=self._pad, reads_ahead=reads_ahead
+            )
             if done < len(numbers):
                 raise self._damaged(int(numbers[done]))
             return out
@@ -251,6 +256,19 @@ class GPTDataset:
         if done < len(numbers):
             raise self._damaged(int(numbers[done]))
         return out
+
+    @property
+    def is_in_store(self) -> bool:
+        """Whether the tokens are in an object store."""
+        return self._objects is not None
+
+    def expect(self, indices: ArrayLike) -> None:
+        """Request samples that will be read soon from an object store, as many of them as exist."""
+        if self._objects is not None:
+            numbers = sample_numbers(indices)
+            known = numbers[(numbers >= 0) & (numbers < len(self))].tolist()
+            width = self.sequence_length + self._extra
+            self._objects.expect(known, self.shuffle_index, width=width, extra=self._extra)
 
     def parts(self, index: SupportsIndex) -> list[SamplePart]:
         """Return the sequences that a sample's tokens come from, in order; parts without tokens are left out.
@@ -299,28 +317,12 @@ class GPTDataset:
         sequences = self.dataset.document_sequences(document)
         if not sequences:
             return []
-        positions = find_range(self.document_index, sequences.start, sequences.stop)
-        seen: Counter[int] = Counter()
-        found = []
-        for position in positions.tolist():
-            sequence = int(self.document_index[position])
-            seen[sequence] += 1
-            length = int(self.dataset.sequence_lengths[sequence])
-            for row, begin, end in zip(
-                *rows_with_position(self.sample_index, position, length, self._extra), strict=True
-            ):
-                found.append((int(row), seen[sequence], sequence, int(begin), int(end)))
-        rows = np.array([row for row, *_ in found], np.int64)
-        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
-            raise self._damaged(int(rows.max()))
-        numbers = find_values(self.shuffle_index, rows, len(self))
-        sample_of = dict(zip(self.shuffle_index[numbers].tolist(), numbers.tolist(), strict=True))
-        occurrences = [
-            Occurrence(sample=sample_of[row], epoch=epoch, sequence=sequence, offset=begin, num_tokens=end - begin)
-            for row, epoch, sequence, begin, end in found
-            if row in sample_of
-        ]
-        return sorted(occurrences, key=lambda each: (each.sample, each.sequence, each.offset))
+        found = find_occurrences(
+            sequences, self.dataset, self.document_index, self.sample_index, self.shuffle_index, extra=self._extra
+        )
+        if isinstance(found, int):
+            raise self._damaged(found)
+        return found
 
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
         """Return the text of a sample, with special tokens and without padding.

@@ -28,6 +28,11 @@ Part = tuple[int, int]
 """Token at which a part of a sample begins in the `.bin`, and one past its last."""
 
 
+def most_ahead(sample_bytes: int) -> int:
+    """Return how many samples of so many bytes are requested ahead at most."""
+    return min(MOST_AHEAD, AHEAD_BYTES // sample_bytes + 1)
+
+
 class ObjectSamples:
     """The samples of a dataset in an object store.
 
@@ -51,6 +56,7 @@ class ObjectSamples:
         *,
         extra: int,
         pad: int,
+        reads_ahead: bool,
     ) -> int:
         """Copy the tokens of samples into the rows of `out`, as `assemble_samples` does.
 
@@ -60,6 +66,7 @@ class ObjectSamples:
             shuffle_index: Row of the sample index for each sample.
             extra: Tokens that a sample shares with the next: 1 or 0.
             pad: Fills up a partial sample.
+            reads_ahead: Whether to request the samples that the reader will want next, as far as it can be told.
 
         Returns:
             Number of samples copied; less than n if the next one points outside the data.
@@ -67,15 +74,16 @@ class ObjectSamples:
         Raises:
             InputError: If an object cannot be read, or was replaced.
         """
-        tokens = cast("ObjectArray", self._dataset.token_columns()[0])  # as this class is for datasets in stores only
         width = out.shape[1]
         total = len(shuffle_index)
         wanted = [number + total if number < 0 else number for number in numbers.tolist()]
         samples = self._parts(wanted, shuffle_index, width, extra)
-        parts = [part for sample in samples for part in sample]
-        numbers_later = self._later(wanted, total, width * self._dataset.dtype.itemsize)
+        numbers_later: list[int] = []
+        if reads_ahead:
+            most = most_ahead(width * self._dataset.dtype.itemsize)
+            numbers_later = [each for each in self._order.expected_after(wanted, most=most) if 0 <= each < total]
         samples_later = self._parts(numbers_later, shuffle_index, width, extra)
-        found = iter(tokens.read_many(parts, later=[part for sample in samples_later for part in sample]))
+        found = iter(self._tokens().read_many(_joined(samples), later=_joined(samples_later)))
         for row, sample in zip(out, samples, strict=False):
             filled = 0
             for begin, end in sample:
@@ -84,9 +92,12 @@ class ObjectSamples:
             row[filled:] = pad
         return len(samples)
 
-    def _later(self, wanted: Sequence[int], total: int, sample_bytes: int) -> list[int]:
-        most = min(MOST_AHEAD, AHEAD_BYTES // sample_bytes + 1)
-        return [number for number in self._order.expected_after(wanted, most=most) if 0 <= number < total]
+    def expect(self, numbers: Sequence[int], shuffle_index: NDArray[Any], *, width: int, extra: int) -> None:
+        """Request the tokens of samples, all of which must exist, without waiting for them."""
+        self._tokens().expect(_joined(self._parts(numbers, shuffle_index, width, extra)))
+
+    def _tokens(self) -> ObjectArray:
+        return cast("ObjectArray", self._dataset.token_columns()[0])  # as this class is for datasets in stores only
 
     def _parts(self, numbers: Sequence[int], shuffle_index: NDArray[Any], width: int, extra: int) -> list[list[Part]]:
         """Return the parts of samples, up to one that points outside the data."""
@@ -102,3 +113,7 @@ class ObjectSamples:
             begins = [(int(pointers[part.sequence]) >> shift) + part.offset for part in found]
             samples.append([(begin, begin + part.num_tokens) for begin, part in zip(begins, found, strict=True)])
         return samples
+
+
+def _joined(samples: Sequence[Sequence[Part]]) -> list[Part]:
+    return [part for sample in samples for part in sample]

@@ -1,9 +1,14 @@
-"""The sequences that a training sample's tokens come from, found in the indices without reading tokens."""
+"""Which sequences a sample's tokens come from, and which samples a sequence's go to, without reading tokens."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.tracing.search import Occurrence, find_range, find_values, rows_with_position
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,3 +75,46 @@ def find_parts(
             parts.append(SamplePart(prefix=dataset.prefix, sequence=sequence, offset=low, num_tokens=high - low))
         room -= high - low
     return parts
+
+
+def find_occurrences(
+    sequences: range,
+    dataset: IndexedDataset,
+    document_index: NDArray[Any],
+    sample_index: NDArray[Any],
+    shuffle_index: NDArray[Any],
+    *,
+    extra: int,
+) -> list[Occurrence] | int:
+    """Return where the tokens of sequences that follow each other occur in the samples, by sample number.
+
+    Args:
+        sequences: Their numbers in the dataset.
+        dataset: The tokens.
+        document_index: Sequence numbers in the order of training.
+        sample_index: Rows [position in document_index, token offset], shape [samples + 1, 2].
+        shuffle_index: Row of the sample index for each sample, shape [samples].
+        extra: Tokens that a sample shares with the next: 1 or 0.
+
+    Returns:
+        The occurrences; where the indices point outside the samples, the row that does not exist.
+    """
+    seen: Counter[int] = Counter()
+    found = []
+    for position in find_range(document_index, sequences.start, sequences.stop).tolist():
+        sequence = int(document_index[position])
+        seen[sequence] += 1
+        length = int(dataset.sequence_lengths[sequence])
+        for row, begin, end in zip(*rows_with_position(sample_index, position, length, extra), strict=True):
+            found.append((int(row), seen[sequence], sequence, int(begin), int(end)))
+    rows = np.array([row for row, *_ in found], np.int64)
+    if len(rows) and not 0 <= rows.min() <= rows.max() < len(shuffle_index):
+        return int(rows.max())
+    numbers = find_values(shuffle_index, rows, len(shuffle_index))
+    sample_of = dict(zip(shuffle_index[numbers].tolist(), numbers.tolist(), strict=True))
+    occurrences = [
+        Occurrence(sample=sample_of[row], epoch=epoch, sequence=sequence, offset=begin, num_tokens=end - begin)
+        for row, epoch, sequence, begin, end in found
+        if row in sample_of
+    ]
+    return sorted(occurrences, key=lambda each: (each.sample, each.sequence, each.offset))

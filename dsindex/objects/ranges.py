@@ -13,6 +13,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from dsindex.errors import InputError
 from dsindex.objects.fetching import fetch_later
@@ -32,7 +33,7 @@ RANGE_BYTES = 8 << 20
 JOINED_BYTES = 8 << 10
 """Bytes between two ranges that are rather read than asked for by a request of their own."""
 SMALL_BYTES = 32 << 20
-"""Objects up to this size are read by blocks, each of which is then kept."""
+"""Objects that have no more than this together are read by blocks, each of which is then kept."""
 BLOCK_BYTES = 1 << 20
 FIRST_BYTES = 64 << 10
 """Bytes that are read ahead when a reader has gone on once; twice as many each further time."""
@@ -56,6 +57,19 @@ class _Kept:
         self.lock = threading.RLock()
         self._ranges: OrderedDict[tuple[int, int], tuple[ObjectRanges, int]] = OrderedDict()
         self._size_bytes = 0
+        self._read_whole: WeakSet[ObjectRanges] = WeakSet()
+
+    def find_room_for_whole(self, owner: ObjectRanges) -> bool:
+        """Tell whether all of an object will be kept; of several small ones, those that were opened first are."""
+        with self.lock:
+            known_bytes = sum(each.size_bytes for each in self._read_whole)
+            is_small = known_bytes + owner.size_bytes <= SMALL_BYTES
+            if is_small:
+                self._read_whole.add(owner)
+        return is_small
+
+    def give_up_whole(self, owner: ObjectRanges) -> None:
+        self._read_whole.discard(owner)
 
     def add(self, owner: ObjectRanges, begin: int, size_bytes: int) -> None:
         self._ranges[id(owner), begin] = owner, size_bytes
@@ -103,6 +117,7 @@ class ObjectRanges:
         """By begin; they do not overlap."""
         self._process = os.getpid()
         self._is_closed = False
+        self._is_read_whole = _kept.find_room_for_whole(self)
         self._run_end = self._run_bytes = 0
         """Where the last range ended, and the bytes that were read forwards up to there."""
 
@@ -145,6 +160,7 @@ class ObjectRanges:
         self._is_closed = True
         with _kept.lock:
             self._begin_anew_if_forked()
+            _kept.give_up_whole(self)
             for begin in list(self._begins):
                 _kept.remove(self, begin)
                 self.forget(begin)
@@ -185,7 +201,7 @@ class ObjectRanges:
         for begin, end in sorted(ranges):
             position = max(begin, last)
             last = max(last, end)
-            if self.size_bytes <= SMALL_BYTES and position < end:
+            if self._is_read_whole and position < end:
                 position = position // BLOCK_BYTES * BLOCK_BYTES
                 end = last = min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, self.size_bytes)
             at = bisect_right(self._begins, position) - 1

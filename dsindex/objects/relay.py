@@ -28,6 +28,13 @@ _ERRORS: dict[str, type[InputError]] = {
     for kind in (InputError, requests.StoreError, requests.MissingObjectError, requests.EmptyRangeError)
 } | {requests.ChangedObjectError.__name__: requests.ChangedObjectError}
 
+_PROCESSES = 3
+"""So many processes are tried for a request: whatever ends one, such as a lack of memory, may end the next."""
+
+
+class _LostError(Exception):
+    """The process has ended before it answered."""
+
 
 class _Relay:
     """A process that makes requests, and the answers that it owes."""
@@ -46,11 +53,16 @@ class _Relay:
         threading.Thread(target=self._receive, name="dsindex-relay", daemon=True).start()
 
     def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Return the answer to a request: its head and its content."""
+        """Return the answer to a request: its head and its content.
+
+        Raises:
+            _LostError: If there is none.
+            InputError: If the object cannot be read.
+        """
         future: Future[tuple[dict[str, Any], bytes]] = Future()
         with self._lock:
             if self.has_ended:
-                raise _lost(request["url"])
+                raise _LostError
             self._number += 1
             self._owed[self._number] = future
             line = json.dumps({**request, "id": self._number}).encode() + b"\n"
@@ -61,7 +73,7 @@ class _Relay:
                     stdin.flush()
         head, content = future.result()
         if "lost" in head:
-            raise _lost(request["url"])
+            raise _LostError
         if "error" in head:
             error = _ERRORS.get(head["error"], InputError)(head["message"])
             error.transient = head["transient"]
@@ -69,22 +81,31 @@ class _Relay:
         return head, content
 
     def _receive(self) -> None:
-        stdout = self._process.stdout
-        while stdout is not None:
-            line = stdout.readline()
-            head = json.loads(line) if line.endswith(b"\n") else None
-            content = stdout.read(head["size"]) if head is not None else b""
-            if head is None or len(content) < head["size"]:
-                break
-            with self._lock:
-                future = self._owed.pop(head["id"])
-            future.set_result((head, content))
+        with contextlib.suppress(OSError, ValueError, KeyError):  # what cannot be understood ends it, too
+            while self._receive_answer():
+                pass
         with self._lock:
             self.has_ended = True
             owed, self._owed = self._owed, {}
+        self._process.kill()
         self._process.wait()
         for future in owed.values():
             future.set_result(({"lost": True}, b""))
+
+    def _receive_answer(self) -> bool:
+        """Hand an answer to whoever asked; False where there are no more."""
+        stdout = self._process.stdout
+        line = b"" if stdout is None else stdout.readline()
+        if stdout is None or not line.endswith(b"\n"):
+            return False
+        head = json.loads(line)
+        content = stdout.read(head["size"])
+        if len(content) < head["size"]:
+            return False
+        with self._lock:
+            future = self._owed.pop(head["id"])
+        future.set_result((head, content))
+        return True
 
 
 _relay: _Relay | None = None
@@ -124,11 +145,16 @@ def list_by_relay(url: ObjectUrl, *, recursive: bool) -> list[dict[str, Any]]:
 
 def _ask(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     global _relay
-    with _lock:
-        if _relay is None or _relay.has_ended:
-            _relay = _Relay()
-        relay = _relay
-    return relay.ask(request)
+    for _ in range(_PROCESSES):
+        with _lock:
+            if _relay is None or _relay.has_ended:
+                _relay = _Relay()
+            relay = _relay
+        with contextlib.suppress(_LostError):
+            return relay.ask(request)
+    error = InputError(f"{request['url']}: cannot be read (the process that reads for a forked one ends); try again")
+    error.transient = True
+    raise error
 
 
 def _address(url: ObjectUrl) -> dict[str, Any]:
@@ -138,9 +164,3 @@ def _address(url: ObjectUrl) -> dict[str, Any]:
 def _parse_entry(entry: dict[str, Any]) -> dict[str, Any]:
     modified = entry["last_modified"]
     return {**entry, "last_modified": None if modified is None else datetime.fromisoformat(modified)}
-
-
-def _lost(url: str) -> InputError:
-    error = InputError(f"{url}: cannot be read (the process that reads for a forked one has ended); try again")
-    error.transient = True
-    return error

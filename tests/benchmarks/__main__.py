@@ -32,6 +32,7 @@ from tests.benchmarks.builds import (
 from tests.benchmarks.caches import measure_caches
 from tests.benchmarks.containers import measure_containers
 from tests.benchmarks.instruct import measure_instruct
+from tests.benchmarks.loading import measure_loading
 from tests.benchmarks.merges import measure_many_documents, measure_many_shards, measure_merge
 from tests.benchmarks.objects import measure_objects
 from tests.benchmarks.packing import measure_packing
@@ -75,6 +76,7 @@ GROUPS: dict[str, tuple[Callable[[Setting], Measured], ...]] = {
     "containers": (measure_containers,),
     "ray": (measure_ray, measure_warm_ray),
     "objects": (measure_objects,),
+    "loading": (measure_loading,),
     "growth": (measure_growth,),
     "merge": (measure_merge,),
     "packing": (measure_packing,),

@@ -14,7 +14,7 @@ import urllib.request
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.benchmarks.processes import ROOT, Run, alternate, measure
+from tests.benchmarks.processes import ROOT, Run, alternate, cpu_time_of, measure
 from tests.benchmarks.rows import Row, absent, compare_runs
 from tests.benchmarks.setting import check_same, digest_dataset, has_module
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY
@@ -38,7 +38,7 @@ def measure_objects(setting: Setting) -> list[Row]:
     bucket = root / "in"
     bucket.mkdir()
     os.link(text, bucket / "text.jsonl")
-    with _serving(root) as (url, server):
+    with serving(root) as (url, server):
         contestants = {
             "bucket": lambda number: _build_in_bucket(setting, url, server, number),
             "disk": lambda _: setting.build(text),
@@ -57,16 +57,15 @@ def measure_objects(setting: Setting) -> list[Row]:
 
 def _build_in_bucket(setting: Setting, url: str, server: int, number: int) -> Run:
     prefix = f"s3://out/round-{number}/x"
-    environment = {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
-    before = _cpu_seconds(server)
+    before = cpu_time_of(server)[1]
     command = ["build", "--input", "s3://in/text.jsonl", "--output-prefix", prefix]
     command += ["--tokenizer-model", str(setting.tokenizer), "--append-eod"]
     run = measure(
         [sys.executable, "-m", "workflows", *command, "--workers", str(setting.workers)],
         cwd=ROOT,
-        env={**environment, "PYTHONPATH": str(ROOT)},
+        env={**variables_for(url), "PYTHONPATH": str(ROOT)},
     )
-    served = _cpu_seconds(server) - before
+    served = cpu_time_of(server)[1] - before
     digest = digest_dataset(_fetch(setting, f"{url}/out/round-{number}/x_text_document"))
     return replace(run, digest=digest, values={"server": served})
 
@@ -84,16 +83,20 @@ def _fetch(setting: Setting, address: str) -> Path:
     return prefix
 
 
-def _cpu_seconds(process: int) -> float:
-    with open(f"/proc/{process}/stat", encoding="utf-8") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def variables_for(url: str) -> dict[str, str]:
+    """Return the variables by which programs find the server."""
+    return {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 
 
 @contextlib.contextmanager
-def _serving(folder: Path) -> Iterator[tuple[str, int]]:
-    """Run the server of the tests while the block runs; yield its address and process id."""
-    options = ["--folder", str(folder), "--bucket", "out", "--public", "out", "--fast"]
+def serving(folder: Path, *, delay: float = 0.0) -> Iterator[tuple[str, int]]:
+    """Run the server of the tests while the block runs; yield its address and process id.
+
+    Args:
+        folder: Its folders are buckets, beside an empty bucket `out`.
+        delay: Seconds before each GET of an object is answered.
+    """
+    options = ["--folder", str(folder), "--bucket", "out", "--public", "out", "--fast", "--delay", str(delay)]
     command = [sys.executable, "-m", "tests.support.object_server", *options]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:

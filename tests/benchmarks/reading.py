@@ -151,9 +151,9 @@ def compare(
     }
 
 
-def write_random_dataset(prefix: Path, num_sequences: int, *, mean_tokens: int) -> str:
+def write_random_dataset(prefix: Path, num_sequences: int, *, mean_tokens: int, seed: int = 0) -> str:
     """Write one-sequence documents of log-normal length, each token drawn at random."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     lengths = np.maximum(rng.lognormal(np.log(mean_tokens) - 0.5, 1.0, num_sequences), 1).astype(np.int32)
     builder = IndexBuilder(np.dtype("<u2"), folder=str(prefix.parent))
     with atomic_writer(f"{prefix}.bin") as file:

@@ -75,8 +75,8 @@ part = st.tuples(st.integers(0, 2999), st.integers(0, 400)).map(lambda pair: (pa
 @pytest.mark.usefixtures("asked")
 @given(batches=st.lists(st.lists(part, max_size=6), max_size=12), small=st.booleans())
 def test_any_ranges_are_read_as_they_are(batches: list[list[tuple[int, int]]], small: bool) -> None:
-    reader = ObjectRanges(URL.with_key("any", identity=URL.identity))
     ranges.SMALL_BYTES = 5000 if small else 0
+    reader = ObjectRanges(URL.with_key("any", identity=URL.identity))
     for wanted in batches:
         found = reader.read_many(wanted, later=[(0, 900)])
         assert found == [CONTENT[begin:end] for begin, end in wanted]
@@ -91,6 +91,19 @@ def test_neighbours_are_asked_for_together_and_once(asked: list[tuple[int, int]]
     reader.read_many([(100, 120), (122, 140), (300, 310)])
     reader.read_many([(105, 139)])
     assert asked == [(100, 140), (300, 310)]
+
+
+def test_small_objects_are_read_by_blocks_while_all_of_them_can_be_kept(
+    asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"SMALL_BYTES": 4000, "RANGE_BYTES": 256}.items():
+        monkeypatch.setattr(ranges, name, value)
+    first, second = ObjectRanges(URL), ObjectRanges(URL)
+    first.read_many([(300, 301)])
+    second.read_many([(300, 301)])
+    first.close()
+    ObjectRanges(URL).read_many([(300, 301)])
+    assert asked == [(256, 512), (300, 301), (256, 512)]
 
 
 def test_reader_that_goes_forwards_asks_for_more_each_time(asked: list[tuple[int, int]]) -> None:

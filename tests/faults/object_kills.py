@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections import Counter
 from typing import TYPE_CHECKING
+
+from tests.faults.corpus import BROKEN, TOKENIZER, write_corpus
+from tests.support.conversations import CONVERSATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +24,41 @@ loss_masking_jq_patterns: ['.conversations | select(.from == "human")', .instruc
 message_construction: [role, instruction, conversations]
 """
 """What `dsindex instruct` is told about the conversations of the tests."""
+KINDS = ("piped", "shuffle", "pack", "instruct")
+"""Jobs that are not a plain build."""
+
+
+def write_texts(folder: Path) -> Path:
+    """Write what the jobs read: `a.jsonl`, some of it broken, and `c/chat.jsonl`."""
+    broken = dict(zip(range(9, 200, 41), BROKEN.values(), strict=False))
+    write_corpus(folder / "a.jsonl", num_lines=200, broken=broken)
+    (folder / "c").mkdir()
+    shutil.copy(CONVERSATIONS, folder / "c" / "chat.jsonl")
+    return folder
+
+
+def name_job(kind: str, prefix: str, *, source: str, chat: Path) -> list[str]:
+    """Return the words of a command.
+
+    Args:
+        kind: One of KINDS, or `merge`.
+        prefix: Of the output.
+        source: Address of the folder that `write_texts` filled; for `merge`, the address of a dataset.
+        chat: The file with CHAT.
+    """
+    shared = ["--on-bad-record", "quarantine", "--workers", "2", "--shard-size", "6KiB", "--executor", "local"]
+    output = ["--output-prefix", prefix]
+    if kind == "merge":
+        return ["merge", "--input", source, source, "--executor", "local", *output]
+    if kind == "piped":
+        return ["build", *TOKENIZER, "--input", "-", *shared, *output]
+    if kind == "shuffle":
+        order = ["--shuffle-documents", "3", "--json-keys", "text", "title"]
+        return ["build", *TOKENIZER, "--input", f"{source}/*.jsonl", *shared, *order, *output]
+    if kind == "pack":
+        return ["pack", *TOKENIZER[:2], "--input", f"{source}/*.jsonl", *shared, "--output", f"{prefix}.pbin"]
+    parts = ["--split", "8,1,1", "--seq-length", "768"]
+    return ["instruct", str(chat), *TOKENIZER[:2], "--input", f"{source}/c/*", *shared, *parts, *output]
 
 
 def objects(store: ObjectServer, folder: str) -> dict[str, bytes]:

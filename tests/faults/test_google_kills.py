@@ -11,8 +11,9 @@ pytest.importorskip("obstore")
 pytest.importorskip("google.auth")
 
 from tests.faults.corpus import TOKENIZER, write_corpus
-from tests.faults.object_kills import count_moments, kill_at, objects
+from tests.faults.object_kills import CHAT, KINDS, count_moments, kill_at, name_job, objects, write_texts
 from tests.faults.zygote import Zygote
+from tests.support.golden import GOLDEN
 from tests.support.google_server import GoogleServer, serving_google
 from tests.support.object_server import RandomFaults
 from tests.support.published import published
@@ -20,6 +21,8 @@ from tests.support.published import published
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.faults.zygote import Ended
 
 KILLS = 8
 UPLOADS = ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "PutObject", "DeleteObjects")
@@ -29,10 +32,13 @@ UPLOADS = ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "Pu
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleServer]:
     folder = tmp_path_factory.mktemp("text")
     write_corpus(folder / "a.jsonl", num_lines=120, broken={}, seed=1)
+    (folder / "jobs").mkdir()
+    write_texts(folder / "jobs")
     with pytest.MonkeyPatch.context() as patched:
         home = tmp_path_factory.mktemp("home")
         with serving_google(patched, home, account=False, buckets={"out"}) as server:
             server.put("in", folder)
+            server.put("golden", GOLDEN)
             yield server
 
 
@@ -91,3 +97,37 @@ def test_disturbed_requests_change_nothing(
     assert store.faults_taken.total() > 5
     assert objects(store, "disturbed") == expected
     assert not store.uploads
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "merge"])
+def test_other_jobs_are_killed_and_continued_or_cleaned(
+    kind: str, store: GoogleServer, zygote: Zygote, tmp_path: Path
+) -> None:
+    (tmp_path / "chat.yaml").write_text(CHAT)
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "text.jsonl").write_bytes(store.content("in/jobs/a.jsonl"))
+
+    def start(place: str, run: str = "run") -> Ended:
+        source = "gs://golden/eod_text_document" if kind == "merge" else "gs://in/jobs"
+        words = name_job(kind, f"{place}/x", source=source, chat=tmp_path / "chat.yaml")
+        return zygote.run(tmp_path / run, words, piped=tmp_path / "text.jsonl")
+
+    ended = start(str(tmp_path / "disk"))
+    assert ended.code == 0, ended.errors
+    expected = published(tmp_path / "disk")
+    total = count_moments(store, lambda: start(f"gs://out/{kind}"))
+    assert objects(store, kind) == expected
+    for number in range(2 if kind in {"piped", "merge"} else 1):
+        folder = f"{kind}-{number}"
+        kill_at(store, tmp_path / folder / "pid", total["done"] * (number + 1) // 3, "done")
+        assert start(f"gs://out/{folder}", folder).code == -9
+        store.watch = None
+        if number:
+            cleaned = zygote.run(tmp_path / "clean", ["clean", f"gs://out/{folder}/x", "--yes"])
+            assert cleaned.code == 0, cleaned.errors
+            assert not store.names("out", f"{folder}/x.build/")
+        else:
+            again = start(f"gs://out/{folder}")
+            assert again.code == 0, again.errors
+            assert objects(store, folder) == expected
+        assert not store.uploads

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,9 +11,7 @@ import pytest
 pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 
-from tests.faults.corpus import BROKEN, TOKENIZER, write_corpus
-from tests.faults.object_kills import CHAT, count_moments, kill_at, objects
-from tests.support.conversations import CONVERSATIONS
+from tests.faults.object_kills import CHAT, KINDS, count_moments, kill_at, name_job, objects, write_texts
 from tests.support.object_server import ObjectServer, RandomFaults, serving_objects
 from tests.support.published import published
 
@@ -32,12 +29,7 @@ SHORT, LONG = 4, 60
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("text")
-    broken = dict(zip(range(9, 200, 41), BROKEN.values(), strict=False))
-    write_corpus(folder / "a.jsonl", num_lines=200, broken=broken)
-    (folder / "c").mkdir()
-    shutil.copy(CONVERSATIONS, folder / "c" / "chat.jsonl")
-    return folder
+    return write_texts(tmp_path_factory.mktemp("text"))
 
 
 @pytest.fixture(scope="module")
@@ -45,20 +37,6 @@ def store(texts: Path) -> Iterator[ObjectServer]:
     with serving_objects(min_part_bytes=1, equal_parts=True, buckets={"out"}) as server:
         server.put("in", texts)
         yield server
-
-
-SHARED = ("--on-bad-record", "quarantine", "--workers", "2", "--shard-size", "6KiB", "--executor", "local")
-PARTS = ("--split", "8,1,1", "--seq-length", "768")
-ORDER = ("--shuffle-documents", "3", "--json-keys", "text", "title")
-JOBS = {
-    "piped": ("build", *TOKENIZER, "--input", "-", *SHARED, "--output-prefix", "{prefix}"),
-    "shuffle": ("build", *TOKENIZER, "--input", "s3://in/*.jsonl", *SHARED, *ORDER, "--output-prefix", "{prefix}"),
-    "pack": ("pack", *TOKENIZER[:2], "--input", "s3://in/*.jsonl", *SHARED, "--output", "{prefix}.pbin"),
-    "instruct": (
-        *("instruct", "{chat}", *TOKENIZER[:2], "--input", "s3://in/c/*", *SHARED, *PARTS),
-        *("--output-prefix", "{prefix}"),
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +52,7 @@ class Job:
     """What it writes to a disk."""
 
 
-@pytest.fixture(scope="module", params=JOBS.values(), ids=JOBS)
+@pytest.fixture(scope="module", params=KINDS)
 def job(
     request: pytest.FixtureRequest,
     texts: Path,
@@ -87,15 +65,13 @@ def job(
     (folder / "disk").mkdir()
 
     def start(prefix: str, *more: str) -> Ended:
-        given = {"{prefix}": prefix, "{prefix}.pbin": f"{prefix}.pbin", "{chat}": str(folder / "chat.yaml")}
-        words = [given.get(word, word) for word in request.param]
+        words = name_job(request.param, prefix, source="s3://in", chat=folder / "chat.yaml")
         words += ["--endpoint-url", store.url, *more]
         return signed_zygote.run(folder / "run", words, piped=texts / "a.jsonl")
 
     ended = start(str(folder / "disk" / "x"))
     assert ended.code == 0, ended.errors
-    name = next(name for name, words in JOBS.items() if words == request.param)
-    return Job(name=name, start=start, pid_file=folder / "run" / "pid", expected=published(folder / "disk"))
+    return Job(name=request.param, start=start, pid_file=folder / "run" / "pid", expected=published(folder / "disk"))
 
 
 def test_killed_at_drawn_requests(

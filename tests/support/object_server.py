@@ -159,6 +159,7 @@ def serve() -> None:
     parser.add_argument("--public", action="append", default=[], help="a bucket that needs no signature")
     parser.add_argument("--region", default="")
     parser.add_argument("--min-part-bytes", type=int, default=5 << 20)
+    parser.add_argument("--delay", type=float, default=0.0, help="seconds before each GET of an object is answered")
     parser.add_argument("--fast", action="store_true", help="ETags by a quick hash, no SHA-256 of contents")
     options = parser.parse_args()
     with contextlib.ExitStack() as kept:
@@ -169,6 +170,8 @@ def serve() -> None:
             min_part_bytes=options.min_part_bytes,
             fast=options.fast,
         )
+        if options.delay:
+            store.faults.append(Fault(kind="hang", operation="GetObject", times=sys.maxsize, seconds=options.delay))
         if options.folder:
             for folder in sorted(path for path in options.folder.iterdir() if path.is_dir()):
                 store.put(folder.name, folder)

@@ -13,11 +13,12 @@ import pytest
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.caches import release_of
 from tests.benchmarks.driver import build, plan
-from tests.benchmarks.processes import Run, RunError, measure
+from tests.benchmarks.processes import ROOT, Run, RunError, measure
 from tests.benchmarks.rows import Row, compare_runs
 from tests.benchmarks.setting import check_same
 from tests.benchmarks.texts import write_text
-from tests.support.golden import OWN
+from tests.support.golden import GOLDEN, OWN
+from workflows.cli import main as dsindex
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -141,6 +142,20 @@ def test_harness_names_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureF
     assert f"argument {flag}: expected a fol" in (shown := capsys.readouterr().err) or "expected a file" in shown
     assert "nowhere" in shown
     assert not (tmp_path / "out").exists()
+
+
+def test_loader_reads_the_same_with_any_workers(tmp_path: Path) -> None:
+    words = ["index", "--data-path", str(GOLDEN / "eod_text_document"), "--seq-length", "16", "--epochs", "1"]
+    assert dsindex([*words, "--data-cache-path", str(tmp_path)]) == 0
+    command = [sys.executable, "-m", "tests.benchmarks.loader", str(tmp_path), "--batches", "20", "--batch-size", "3"]
+    runs = [
+        json.loads(measure([*command, "--workers", workers, *more], cwd=ROOT).output)
+        for workers, more in (("1", []), ("3", []), ("2", ["--rate", "100000"]))
+    ]
+    assert len({run["digest"] for run in runs}) == 1
+    assert all(run["tokens_per_second"] > 0 and run["gets_per_sample"] == 0 for run in runs)
+    with pytest.raises(RunError, match="expected more than 6 batches for each worker"):
+        measure([*command, "--workers", "4"], cwd=ROOT)
 
 
 def test_bare_engines_agree(tmp_path: Path) -> None:

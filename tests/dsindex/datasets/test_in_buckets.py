@@ -6,23 +6,25 @@ import os
 import pickle
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("obstore")
 
-from dsindex.datasets import GPTDataset, IndexedDataset, PackedInstructionDataset
+from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset, PackedInstructionDataset
 from dsindex.datasets.opening import open_dataset
 from dsindex.errors import FormatError, InputError
+from dsindex.objects import ranges
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, golden_caches
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, ObjectServer, serving_objects
+from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer, serving_objects
 from tests.support.pbin_files import write_pbin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 LENGTHS = [3, 0, 40, 7, 1, 300, 0, 12, 9, 2000]
@@ -47,6 +49,37 @@ if __name__ == "__main__":
             os._exit(read(dataset, [9, 3]) != expected)
         os._exit(os.waitstatus_to_exitcode(os.wait()[1]) or read(dataset, [9, 3]) != expected)
     sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+LOST_RELAYS = """
+import glob, multiprocessing, os, signal, sys
+from dsindex.datasets import IndexedDataset
+from dsindex.errors import InputError
+
+def kill_relay():
+    [relay] = "".join(open(path).read() for path in glob.glob("/proc/self/task/*/children")).split()
+    os.kill(int(relay), signal.SIGKILL)
+
+def read(dataset, program):
+    expected = list(range(372, 2372))
+    assert dataset[9].tolist() == expected
+    kill_relay()
+    assert IndexedDataset("s3://b/d")[9].tolist() == expected  # by another one
+    sys.executable = program  # says what nobody understands, and goes on
+    kill_relay()
+    try:
+        IndexedDataset("s3://b/d")
+    except InputError as error:
+        assert "the process that reads for a forked one ends" in str(error)
+    else:
+        raise AssertionError
+
+if __name__ == "__main__":
+    dataset = IndexedDataset("s3://b/d")
+    process = multiprocessing.get_context("fork").Process(target=read, args=(dataset, sys.argv[1]))
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
 """
 
 
@@ -148,6 +181,71 @@ def test_forked_and_spawned_processes_read(tmp_path: Path) -> None:
     script.write_text(PROCESSES)
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=100)
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.usefixtures("store")
+def test_lost_process_of_a_forked_one_is_replaced_or_named(tmp_path: Path) -> None:
+    script, program = tmp_path / "lost.py", tmp_path / "program"
+    script.write_text(LOST_RELAYS)
+    program.write_text("#!/bin/sh\nprintf '\\377nonsense\\n'; exec sleep 100\n")
+    program.chmod(0o755)
+    words = [sys.executable, script, program]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=100)
+    assert ended.returncode == 0, ended.stderr
+
+
+def golden_blend(*, is_mixed: bool = False) -> tuple[BlendedDataset, BlendedDataset]:
+    """A blend on disk, and the same in the store, or with one of its datasets on disk."""
+    cache = golden_caches("BlendedDataset")[0]
+    remote = [f"s3://golden/{os.path.basename(prefix)}" for prefix in cache.prefixes()]
+    there = [cache.prefixes()[0], *remote[1:]] if is_mixed else remote
+    plain, blend = (
+        BlendedDataset.open_cache(cache.description_path, prefixes=prefixes, add_extra_token=cache.add_extra_token)
+        for prefixes in (cache.prefixes(), there)
+    )
+    return plain, blend
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("is_mixed", [False, True], ids=["all there", "one on a disk"])
+def test_blend_is_that_on_disk(is_mixed: bool) -> None:
+    plain, blend = golden_blend(is_mixed=is_mixed)
+    for number in (*range(len(plain)), -1):
+        assert np.array_equal(blend.tokens(number), plain.tokens(number))
+    for found, expected in zip(blend.__getitems__([5, -2, 0]), plain.__getitems__([5, -2, 0]), strict=True):
+        assert found["dataset_id"] == expected["dataset_id"]
+        assert np.array_equal(found["labels"], expected["labels"])
+    assert blend.batch([]).shape == plain.batch([]).shape
+    assert np.array_equal(blend.batch(np.array([7, 1], np.uint64)), plain.batch([7, 1]))
+    again = pickle.loads(pickle.dumps(blend))  # noqa: S301
+    assert np.array_equal(again[3]["tokens"], plain[3]["tokens"])
+
+
+def fetch_now(function: Callable[[], Any]) -> Future[Any]:
+    """Make a request of somebody who does not wait for it, so that it is known when it was made."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(function())
+    except InputError as error:
+        future.set_exception(error)
+    return future
+
+
+@pytest.mark.parametrize("size", [1, 3], ids=["samples", "batches"])
+def test_blend_is_read_ahead_in_all_its_datasets(
+    store: ObjectServer, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """One of two workers reads every second batch; what it wants then needs no request any more."""
+    for name, value in {"SMALL_BYTES": 0, "JOINED_BYTES": 0, "fetch_later": fetch_now}.items():
+        monkeypatch.setattr(ranges, name, value)
+    plain, blend = golden_blend()
+    batches = [list(range(begin, begin + size)) for begin in range(0, len(blend) - size, 2 * size)]
+    for batch in batches[:4]:
+        assert [blend[number]["tokens"].tolist() for number in batch] if size == 1 else blend.__getitems__(batch)
+    store.faults.append(Fault(kind="403", code="AccessDenied", match=".bin", times=1 << 30))
+    assert np.array_equal(blend.batch(batches[4]), plain.batch(batches[4]))
+    with pytest.raises(InputError, match="403 AccessDenied"):
+        blend.batch([len(blend) - 1])
 
 
 def test_object_that_is_replaced_is_named(store: ObjectServer) -> None:
