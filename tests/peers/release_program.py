@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import sys
-import tempfile
 import typing
 import warnings
 from typing import Any
@@ -51,8 +50,7 @@ def load() -> None:
     library = type("Library", (), {"vocab_size": 100, "eod": 0, "pad_id": -1, "chat_template": None})
     MegatronTokenizerText._restore_model = lambda _self, **_options: library()
     training.print_rank_0 = lambda *_words: None
-    store = tempfile.mkdtemp()
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}/s", rank=0, world_size=1)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
 
 
 def build_tokenizer(args: Any) -> Any:

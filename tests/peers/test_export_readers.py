@@ -139,6 +139,80 @@ def test_trainer_of_transformers_trains_a_step(made: Path, tmp_path: Path) -> No
     assert np.isfinite(trainer.train().training_loss)
 
 
+@pytest.fixture(scope="module")
+def axolotl() -> Any:
+    """Functions of axolotl, which wants other releases of transformers and TRL than the extra `peers` has.
+
+    Importing it sets variables of this process.
+    """
+    os.environ["AXOLOTL_DO_NOT_TRACK"] = "1"
+    loading = pytest.importorskip("axolotl.common.datasets")
+    importlib.import_module("axolotl.core.builders")
+    trainer = importlib.import_module("axolotl.utils.trainer")
+    fetching = importlib.import_module("axolotl.monkeypatch.data.batch_dataset_fetcher")
+    return SimpleNamespace(
+        load_datasets=loading.load_datasets,
+        setup_trainer=trainer.setup_trainer,
+        prepare_packing=fetching.apply_multipack_dataloader_patch,
+    )
+
+
+def axolotl_config(folder: Path, work: Path, form: str, *, packs: bool) -> Any:
+    """What axolotl makes of a YAML file that trains a tiny model on the splits of an export."""
+    from axolotl.utils.config import normalize_config, validate_config
+    from axolotl.utils.dict import DictDefault
+
+    def source(split: str) -> dict[str, Any]:
+        if form == "hf":
+            return {"path": str(folder / "chat_hf"), "split": split, "type": None}
+        return {"path": str(folder / "chat_hf_disk" / split), "type": None}
+
+    tiny_model().save_pretrained(work / "model")
+    tokenizer().save_pretrained(work / "model")
+    given = {
+        "base_model": str(work / "model"),
+        "datasets": [source("train")],
+        "test_datasets": [source("validation")],
+        "sequence_len": LENGTH,
+        "sample_packing": packs,
+        "attn_implementation": "sdpa",
+        "special_tokens": {"pad_token": "<|endoftext|>"},
+        "micro_batch_size": 1 if packs else 2,  # an unfilled batch of packs is dropped
+        "gradient_accumulation_steps": 1,
+        "max_steps": 1,
+        "learning_rate": 1e-3,
+        "dataset_num_proc": 1,
+        "dataloader_num_workers": 1,
+        "bf16": False,
+        "use_cpu": True,
+        "dataset_prepared_path": str(work / "prepared"),
+        "output_dir": str(work / "out"),
+    }
+    machine = {"bf16": False, "n_gpu": 0, "compute_capability": "sm_80"}
+    config = validate_config(DictDefault(given), capabilities=machine, env_capabilities={"torch_version": "2.13.0"})
+    normalize_config(config)
+    return config
+
+
+@pytest.mark.parametrize(("form", "packs"), [("hf", False), ("hf", True), ("hf-disk", False), ("hf-disk", True)])
+def test_axolotl_trains_a_step_and_learns_the_trainable_tokens(
+    made: Path, axolotl: Any, tmp_path: Path, form: str, packs: bool
+) -> None:
+    config = axolotl_config(made, tmp_path, form, packs=packs)
+    found = axolotl.load_datasets(cfg=config)
+    if packs:
+        axolotl.prepare_packing()
+    for rows, split in ((found.train_dataset, "train"), (found.eval_dataset, "valid")):
+        texts = IndexedDataset(made / f"chat_{split}_text_document")
+        assert sorted(row["input_ids"] for row in rows) == sorted(tokens.tolist() for tokens in texts)
+        assert sum(label != -100 for row in rows for label in row["labels"][1:]) == targets(made, split)
+    trainer = axolotl.setup_trainer(
+        config, found.train_dataset, found.eval_dataset, tiny_model(), tokenizer(), None, found.total_num_steps
+    )
+    assert learnt(trainer.get_train_dataloader()) == targets(made)
+    assert np.isfinite(trainer.train().training_loss)
+
+
 def test_llama_factory_takes_the_saved_tokens(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if LLAMA_FACTORY is None:
         pytest.skip("LLAMA_FACTORY names no checkout of LLaMA-Factory")
