@@ -36,6 +36,7 @@ TAG = "dsindex"
 _KEYS_AT_ONCE = 1000
 _REFUSED = ("PreconditionFailed", "412")
 _ABSENT = ("NoSuchKey", "404", "NotFound")
+_UNMET = (*_REFUSED, *_ABSENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,13 @@ def put_if_absent(url: ObjectUrl, data: Bytes) -> str | None:
     Raises:
         StoreWriteError: If the store refuses.
     """
-    return _put_on_condition(url, data, {"IfNoneMatch": "*"})
+    try:
+        return _put(url, data, {"IfNoneMatch": "*"}, expected=_UNMET)
+    except StoreWriteError as error:
+        if error.code not in _UNMET:
+            raise
+    found = read_object(url)
+    return found[1].etag if found is not None and found[0] == bytes(data) else None  # the answer was lost
 
 
 def put_if_same(url: ObjectUrl, data: Bytes, etag: str) -> str | None:
@@ -90,17 +97,19 @@ def put_if_same(url: ObjectUrl, data: Bytes, etag: str) -> str | None:
     Raises:
         StoreWriteError: If the store refuses.
     """
-    return _put_on_condition(url, data, {"IfMatch": etag})
-
-
-def _put_on_condition(url: ObjectUrl, data: Bytes, condition: Mapping[str, str]) -> str | None:
-    try:
-        return _put(url, data, condition, expected=(*_REFUSED, *_ABSENT))
-    except StoreWriteError as error:
-        if error.code not in {*_REFUSED, *_ABSENT}:
-            raise
-    found = read_object(url)
-    return found[1].etag if found is not None and found[0] == bytes(data) else None
+    for condition in dict.fromkeys((etag, etag.strip('"'))):
+        try:
+            return _put(url, data, {"IfMatch": condition}, expected=_UNMET)
+        except StoreWriteError as error:
+            if error.code not in _UNMET:
+                raise
+        found = read_object(url)
+        if found is None:
+            return None
+        if found[1].etag != etag:
+            return found[1].etag if found[0] == bytes(data) else None  # the answer was lost, or it is another one's
+        # It is the same object, and yet refused: Ceph's radosgw 16 compares with the ETag without quotation marks.
+    return None
 
 
 def _put(url: ObjectUrl, data: Bytes | Blocks, options: Mapping[str, Any], *, expected: tuple[str, ...] = ()) -> str:

@@ -57,7 +57,7 @@ def test_cache_opens_by_its_description(tmp_path: Path, monkeypatch: pytest.Monk
     ("changes", "message"),
     [
         ({"class": "BERTDataset"}, "expected the description of a GPTDataset"),
-        ({"sequence_length": "4"}, "with its dataset_path and sequence_length, got a GPTDataset with 'd' and '4'"),
+        ({"sequence_length": "4"}, "expected `sequence_length` to be an integer of at least 1, got '4'"),
         ({"dataset_path": 1}, "with its dataset_path and sequence_length, got a GPTDataset with 1 and 4"),
         ({"class": "BlendedDataset", "split": "train", "datasets": [DESCRIPTION]}, "got a BlendedDataset with"),
     ],

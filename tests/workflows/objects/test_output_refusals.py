@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -14,6 +15,8 @@ pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 
 from dsindex.errors import OutputError, PlanError
+from dsindex.objects.urls import parse_url
+from dsindex.objects.writing import put_if_same
 from tests.support.golden import OWN, ROOT
 from tests.support.object_server import Handler, ObjectServer, serving_objects
 from tests.workflows.objects.object_builds import build, built, on_disk
@@ -128,6 +131,32 @@ def test_store_that_ignores_conditions_is_refused(text: Path, monkeypatch: pytes
             with pytest.raises(PlanError, match=r"s3://out/x.*: expected a store with conditional writes"):
                 build(text, "s3://out/x", **options)
         assert careless.names("out") == []
+
+
+@pytest.mark.usefixtures("store")
+def test_store_that_wants_etags_without_quotation_marks_is_written_to(
+    text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ceph's radosgw 16 does, for the condition of a write: a dead driver's lock could be neither taken nor renewed."""
+
+    class Bare(Handler):
+        def carry_out(self) -> None:
+            if self.command == "PUT" and self.headers.get("If-Match", "").startswith('"'):
+                self.headers.replace_header("If-Match", "what no object has")
+            super().carry_out()
+
+    with serving_objects(handler=Bare, buckets={"out"}) as ceph:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", ceph.url)
+        lock = parse_url("s3://out/x.build/owner.json")
+        ceph.objects["out/x.build/owner.json"] = json.dumps(LOCK).encode()  # changed long ago, so it has lapsed
+        etag = f'"{hashlib.md5(json.dumps(LOCK).encode(), usedforsecurity=False).hexdigest()}"'
+        assert put_if_same(lock, b"{}", '"of another object"') is None
+        before = ceph.find("out/x.build/owner.json").modified
+        assert put_if_same(lock, json.dumps(LOCK).encode(), etag) == etag
+        assert ceph.find("out/x.build/owner.json").modified > before
+        ceph.objects["out/x.build/owner.json"] = json.dumps(LOCK).encode()
+        build(text, "s3://out/x")
+        assert "x.build/owner.json" not in ceph.names("out")
 
 
 @pytest.mark.parametrize(
