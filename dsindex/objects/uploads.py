@@ -31,7 +31,8 @@ PART_BYTES = 64 << 20
 MOST_PARTS = 10_000
 MEMORY_BYTES = 128 << 20
 """Parts up to this size may be assembled in memory; larger ones are written by `write_part_of_chunks`."""
-_GONE = ("NoSuchUpload", "404")
+_GONE = ("NoSuchUpload", "NoSuchKey", "404")
+"""What a store says of an upload that was completed or given up; Ceph says NoSuchKey where its parts are listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,14 @@ pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 
 from dsindex.errors import OutputError, PlanError
+from dsindex.objects.blocks import Blocks
+from dsindex.objects.clients import StoreWriteError
+from dsindex.objects.uploads import abort_upload, begin_upload, complete_upload, write_part
 from dsindex.objects.urls import parse_url
 from dsindex.objects.writing import put_if_same
 from tests.support.golden import OWN, ROOT
 from tests.support.object_server import Handler, ObjectServer, serving_objects
+from tests.support.object_server_rules import Refusal
 from tests.workflows.objects.object_builds import build, built, on_disk
 from workflows.cli import main
 
@@ -133,19 +137,43 @@ def test_store_that_ignores_conditions_is_refused(text: Path, monkeypatch: pytes
         assert careless.names("out") == []
 
 
+class Ceph(Handler):
+    """Differs from S3 as Ceph's radosgw 16 does."""
+
+    def carry_out(self) -> None:
+        if self.command == "PUT" and self.headers.get("If-Match", "").startswith('"'):
+            self.headers.replace_header("If-Match", "what no object has")
+        try:
+            super().carry_out()
+        except Refusal as refusal:
+            if (self.operation, refusal.code) == ("ListParts", "NoSuchUpload"):
+                raise Refusal(404, "NoSuchKey") from refusal
+            raise
+
+
+@pytest.mark.usefixtures("store")
+def test_completed_upload_is_known_where_its_parts_are_called_a_missing_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that was killed after it had published an object could not be continued."""
+    with serving_objects(handler=Ceph, buckets={"out"}) as ceph:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", ceph.url)
+        url = parse_url("s3://out/x")
+        upload = begin_upload(url)
+        write_part(upload, 1, Blocks.of(b"part"), checked={})
+        complete_upload(upload, size_bytes=4)
+        complete_upload(upload, size_bytes=4)
+        assert ceph.content("out/x") == b"part"
+        given_up = begin_upload(url)
+        abort_upload(given_up)
+        with pytest.raises(StoreWriteError, match="the upload was given up by another run"):
+            complete_upload(given_up, size_bytes=4)
+
+
 @pytest.mark.usefixtures("store")
 def test_store_that_wants_etags_without_quotation_marks_is_written_to(
     text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ceph's radosgw 16 does, for the condition of a write: a dead driver's lock could be neither taken nor renewed."""
-
-    class Bare(Handler):
-        def carry_out(self) -> None:
-            if self.command == "PUT" and self.headers.get("If-Match", "").startswith('"'):
-                self.headers.replace_header("If-Match", "what no object has")
-            super().carry_out()
-
-    with serving_objects(handler=Bare, buckets={"out"}) as ceph:
+    """For the condition of a write: a dead driver's lock could be neither taken nor renewed."""
+    with serving_objects(handler=Ceph, buckets={"out"}) as ceph:
         monkeypatch.setenv("AWS_ENDPOINT_URL", ceph.url)
         lock = parse_url("s3://out/x.build/owner.json")
         ceph.objects["out/x.build/owner.json"] = json.dumps(LOCK).encode()  # changed long ago, so it has lapsed
