@@ -1,4 +1,4 @@
-"""The client that writes to S3, to servers that speak its language, and to Google's, and how its failures are told.
+"""The client that writes to S3, to compatible servers, and to Google's, and how its failures are told.
 
 boto3 makes the requests that obstore cannot make: the parts of an upload that several machines make together, and
 conditional writes. Credentials are found by boto3 on the machine that makes a request, and are neither sent nor stored.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dsindex.errors import OutputError
 from dsindex.objects import google_store
 from dsindex.objects.blocks import Blocks, BodyOfBlocks
-from dsindex.objects.requests import NODE_REMEDIES, REGION_CODES, insist
+from dsindex.objects.requests import NODE_REMEDIES, REGION_CODES, WRONG_SERVER, insist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -167,10 +167,17 @@ def _describe(url: ObjectUrl, error: Exception, *, expected: Collection[str]) ->
         )
         failure.transient = True
         return failure, "unreachable" if is_unreachable else "passing"
+    if isinstance(error, exceptions.ResponseParserError):
+        return foreign_answer(url), "final"
     if isinstance(error, exceptions.BotoCoreError):
         kind = type(error).__name__
         return StoreWriteError(f"{url}: cannot be written ({kind}); check the credentials and settings of AWS"), "final"
     raise error
+
+
+def foreign_answer(url: ObjectUrl) -> StoreWriteError:
+    """Return the error for an answer that no store gives, such as a page of a store's web console."""
+    return StoreWriteError(f"{url}: expected a store that answers as S3 does, got another server; {WRONG_SERVER}")
 
 
 def _describe_answer(

@@ -38,6 +38,7 @@ NODE_REMEDIES = {
     ),
 }
 """The store's name of an error → what to do."""
+WRONG_SERVER = "check --endpoint-url: a store's web console has another address than the store"
 
 Answer = TypeVar("Answer")
 Outlook = Literal["final", "passing", "slower", "unreachable"]
@@ -261,6 +262,9 @@ def _refusal_of_kind(url: ObjectUrl, kind: str, text: str) -> InputError | None:
         return StoreError(f"{url}: cannot be read (Google refuses the credentials of this node); renew them")
     if kind == "NotSupportedError":
         return StoreError(f"{url}: expected a server that sends parts of files, got one that does not; download it")
+    if "Received non-partial response" in text:
+        remedy = WRONG_SERVER if url.scheme == "s3" else "check the address"
+        return StoreError(f"{url}: expected a store that sends parts of objects, got another server; {remedy}")
     if kind in {"ValueError", "InvalidPathError"}:
         return StoreError(f"{url}: expected keys without empty parts, `.` or `..` between slashes; rename the objects")
     if "Received redirect without LOCATION" in text:

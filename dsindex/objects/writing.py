@@ -20,7 +20,7 @@ from dsindex.objects.checksums import (
     learn_checksum,
     use_md5,
 )
-from dsindex.objects.clients import StoreWriteError, client_of, persist
+from dsindex.objects.clients import StoreWriteError, client_of, foreign_answer, persist
 from dsindex.objects.requests import count_requests
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _put(url: ObjectUrl, data: Bytes | Blocks, options: Mapping[str, Any], *, ex
         return persist(url, request, expected=expected)
 
     if checksum is not None:
-        return str(send([checksum], expected)["ETag"])
+        return _etag(url, send([checksum], expected))
     try:
         answer = send([*Checksum], (*expected, *UNKNOWN_HEADER))
     except StoreWriteError as error:
@@ -139,7 +139,7 @@ def _put(url: ObjectUrl, data: Bytes | Blocks, options: Mapping[str, Any], *, ex
         answer = send([Checksum.MD5], expected)
     else:
         learn_checksum(client, answer)
-    return str(answer["ETag"])
+    return _etag(url, answer)
 
 
 def find_object(url: ObjectUrl) -> FoundObject | None:
@@ -155,7 +155,7 @@ def find_object(url: ObjectUrl) -> FoundObject | None:
         return client.head_object(Bucket=url.bucket, Key=url.key)
 
     try:
-        return _found(persist(url, request, expected=_ABSENT))
+        return _found(url, persist(url, request, expected=_ABSENT))
     except StoreWriteError as error:
         if error.code not in _ABSENT:
             raise
@@ -184,7 +184,7 @@ def read_object(url: ObjectUrl, *, most_bytes: int | None = None) -> tuple[bytes
         if len(content) < (size_bytes if most_bytes is None else min(size_bytes, most_bytes)):
             msg = "the answer was cut off"  # boto3 notices it only where all is read at once
             raise ConnectionError(msg)
-        return content, _found(answer)
+        return content, _found(url, answer)
 
     try:
         return persist(url, request, expected=_ABSENT)
@@ -194,13 +194,21 @@ def read_object(url: ObjectUrl, *, most_bytes: int | None = None) -> tuple[bytes
         return None
 
 
-def _found(answer: Any) -> FoundObject:  # noqa: ANN401 - boto3's answer
-    headers = answer["ResponseMetadata"]["HTTPHeaders"]
-    written = parsedate_to_datetime(headers["last-modified"])
-    now = parsedate_to_datetime(headers["date"])
+def _etag(url: ObjectUrl, answer: Any) -> str:  # noqa: ANN401 - boto3's answer
+    if "ETag" not in answer:
+        raise foreign_answer(url)
+    return str(answer["ETag"])
+
+
+def _found(url: ObjectUrl, answer: Any) -> FoundObject:  # noqa: ANN401 - boto3's answer
+    etag, headers = _etag(url, answer), answer["ResponseMetadata"]["HTTPHeaders"]
+    try:
+        written, now = (parsedate_to_datetime(headers[name]) for name in ("last-modified", "date"))
+    except (KeyError, ValueError) as error:
+        raise foreign_answer(url) from error
     return FoundObject(
         size_bytes=int(answer["ContentLength"]),
-        etag=str(answer["ETag"]),
+        etag=etag,
         tag=answer.get("Metadata", {}).get(TAG),
         age_seconds=(now - written).total_seconds(),
         written_ns=int(written.timestamp()) * 10**9,

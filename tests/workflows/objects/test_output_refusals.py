@@ -137,6 +137,42 @@ def test_store_that_ignores_conditions_is_refused(text: Path, monkeypatch: pytes
         assert careless.names("out") == []
 
 
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["build", "--input", "TEXT", "--output-prefix", "s3://out/x"],
+        ["build", "--input", "s3://out/x.jsonl", "--output-prefix", "here"],
+        ["clean", "s3://out/x"],
+        ["verify", "s3://out/x"],
+    ],
+    ids=["build there", "build from there", "clean", "verify"],
+)
+def test_web_page_is_not_taken_for_a_store(
+    words: list[str], text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of the console that a store has at another port."""
+
+    class Page(Handler):
+        def carry_out(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            page = b"<html><body>Welcome!</body></html>"
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(page)
+
+    tokenizer = ["--tokenizer-model", str(OWN.plain_tokenizer)] if words[0] == "build" else []
+    with serving_objects(handler=Page, buckets={"out"}) as page:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", page.url)
+        code = main([*(str(text) if word == "TEXT" else word for word in words), *tokenizer])
+    assert code == 1
+    said = capsys.readouterr().err
+    assert "got another server; check --endpoint-url: a store's web console has another address" in said
+
+
 class Ceph(Handler):
     """Differs from S3 as Ceph's radosgw 16 does."""
 
