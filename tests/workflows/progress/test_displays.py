@@ -7,7 +7,7 @@ import json
 import os
 import pty
 import re
-import select
+import selectors
 import subprocess
 import sys
 from dataclasses import replace
@@ -110,10 +110,14 @@ def test_bar_in_a_real_terminal() -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stderr=theirs, env=environment, cwd=Path(__file__).parents[3]) as process:
+    with (
+        subprocess.Popen(command, stderr=theirs, env=environment, cwd=Path(__file__).parents[3]) as process,
+        selectors.DefaultSelector() as terminal,  # takes descriptors above 1,023, unlike select.select
+    ):
         os.close(theirs)
+        terminal.register(ours, selectors.EVENT_READ)
         shown = b""
-        while select.select([ours], [], [], PATIENCE_SECONDS)[0]:
+        while terminal.select(PATIENCE_SECONDS):
             try:
                 shown += os.read(ours, 4096)
             except OSError:  # the other end is closed
