@@ -16,18 +16,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dsindex.errors import DsindexError
-    from workflows.api.boundary import OptionsError
-    from workflows.api.build import build, estimate
-    from workflows.api.index import build_index
-    from workflows.api.instruct import instruct
-    from workflows.api.merge import convert, merge
-    from workflows.api.mix import mix
-    from workflows.api.open import open
-    from workflows.api.pack import pack
-    from workflows.api.ray_data import ray_datasource
-    from workflows.api.report import report
-    from workflows.api.results import (
+    from dsindex.api.boundary import OptionsError
+    from dsindex.api.build import build, estimate
+    from dsindex.api.index import build_index
+    from dsindex.api.instruct import instruct
+    from dsindex.api.merge import convert, merge
+    from dsindex.api.mix import mix
+    from dsindex.api.open import open
+    from dsindex.api.pack import pack
+    from dsindex.api.ray_data import ray_datasource
+    from dsindex.api.report import report
+    from dsindex.api.results import (
         BuildResult,
         ConvertResult,
         EstimateResult,
@@ -41,8 +40,9 @@ if TYPE_CHECKING:
         ReportResult,
         VerifyResult,
     )
-    from workflows.api.verify import repair, verify
-    from workflows.progress.snapshot import Snapshot
+    from dsindex.api.verify import repair, verify
+    from dsindex.errors import DsindexError
+    from dsindex.execution.progress.reporter import Snapshot
 
 __version__ = "0.1.0"
 
@@ -77,7 +77,7 @@ __all__ = [
     "verify",
 ]
 
-_RESULTS = "workflows.api.results"
+_RESULTS = "dsindex.api.results"
 _MODULES = {
     "BuildResult": _RESULTS,
     "ConvertResult": _RESULTS,
@@ -87,26 +87,26 @@ _MODULES = {
     "InstructResult": _RESULTS,
     "MergeResult": _RESULTS,
     "MixResult": _RESULTS,
-    "OptionsError": "workflows.api.boundary",
+    "OptionsError": "dsindex.api.boundary",
     "PackResult": _RESULTS,
     "PackedRepairResult": _RESULTS,
     "RepairResult": _RESULTS,
     "ReportResult": _RESULTS,
-    "Snapshot": "workflows.progress.snapshot",
+    "Snapshot": "dsindex.execution.progress.reporter",
     "VerifyResult": _RESULTS,
-    "build": "workflows.api.build",
-    "build_index": "workflows.api.index",
-    "convert": "workflows.api.merge",
-    "estimate": "workflows.api.build",
-    "instruct": "workflows.api.instruct",
-    "merge": "workflows.api.merge",
-    "mix": "workflows.api.mix",
-    "open": "workflows.api.open",
-    "pack": "workflows.api.pack",
-    "ray_datasource": "workflows.api.ray_data",
-    "repair": "workflows.api.verify",
-    "report": "workflows.api.report",
-    "verify": "workflows.api.verify",
+    "build": "dsindex.api.build",
+    "build_index": "dsindex.api.index",
+    "convert": "dsindex.api.merge",
+    "estimate": "dsindex.api.build",
+    "instruct": "dsindex.api.instruct",
+    "merge": "dsindex.api.merge",
+    "mix": "dsindex.api.mix",
+    "open": "dsindex.api.open",
+    "pack": "dsindex.api.pack",
+    "ray_datasource": "dsindex.api.ray_data",
+    "repair": "dsindex.api.verify",
+    "report": "dsindex.api.report",
+    "verify": "dsindex.api.verify",
 }
 
 

@@ -23,6 +23,19 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes / 1e3:,.1f} kB" if size_bytes < 100_000 else f"{size_bytes / 1e6:,.1f} MB"
 
 
+def format_room(needed_bytes: float, free_bytes: float) -> tuple[str, str]:
+    """Return the needed and the free space on a disk in the largest unit that shows a difference.
+
+    >>> format_room(2e9, 15e8), format_room(10_400_000, 10_350_000), format_room(4097, 4096)
+    (('2.00 GB', '1.50 GB'), ('10.40 MB', '10.35 MB'), ('4,097 B', '4,096 B'))
+    """
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        needed, free = (f"{size_bytes / scale:,.2f} {unit}" for size_bytes in (needed_bytes, free_bytes))
+        if needed != free and max(needed_bytes, free_bytes) >= scale:
+            return needed, free
+    return f"{needed_bytes:,.0f} B", f"{free_bytes:,.0f} B"
+
+
 def format_speed(bytes_per_second: float) -> str:
     """Return a speed with about three digits.
 

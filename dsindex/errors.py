@@ -7,6 +7,7 @@
     │       └── RecordLimitError    a template or pattern takes too much time or memory for the line
     ├── RecordProblem           a record cannot become tokens; the reader of the file adds the place
     ├── TokenizerError          a tokenizer cannot be read, or lacks what the job needs
+    │   └── UnencodableError    its library fails on texts; the reader of a file makes bad records of theirs
     ├── FormatError             a file does not conform to its format
     ├── OutputError             an output exists, cannot be written, or does not fit on the disk
     ├── PlanError               the work folder belongs to another plan, or to a running driver
@@ -22,15 +23,21 @@ import functools
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Self
 
 
 class DsindexError(Exception):
-    """Base of all errors that dsindex raises on purpose; the command line prints the message and exits with 1."""
+    """Base of all errors that dsindex raises on purpose; the command line prints the message and exits with 1.
+
+    Further arguments are details, each a line below the message.
+    """
 
     transient: bool = False
     """Whether a retry may succeed, as after an I/O error or an outage of a network folder."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
 
 
 class InputError(DsindexError):
@@ -93,6 +100,23 @@ class TokenizerError(DsindexError):
     """A tokenizer cannot be read, or lacks what the job needs."""
 
 
+class UnencodableError(TokenizerError):
+    """A tokenizer's library fails on texts; the reader of a file makes bad records of them.
+
+    Args:
+        name: The tokenizer's name.
+        reasons: Number of each such text, in what was to be encoded, and what was expected and what happened.
+    """
+
+    def __init__(self, name: str, reasons: Mapping[int, str]) -> None:
+        super().__init__(f"{name}: {next(iter(reasons.values()))}")
+        self.name = name
+        self.reasons = reasons
+
+    def __reduce__(self) -> tuple[type[UnencodableError], tuple[str, Mapping[int, str]]]:
+        return type(self), (self.name, self.reasons)
+
+
 class FormatError(DsindexError):
     """A file does not conform to its format."""
 
@@ -119,7 +143,7 @@ class RecordProblem(DsindexError):
     Args:
         kind: A short name for counting: `bad-json`, `bad-text`, `bad-field`, `missing-field`, `no-turns`,
             `unknown-role`, `pattern-error`, `pattern-no-match`, `marker-in-text`, `unbalanced-markers`,
-            `template-failed`, `nothing-learnt`, `too-long`, `too-large`.
+            `template-failed`, `not-encodable`, `nothing-learnt`, `too-long`, `too-large`.
         reason: One sentence: what was expected, what was found.
     """
 

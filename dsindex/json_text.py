@@ -16,7 +16,10 @@ from typing import Any
 
 import orjson
 
+from dsindex.locations import Location
+
 # Control characters, lone surrogates, line separators, and characters that change the direction of writing.
+_MAYBE_SECRET = re.compile(rb"://[^\"]*[@?#]|\\/|\\u00", re.IGNORECASE)
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -62,7 +65,9 @@ def encode_json(
 
 
 def decode_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything
-    r"""Parse JSON, including names that are not UTF-8.
+    r"""Parse JSON, including names that are not UTF-8; the addresses in it become Locations.
+
+    dsindex stores no user information and no query of an address, but others may have written the file.
 
     Raises:
         ValueError: If it is not JSON; `json.JSONDecodeError` if the position is known.
@@ -71,15 +76,24 @@ def decode_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything
     {'file': 'a\udcff.jsonl'}
     """
     try:
-        return orjson.loads(text)
+        decoded = orjson.loads(text)
     except orjson.JSONDecodeError:
         if b"\\ud" not in text.lower():
             raise
-    try:
-        return json.loads(text.decode("utf-8"))
-    except RecursionError as error:
-        msg = "expected JSON, got brackets nested too deeply"
-        raise ValueError(msg) from error
+        try:
+            decoded = json.loads(text.decode("utf-8"))
+        except RecursionError as error:
+            msg = "expected JSON, got brackets nested too deeply"
+            raise ValueError(msg) from error
+    return _located(decoded) if _MAYBE_SECRET.search(text) else decoded
+
+
+def _located(value: Any) -> Any:  # noqa: ANN401 - JSON holds anything
+    if isinstance(value, str):
+        return Location(value) if "://" in value else value
+    if isinstance(value, list):
+        return [_located(item) for item in value]
+    return {key: _located(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def name_bytes(text: str) -> bytes:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from dsindex.json_text import show_name
+from dsindex.locations import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,9 @@ _EXPECTED: dict[str, str] = {
     "tuple": "a list",
     "list": "a list",
     "dict": "a mapping",
+    "dataclass": "a mapping",
+    "date": "a date such as 2026-01-31",
+    "path": "a path",
     "model": "a mapping",
     "literal_error": "{expected}",
     "enum": "{expected}",
@@ -51,7 +55,7 @@ def describe_problem(problem: Mapping[str, Any]) -> str:
     if known is None:
         return str(problem["msg"])
     wanted, _, remedy = known.format(**_plain(problem.get("ctx") or {})).partition("; ")
-    return f"expected {wanted}, got {_show(given)}" + (f"; {remedy}" if remedy else "")
+    return f"expected {wanted}, got {show_value(given)}" + (f"; {remedy}" if remedy else "")
 
 
 def _plain(context: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,6 +66,17 @@ def _plain(context: Mapping[str, Any]) -> dict[str, Any]:
     return {**context, "expected": f"one of {choices}" if " or " in choices else choices}
 
 
-def _show(value: object) -> str:
-    shown = show_name(repr(value))
+def show_value(value: object) -> str:
+    """Return a value on one line for messages, cut off if it is long."""
+    shown = show_name(without_secrets(repr(value)))
     return shown if len(shown) <= _LONGEST_VALUE else f"{shown[:_LONGEST_VALUE]}…"
+
+
+def name_kind(value: object) -> str:
+    """Return what a value of a configuration is, for messages.
+
+    >>> name_kind(None), name_kind(["a"]), name_kind(2.5)
+    ('nothing', 'a list', 'a number')
+    """
+    kinds = {type(None): "nothing", str: "text", list: "a list", dict: "a mapping", bool: "true or false"}
+    return kinds.get(type(value), "a number" if isinstance(value, int | float) else "a value of another kind")

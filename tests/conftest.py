@@ -52,7 +52,7 @@ def rank(item: pytest.Item) -> int:
     """Return where an item comes: long groups first, so that short ones are left to fill the gaps at the end."""
     if item.get_closest_marker("ray") is not None:
         return 0
-    folders = ("faults", "workflows", "docs")
+    folders = ("faults", "jobs", "docs")
     return next((number for number, name in enumerate(folders, 1) if item.path.is_relative_to(HERE / name)), 4)
 
 
@@ -83,7 +83,7 @@ OF_USERS = {"RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_
 @pytest.fixture(autouse=True)
 def leave_no_trace(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
     """Check that a test leaves this process as it found it; which test comes next in it differs from run to run."""
-    monkeypatch.setattr("workflows.execution.ray_token._seen", set())  # tokens of other tests are ordinary words here
+    monkeypatch.setattr("dsindex.execution.ray_token._seen", set())  # tokens of other tests are ordinary words here
     environment = dict(os.environ)
     folder = Path.cwd()
     starts_ray = request.node.get_closest_marker("ray") is not None  # which sets a handler of its own
@@ -92,7 +92,12 @@ def leave_no_trace(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
     yield
     monkeypatch.undo()
     left = {name for name in environment.keys() | os.environ.keys() if environment.get(name) != os.environ.get(name)}
-    left -= {"PYTEST_CURRENT_TEST", "TOKENIZERS_PARALLELISM", "RAY_CLIENT_MODE"}  # the last by the first import of Ray
+    left -= {
+        "PYTEST_CURRENT_TEST",
+        "TOKENIZERS_PARALLELISM",
+        "RAY_CLIENT_MODE",
+        "RAY_DEDUP_LOGS_SKIP_REGEX",
+    }  # the last two by the first import of Ray
     if starts_ray:
         left = {name for name in left if not name.startswith("RAY_") or name in OF_USERS}
     assert not left, f"the test has changed these variables of its process: {sorted(left)}"

@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 # The modules that these pages are generated from.
-CLI = "workflows.cli"
+CLI = "dsindex.cli.main"
 """The module with COMMANDS (name → summary and module) and make_parser(name)."""
 MODELS = {
-    "build": "workflows.options.build:BuildConfig",
-    "merge": "workflows.options.merge:MergeConfig",
-    "index": "workflows.options.index:IndexConfig",
-    "mix": "workflows.options.mix:MixConfig",
-    "pack": "workflows.options.pack:PackConfig",
-    "instruct": "workflows.options.instruct:InstructConfig",
+    "build": "dsindex.options.build:BuildConfig",
+    "merge": "dsindex.options.merge:MergeConfig",
+    "index": "dsindex.options.index:IndexConfig",
+    "mix": "dsindex.options.mix:MixConfig",
+    "pack": "dsindex.options.pack:PackConfig",
+    "instruct": "dsindex.options.instruct:InstructConfig",
 }
 """Command → the model of its options."""
 INSTRUCTION_MODEL = "dsindex.instruction.config:InstructionConfig"
@@ -268,7 +268,7 @@ def read_field_notes(model: type[BaseModel]) -> dict[str, str]:
     """Return the strings under the fields of a model and its bases."""
     notes: dict[str, str] = {}
     for kind in reversed(model.__mro__):
-        if not kind.__module__.startswith(("dsindex.", "workflows.")):
+        if not kind.__module__.startswith("dsindex."):
             continue
         [definition] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
         body = definition.body if isinstance(definition, ast.ClassDef) else []

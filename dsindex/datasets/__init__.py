@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dsindex.datasets.blended import BlendedDataset
-    from dsindex.datasets.gpt import GPTDataset
+    from dsindex.datasets.decoding import MissingPackageError
+    from dsindex.datasets.gpt import GPTDataset, SampleOptions
     from dsindex.datasets.indexed import IndexedDataset
     from dsindex.datasets.instruction import InstructionDataset, PackedInstructionDataset
     from dsindex.datasets.opening import open_dataset
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
         PbinDocuments,
     )
     from dsindex.datasets.raw import MemMapDataset, RawLines
-    from dsindex.datasets.sample_masks import SampleOptions
     from dsindex.datasets.sample_parts import SamplePart
-    from dsindex.datasets.tensors import MissingPackageError
 
 _MODULES = {
     "BlendedDataset": "blended",
@@ -27,13 +26,13 @@ _MODULES = {
     "IndexedDataset": "indexed",
     "InstructionDataset": "instruction",
     "MemMapDataset": "raw",
-    "MissingPackageError": "tensors",
+    "MissingPackageError": "decoding",
     "PbinDocuments": "pbin",
     "PackedInstructionDataset": "instruction",
     "PackedMemMapDatasetContinuous": "pbin",
     "PackedMemMapDatasetMegatron": "pbin",
     "RawLines": "raw",
-    "SampleOptions": "sample_masks",
+    "SampleOptions": "gpt",
     "SamplePart": "sample_parts",
     "open_dataset": "opening",
 }

@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from dsindex.amounts import count
-from dsindex.datasets.gpt import GPTDataset
-from dsindex.datasets.index_files import open_index_array, sample_numbers
-from dsindex.datasets.object_samples import most_ahead
+from dsindex.datasets.decoding import html_table
+from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset, open_index_array, sample_numbers
 from dsindex.datasets.reading_order import ReadingOrder
-from dsindex.datasets.sample_masks import DEFAULT_OPTIONS
-from dsindex.datasets.tables import html_table
+from dsindex.datasets.sample_parts import most_ahead
+from dsindex.datasets.samples import LocatedSample, Occurrence, SampleTrace, find_pairs, trace_samples
 from dsindex.errors import FormatError
-from dsindex.indices.cache import BLENDED_CLASS, find_description, read_description
-from dsindex.tracing.samples import LocatedSample, SampleTrace, trace_samples
-from dsindex.tracing.search import Occurrence, find_pairs
+from dsindex.index.cache import BLENDED_CLASS, find_description, read_description
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,8 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
-    from dsindex.datasets.index_files import IndexSource
-    from dsindex.datasets.sample_masks import SampleOptions
+    from dsindex.datasets.gpt import IndexSource, SampleOptions
     from dsindex.datasets.sample_parts import SamplePart
 
 

@@ -7,22 +7,27 @@ The manifest (docs/formats.md) names a tokenizer and its SHA-256, by which it is
 from __future__ import annotations
 
 import functools
+import html
 import os
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from dsindex.errors import FormatError, TokenizerError
-from dsindex.json_text import decode_json, encode_json
-from dsindex.objects.requests import MissingObjectError
-from dsindex.objects.urls import is_url, lengthened
-from dsindex.readable import open_stored
+from dsindex.amounts import format_size
+from dsindex.errors import DsindexError, FormatError, InputError, TokenizerError
+from dsindex.json_text import decode_json, encode_json, show_name
+from dsindex.store.reading import open_stored
+from dsindex.store.requests import MissingObjectError
+from dsindex.store.urls import is_url, lengthened
 from dsindex.text.recorded_tokenizer import NamedTokenizer, find_tokenizer
 from dsindex.text.tokenizer import Tokenizer, TokenizerOptions, decode, load_tokenizer, shared_tokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
     from numpy.typing import ArrayLike, NDArray
+
 
 MANIFEST_SUFFIX = ".manifest.json"
 LARGEST_MANIFEST_BYTES = 256 << 20
@@ -197,3 +202,81 @@ def _decode_known(tokenizer: Tokenizer, ids: NDArray[Any]) -> str:
 def _has_id(tokenizer: Tokenizer, number: int) -> bool:
     """Tell whether a tokenizer whose ids have holes has an id."""
     return tokenizer.library == "tokenizers" and shared_tokenizer(tokenizer).id_to_token(number) is not None
+
+
+# Convert arrays to tensors for datasets with `torch=True`. torch is an optional package, imported on first use.
+
+
+class MissingPackageError(DsindexError, ImportError):
+    """An option or function needs a package that is not installed."""
+
+
+def tensor_maker(wanted: bool) -> Callable[[NDArray[Any]], Any] | None:
+    """Return a function that turns an array into a tensor; None if arrays are wanted.
+
+    Integers become int64, the type of token ids in models. Only the memory of writeable arrays is shared.
+
+    Raises:
+        MissingPackageError: If tensors are wanted and torch is not installed.
+    """
+    if not wanted:
+        return None
+    try:
+        import torch
+    except ImportError as error:
+        msg = f"torch=True needs torch, which cannot be imported ({error}); install it: pip install 'dsindex[torch]'"
+        raise MissingPackageError(msg) from error
+
+    def make(array: NDArray[Any]) -> Any:  # noqa: ANN401 - torch may not be installed
+        if array.dtype.kind in "iu":
+            array = array.astype(np.int64, copy=not array.flags.writeable)
+        elif not array.flags.writeable:
+            array = array.copy()
+        return torch.from_numpy(array)
+
+    return make
+
+
+def convert_arrays(sample: Mapping[str, Any], make: Callable[[NDArray[Any]], Any]) -> dict[str, Any]:
+    """Return a sample with its arrays replaced by tensors."""
+    return {name: make(value) if isinstance(value, np.ndarray) else value for name, value in sample.items()}
+
+
+# Datasets in notebooks: a small table of facts, as HTML in which all names are escaped.
+
+
+def html_table(title: str, facts: Mapping[str, object]) -> str:
+    """Return a table with a row for each fact; integers get separators, and facts that are None are left out.
+
+    >>> html_table("Dataset", {"path": "<a>", "documents": 1200})
+    '<table><caption>Dataset</caption><tr><th>path</th><td>&lt;a&gt;</td></tr><tr><th>documents</th><td>1,200</td></tr></table>'
+    """
+    rows = "".join(
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(_shown(value))}</td></tr>"
+        for name, value in facts.items()
+        if value is not None
+    )
+    return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"
+
+
+def describe_files(paths: Iterable[str]) -> str | None:
+    """Return the size of files together; None if one of them is gone."""
+    try:
+        return format_size(sum(os.path.getsize(path) for path in paths))
+    except (OSError, ValueError):
+        return None
+
+
+def describe_tokenizer(prefix: str) -> str | None:
+    """Return the tokenizer in a dataset's manifest; None if there is no manifest that can be read, or it names none."""
+    try:
+        named = read_named_tokenizer(prefix)
+    except (FormatError, InputError):
+        return None
+    return None if named is None else f"{named.name}, sha256 {named.sha256[:16]}…"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return show_name(str(value))

@@ -6,23 +6,25 @@ sample begins, and the shuffle index sets the order of training. All three are m
 
 from __future__ import annotations
 
+import ast
+import math
+import mmap
 import os
+import re
+import reprlib
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
-from dsindex.datasets.decoding import decode_tokens
-from dsindex.datasets.index_files import open_index_array, sample_numbers
+from dsindex.datasets.decoding import convert_arrays, decode_tokens, describe_tokenizer, html_table, tensor_maker
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.object_samples import ObjectSamples
-from dsindex.datasets.sample_masks import DEFAULT_OPTIONS, SampleOptions, add_document_bounds, apply_boundaries
-from dsindex.datasets.sample_parts import SamplePart, find_occurrences, find_parts
-from dsindex.datasets.tables import describe_tokenizer, html_table
-from dsindex.datasets.tensors import convert_arrays, tensor_maker
+from dsindex.datasets.sample_parts import ObjectSamples, SamplePart, find_occurrences, find_parts
+from dsindex.datasets.samples import LocatedSample, SampleTrace, trace_samples
 from dsindex.errors import FormatError
-from dsindex.indices.cache import GPT_CLASS, read_description
-from dsindex.tracing.samples import LocatedSample, SampleTrace, trace_samples
+from dsindex.index.cache import GPT_CLASS, read_description
+from dsindex.store.storage import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,8 +32,251 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
-    from dsindex.datasets.index_files import IndexSource
-    from dsindex.tracing.search import Occurrence
+    from dsindex.datasets.samples import Occurrence
+
+
+# Options of a training sample's masks and positions, and how they are applied, as in Megatron-core's GPTDataset.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleOptions:
+    """How masks and positions of a sample are made. The names are Megatron's."""
+
+    eod_token: int | None = None
+    """Id of EOD; `reset_position_ids`, `reset_attention_mask` and `eod_mask_loss` need it."""
+    reset_position_ids: bool = False
+    """Restart positions at 0 after each EOD."""
+    reset_attention_mask: bool = False
+    """Hide tokens up to an EOD from those after it; needs `create_attention_mask`."""
+    eod_mask_loss: bool = False
+    """Mask the loss where the input is EOD."""
+    create_attention_mask: bool = False
+    """Add `attention_mask`: sequence_length squared bytes for each sample, which most attention kernels do without."""
+    pad_token: int | None = None
+    """Pads a partial last sample. As in Megatron, loss on it is masked and the model sees token 0 instead."""
+    inter_document_masking: bool = False
+    """Add `cu_seqlens` and `max_seqlen`, by which attention stays inside documents, as from Megatron-core 0.19 on."""
+
+    def __post_init__(self) -> None:
+        if self.eod_token is None and (self.reset_position_ids or self.reset_attention_mask or self.eod_mask_loss):
+            msg = "reset_position_ids, reset_attention_mask and eod_mask_loss need an eod_token, got None"
+            raise ValueError(msg)
+        if self.reset_attention_mask and not self.create_attention_mask:
+            msg = "reset_attention_mask without create_attention_mask would change nothing; set both or neither"
+            raise ValueError(msg)
+        if self.inter_document_masking and self.create_attention_mask:
+            msg = (
+                "inter_document_masking gives cu_seqlens in place of an attention mask; leave out create_attention_mask"
+            )
+            raise ValueError(msg)
+        if self.pad_token is not None and self.pad_token == self.eod_token:
+            msg = f"pad_token {self.pad_token} is the eod_token, whose loss would be masked; leave pad_token out"
+            raise ValueError(msg)
+
+
+DEFAULT_OPTIONS = SampleOptions()
+
+
+def apply_boundaries(sample: dict[str, NDArray[Any]], options: SampleOptions) -> None:
+    """Apply the options that concern document boundaries to the arrays of a sample, and add its attention mask."""
+    sequence_length = len(sample["tokens"])
+    if options.eod_token is None:
+        if options.create_attention_mask:
+            sample["attention_mask"] = _causal_mask(sequence_length, [])
+        return
+    ends = np.flatnonzero(sample["tokens"] == options.eod_token)
+    if options.eod_mask_loss:
+        sample["loss_mask"][ends] = 0.0
+    if options.reset_position_ids:
+        sample["position_ids"] -= _document_starts(sequence_length, ends)
+    if options.create_attention_mask:
+        hidden_after = ends.tolist() if options.reset_attention_mask else []
+        sample["attention_mask"] = _causal_mask(sequence_length, hidden_after)
+
+
+def add_document_bounds(sample: dict[str, NDArray[Any]], lengths: list[int], *, extra: int) -> None:
+    """Add the bounds of documents to a sample, and restart its positions at each.
+
+    Args:
+        sample: The arrays of a sample.
+        lengths: Tokens of each of its parts in order, empty ones included, with the extra token if there is one.
+        extra: Tokens at the end that only labels have: 1 or 0.
+
+    `cu_seqlens`, int32, shape [sequence_length + 1], has the begin of each part, then sequence_length up to its end.
+    `max_seqlen`, int32, shape [], is the length of the longest part. Padding belongs to the last part.
+
+    Source: Megatron-core 0.19, GPTDataset.__getitem__.
+    """
+    sequence_length = len(sample["tokens"])
+    sizes = np.array(lengths, np.int64)
+    sizes[-1] -= extra
+    if extra and sizes[-1] == 0 and len(sizes) > 1:
+        sizes = sizes[:-1]
+    sizes[-1] += sequence_length - sizes.sum()
+    if len(sizes) > sequence_length:
+        sizes = sizes[sizes > 0]  # Megatron stops at a sample with so many empty parts
+    ends = np.cumsum(sizes)
+    bounds = np.full(sequence_length + 1, sequence_length, np.int32)
+    bounds[0] = 0
+    bounds[1 : len(ends) + 1] = ends
+    sample["cu_seqlens"] = bounds
+    sample["max_seqlen"] = np.array(sizes.max(), np.int32)
+    sample["position_ids"] = np.arange(sequence_length, dtype=np.int64) - np.repeat(ends - sizes, sizes)
+
+
+def _document_starts(sequence_length: int, ends: NDArray[np.intp]) -> NDArray[np.int64]:
+    """Return the start of each position's document, given the positions of the EODs.
+
+    >>> _document_starts(6, np.array([1, 3]))
+    array([0, 0, 2, 2, 4, 4])
+    """
+    starts = np.zeros(sequence_length + 1, np.int64)
+    starts[ends + 1] = ends + 1
+    return np.asarray(np.maximum.accumulate(starts)[:-1])
+
+
+def _causal_mask(sequence_length: int, hidden_after: list[int]) -> NDArray[np.bool_]:
+    """Return a mask, True where the row must not see the column: later tokens, and those up to a given end."""
+    mask = ~np.tri(sequence_length, dtype=np.bool_)
+    for end in hidden_after:
+        mask[end + 1 :, : end + 1] = True
+    return mask[np.newaxis]
+
+
+# Memory-map the arrays of an index cache, and check their shape and type.
+
+_MOST_HEADER_BYTES = 10_000
+"""numpy reads no longer header, either."""
+
+IndexSource: TypeAlias = str | os.PathLike[str] | np.ndarray[Any, np.dtype[Any]]
+"""An index array, or the path of a `.npy` file to map."""
+
+
+def open_index_array(source: IndexSource, *, what: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
+    """Return an index as a read-only array; files are memory-mapped. None in `shape` means any length.
+
+    Raises:
+        FormatError: If the file cannot be read, or the array is not one of integers in this shape.
+    """
+    if isinstance(source, np.ndarray):
+        _require_integers("the index array", what, shape, source.dtype, source.shape)
+        if not source.flags.c_contiguous:
+            msg = f"the index array: expected {what} in the order of C, got another; pass a copy"
+            raise FormatError(msg)
+        plain = source.view(np.ndarray)
+    else:
+        name = os.fspath(source)
+        head, size_bytes = _read_head(name, what)
+        _require_integers(name, what, shape, head.dtype, head.shape)
+        ends_at = head.array_offset + math.prod(head.shape) * head.dtype.itemsize
+        if ends_at != size_bytes:
+            msg = f"{name}: expected {what} of {ends_at} bytes, as its header says, got {size_bytes}; it is damaged"
+            raise FormatError(msg)
+        try:
+            mapped = np.memmap(name, head.dtype, mode="r", offset=head.array_offset, shape=head.shape)
+        except (OSError, ValueError) as error:
+            msg = f"{name}: cannot be read as {what} ({error})"
+            raise FormatError(msg) from error
+        plain = mapped.view(np.ndarray)
+    # np.memmap is slow to slice; one array type, always read-only, lets numba compile each kernel once.
+    plain.flags.writeable = False
+    return plain
+
+
+def _require_integers(
+    name: str, what: str, wanted: tuple[int | None, ...], dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> None:
+    fits = len(shape) == len(wanted) and all(n in (None, m) for n, m in zip(wanted, shape, strict=True))
+    if not fits or dtype.kind not in "iu":
+        asked = " x ".join("any" if n is None else str(n) for n in wanted)
+        msg = f"{name}: expected {what} of {asked} integers, got {dtype} of shape {shape}"
+        raise FormatError(msg)
+
+
+def expect_scattered_reads(*arrays: NDArray[Any]) -> None:
+    """Tell the kernel that the files behind arrays are read here and there, so that it reads no neighbouring pages."""
+    for array in arrays:
+        owner: object = array
+        while owner is not None and not isinstance(owner, mmap.mmap):
+            owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
+        if owner is not None:
+            owner.madvise(mmap.MADV_RANDOM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    """What the header of a `.npy` file says."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    array_offset: int
+    """Byte at which the array begins."""
+
+
+def _read_head(path: str, what: str) -> tuple[_Head, int]:
+    """Read the header of a `.npy` file, and the file's size in bytes.
+
+    numpy is not asked: it allocates, maps or divides by what a damaged header claims.
+
+    Raises:
+        FormatError: If the file does not begin with a valid header.
+
+    Source: numpy.lib.format: magic, version, and the length of the header in 2 bytes, or 4 from version 2 on; then a
+        Python literal.
+    """
+    try:
+        with open_file(path) as file:
+            start = file.read(12)
+            size_bytes = os.fstat(file.fileno()).st_size
+            begin = 10 if start[6:7] == b"\x01" else 12
+            header_bytes = int.from_bytes(start[8:begin], "little")
+            file.seek(begin)
+            text = file.read(min(header_bytes, _MOST_HEADER_BYTES + 1))
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL byte
+        msg = f"{path}: cannot be read as {what} ({error})"
+        raise FormatError(msg) from error
+    problem = "it does not begin as a .npy file, or is cut off"
+    if start.startswith(b"\x93NUMPY") and len(text) == header_bytes:
+        try:
+            header = ast.literal_eval(text.decode("latin-1"))
+            descr, shape = header["descr"], header["shape"]
+            if _is_shape(shape) and (header["fortran_order"] is False or len(shape) == 1):
+                return _Head(dtype=np.dtype(_plain(descr)), shape=shape, array_offset=begin + header_bytes), size_bytes
+            problem = f"its shape is {reprlib.repr(shape)}"
+        except (ValueError, SyntaxError, LookupError, TypeError, MemoryError, RecursionError):
+            problem = "its header is damaged"
+    msg = f"{path}: cannot be read as {what}: {problem}"
+    raise FormatError(msg)
+
+
+def _is_shape(shape: object) -> bool:
+    return isinstance(shape, tuple) and all(type(length) is int and 0 <= length < 2**63 for length in shape)
+
+
+def _plain(descr: object) -> str:
+    """Return the description of a type of numbers as it is.
+
+    Raises:
+        ValueError: If it is one of something else.
+    """
+    if not isinstance(descr, str) or re.fullmatch(r"[<>|=]?[biufc]\d{1,2}", descr) is None:
+        msg = "expected numbers"
+        raise ValueError(msg)
+    return descr
+
+
+def sample_numbers(indices: ArrayLike) -> NDArray[np.integer[Any]]:
+    """Return sample numbers as an array.
+
+    Raises:
+        TypeError: If they are not integers in one dimension.
+    """
+    numbers = np.asarray(indices, dtype=np.int64 if np.size(indices) == 0 else None)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        msg = f"expected sample numbers in one dimension, got {numbers.dtype} of shape {numbers.shape}"
+        raise TypeError(msg)
+    return numbers
+
 
 _PADDING = -1
 """Placeholder for missing tokens while a sample is assembled; no vocabulary contains it."""

@@ -15,21 +15,17 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from dsindex.datasets.decoding import decode_tokens
+from dsindex.datasets.decoding import convert_arrays, decode_tokens, describe_tokenizer, html_table, tensor_maker
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.line_index import FileState, open_lines
-from dsindex.datasets.tables import describe_tokenizer, html_table
-from dsindex.datasets.tensors import convert_arrays, tensor_maker
 from dsindex.errors import FormatError, InputError, RecordLimitError, RecordProblem
-from dsindex.guarded.process import LimitReachedError
-from dsindex.instruction.block_layout import BlockLayout, lay_out_blocks
-from dsindex.instruction.blocks import Block, assemble_block
+from dsindex.instruction.blocks import Block, BlockLayout, assemble_block, lay_out_blocks
 from dsindex.instruction.collator import SPECIAL_TOKENS_KEY, TOKENS_KEY
-from dsindex.instruction.messages import message_text
-from dsindex.instruction.records import check_text, parse_record, strings_in
-from dsindex.objects.urls import is_url, lengthened, located, parse_url, pickled_address
-from dsindex.readable import is_stored
-from dsindex.regular_files import open_unbuffered
+from dsindex.instruction.records import check_text, message_text, parse_record, strings_in
+from dsindex.store.reading import is_stored
+from dsindex.store.storage import open_unbuffered
+from dsindex.store.urls import is_url, lengthened, located, parse_url, pickled_address
+from dsindex.text.guarded_process import LimitReachedError
 from dsindex.text.jq import Patterns, parse_field_patterns
 
 if TYPE_CHECKING:
@@ -134,7 +130,7 @@ class InstructionDataset:
                 found = os.fstat(file.fileno())
                 line = os.pread(file.fileno(), length, offset)
         except OSError as error:
-            raise InputError(f"{self.path}: expected a file that can be read, got {error.strerror!r}") from error
+            raise InputError(f"{self.path}: cannot be read ({error.strerror})") from error
         if (found.st_size, found.st_mtime_ns) != (self._state.size_bytes, self._state.times[0]):
             self._check_content()
         return line

@@ -20,14 +20,12 @@ import numpy as np
 import xxhash
 
 from dsindex.errors import DsindexError, FormatError, InputError
-from dsindex.formats.json_lines import is_json
 from dsindex.formats.new_files import NewFiles
-from dsindex.formats.raw_index import create_raw_index, find_lines, raw_index_path, read_raw_index
+from dsindex.formats.raw_index import create_raw_index, find_lines, is_json, raw_index_path, read_raw_index
 from dsindex.formats.safe_pickle import PairListWriter
-from dsindex.regular_files import open_unbuffered
-from dsindex.storage import remove_if_present
+from dsindex.store.storage import open_unbuffered, remove_if_present
 from dsindex.text.forms import TextPart
-from dsindex.text.lines import LineBlock, read_lines
+from dsindex.text.streams import LineBlock, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +66,7 @@ class FileState:
                     digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, offset))
         except (OSError, ValueError) as error:  # ValueError: a name with a NUL byte
             reason = error.strerror if isinstance(error, OSError) else error
-            raise InputError(f"{path}: expected a file that can be read, got {reason!r}; check the path") from error
+            raise InputError(f"{path}: cannot be read ({reason}); check the path") from error
         return cls(
             size_bytes=found.st_size,
             times=(found.st_mtime_ns, found.st_ctime_ns),

@@ -14,26 +14,25 @@ import os
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsindex.datasets.blended import BlendedDataset
-from dsindex.datasets.gpt import GPTDataset
+from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset, packing_prefix
 from dsindex.datasets.pbin import PackedMemMapDatasetContinuous, PbinDocuments
 from dsindex.datasets.raw import MemMapDataset, RawLines
-from dsindex.datasets.sample_masks import DEFAULT_OPTIONS
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import MAGIC
 from dsindex.formats.pbin import PICKLE_START
 from dsindex.formats.raw_index import raw_index_path
-from dsindex.indices.cache import BLENDED_CLASS, find_description, read_description
-from dsindex.indices.slot import read_record
-from dsindex.objects.urls import is_url, lengthened, located, shortened
-from dsindex.readable import is_stored
-from dsindex.regular_files import open_file, what_is_no_file
+from dsindex.index.cache import BLENDED_CLASS, find_description, read_description
+from dsindex.index.slot import read_record
+from dsindex.store.reading import is_stored
+from dsindex.store.storage import open_file, what_is_no_file
+from dsindex.store.urls import is_url, lengthened, located, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dsindex.datasets.sample_masks import SampleOptions
+    from dsindex.datasets.gpt import SampleOptions
     from dsindex.text.tokenizer import Tokenizer
 
 Dataset: TypeAlias = (

@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 
 from dsindex.amounts import count
-from dsindex.datasets.decoding import decode_tokens
-from dsindex.datasets.document_blocks import plan_document_blocks
-from dsindex.datasets.tables import describe_files, describe_tokenizer, html_table
-from dsindex.datasets.tensors import tensor_maker
+from dsindex.datasets.decoding import decode_tokens, describe_files, describe_tokenizer, html_table, tensor_maker
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
-from dsindex.objects.urls import located, pickled_address, shortened
+from dsindex.store.urls import located, pickled_address, shortened
 
 if TYPE_CHECKING:
     import os
@@ -28,7 +25,51 @@ if TYPE_CHECKING:
 
     from dsindex.datasets.decoding import TokenizerLike
     from dsindex.formats.pbin import PbinHeader, PbinVersion
-    from dsindex.formats.token_array import Tokens
+    from dsindex.formats.token_copy import Tokens
+
+
+# The blocks of a `.pbin` that begin where documents begin.
+
+
+def plan_document_blocks(document_lengths: NDArray[np.int64], block_size: int) -> NDArray[np.int64]:
+    """Return the token at which each block begins, by the rule of PackedMemMapDatasetMegatron.
+
+    Args:
+        document_lengths: Tokens of each document, shape [documents].
+        block_size: Tokens per block.
+
+    >>> plan_document_blocks(np.array([3, 4, 2, 9]), 5)
+    array([0, 3, 7, 9])
+    """
+    ends = np.cumsum(document_lengths)
+    begins = ends - document_lengths
+    total = int(ends[-1]) if len(ends) else 0
+    # If a block begins at the start of document i, these blocks begin in it: one per full block_size, and one for the
+    # rest, which continues into later documents. The document in which the last one ends is visited next.
+    rests = document_lengths % block_size
+    num_blocks = document_lengths // block_size + (rests > 0)
+    last_ends = begins + num_blocks * block_size
+    following = np.searchsorted(begins, last_ends, side="right") - 1
+    following = np.where(rests > 0, following, np.arange(1, len(begins) + 1))
+    visited = _follow(following)
+    counts = num_blocks[visited]
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    planned = np.repeat(begins[visited], counts) + within * block_size
+    return planned[planned + block_size <= total]
+
+
+def _follow(following: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the documents reached from the first one; each leads to a later one, or to itself at the end."""
+    step = following.data
+    count = len(following)
+    visited = np.zeros(count, dtype=np.bool_)
+    mark = visited.data
+    document = 0
+    while document < count and not mark[document]:
+        mark[document] = True
+        document = step[document]
+    return np.flatnonzero(visited)
+
 
 MEMORY_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int32), 4: np.dtype(np.int64)}
 """Token type in memory by token bytes on disk; torch has no arithmetic for most unsigned types."""

@@ -6,13 +6,11 @@ import operator
 import os
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
+from dsindex.datasets.decoding import describe_files, html_table, tensor_maker
 from dsindex.datasets.line_index import WHOLE_BYTES, check_index, check_samples
-from dsindex.datasets.tables import describe_files, html_table
-from dsindex.datasets.tensors import tensor_maker
 from dsindex.errors import BadRecordError, InputError
 from dsindex.formats.raw_index import create_raw_index, raw_index_path, read_raw_index
-from dsindex.regular_files import open_unbuffered
-from dsindex.storage import read_into
+from dsindex.store.storage import open_unbuffered, read_into
 from dsindex.text.tokenizer import Tokenizer, decode, load_tokenizer
 
 if TYPE_CHECKING:
@@ -43,7 +41,7 @@ class RawLines:
         try:
             size_bytes = os.path.getsize(self.path)
         except OSError as error:
-            msg = f"{self.path}: expected a file that can be read, got {error.strerror!r}; check the path"
+            msg = f"{self.path}: cannot be read ({error.strerror}); check the path"
             raise InputError(msg) from error
         if not os.path.exists(self.index_path):
             create_raw_index(self.path, self.index_path)

@@ -15,24 +15,27 @@ Written and read by Megatron-LM, NeMo, Curator and datatrove. Source: megatron.c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
+import tempfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from dsindex.dtypes import TOKEN_DTYPES, dtype_code
 from dsindex.errors import FormatError
-from dsindex.objects.urls import is_url, parse_url
-from dsindex.regular_files import open_file
+from dsindex.store.storage import open_file
+from dsindex.store.urls import is_url, parse_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from dsindex.storage import DigestingWriter
+    from dsindex.store.storage import DigestingWriter
+
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -127,7 +130,7 @@ def _on_this_machine(idx_path: str) -> str:
     """Return the path of the index; of one in an object store, the file in which it is kept."""
     if not is_url(idx_path):
         return idx_path
-    from dsindex.objects.kept import local_copy
+    from dsindex.store.ranges import local_copy
 
     return local_copy(parse_url(idx_path))
 
@@ -209,16 +212,16 @@ def check_ends(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int) -> N
             msg = f"{idx_path}: expected sequence 0 to begin at byte 0 of the .bin, got {index.sequence_pointers[0]}"
             raise FormatError(msg)
         end = int(index.sequence_pointers[-1]) + int(index.sequence_lengths[-1]) * index.dtype.itemsize
-    _check_bin_size(idx_path, end, bin_size_bytes)
+    check_bin_size(idx_path, end, bin_size_bytes)
 
 
-def check_index(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int) -> None:
+def check_index(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int | None) -> None:
     """Check every entry of an index: boundaries must not decrease, pointers must be the running sum of the lengths.
 
     Args:
         idx_path: Named in errors.
         index: The result of `read_index`.
-        bin_size_bytes: Size of the `.bin` beside it.
+        bin_size_bytes: Size of the `.bin` beside it; None if there is none.
 
     Raises:
         FormatError: At the first wrong entry.
@@ -232,7 +235,16 @@ def check_index(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int) -> 
             document = begin + int(falls[0])
             msg = f"{idx_path}: document {document} ends at sequence {chunk[falls[0] + 1]}, before it begins"
             raise FormatError(msg)
-    _check_bin_size(idx_path, _check_pointers(idx_path, index), bin_size_bytes)
+    end = check_pointers(
+        idx_path,
+        index.dtype,
+        (
+            (index.sequence_lengths[begin : begin + CHUNK_ITEMS], index.sequence_pointers[begin : begin + CHUNK_ITEMS])
+            for begin in range(0, index.header.num_sequences, CHUNK_ITEMS)
+        ),
+    )
+    if bin_size_bytes is not None:
+        check_bin_size(idx_path, end, bin_size_bytes)
 
 
 def _check_outer_boundaries(idx_path: str, index: SequenceIndex) -> None:
@@ -246,32 +258,48 @@ def _check_outer_boundaries(idx_path: str, index: SequenceIndex) -> None:
         raise FormatError(msg)
 
 
-def _check_bin_size(idx_path: str, end: int, bin_size_bytes: int) -> None:
+def check_bin_size(idx_path: str, end: int, bin_size_bytes: int) -> None:
+    """Check that the last sequence ends where the `.bin` does.
+
+    Raises:
+        FormatError: If it does not.
+    """
     if end != bin_size_bytes:
         msg = f"{idx_path}: expected a .bin of {end} bytes, got {bin_size_bytes}; they do not belong together"
         raise FormatError(msg)
 
 
-def _check_pointers(idx_path: str, index: SequenceIndex) -> int:
-    """Compare the pointers with the running sum of lengths; return the byte at which the last sequence ends."""
-    end = 0
-    for begin in range(0, index.header.num_sequences, CHUNK_ITEMS):
-        lengths = index.sequence_lengths[begin : begin + CHUNK_ITEMS].astype(np.int64)
+def check_pointers(
+    idx_path: str, dtype: np.dtype[Any], chunks: Iterable[tuple[NDArray[np.int32], NDArray[np.int64]]]
+) -> int:
+    """Compare the pointers with the running sum of the lengths; return the byte at which the last sequence ends.
+
+    Args:
+        idx_path: Named in errors.
+        dtype: The token type.
+        chunks: Lengths and pointers of all sequences in order, none of them empty.
+
+    Raises:
+        FormatError: At the first wrong entry.
+    """
+    first = end = 0
+    for stored_lengths, pointers in chunks:
+        lengths = stored_lengths.astype(np.int64)
         if lengths.min() < 0:
-            sequence = begin + int(np.flatnonzero(lengths < 0)[0])
-            msg = f"{idx_path}: expected no length below 0, got {lengths[sequence - begin]} for sequence {sequence}"
+            at = int(np.flatnonzero(lengths < 0)[0])
+            msg = f"{idx_path}: expected no length below 0, got {lengths[at]} for sequence {first + at}"
             raise FormatError(msg)
-        ends = end + np.cumsum(lengths * index.dtype.itemsize)
+        ends = end + np.cumsum(lengths * dtype.itemsize)
         expected = np.concatenate(([end], ends[:-1]))
-        wrong = np.flatnonzero(index.sequence_pointers[begin : begin + CHUNK_ITEMS] != expected)
+        wrong = np.flatnonzero(pointers != expected)
         if len(wrong):
-            sequence = begin + int(wrong[0])
+            at = int(wrong[0])
             msg = (
-                f"{idx_path}: expected sequence {sequence} to begin at byte {expected[wrong[0]]} of the .bin, "
-                f"got {index.sequence_pointers[sequence]}"
+                f"{idx_path}: expected sequence {first + at} to begin at byte {expected[at]} of the .bin, "
+                f"got {pointers[at]}"
             )
             raise FormatError(msg)
-        end = int(ends[-1])
+        first, end = first + len(lengths), int(ends[-1])
     return end
 
 
@@ -313,3 +341,95 @@ def write_index(
     if file.size_bytes - start != header.size_bytes:
         msg = f"expected sections of {header.size_bytes} bytes as in the header, got {file.size_bytes - start}"
         raise ValueError(msg)
+
+
+# Build the `.idx` of an MMIDIDX dataset document by document, in bounded memory.
+
+
+class IndexBuilder:
+    """Collect the lengths and boundaries of a dataset that is being written, then write its index, in bounded memory.
+
+    Sections are spooled to unnamed temporary files, since their positions depend on counts known only at the end.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], *, folder: str, modes: bool = False) -> None:
+        self._dtype = dtype
+        self._lengths: IO[bytes] = _spool(folder)
+        self._boundaries: IO[bytes] = _spool(folder)
+        self._modes: IO[bytes] | None = _spool(folder) if modes else None
+        self.num_sequences = 0
+        self.num_documents = 0
+        self.num_tokens = 0
+        self._boundaries.write(bytes(BOUNDARY.itemsize))
+
+    def add_documents(
+        self,
+        sequence_lengths: NDArray[np.integer[Any]],
+        sequences_per_document: NDArray[np.integer[Any]],
+        *,
+        modes: NDArray[np.int8] | None = None,
+    ) -> None:
+        """Append documents.
+
+        Args:
+            sequence_lengths: Tokens of each sequence, shape [sequences], each in [0, 2**31).
+            sequences_per_document: Shape [documents], summing to `sequences`; 0 for a document without tokens.
+            modes: Shape [sequences]; passed if and only if the builder was made with modes.
+
+        Raises:
+            ValueError: If the shapes do not agree, or a length is below 0.
+            OverflowError: If a sequence is longer than the format can store.
+        """
+        if int(sequences_per_document.sum()) != len(sequence_lengths):
+            msg = f"expected {sequences_per_document.sum()} sequences for the documents, got {len(sequence_lengths)}"
+            raise ValueError(msg)
+        if (modes is None) != (self._modes is None) or (modes is not None and len(modes) != len(sequence_lengths)):
+            msg = f"expected a mode for each of {len(sequence_lengths)} sequences if and only if the dataset has modes"
+            raise ValueError(msg)
+        if len(sequence_lengths) and int(sequence_lengths.min()) < 0:
+            msg = f"expected no sequence of less than 0 tokens, got {sequence_lengths.min()}"
+            raise ValueError(msg)
+        if len(sequence_lengths) and int(sequence_lengths.max()) > np.iinfo(LENGTH).max:
+            msg = f"expected sequences of at most 2**31 - 1 tokens, as MMIDIDX requires, got {sequence_lengths.max()}"
+            raise OverflowError(msg)
+        self._lengths.write(sequence_lengths.astype(LENGTH).data)
+        self._boundaries.write((self.num_sequences + np.cumsum(sequences_per_document)).astype(BOUNDARY).data)
+        if self._modes is not None and modes is not None:
+            self._modes.write(modes.astype(MODE).data)
+        self.num_sequences += len(sequence_lengths)
+        self.num_documents += len(sequences_per_document)
+        self.num_tokens += int(sequence_lengths.sum(dtype=np.int64))
+
+    def write(self, file: DigestingWriter) -> None:
+        """Write the index of all documents that were added."""
+        header = IndexHeader(
+            dtype=self._dtype,
+            num_sequences=self.num_sequences,
+            num_boundaries=self.num_documents + 1,
+            has_modes=self._modes is not None,
+        )
+        spooled_modes = self._modes
+        write_index(
+            file,
+            header,
+            lengths=lambda: _spooled(self._lengths, LENGTH),
+            boundaries=lambda: _spooled(self._boundaries, BOUNDARY),
+            modes=None if spooled_modes is None else lambda: _spooled(spooled_modes, MODE),
+        )
+
+    def close(self) -> None:
+        """Release the temporary files."""
+        for spool in (self._lengths, self._boundaries, self._modes):
+            if spool is not None:
+                with contextlib.suppress(OSError):  # buffered data may not fit a full disk, and is not needed
+                    spool.close()
+
+
+def _spool(folder: str) -> IO[bytes]:
+    return tempfile.TemporaryFile(dir=folder)
+
+
+def _spooled(file: IO[bytes], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    file.seek(0)
+    while data := file.read(CHUNK_ITEMS * dtype.itemsize):
+        yield np.frombuffer(data, dtype=dtype)

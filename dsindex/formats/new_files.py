@@ -14,7 +14,7 @@ import uuid
 from typing import IO, TYPE_CHECKING
 
 from dsindex.errors import OutputError
-from dsindex.storage import BUFFER_BYTES, FULL_DISK_ERRORS, require_path, sync_folder, temporary_name
+from dsindex.store.storage import BUFFER_BYTES, FULL_DISK_ERRORS, require_path, sync_folder, temporary_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

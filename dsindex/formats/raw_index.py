@@ -7,6 +7,7 @@ Ranges of the file are indexed independently, and the result does not depend on 
 
 from __future__ import annotations
 
+import json
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
-from dsindex.formats.json_lines import find_faulty_lines
 from dsindex.formats.new_files import NewFiles, is_same_file
 from dsindex.formats.safe_pickle import PairListWriter, read_pairs
 from dsindex.kernels.loader import load_kernels
-from dsindex.regular_files import open_file, open_unbuffered
+from dsindex.store.storage import describe_empty, open_file, open_unbuffered
 from dsindex.text.forms import TextPart
-from dsindex.text.lines import LineBlock, read_lines
+from dsindex.text.streams import LineBlock, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +30,71 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+
+# Find the lines that Python's `json.loads` refuses, at the speed of a scan.
+#
+# A compiled scanner accepts lines that are certainly JSON by RFC 8259 and leaves all others to `json.loads`, which
+# also
+# accepts NaN, a BOM, UTF-16 and lone surrogates. So every line gets the verdict of `json.loads`.
+
+
+def find_faulty_lines(
+    data: bytearray, starts: NDArray[np.int64], ends: NDArray[np.int64], *, compiled: bool
+) -> NDArray[np.int64]:
+    """Return the numbers of the lines that json.loads refuses.
+
+    Args:
+        data: Lines; the last one ends with a newline or at the end of `data`.
+        starts: Index in `data` of each line's first byte.
+        ends: Index in `data` after each line's last byte, excluding the newline.
+        compiled: Use the scanner; otherwise every line goes through json.loads.
+
+    Returns:
+        Ascending indices into `starts`.
+    """
+    if not compiled:
+        doubtful = np.arange(len(starts))
+    else:
+        from dsindex.kernels.json_scanner import scan_lines  # numba takes a second to load
+
+        accepted = np.zeros(len(starts), dtype=np.bool_)
+        scan_lines(np.frombuffer(data, dtype=np.uint8), starts, ends, accepted)
+        doubtful = np.flatnonzero(~accepted)
+        if len(starts) and not data.isascii() and not _is_utf8(data, int(starts[0]), int(ends[-1])):
+            doubtful = np.arange(len(starts))
+    view = memoryview(data)
+    faulty = [number for number in doubtful.tolist() if not is_json(bytes(view[starts[number] : ends[number]]))]
+    return np.array(faulty, dtype=np.int64)
+
+
+def is_json(line: bytes) -> bool:
+    """Tell whether json.loads accepts a line.
+
+    >>> is_json(b'{"a": NaN}'), is_json(b""), is_json(b"{'a': 1}")
+    (True, False, False)
+    """
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_utf8(data: bytearray, begin: int, end: int) -> bool:
+    """Check all lines at once, with the interpreter's lock released."""
+    import pyarrow as pa  # slow to load, and not needed for ASCII
+
+    text = pa.py_buffer(memoryview(data)[begin:end])
+    offsets = pa.py_buffer(np.array([0, end - begin], dtype=np.int64))
+    array = pa.Array.from_buffers(pa.large_string(), 1, [None, offsets, text])
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+if TYPE_CHECKING:
     RunTasks = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
     """Run a function on every task, anywhere, and return the results in the order of the tasks."""
 
@@ -192,11 +257,11 @@ def plan_ranges(path: str, *, range_bytes: int, drop_faulty_entries: bool) -> li
         with open_unbuffered(path) as file:
             size_bytes = os.fstat(file.fileno()).st_size
     except OSError as error:
-        msg = f"{path}: expected a file that can be read, got {error.strerror!r}; check the path and its permissions"
+        msg = f"{path}: cannot be read ({error.strerror}); check the path and its permissions"
         raise InputError(msg) from error
     if size_bytes == 0 and not drop_faulty_entries:
         # Modalities counts an empty file as one faulty line.
-        msg = f"{path}: expected at least one line, got an empty file; index it with --drop-faulty-entries"
+        msg = f"{path}: expected at least one line, got {describe_empty(path)}; index it with --drop-faulty-entries"
         raise InputError(msg)
     return [
         IndexRange(

@@ -1,20 +1,23 @@
-"""Pickled lists of pairs of integers, as Modalities stores its indices: written and read as streams, never unpickled.
+"""Pickled lists of pairs of integers, as Modalities stores its indices: written and read as streams.
 
 The writer produces the bytes of `pickle.dumps(pairs, protocol=4)`. The reader decodes that layout with array
-operations; any other layout goes through a machine that knows only lists, tuples and integers. Nothing in a pickle is
-ever called. Opcodes: `pickletools` in Python's standard library.
+operations. A pickle in any other layout is unpickled only if a regular expression matches all of its opcodes: one list,
+pairs of integers, nothing nested and nothing that can be called. Opcodes: `pickletools` in Python's standard library.
 """
 
 from __future__ import annotations
 
+import io
 import os
-from typing import TYPE_CHECKING
+import pickle
+import pickletools
+import re
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from dsindex.errors import FormatError
-from dsindex.formats.pickle_machine import run_pickle
-from dsindex.readable import open_stored
+from dsindex.store.reading import open_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.objects.blocks import Bytes
+    from dsindex.store.clients import Bytes
 
 FRAME_TARGET = 64 << 10
 """The pickler closes a frame at the first value that begins at least this many bytes after the frame's beginning."""
@@ -176,11 +179,9 @@ def read_pairs(path: str, *, offset: int = 0) -> Iterator[NDArray[np.int64]]:
                     num_pairs += len(pairs)
                     yield pairs
             except _OtherLayoutError:
-                # Start over, opcode by opcode, and skip the pairs that were yielded already.
+                # Start over, and skip the pairs that were yielded already.
                 file.seek(offset)
-                others = run_pickle(path, file.read())
-                for begin in range(num_pairs, len(others), CHUNK_PAIRS):
-                    yield others[begin : begin + CHUNK_PAIRS]
+                yield from _unpickle_pairs(path, file.read(), num_pairs)
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror})"
         raise FormatError(msg) from error
@@ -316,3 +317,63 @@ def _integers(octets: NDArray[np.uint8], positions: NDArray[np.int64]) -> NDArra
         raise _OtherLayoutError
     decoded: NDArray[np.int64] = values.view(np.int64)
     return decoded
+
+
+# Opcodes of other layouts. A frame may begin before any value: one of more than 16 MiB, for which the unpickler would
+# make room, is refused. Protocols below 4 number what they memoize.
+_FRAMED = rb"(?:\x95.{3}\x00{5})?"
+_LONGS = b"|".join(rb"\x%02x.{%d}" % (size, size) for size in range(10))
+_INTEGER = rb"(?:K.|M..|J.{4}|\x8a(?:" + _LONGS + rb"))"
+_KNOWN = re.compile(
+    rb"\x80[\x02-\x05]" + _FRAMED + rb"\](?:\x95.{8}|" + _INTEGER + rb"|[hq].|[jr].{4}|[(ae\x86\x94])*+", re.DOTALL
+)
+_OPCODE_NAMES = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
+
+
+def _unpickle_pairs(path: str, data: bytes, begin: int) -> Iterator[NDArray[np.int64]]:
+    """Unpickle a list in another layout after checking every opcode; yield its pairs from number `begin` on."""
+    expected = f"{path}: expected a pickled list of (offset, length)"
+    if _pair_list(len(data)).fullmatch(data) is None:
+        known = _KNOWN.match(data)
+        position = 0 if known is None else known.end()
+        opcode = data[position : position + 1]
+        got = "one that is cut off, damaged, or of something else"
+        if opcode not in {b"", b"."} and position:
+            got = f"{_OPCODE_NAMES.get(opcode, f'the unknown opcode {opcode.hex()}')} at byte {position} of the pickle"
+        msg = f"{expected}, got {got}; it was not unpickled"
+        raise FormatError(msg)
+    try:
+        value = _Unpickler(io.BufferedReader(io.BytesIO(data))).load()
+    except (pickle.UnpicklingError, EOFError) as error:  # a frame or a place in the memo that is not there
+        msg = f"{expected}, got one that is cut off or damaged ({error})"
+        raise FormatError(msg) from error
+    for first in range(begin, len(value), CHUNK_PAIRS):
+        chunk = value[first : first + CHUNK_PAIRS]
+        is_pair = [item is not value and min(item) >= 0 and max(item) < 1 << 63 for item in chunk]
+        if not all(is_pair):
+            number = first + is_pair.index(False)
+            msg = f"{path}: expected entry {number} to be (offset, length), two integers from 0 to 2**63 - 1"
+            raise FormatError(msg)
+        yield np.array(chunk, np.int64)
+
+
+def _pair_list(size_bytes: int) -> re.Pattern[bytes]:
+    """Return the pattern of pickles that are one list of pairs of integers, or of references to earlier pairs.
+
+    The unpickler makes room for the largest place in the memo, 64 GiB for 2**32 - 1, so no place may be much larger
+    than the pickle.
+    """
+    octets = (min(size_bytes, 0xFFFFFFFF) or 1).to_bytes(4, "little").rstrip(b"\0")
+    place = b"." * (len(octets) - 1) + rb"[\x00-\x%02x]" % octets[-1] + rb"\x00" * (4 - len(octets))
+    memoized = rb"(?:\x94|q.|r" + place + rb")?"
+    pair = _FRAMED + rb"(?:h.|j.{4}|" + _INTEGER + _FRAMED + _INTEGER + rb"\x86" + memoized + rb")"
+    batch = _FRAMED + rb"\((?:" + pair + rb")*+e|" + pair + rb"a"
+    return re.compile(rb"\x80[\x02-\x05]" + _FRAMED + rb"\]" + memoized + rb"(?:" + batch + rb")*+\.", re.DOTALL)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Looks up nothing, which a list of pairs does not ask for either."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        msg = f"it asks for {module_name}.{global_name}"
+        raise pickle.UnpicklingError(msg)

@@ -5,26 +5,31 @@ Each range is written at a fixed offset, so a second attempt writes the same byt
 
 from __future__ import annotations
 
+import mmap
 import os
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from dsindex.dtypes import cast_tokens
 from dsindex.errors import FormatError
 from dsindex.formats.new_files import NewFiles, new_file_error
-from dsindex.range_copy import open_source, write_chunks
-from dsindex.storage import DigestingWriter
+from dsindex.store.range_copy import open_source, write_chunks
+from dsindex.store.storage import DigestingWriter, open_file
+from dsindex.store.urls import is_url, parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import Any
+
+    from numpy.typing import NDArray
 
     from dsindex.formats.new_files import NewFile
     from dsindex.formats.raw_index import RunTasks
-    from dsindex.range_copy import Source
+    from dsindex.store.range_copy import Source
+    from dsindex.store.ranges import ObjectArray
+
 
 RANGE_TOKENS = 16 << 20
 COPY_TOKENS = 1 << 20
@@ -160,3 +165,40 @@ def _cut_runs(output: NewFile, runs: Sequence[TokenRun], dtype: np.dtype[Any], o
                 dtype=dtype.str,
             )
             offset += count * dtype.itemsize
+
+
+# The tokens of a `.bin` as an array: mapped from a file, or read in ranges from an object.
+
+Tokens: TypeAlias = "NDArray[Any] | ObjectArray"
+"""Tokens that are sliced like an array; kernels take those of files only."""
+
+
+def open_token_array(bin_path: str, dtype: np.dtype[Any]) -> tuple[Tokens, int]:
+    """Open a `.bin`, and return its complete tokens, read-only, and its size in bytes.
+
+    Raises:
+        FormatError: If a file cannot be read.
+        InputError: If an object cannot be read.
+    """
+    if is_url(bin_path):
+        from dsindex.store.ranges import ObjectArray
+
+        array = ObjectArray(parse_url(bin_path), dtype)
+        return array, array.size_bytes
+    try:
+        with open_file(bin_path) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            # An empty file cannot be mapped.
+            buffer = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) if size_bytes else b""
+    except (OSError, ValueError) as error:
+        msg = f"{bin_path}: cannot be read ({error})"
+        raise FormatError(msg) from error
+    return np.frombuffer(buffer, dtype=dtype, count=size_bytes // dtype.itemsize), size_bytes
+
+
+def as_items(array: NDArray[Any], code: Literal["i", "q"]) -> memoryview[int] | tuple[int, ...]:
+    """Return a view of an array whose items are plain ints; a tuple if it is empty, which memoryviews cannot be."""
+    if not len(array):
+        return ()
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return memoryview(native.view(np.uint8).data).cast(code)

@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import orjson
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.guarded.process import GuardedWork, LimitReachedError
-from dsindex.instruction.conversation_lines import ANY_CONVERSATION
-from dsindex.instruction.records import check_text, strings_in
+from dsindex.instruction.records import ANY_CONVERSATION, check_text, strings_in
 from dsindex.instruction.rendered import LINE_TAG, read_answer, spell_text
+from dsindex.text.guarded_process import GuardedWork, LimitReachedError
 
 if TYPE_CHECKING:
     import datetime
     from collections.abc import Iterator, Mapping, Sequence
 
-    from dsindex.guarded.limits import Limits
     from dsindex.instruction.config import InstructionConfig
-    from dsindex.instruction.conversation_lines import ConversationReader
-    from dsindex.instruction.messages import Message
+    from dsindex.instruction.records import ConversationReader, Message
     from dsindex.instruction.rendered import RenderedText
     from dsindex.instruction.tokens import ChatTokenizer, Span
+    from dsindex.text.guarded.limits import Limits
 
     Rendered: TypeAlias = tuple[str, list[Span]]
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.instruction.block_layout import lay_out_blocks
-from dsindex.instruction.blocks import Block, assemble_block
+from dsindex.instruction.blocks import Block, assemble_block, lay_out_blocks
 from dsindex.instruction.construction import MessageConstruction
 from dsindex.text.jq import write_record
 

@@ -6,8 +6,10 @@ template, never by both.
 
 from __future__ import annotations
 
-import datetime  # noqa: TC003 - pydantic reads the annotations
+import datetime  # noqa: TC003 - pydantic reads it
+import difflib
 import re
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,17 +25,105 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError
 
-from dsindex.errors import InputError
-from dsindex.instruction.messages import DEFAULT_ROLES
-from dsindex.instruction.named_templates import read_template
-from dsindex.instruction.records import RESERVED_VARIABLES, Learn
+from dsindex.errors import InputError, RecordProblem
+from dsindex.instruction.records import DEFAULT_ROLES, RESERVED_VARIABLES, Learn, strings_in
 from dsindex.option_problems import describe_problem
-from dsindex.regular_files import open_file
+from dsindex.store.config_files import parse_yaml, read_yaml
+from dsindex.store.storage import open_file
 from dsindex.text.jq import parse_mask_pattern
-from dsindex.yaml_file import parse_yaml, read_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from dsindex.instruction.records import Conversation, Message
+
+
+# The chat templates that dsindex has for the commonest families of models, by name.
+#
+# They are written for training: every reply is marked with `{% generation %}`, including what ends it. On the
+# conversations that they accept, their text is that of the family's published template.
+
+_FOLDER = "templates"
+_SUFFIX = ".jinja"
+
+
+def template_names() -> list[str]:
+    """Return the names of all templates, sorted."""
+    files = resources.files("dsindex.instruction").joinpath(_FOLDER).iterdir()
+    return sorted(file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX))
+
+
+def read_template(name: str) -> str:
+    """Return the jinja2 text of a template.
+
+    Raises:
+        InputError: If there is none of this name.
+    """
+    names = template_names()
+    if name not in names:
+        close = difflib.get_close_matches(name.lower(), names, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise InputError(f"expected jinja2 text or one of {', '.join(names)}, got {name!r}{hint}")
+    return resources.files("dsindex.instruction").joinpath(_FOLDER, name + _SUFFIX).read_text(encoding="utf-8")
+
+
+# Find the strings of special tokens in a record's own texts, where they become special tokens as well.
+
+
+class SpecialTexts:
+    """Looks for special tokens in texts.
+
+    Args:
+        contents: The special tokens' strings.
+        is_refused: Whether a record with one of them is bad.
+    """
+
+    def __init__(self, contents: Iterable[str], *, is_refused: bool) -> None:
+        longest_first = sorted(contents, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self._is_refused = is_refused
+        self._in_keys = self._pattern is not None and any(map(self._pattern.search, ("messages", "role", "content")))
+
+    def are_in(self, conversation: Conversation) -> bool:
+        """Tell whether a special token's string stands in a conversation.
+
+        Raises:
+            RecordProblem: If one does, and is refused.
+        """
+        pattern = self._pattern
+        if pattern is None:
+            return False
+        texts = None if conversation.variables or self._in_keys else _texts_of(conversation.messages)
+        if texts is not None and not any(map(pattern.search, texts)):
+            return False
+        return self.are_in_texts(list(strings_in({"messages": conversation.messages, **conversation.variables})))
+
+    def are_in_texts(self, texts: Sequence[str]) -> bool:
+        """Tell whether a special token's string stands in one of the texts.
+
+        Raises:
+            RecordProblem: If one does, and is refused.
+        """
+        if self._pattern is None:
+            return False
+        found = {special for text in texts for special in self._pattern.findall(text)}
+        if found and self._is_refused:
+            raise RecordProblem("bad-text", f"expected no special token in a text, got {min(found)!r}")
+        return bool(found)
+
+
+def _texts_of(messages: Sequence[Message]) -> list[Any] | None:
+    """Return the texts of messages of a role and a text alone; None if there are others."""
+    texts: list[Any] = []
+    for message in messages:
+        if len(message) != 2 or type(message.get("content")) is not str:
+            return None
+        texts += message.values()
+    return texts
+
+
+MAX_TEMPLATE_BYTES = 1 << 20
+"""Largest file of a chat template; those of models take some KiB."""
 
 
 def name_special_tokens(tokens: object) -> object:
@@ -115,7 +205,7 @@ class InstructionConfig(BaseModel):
     special_tokens_in_text: Literal["keep", "refuse"] = "keep"
     """Whether a special token's text in a message becomes that token, and is counted, or makes the record bad."""
 
-    max_length: int | None = Field(default=None, ge=2)
+    max_length: int | None = Field(default=None, ge=2, lt=2**63)
     """Maximum number of tokens of one sequence."""
     too_long: Literal["refuse", "truncate", "split"] = "refuse"
     """A longer conversation makes its record bad, is cut to its first `max_length` tokens, or is split between
@@ -200,9 +290,16 @@ def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None
     path = (folder or Path()) / config.chat_template_file
     try:
         with open_file(path) as file:
-            template = file.read().decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: expected a chat template in UTF-8, got {error}") from error
+            template = file.read(MAX_TEMPLATE_BYTES + 1).decode("utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: the chat template cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: expected a chat template in UTF-8, got other bytes at {error.start}") from error
+    if len(template) > MAX_TEMPLATE_BYTES:
+        msg = (
+            f"{path}: expected a chat template of at most {MAX_TEMPLATE_BYTES >> 20} MiB, got more; is it another file?"
+        )
+        raise InputError(msg)
     return _complete(config.model_copy(update={"chat_template": template, "chat_template_file": None}), source)
 
 
@@ -239,7 +336,8 @@ def read_instruction_config(path: Path) -> InstructionConfig:
 def _explain(error: ValidationError) -> str:
     found: list[str] = []
     for detail in error.errors():
-        place = ".".join(str(part) for part in detail["loc"])
+        # Without the names of the alternatives of a union, such as `dict[str,str]`.
+        place = ".".join(str(part) for part in detail["loc"] if "[" not in str(part))
         known: Any = InstructionConfig.model_fields
         if detail["type"] == "extra_forbidden":
             found.append(f"{place}: no such option; the options are {', '.join(known)}")

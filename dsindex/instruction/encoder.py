@@ -8,38 +8,209 @@ messages).
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from dsindex.errors import RecordProblem
-from dsindex.guarded.process import LimitReachedError
+from dsindex.errors import RecordProblem, UnencodableError
 from dsindex.instruction.chat import open_template, write_conversation, write_line
-from dsindex.instruction.construction import MessageConstruction, group_exchanges
-from dsindex.instruction.conversation_lines import ConversationReader
-from dsindex.instruction.exchanges import Encode, group_messages, num_system, split_exchanges, write_chosen
-from dsindex.instruction.records import check_text, parse_record, strings_in, too_deep
-from dsindex.instruction.sequences import SequenceTokenizer, Source, text_of, tokens_of
-from dsindex.instruction.special_texts import SpecialTexts
+from dsindex.instruction.config import SpecialTexts
+from dsindex.instruction.construction import MessageConstruction, Segment, group_exchanges
+from dsindex.instruction.records import TOOL_ROLES, ConversationReader, check_text, parse_record, strings_in, too_deep
+from dsindex.instruction.rendered import RenderedText
 from dsindex.instruction.splits import fingerprint_content
-from dsindex.instruction.token_batches import MaskedTokens
+from dsindex.instruction.tokens import MaskedTokens, encode_with_reference, mask_between_markers
+from dsindex.text.guarded_process import LimitReachedError
 from dsindex.text.jq import write_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from dsindex.guarded.limits import Limits
     from dsindex.instruction.chat import ChatTemplate
     from dsindex.instruction.config import InstructionConfig
-    from dsindex.instruction.records import Conversation
-    from dsindex.instruction.rendered import RenderedText
-    from dsindex.instruction.token_batches import FastTexts
-    from dsindex.instruction.tokens import ChatTokenizer
+    from dsindex.instruction.records import Conversation, Message
+    from dsindex.instruction.tokens import ChatTokenizer, FastTexts
+    from dsindex.text.guarded.limits import Limits
     from dsindex.text.jq import PatternAnswers
+
+
+# Divide a long conversation between exchanges: as many as fit into each sequence, each with the whole prompt.
+
+Encode = Callable[[Iterator[list[int]]], Iterator[MaskedTokens]]
+"""Encode the same record with other choices of its messages, given by their positions."""
+
+
+def num_system(messages: Sequence[Message]) -> int:
+    """Return the number of system messages at the beginning."""
+    return next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
+
+
+def write_chosen(conversation: Conversation, chosen: Sequence[int]) -> bytes:
+    """Return the request to render some messages of a conversation after its system messages."""
+    messages, learnt = conversation.messages, conversation.learnt
+    kept = (*range(num_system(messages)), *chosen)
+    places = None if learnt is None else [place for place, number in enumerate(kept) if number in learnt]
+    return write_conversation([messages[number] for number in kept], conversation.variables, learnt=places)
+
+
+def group_messages(messages: Sequence[Message], first: int, assistant: str) -> list[list[int]]:
+    """Cut a conversation, from its `first` message on, into exchanges.
+
+    One begins with each message that follows an assistant's and is neither an assistant's nor a tool's.
+    """
+    groups: list[list[int]] = []
+    for number in range(first, len(messages)):
+        follows_reply = number > first and messages[number - 1]["role"] == assistant
+        if not groups or (follows_reply and messages[number]["role"] not in {assistant, *TOOL_ROLES}):
+            groups.append([])
+        groups[-1].append(number)
+    return groups
+
+
+def split_exchanges(limit: int, exchanges: Sequence[Sequence[int]], encode: Encode) -> list[MaskedTokens]:
+    """Divide the exchanges, in order, into sequences with as many as fit in each."""
+    sequences: list[MaskedTokens] = []
+    first = 0
+    while first < len(exchanges):
+        best: MaskedTokens | None = None
+        last = first
+        # One more exchange each time, encoded lazily.
+        for tried in encode(list(chain(*exchanges[first:end])) for end in range(first + 1, len(exchanges) + 1)):
+            if len(tried.tokens) > limit:
+                break
+            best, last = tried, last + 1
+        if best is None and tried.mask.any():
+            raise RecordProblem(
+                "too-long",
+                f"exchange {first + 1} and its prompt: expected at most {limit} tokens, got {len(tried.tokens)}",
+            )
+        # A single exchange without trainable tokens may be too long: it is left out in any case.
+        sequences.append(tried if best is None else best)
+        first = max(last, first + 1)
+    if not sequences:
+        raise RecordProblem("too-long", f"expected at most {limit} tokens, and there is no exchange to split at")
+    return sequences
+
+
+# Tokenize the sequences of many records at once: rendered texts with spans or markers, and segments.
+
+Source = RenderedText | list[Segment]
+"""What one sequence is made of: a text with its trainable spans, or segments."""
+
+
+class SequenceTokenizer:
+    """Tokenizes sequences, and masks their tokens.
+
+    Args:
+        tokenizer: The tokenizer.
+        fast: Its fast engine; None for the reference.
+        special_ids: Name -> id of the special tokens of segments.
+        markers: Ids of the tokens that open and close a trainable part of a rendered text; empty to use its spans.
+    """
+
+    def __init__(
+        self,
+        tokenizer: ChatTokenizer,
+        *,
+        fast: FastTexts | None,
+        special_ids: Mapping[str, int],
+        markers: Sequence[int],
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._fast = fast
+        self._special_ids = special_ids
+        self._markers = markers
+
+    def tokenize(self, sources: Sequence[Source]) -> Sequence[MaskedTokens | RecordProblem]:
+        """Tokenize sequences, which are all texts or all segments.
+
+        Returns:
+            For each its tokens and mask, or the problem of its markers or of the tokenizer with it.
+        """
+        try:
+            return self._tokenize(sources)
+        except UnencodableError as error:
+            if len(sources) == 1:
+                return [RecordProblem("not-encodable", next(iter(error.reasons.values())))]
+            return [found for source in sources for found in self.tokenize([source])]
+
+    def _tokenize(self, sources: Sequence[Source]) -> Sequence[MaskedTokens | RecordProblem]:
+        if not sources:
+            return []
+        if isinstance(sources[0], list):
+            return self._tokenize_segments([source for source in sources if isinstance(source, list)])
+        rendered = [source for source in sources if isinstance(source, RenderedText)]
+        if self._markers:
+            texts = [text.spelt.decode() for text in rendered]
+            return [self._mask_between(ids) for ids in _cut(*self._encode(texts))]
+        if self._fast is not None:
+            return self._fast.encode_spans(rendered)
+        return [encode_with_reference(self._tokenizer, *text.in_characters()) for text in rendered]
+
+    def _tokenize_segments(self, sequences: Sequence[Sequence[Segment]]) -> list[MaskedTokens]:
+        segments = list(chain.from_iterable(sequences))
+        is_text = np.array([segment.special is None for segment in segments], dtype=bool)
+        tokens, counts = self._encode([segment.text for segment in segments if segment.special is None])
+        lengths = np.ones(len(segments), np.int64)
+        lengths[is_text] = counts
+        from_text = np.repeat(is_text, lengths)
+        joined = np.empty(len(from_text), np.uint32)
+        joined[from_text] = tokens
+        joined[~from_text] = [self._special_ids[segment.special] for segment in segments if segment.special is not None]
+        mask = np.repeat(np.array([segment.trainable for segment in segments], np.uint8), lengths)
+        ends = np.cumsum(lengths)[np.cumsum([len(sequence) for sequence in sequences]) - 1]
+        in_sequences = np.diff(ends, prepend=0)
+        return [
+            MaskedTokens(tokens=own, mask=own_mask)
+            for own, own_mask in zip(_cut(joined, in_sequences), _cut(mask, in_sequences), strict=True)
+        ]
+
+    def _encode(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Return the tokens of texts, one after the other, and the number of tokens of each."""
+        if self._fast is not None:
+            batch = self._fast.encode(texts)
+            return batch.tokens, batch.lengths
+        return self._tokenizer.encode_ids(texts)
+
+    def _mask_between(self, ids: NDArray[np.uint32]) -> MaskedTokens | RecordProblem:
+        begin_id, end_id = self._markers
+        try:
+            return MaskedTokens(tokens=ids, mask=mask_between_markers(ids, begin_id=begin_id, end_id=end_id))
+        except RecordProblem as problem:
+            return problem
+
+
+def text_of(rendered: RenderedText | RecordProblem) -> RenderedText:
+    """Return a rendered text.
+
+    Raises:
+        RecordProblem: If it was not rendered.
+    """
+    if isinstance(rendered, RecordProblem):
+        raise rendered
+    return rendered
+
+
+def tokens_of(tokens: MaskedTokens | RecordProblem) -> MaskedTokens:
+    """Return tokens.
+
+    Raises:
+        RecordProblem: If there is a problem in their place.
+    """
+    if isinstance(tokens, RecordProblem):
+        raise tokens
+    return tokens
+
+
+def _cut(values: NDArray[np.generic], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
+    ends = [0, *np.cumsum(lengths).tolist()]
+    return [values[begin:end] for begin, end in pairwise(ends)]
+
 
 _T = TypeVar("_T")
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsindex.guarded.limits import Limits, default_limits
-from dsindex.instruction.token_batches import as_reference, make_fast_texts
-from dsindex.text.hub import find_tokenizer
+from dsindex.instruction.tokens import as_reference, make_fast_texts
+from dsindex.text.guarded.limits import Limits, default_limits
 from dsindex.text.tokenizer import shared_tokenizer
+from dsindex.text.tokenizer_file import find_tokenizer
 
 if TYPE_CHECKING:
     from dsindex.instruction.config import InstructionConfig

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import TokenizerError
-from dsindex.regular_files import open_file
+from dsindex.store.storage import open_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,5 +87,9 @@ def _read(path: Path) -> str:
     try:
         with open_file(path) as file:
             return file.read().decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TokenizerError(f"{path}: expected a tokenizer's file in UTF-8, got {error}") from error
+    except OSError as error:
+        raise TokenizerError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise TokenizerError(
+            f"{path}: expected a tokenizer's file in UTF-8, got other bytes at {error.start}"
+        ) from error

@@ -63,7 +63,8 @@ class KernelLocator:
 def kernel_folder(source_path: str) -> str:
     """Return the folder for the kernels of one module, for these compilers and this machine's CPU.
 
-    The key covers the package of kernels too, since those of other modules call them.
+    The key covers the package of kernels too, since those of other modules call them, and the module's name, which
+    numba's files name: one that has moved is compiled again.
 
     Raises:
         OSError: If the source cannot be read.
@@ -73,7 +74,8 @@ def kernel_folder(source_path: str) -> str:
     key = hashlib.sha256()
     for path in sorted({Path(source_path), *Path(__file__).parent.glob("*.py")}):
         key.update(path.read_bytes())
-    key.update(f"{numba.__version__} {llvmlite.__version__} {binding.get_host_cpu_name()}".encode())
+    module = os.path.relpath(source_path, Path(__file__).parents[1])
+    key.update(f"{module} {numba.__version__} {llvmlite.__version__} {binding.get_host_cpu_name()}".encode())
     key.update(binding.get_host_cpu_features().flatten().encode())
     return os.path.join(base, "dsindex", "kernels", f"{Path(source_path).stem}-{key.hexdigest()[:32]}")
 

@@ -82,9 +82,8 @@ def loaded_kernels() -> Kernels | None:
 
 def import_kernels() -> Kernels:
     """Import numba and return the kernels."""
-    from dsindex.kernels.characters import find_characters
     from dsindex.kernels.json_reader import read_id_lists, read_objects
     from dsindex.kernels.json_scanner import find_newlines
-    from dsindex.kernels.tokens import insert_token
+    from dsindex.kernels.tokens import find_characters, insert_token
 
     return Kernels(find_newlines, read_objects, read_id_lists, insert_token, find_characters)

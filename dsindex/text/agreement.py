@@ -8,10 +8,19 @@ the command with it, and add the version here if the tables are the same.
 from __future__ import annotations
 
 import functools
+import itertools
+import unicodedata
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from dsindex.kernels.loader import loaded_kernels
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
 
 GIGATOKEN_VERSIONS = ("0.10.0",)
 TOKENIZERS_VERSIONS = ("0.22.0", "0.22.1", "0.22.2", "0.23.1", "0.23.2", "0.23.3")
@@ -106,3 +115,143 @@ def join_points(points: Sequence[int]) -> tuple[tuple[int, int], ...]:
         else:
             ranges.append((point, point))
     return tuple(ranges)
+
+
+# Texts that both engines must encode alike before the fast one is used; they expose every option of tokenizers.
+
+PROBED_ADDED_TOKENS = 64
+"""Added tokens that are probed, so that probing takes at most 0.1 s."""
+
+FIXED_PROBES = (
+    "", " ", "  ", "\n", "\r\n", "\t \t", "\0", "a\0b", "\u00a0x\u2003y\u3000z", " leading", "trailing ", "a" * 300,
+    "The quick brown fox doesn't jump; it'll've JUMPED.\n\n  Twice!\n", "I'M HE'LL we'd ſ's",
+    "1234567890 3.14 1,000,000 ٣٤٥ ½ ²", "def f(x):\n    return x**2  # ok\n\n\n\tend", "https://a.example/?q=%20&x=[1]{2}",
+    "Ünïcödé e\u0301 n\u0303 ﬁ Å Å ẞ", "Привет, мир! Ёж", "שלום עולם", "مرحبا بالعالم", "नमस्ते दुनिया",
+    "你好，世界。", "こんにちは 안녕",
+    "ไทยไม่มีเว้นวรรค", "👩‍👩‍👧‍👦 🇩🇪 👍🏽 ☃️", "\ufeffbom", "\ufffd\ud7ff\U0010ffff", "\u0301\u0302 only marks",
+    "▁under▁score▁", "<0x41><0xFF>",
+    "<unk><s></s><|endoftext|>[CLS][SEP][UNK]", "Ġword Ċ", "x" + "\u200d" * 5 + "y", "a\x1c\x85\u2028\u2029b",
+)  # fmt: skip
+"""Texts in many scripts and of many kinds."""
+
+_RUNS = (*range(1, 20), 31, 32, 33, 64, 65, 129)
+_SHORT = ("a", "B", "'s", "1", " ", "\n", "\t", ".", "/", "é", "中", "\u0301", "▁")
+"""Every sequence of up to three of these is a probe, which shows where a pre-tokenizer splits."""
+
+
+def probes_of(added_tokens: Sequence[str]) -> list[str]:
+    """Return all probes for a tokenizer.
+
+    Args:
+        added_tokens: The strings of its added tokens.
+    """
+    return [*FIXED_PROBES, *_short_probes(), *_added_token_probes(added_tokens)]
+
+
+def probes_of_vocabulary(tokens: Sequence[str]) -> list[str]:
+    """Return probes for a vocabulary of another format: all of its tokens, and runs of the characters that repeat.
+
+    Args:
+        tokens: The texts of the tokens.
+    """
+    repeated = sorted({token[0] for token in tokens if len(token) > 1 and len(set(token)) == 1})
+    runs = (f"{before}{character * length}x" for character in repeated for length in _RUNS for before in ("", "x"))
+    return [*filter(None, tokens), *runs]
+
+
+def _short_probes() -> Iterator[str]:
+    for length in (1, 2, 3):
+        yield from map("".join, itertools.product(_SHORT, repeat=length))
+
+
+def _added_token_probes(contents: Sequence[str]) -> Iterator[str]:
+    for content in contents[:PROBED_ADDED_TOKENS]:
+        yield from (
+            content,
+            f" {content} ",
+            f"a{content}b",
+            f"{content * 2}\n{content}",
+            f"é {content[:-1]}{content}\u3000x",
+        )
+        yield from (unicodedata.normalize("NFD", content), content.lower(), content.upper())
+
+
+# Find the texts that contain one of a set of code points, at memory speed for texts that are mostly ASCII.
+
+_NUM_CODE_POINTS = 0x110000
+_PIECE_BYTES = 1 << 20
+"""Text searched in one step without the kernels."""
+_EXPECTED_PLACES = 256
+"""Room for places in a block of text; most have none."""
+
+
+class CodePoints:
+    """A set of code points outside ASCII, prepared for searching UTF-8."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Prepare a set.
+
+        Args:
+            ranges: First and last code point of each range, both included.
+        """
+        flags = np.zeros(_NUM_CODE_POINTS, np.uint8)
+        for first, last in ranges:
+            if not 0x80 <= first <= last < _NUM_CODE_POINTS:
+                msg = f"expected ranges within U+0080 to U+10FFFF, got U+{first:04X} to U+{last:04X}"
+                raise ValueError(msg)
+            flags[first : last + 1] = 1
+        self._members = np.packbits(flags, bitorder="little")
+        self._pairs = np.zeros(1 << 16, np.bool_)
+        """Whether a member has these first two bytes in UTF-8, as a big-endian number."""
+        self._pairs[_first_bytes(np.flatnonzero(flags))] = True
+        self._lowest = int(np.argmax(self._pairs)) >> 8
+        self._is_empty = not flags.any()
+
+    def find_texts(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Return the numbers of the texts that contain a member, ascending.
+
+        Args:
+            offsets: Start of each text in `data`, then the end of the last one; shape [D + 1].
+            data: UTF-8.
+        """
+        if self._is_empty or len(offsets) < 2:
+            return np.empty(0, np.int64)
+        places = self._find_places(data, int(offsets[0]), int(offsets[-1]))
+        places = places[self._are_members(places, data, int(offsets[-1]))]
+        return np.unique(np.searchsorted(offsets, places, side="right") - 1)
+
+    def _find_places(self, data: NDArray[np.uint8], begin: int, end: int) -> NDArray[np.int64]:
+        """Return where characters begin in data[begin:end] that share their first two bytes with a member."""
+        kernels = loaded_kernels()
+        if kernels is not None:
+            places = np.empty(_EXPECTED_PLACES, np.int64)
+            while (count := kernels.find_characters(data, begin, end, self._lowest, self._pairs, places)) < 0:
+                places = np.empty(8 * len(places), np.int64)
+            return places[:count]
+        found = [np.empty(0, np.int64)]
+        for start in range(begin, end - 1, _PIECE_BYTES):
+            stop = min(start + _PIECE_BYTES, end - 1)
+            high = np.flatnonzero(data[start:stop] >= self._lowest) + start  # few in most texts
+            found.append(high[self._pairs[data[high].astype(np.int64) << 8 | data[high + 1]]])
+        return np.concatenate(found)
+
+    def _are_members(self, places: NDArray[np.int64], data: NDArray[np.uint8], end: int) -> NDArray[np.bool_]:
+        """Decode the characters that begin at `places` and look them up."""
+        first = data[places].astype(np.int64)
+        sizes = 2 + (first >= 0xE0) + (first >= 0xF0)
+        points = first & (0x7F >> sizes)
+        for index in range(1, 4):
+            following = data[np.minimum(places + index, end - 1)].astype(np.int64)
+            points = np.where(index < sizes, points << 6 | following & 0x3F, points)
+        points = np.where((places + sizes <= end) & (points < _NUM_CODE_POINTS), points, 0)
+        are_members: NDArray[np.bool_] = (self._members[points >> 3] >> (points & 7).astype(np.uint8) & 1).astype(bool)
+        return are_members
+
+
+def _first_bytes(points: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the first two UTF-8 bytes of each code point, none of them in ASCII, as a big-endian number."""
+    two = 0xC080 | points >> 6 << 8 | points & 0x3F
+    three = 0xE080 | points >> 12 << 8 | points >> 6 & 0x3F
+    four = 0xF080 | points >> 18 << 8 | points >> 12 & 0x3F
+    pairs: NDArray[np.int64] = np.select([points < 0x800, points < 0x10000], [two, three], four)
+    return pairs

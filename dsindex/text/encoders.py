@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
-from dsindex.text.code_points import CodePoints
+from dsindex.errors import TokenizerError, UnencodableError
+from dsindex.json_text import encode_json
+from dsindex.text.agreement import CodePoints
 from dsindex.text.engines import Engine, choose_engine
 from dsindex.text.fast_tokenizers import fast_tokenizer
+from dsindex.text.record_blocks import BadRecord, TextColumn
 from dsindex.text.references import reference_of
+from dsindex.text.sampling import keep_records
 from dsindex.text.token_ids import TokenColumn
+from dsindex.text.tokenizer import LibraryError, library_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from dsindex.text.record_blocks import TextColumn
+    from dsindex.text.record_blocks import RecordBlock
     from dsindex.text.tokenizer import Tokenizer
 
-__all__ = ["Encoder", "Engine", "TokenBatch", "choose_engine", "encode_column", "make_encoder"]
+__all__ = ["EncodedColumn", "Encoder", "Engine", "TokenBatch", "choose_engine", "encode_block", "make_encoder"]
 
 REFERENCE_BATCH_BYTES = 512 * 1024
 """Text per call of a reference: up to 4 MiB is no faster and takes more memory."""
@@ -47,7 +52,11 @@ class Encoder(Protocol):
     engine: Engine
 
     def encode(self, texts: pa.LargeStringArray) -> TokenBatch:
-        """Encode texts without nulls, each on its own; special-token strings in a text become special tokens."""
+        """Encode texts without nulls, each on its own; special-token strings in a text become special tokens.
+
+        Raises:
+            UnencodableError: If the library fails on some of them.
+        """
         ...
 
 
@@ -61,17 +70,79 @@ def make_encoder(tokenizer: Tokenizer, engine: Engine) -> Encoder:
     return (GigatokenEncoder if engine.name == "gigatoken" else ReferenceEncoder)(tokenizer, engine)
 
 
-def encode_column(
-    column: TextColumn | TokenColumn, tokenizer: Tokenizer, engine: Engine
-) -> tuple[TokenBatch, NDArray[np.int64] | None]:
-    """Encode the texts of a column; token ids are returned as they are.
+EncodedColumn: TypeAlias = "tuple[TokenBatch, NDArray[np.int64] | None]"
+"""The tokens of a column, and the number of sequences of each record, shape [records]; None if each record has one."""
+
+
+def encode_block(
+    block: RecordBlock, tokenizer: Tokenizer, engine: Engine
+) -> tuple[RecordBlock, dict[str, EncodedColumn]]:
+    """Encode the texts of all columns; token ids are returned as they are.
 
     Returns:
-        The tokens, and the number of sequences of each record, shape [records]; None if each record has one.
+        The block, in which the records with a text on which the tokenizer's library fails are bad ones, and its tokens
+        by key.
     """
+    encoded: dict[str, EncodedColumn] = {}
+    reasons: dict[int, str] = {}
+    for key, column in block.columns.items():
+        try:
+            encoded[key] = _encode_column(column, tokenizer, engine)
+        except UnencodableError as error:
+            per_record = column.texts_per_record if isinstance(column, TextColumn) else None
+            reasons = _by_record(per_record, error.reasons) | reasons
+    return encode_block(_without(block, reasons), tokenizer, engine) if reasons else (block, encoded)
+
+
+def encode_leniently(encoder: Encoder, texts: pa.LargeStringArray) -> tuple[TokenBatch, pa.LargeStringArray]:
+    """Encode texts for a sample; return their tokens and the texts, without those on which the library fails."""
+    try:
+        return encoder.encode(texts), texts
+    except UnencodableError as error:
+        rest = texts.take(np.delete(np.arange(len(texts)), list(error.reasons)))
+        return encoder.encode(rest), rest
+
+
+def _encode_column(column: TextColumn | TokenColumn, tokenizer: Tokenizer, engine: Engine) -> EncodedColumn:
     if isinstance(column, TokenColumn):
         return TokenBatch(tokens=column.tokens, lengths=column.lengths), column.sequences_per_record
     return make_encoder(tokenizer, engine).encode(column.texts), column.texts_per_record
+
+
+def _by_record(texts_per_record: NDArray[np.int64] | None, reasons: Mapping[int, str]) -> dict[int, str]:
+    """Return the reason of the first text of each record that has one."""
+    if texts_per_record is None:
+        return dict(reasons)
+    records = np.searchsorted(np.cumsum(texts_per_record), list(reasons), side="right").tolist()
+    return dict(reversed(list(zip(records, reasons.values(), strict=True))))
+
+
+def _without(block: RecordBlock, reasons: Mapping[int, str]) -> RecordBlock:
+    """Return a block in which some records, by number, are bad ones."""
+    numbers = list(reasons)
+    lines = block.lines[numbers].tolist()
+    places = zip(numbers, block.offsets[numbers].tolist(), lines, reasons.values(), strict=True)
+    bad = [
+        BadRecord(offset=offset, line=line, line_bytes=_line_bytes(block, number), reason=reason)
+        for number, offset, line, reason in places
+    ]
+    kept = np.ones(len(block.offsets), np.bool_)
+    kept[numbers] = False
+    return replace(keep_records(block, kept), bad=tuple(sorted([*block.bad, *bad], key=lambda record: record.line)))
+
+
+def _line_bytes(block: RecordBlock, number: int) -> bytes:
+    """Return a record as it is in the file; one of a table as an object of the wanted columns."""
+    if block.read_line is not None:
+        return block.read_line(int(block.lines[number]))
+    kept = np.zeros(len(block.offsets), np.bool_)
+    kept[number] = True
+    texts: dict[str, object] = {}
+    for key, column in keep_records(block, kept).columns.items():
+        if isinstance(column, TextColumn):
+            own = column.texts.to_pylist()
+            texts[key] = own[0] if column.texts_per_record is None else own
+    return encode_json(texts)
 
 
 class ReferenceEncoder:
@@ -84,10 +155,20 @@ class ReferenceEncoder:
     def encode(self, texts: pa.LargeStringArray) -> TokenBatch:
         """Encode in calls of about 512 KiB, so that memory does not depend on the size of the batch."""
         tokens, lengths = [np.empty(0, np.uint32)], []
+        name, first = "", 0
+        reasons: dict[int, str] = {}
         for batch in _batches(texts, REFERENCE_BATCH_BYTES):
-            ids, counts = self._reference.encode(batch, add_special_tokens=self.engine.add_special_tokens)
-            tokens.append(ids)
-            lengths.extend(counts)
+            try:
+                ids, counts = self._reference.encode(batch, add_special_tokens=self.engine.add_special_tokens)
+            except UnencodableError as error:
+                name = error.name
+                reasons.update((first + number, reason) for number, reason in error.reasons.items())
+            else:
+                tokens.append(ids)
+                lengths.extend(counts)
+            first += len(batch)
+        if reasons:
+            raise UnencodableError(name, reasons)
         return TokenBatch(tokens=np.concatenate(tokens), lengths=np.array(lengths, np.int64))
 
 
@@ -108,7 +189,12 @@ class GigatokenEncoder:
         if len(texts) == 0:
             return TokenBatch(tokens=np.empty(0, np.uint32), lengths=np.empty(0, np.int64))
         offsets, data = string_buffers(texts)
-        tokens, lengths = self._fast.encode(offsets, data)
+        try:
+            with library_errors():
+                tokens, lengths = self._fast.encode(offsets, data)
+        except LibraryError as error:
+            msg = f"{self._tokenizer.name}: gigatoken fails on a text ({error}); use --engine reference"
+            raise TokenizerError(msg) from error
         numbers = self._differing.find_texts(offsets, data)
         if numbers.size:
             tokens, lengths = self._with_reference(texts, numbers, tokens, lengths)
@@ -125,7 +211,11 @@ class GigatokenEncoder:
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Replace gigatoken's tokens of some texts with the reference's."""
         plain = replace(self.engine, name=self.engine.reference, add_special_tokens=False)
-        wanted = ReferenceEncoder(self._tokenizer, plain).encode(texts.take(numbers))
+        try:
+            wanted = ReferenceEncoder(self._tokenizer, plain).encode(texts.take(numbers))
+        except UnencodableError as error:
+            reasons = {int(numbers[number]): reason for number, reason in error.reasons.items()}
+            raise UnencodableError(error.name, reasons) from error
         ends = np.cumsum(lengths)
         pieces, begin = [], 0
         for number, own in zip(numbers, np.split(wanted.tokens, np.cumsum(wanted.lengths)[:-1]), strict=True):

@@ -10,6 +10,7 @@ the audit, catch remaining differences.
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,19 +18,129 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import orjson
 
-from dsindex.errors import TokenizerError
-from dsindex.text.added_tokens import check_added_tokens
-from dsindex.text.agreement import GIGATOKEN_VERSIONS, REFERENCE_VERSIONS, differing_ranges, was_compared
-from dsindex.text.conversion.ranks import read_definition
+from dsindex.errors import TokenizerError, UnencodableError
+from dsindex.text.agreement import (
+    FIXED_PROBES,
+    GIGATOKEN_VERSIONS,
+    REFERENCE_VERSIONS,
+    differing_ranges,
+    probes_of,
+    probes_of_vocabulary,
+    was_compared,
+)
 from dsindex.text.conversion.sentencepiece import SPACE_MARK, read_sentencepiece
+from dsindex.text.conversion.tiktoken import read_definition
 from dsindex.text.fast_tokenizers import fast_tokenizer, json_for_gigatoken
-from dsindex.text.probes import FIXED_PROBES, probes_of, probes_of_vocabulary
+from dsindex.text.parts import Unsuitable, adds_prefix_space, compared_parts
 from dsindex.text.references import reference_of
-from dsindex.text.structures import Unsuitable, compared_parts
-from dsindex.text.tokenizer import shared_tokenizer
+from dsindex.text.tokenizer import LibraryError, library_errors, shared_tokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import tokenizers
+    from numpy.typing import NDArray
+
     from dsindex.text.tokenizer import LibraryName, Tokenizer
+
+
+# Check that gigatoken 0.10 matches a tokenizer's added tokens as `tokenizers` does.
+#
+# `tokenizers` first looks for tokens with normalized=false in the raw text, then for the others in the normalized
+# rest.
+# gigatoken makes one pass over the raw text and ignores single_word. It also treats added tokens as words of the
+# vocabulary.
+
+if TYPE_CHECKING:
+    Added = list[dict[str, Any]]
+
+
+def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer | None) -> None:
+    """Refuse added tokens on which the engines can differ.
+
+    Args:
+        document: The content of a tokenizer.json, all of whose parts were compared.
+        loaded: The same tokenizer, loaded by `tokenizers`; None for one that was converted from another format, in
+            which ids can have holes that `tokenizers` would close.
+
+    Raises:
+        Unsuitable: If there is such a token.
+    """
+    added = document.get("added_tokens") or []
+    normalizes = document.get("normalizer") is not None
+    _check_contents(added)
+    if loaded is not None:
+        _check_ids(added, loaded)
+    _check_options(added, normalizes=normalizes)
+    _check_overlaps(added)
+    if loaded is not None and not document["model"].get("byte_fallback"):
+        _check_words(added, loaded, normalizes=normalizes, prefixes=adds_prefix_space(document))
+
+
+def _check_contents(added: Added) -> None:
+    contents = [token["content"] for token in added]
+    if "" in contents or len(set(contents)) < len(contents):
+        reason = "its added tokens are empty or equal"
+        raise Unsuitable(reason)
+
+
+def _check_ids(added: Added, loaded: tokenizers.Tokenizer) -> None:
+    for token in added:
+        if loaded.token_to_id(token["content"]) != token["id"]:
+            reason = f"its added token {token['content']!r} has another id than the file says"
+            raise Unsuitable(reason)
+
+
+def _check_options(added: Added, *, normalizes: bool) -> None:
+    single = next((token["content"] for token in added if token.get("single_word")), None)
+    if single is not None:
+        reason = f"its added token {single!r} counts as a whole word only"
+        raise Unsuitable(reason)
+    late = next((token["content"] for token in added if token.get("normalized")), None)
+    if late is not None and normalizes:
+        reason = f"its added token {late!r} is looked for after the normalizer"
+        raise Unsuitable(reason)
+
+
+def _check_overlaps(added: Added) -> None:
+    strips = next((token["content"] for token in added if _strips(token)), None)
+    spaced = next((token["content"] for token in added if token["content"] != token["content"].strip()), None)
+    if strips is not None and spaced is not None:
+        reason = f"its added token {strips!r} strips the spaces that {spaced!r} has"
+        raise Unsuitable(reason)
+    raw = [token for token in added if not token.get("normalized")]
+    late = [token for token in added if token.get("normalized")]
+    for first, second in itertools.product(raw, late):
+        if _strips(first) or _strips(second) or _overlap(first["content"], second["content"]):
+            reason = f"its added tokens {first['content']!r} and {second['content']!r} can overlap"
+            raise Unsuitable(reason)
+
+
+def _strips(token: dict[str, Any]) -> bool:
+    return bool(token.get("lstrip") or token.get("rstrip"))
+
+
+def _overlap(first: str, second: str) -> bool:
+    """Tell whether occurrences of two strings can overlap in a text."""
+    if first in second or second in first:
+        return True
+    shorter = min(len(first), len(second))
+    return any(first.endswith(second[:n]) or second.endswith(first[:n]) for n in range(1, shorter))
+
+
+def _check_words(added: Added, loaded: tokenizers.Tokenizer, *, normalizes: bool, prefixes: bool) -> None:
+    """Refuse added tokens of one word that NFC or a prefix space can produce from another text.
+
+    The only ASCII characters that NFC produces are `;`, `` ` `` and `K`.
+    """
+    for token in added:
+        content = token["content"]
+        by_normalizer = normalizes and not (content.isascii() and content.islower())
+        by_prefix = prefixes and content.startswith(" ")
+        if (by_normalizer or by_prefix) and len(loaded.pre_tokenizer.pre_tokenize_str(content)) == 1:
+            reason = f"its added token {content!r} can come out of another text"
+            raise Unsuitable(reason)
+
 
 EngineName = Literal["gigatoken", "tokenizers", "sentencepiece", "tiktoken"]
 EngineChoice = Literal["auto", "gigatoken", "reference", "tokenizers"]
@@ -165,18 +276,30 @@ def _check_versions(version: str, library: LibraryName) -> None:
 def _added_around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the fixed tokens that the post-processor adds around a text, from its description, checked by a trial."""
     prefix, suffix = _fixed_tokens(orjson.loads(tokenizer.json).get("post_processor"))
-    loaded = shared_tokenizer(tokenizer)
-    plain = loaded.encode_batch_fast(list(FIXED_PROBES), add_special_tokens=False)
-    processed = loaded.encode_batch_fast(list(FIXED_PROBES), add_special_tokens=True)
+    plain, processed = (_encode_probes(tokenizer, FIXED_PROBES, add_special_tokens=flag) for flag in (False, True))
     for before, after in zip(plain, processed, strict=True):
-        if after.ids != [*prefix, *before.ids, *suffix]:
+        if after.tolist() != [*prefix, *before.tolist(), *suffix]:
             reason = "its post-processor does more than to add fixed tokens"
             raise Unsuitable(reason)
     return prefix, suffix
 
 
+def _encode_probes(
+    tokenizer: Tokenizer, probes: Sequence[str], *, add_special_tokens: bool
+) -> list[NDArray[np.uint32]]:
+    try:
+        tokens, counts = reference_of(tokenizer).encode(probes, add_special_tokens=add_special_tokens)
+    except UnencodableError as error:
+        reason = f"{tokenizer.library} fails on a text: {next(iter(error.reasons.values()))}"
+        raise Unsuitable(reason) from error
+    return np.split(tokens, np.cumsum(counts)[:-1])
+
+
 def _fixed_tokens(processor: dict[str, Any] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    kind = None if processor is None else processor.get("type")
+    kind = processor.get("type") if isinstance(processor, dict) else None
+    if not isinstance(kind, str) and processor is not None:
+        reason = "its post-processor is written without a type"
+        raise Unsuitable(reason)
     if processor is None or kind == "ByteLevel":  # ByteLevel moves offsets, not ids
         return (), ()
     if kind in {"BertProcessing", "RobertaProcessing"}:
@@ -220,14 +343,14 @@ def _check_gigatoken(tokenizer: Tokenizer) -> tuple[tuple[int, int], ...]:
     spelt = [probe.encode() for probe in probes]
     offsets = np.cumsum([0, *map(len, spelt)], dtype=np.int64)
     try:
-        tokens, lengths = fast_tokenizer(tokenizer).encode(offsets, np.frombuffer(b"".join(spelt), np.uint8))
-    except (RuntimeError, ValueError, TypeError) as error:
+        with library_errors():
+            tokens, lengths = fast_tokenizer(tokenizer).encode(offsets, np.frombuffer(b"".join(spelt), np.uint8))
+    except LibraryError as error:
         summary = " ".join(str(error).partition("Location:")[0].split())
         reason = f"gigatoken says: {summary}"
         raise Unsuitable(reason) from error
-    expected, counts = reference_of(tokenizer).encode(probes, add_special_tokens=False)
-    split = (np.split(tokens, np.cumsum(lengths)[:-1]), np.split(expected, np.cumsum(counts)[:-1]))
-    for text, got, wanted in zip(probes, *split, strict=True):
+    expected = _encode_probes(tokenizer, probes, add_special_tokens=False)
+    for text, got, wanted in zip(probes, np.split(tokens, np.cumsum(lengths)[:-1]), expected, strict=True):
         if not np.array_equal(got, wanted):
             reason = f"gigatoken gives other ids than {tokenizer.library} for {text[:40]!r}"
             raise Unsuitable(reason)

@@ -10,12 +10,10 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+import orjson
 
 Texts: TypeAlias = str | list[str]
 Path: TypeAlias = tuple[str, ...]
@@ -26,8 +24,6 @@ MAX_NESTING = 900
 JSON_WHITESPACE = b" \t\r"
 """Bytes that a blank line may contain."""
 
-# Integers are parsed as floats: their values are not used, and int() refuses more than 4,300 digits.
-_DECODER = json.JSONDecoder(parse_int=float)
 _PLAIN_KEY = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _SHOWN_KEYS = 5
@@ -43,57 +39,26 @@ TYPE_NAMES = {
 }
 
 
-def read_fields(line: bytes, keys: Sequence[str]) -> list[Texts] | str:
-    """Read the texts of one line under top-level keys.
+def parse_record(line: bytes) -> dict[str, object] | str:
+    """Parse one line with orjson, which accepts less than `json.loads`, and what it refuses with that.
 
     Args:
         line: The line without newline and BOM; not blank.
-        keys: The wanted top-level keys of the object.
 
     Returns:
-        The texts of each key, in the order of `keys`; or a string with the reason why the line is not a record.
-
-    >>> read_fields(b'{"text": "a", "title": ["b", "c"]}', ["text", "title"])
-    ['a', ['b', 'c']]
-    >>> read_fields(b'{"text": null}', ["text"])
-    "expected a string or a list of strings under the key 'text', got null"
+        The object, in which integers beyond 64 bits are floats; or a string with the reason why the line is no record.
     """
-    return read_paths(line, [(key,) for key in keys])
+    if is_too_deep(line):
+        return f"expected at most {MAX_NESTING} objects and lists inside each other, got more"
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return parse_record_exactly(line)
+    return record if isinstance(record, dict) else f"expected a JSON object, got {TYPE_NAMES[type(record)]}"
 
 
-def read_paths(line: bytes, paths: Sequence[Path]) -> list[Texts] | str:
-    """Read the texts of one line at paths; returns the same as `read_fields`.
-
-    >>> read_paths(b'{"meta": {"text": "a"}}', [("meta", "text")])
-    ['a']
-    >>> read_paths(b'{"meta": "a"}', [("meta", "text")])
-    'expected an object at .meta, got a string'
-    """
-    record = parse_record(line)
-    if isinstance(record, str):
-        return record
-    values: list[Texts] = []
-    for path in paths:
-        value = find_value(record, path)
-        if isinstance(value, Fault):
-            return value.reason
-        wrong = find_fault(value)
-        if wrong is not None:
-            return f"expected a string or a list of strings {show_place(path)}, got {wrong}"
-        values.append(cast("Texts", value))
-    return values
-
-
-def parse_record(line: bytes, *, decode: Callable[[str], object] | None = None) -> dict[str, object] | str:
-    """Parse one line.
-
-    Args:
-        line: The line without newline and BOM; not blank.
-        decode: Decodes JSON; None for a decoder that reads every number as a float, since texts have none.
-
-    Returns:
-        The object; or a string with the reason why the line is not a record.
-    """
+def parse_record_exactly(line: bytes) -> dict[str, object] | str:
+    """Parse one line as `json.loads` does, which defines what a record is; see `parse_record`."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -102,15 +67,28 @@ def parse_record(line: bytes, *, decode: Callable[[str], object] | None = None) 
         )
     if text.startswith("\ufeff"):
         return "expected JSON, got a byte order mark, which only a file's start may have"
-    if is_too_deep(line):
-        return f"expected at most {MAX_NESTING} objects and lists inside each other, got more"
     try:
-        record = _decode(text, decode or _DECODER.decode)
+        try:
+            record = _DECODER.decode(text)
+        except RecursionError:
+            # Only the caller's stack is too deep: a new thread starts with an empty one, which MAX_NESTING fits.
+            with ThreadPoolExecutor(1) as fresh:
+                record = fresh.submit(_DECODER.decode, text).result()
     except json.JSONDecodeError as error:
         return f"expected JSON, got an error at column {error.pos + 1}: {error.msg}"
     if not isinstance(record, dict):
         return f"expected a JSON object, got {TYPE_NAMES[type(record)]}"
     return record
+
+
+def _parse_int(text: str) -> float:
+    try:
+        return int(text)
+    except ValueError:  # int() refuses more than 4,300 digits
+        return float("-inf" if text.startswith("-") else "inf")
+
+
+_DECODER = json.JSONDecoder(parse_int=_parse_int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +142,6 @@ def is_too_deep(line: bytes) -> bool:
     brackets = folded[(folded == 0x7B) | (folded == 0x7D)]
     depths = np.cumsum(np.where(brackets == 0x7B, 1, -1))
     return bool(depths.size and depths.max() > MAX_NESTING)
-
-
-def _decode(text: str, decode: Callable[[str], object]) -> object:
-    try:
-        return decode(text)
-    except RecursionError:
-        # Only the caller's stack is too deep: a new thread starts with an empty one, which MAX_NESTING fits.
-        with ThreadPoolExecutor(1) as fresh:
-            return fresh.submit(decode, text).result()
 
 
 def find_fault(value: object) -> str | None:

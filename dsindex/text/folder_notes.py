@@ -1,6 +1,6 @@
 """What a tokenizer's folder has beside its tokenizer.json that would give other tokens, and is worth telling.
 
-`dsindex.text.tokenizer_folder` refuses folders whose files contradict each other. Here are files that another program
+`dsindex.text.tokenizer_file` refuses folders whose files contradict each other. Here are files that another program
 may take instead: a SentencePiece model, or the class of transformers that tokenizer_config.json names. What these
 classes do was tried with transformers 5.23.
 """
@@ -12,9 +12,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import TokenizerError
-from dsindex.text.hub import find_tokenizer
 from dsindex.text.tokenizer import load_tokenizer, shared_sentencepiece, shared_tokenizer
-from dsindex.text.tokenizer_folder import read_folder_config, token_text
+from dsindex.text.tokenizer_file import find_tokenizer, read_folder_config, token_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

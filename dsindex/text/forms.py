@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from dsindex.containers.kinds import Container
+    from dsindex.text.compressed import Container
 
 Format = Literal["jsonl", "lines", "document", "csv", "tsv", "parquet", "arrow-file", "arrow-stream"]
 """JSON lines; plain text with a document per line or per file; tables."""

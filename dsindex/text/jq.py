@@ -18,13 +18,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import jq
+
 from dsindex.errors import InputError, RecordProblem
-from dsindex.guarded.process import GuardedWork, LimitReachedError
+from dsindex.text.guarded_process import GuardedWork, LimitReachedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from dsindex.guarded.limits import Limits
+    from dsindex.text.guarded.limits import Limits
+
 
 _REFUSED = frozenset(
     {
@@ -123,7 +126,6 @@ class Patterns:
         masks: Selections; their fields must be among `fields`.
         conditions: Programs of which a record must satisfy every one: at least one of a program's results must be
             neither null nor false.
-        is_joint: Parse each record once for all fields and conditions; needed for conditions, and not with masks.
         limits: Time and memory limits for one record; None for the defaults.
 
     Raises:
@@ -136,11 +138,8 @@ class Patterns:
         masks: Sequence[MaskPattern] = (),
         *,
         conditions: Sequence[str] = (),
-        is_joint: bool = False,
         limits: Limits | None = None,
     ) -> None:
-        if (masks and is_joint) or (conditions and not is_joint):
-            raise ValueError("expected conditions with is_joint, and masks without it")
         for condition in conditions:
             check_pattern(condition)
         self._names = [field.name for field in fields]
@@ -153,12 +152,9 @@ class Patterns:
                 {"pattern": mask.pattern, "field": self._names.index(mask.field), "rest": mask.rest} for mask in masks
             ],
             "conditions": list(conditions),
-            "is_joint": is_joint,
         }
         try:
-            self._work = GuardedWork(
-                "dsindex.text.jq_programs", definition, subject=f"the jq pattern {shown}", limits=limits
-            )
+            self._work = GuardedWork("dsindex.text.jq", definition, subject=f"the jq pattern {shown}", limits=limits)
         except LimitReachedError as error:
             raise InputError(f"{error.reason}; change it") from error
         if self._work.facts["refused"] is not None:
@@ -196,15 +192,13 @@ def open_patterns(
     masks: tuple[MaskPattern, ...] = (),
     limits: Limits | None = None,
     conditions: tuple[str, ...] = (),
-    *,
-    is_joint: bool = False,
 ) -> Patterns:
     """Return the process-wide Patterns for these arguments, so that all tasks share their child processes.
 
     Raises:
         InputError: If a pattern is not jq.
     """
-    return Patterns(fields, masks, conditions=conditions, is_joint=is_joint, limits=limits)
+    return Patterns(fields, masks, conditions=conditions, limits=limits)
 
 
 def write_record(record: Mapping[str, Any]) -> bytes:
@@ -345,3 +339,167 @@ def _value_of(answer: dict[str, Any]) -> Any:  # noqa: ANN401 - any JSON value
     if "problem" in answer:
         raise RecordProblem("pattern-error", answer["problem"])
     return answer["value"]
+
+
+# Run jq programs in a guarded process: read fields of a record, select elements of them, and evaluate conditions.
+
+Answer = dict[str, Any]
+_MAX_NESTING = 900
+"""The same as in `dsindex.text.fields`, which is slow to import."""
+_SHOWN_CHARACTERS = 1000
+"""Limit on jq's error messages, which may quote the record."""
+
+
+def prepare(definition: dict[str, Any]) -> tuple[Answer, Callable[[bytes], Answer]]:
+    """Compile programs.
+
+    Args:
+        definition: `fields`, a list of patterns for single values of a record; `masks`, a list of objects with
+            `pattern`, `field` (its number in `fields`) and `rest`, a filter for the field's elements or None; and
+            `conditions`, a list of programs.
+
+    Returns:
+        `refused`, the pattern that is not jq and the reason, or None; and a function from a record to its `fields`,
+        `masks` and `conditions`, in order. Each of them is a `value` or a `problem`; a mask is null if its field has no
+        value. If a condition does not hold, there are no fields and no masks.
+    """
+    try:
+        program = _JointProgram(definition["conditions"], definition["fields"])
+        masks = [(mask["pattern"], mask["field"], _compile_mask(mask)) for mask in definition["masks"]]
+    except _RefusedError as refused:
+        return {"refused": refused.args}, _answer_nothing
+
+    def answer(record: bytes) -> Answer:
+        found = program(record)
+        fields = found["fields"]
+        found["masks"] = [_select(pattern, fields[field], mask) for pattern, field, mask in masks if fields]
+        return found
+
+    return {"refused": None}, answer
+
+
+class _RefusedError(Exception):
+    """A refused pattern, and jq's error message."""
+
+
+def _compile(program: str, pattern: str) -> Any:  # noqa: ANN401 - jq has no types
+    try:
+        return jq.compile(program)
+    except ValueError as error:
+        raise _RefusedError(pattern, _first_line(error)) from error
+
+
+def _compile_mask(mask: dict[str, Any]) -> Any:  # noqa: ANN401 - as above
+    rest = mask["rest"]
+    if rest is None:
+        return None
+    # Compiled alone first, so that an unbalanced bracket cannot affect the program around it.
+    _compile(rest, mask["pattern"])
+    return _compile(f"[.[] | try ([({rest})] | any) catch {{error: .}}]", mask["pattern"])
+
+
+class _JointProgram:
+    """Conditions and fields as one program; the fields are read only if all conditions hold.
+
+    For the condition `.a` and the field `.b`:
+
+        [(try {value: ([(.a)] | any)} catch {error: .})] as $holds
+        | {conditions: $holds,
+           fields: (if ($holds | all(.value)) then [(try {values: [(.b)]} catch {error: .})] else [] end)}
+    """
+
+    def __init__(self, conditions: list[str], fields: list[str]) -> None:
+        for pattern in (*conditions, *fields):
+            _compile(pattern, pattern)  # alone, so that an unbalanced bracket cannot affect the program around it
+        holds = ", ".join(f"(try {{value: ([({pattern})] | any)}} catch {{error: .}})" for pattern in conditions)
+        values = ", ".join(f"(try {{values: [({pattern})]}} catch {{error: .}})" for pattern in fields)
+        self._conditions, self._fields = conditions, fields
+        self._program = _compile(
+            f"[{holds}] as $holds | "
+            f"{{conditions: $holds, fields: (if ($holds | all(.value)) then [{values}] else [] end)}}",
+            " or ".join([*conditions, *fields]),
+        )
+
+    def __call__(self, record: bytes) -> Answer:
+        try:
+            [found] = self._program.input_text(record.decode()).all()
+        except (ValueError, TypeError, RecursionError) as error:
+            reason = _first_line(error)
+            return {
+                "fields": [_fails(pattern, reason) for pattern in self._fields],
+                "conditions": [_fails(pattern, reason) for pattern in self._conditions],
+            }
+        fields = zip(self._fields, found["fields"], strict=bool(found["fields"]))
+        return {
+            "fields": [
+                _check_values(pattern, answer["values"])
+                if "values" in answer
+                else _fails(pattern, _shown_error(answer["error"]))
+                for pattern, answer in fields
+            ],
+            "conditions": [
+                answer if "value" in answer else _fails(pattern, _shown_error(answer["error"]))
+                for pattern, answer in zip(self._conditions, found["conditions"], strict=True)
+            ],
+        }
+
+
+def _shown_error(error: Any) -> str:  # noqa: ANN401 - the value of jq's `error`
+    return _cut(error if isinstance(error, str) else f"(not a string): {json.dumps(error, ensure_ascii=False)}")
+
+
+def _answer_nothing(record: bytes) -> Answer:
+    raise AssertionError(f"a refused pattern cannot read {record!r}")
+
+
+def _check_values(pattern: str, values: list[Any]) -> Answer:
+    if len(values) > 1:
+        return _problem(f"pattern `{pattern}`: expected one value, got {len(values)}; leave out `[]`")
+    if _is_too_deep(values):
+        return _problem(f"pattern `{pattern}`: expected at most {_MAX_NESTING} objects and lists inside each other")
+    return {"value": values[0] if values else None}
+
+
+def _select(pattern: str, field: Answer, program: Any) -> Answer | None:  # noqa: ANN401 - as above
+    """Return for each element of a list, or for a single value, whether it is selected."""
+    value = field.get("value")
+    if value is None:
+        return None
+    elements = value if isinstance(value, list) else [value]
+    if program is None:
+        return {"value": [True] * len(elements)}
+    try:
+        [selected] = program.input_value(elements).all()
+    except (ValueError, TypeError, RecursionError) as error:
+        return _fails(pattern, _first_line(error))
+    for number, answer in enumerate(selected, 1):
+        if isinstance(answer, dict):
+            reason = str(answer["error"])[:_SHOWN_CHARACTERS]
+            return _problem(f"pattern `{pattern}` fails on element {number}: {reason}")
+    return {"value": selected}
+
+
+def _is_too_deep(values: list[Any]) -> bool:
+    level: list[Any] = values
+    for _ in range(_MAX_NESTING + 1):
+        inner = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
+        level = [item for items in inner for item in items]
+        if not level:
+            return False
+    return True
+
+
+def _fails(pattern: str, reason: str) -> Answer:
+    return _problem(f"pattern `{pattern}` fails: {reason}")
+
+
+def _problem(reason: str) -> Answer:
+    return {"problem": reason}
+
+
+def _first_line(error: Exception) -> str:
+    return _cut(str(error))
+
+
+def _cut(message: str) -> str:
+    return message.strip().partition("\n")[0].removeprefix("jq: error: ")[:_SHOWN_CHARACTERS]

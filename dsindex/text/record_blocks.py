@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -58,6 +60,8 @@ class RecordBlock:
     stopped: RecordLimitError | None = None
     """Error that ends the reading after these lines; raised when the next block is requested, so that a bad record
     before it is reported first."""
+    read_line: Callable[[int], bytes] | None = None
+    """Returns a line by its number, until the next block is requested; None for the columns of a table."""
 
 
 def describe_long_line(num_bytes: int, limit: int) -> str:

@@ -39,12 +39,16 @@ def sample_records(block: RecordBlock, shares: tuple[float, ...]) -> RecordBlock
     kept = hash_records(block) < np.uint64(limit)
     if kept.all():
         return block
+    return replace(keep_records(block, kept), num_filtered=block.num_filtered + int(np.count_nonzero(~kept)))
+
+
+def keep_records(block: RecordBlock, kept: NDArray[np.bool_]) -> RecordBlock:
+    """Return a block with a part of its records; the others are in none of its counts."""
     return replace(
         block,
         offsets=block.offsets[kept],
         lines=block.lines[kept],
         columns={key: _filter_column(column, kept) for key, column in block.columns.items()},
-        num_filtered=block.num_filtered + int(np.count_nonzero(~kept)),
     )
 
 

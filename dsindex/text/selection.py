@@ -1,28 +1,63 @@
-"""What a build reads from its records: which are kept, and the values of its keys, line by line.
+"""What a build reads from its records: which are kept, and the values of its keys.
 
-`Selection.read_lines` is the reference. A selection of names and paths alone is read faster by `whole_blocks.py`, with
-the same result.
+A key is the name of a top-level key, a path or a jq program:
+
+    text              the top-level key of exactly this name, dots and all, as in Megatron
+    .meta.text        a path: the key `text` of the object under `meta`; also `."my key".x` and `.["a b"].x`
+    body=.meta.text   the same path, for an output that is named `body` instead of `meta.text`
+    body=.a + .b      any other text that begins with a dot is a jq program, whose output must have a name
+
+An exact name that begins with a dot, or contains `=.`, is written as a path: `.".name"`, `."a=.b"`.
+
+`Selection.read_lines` is the reference for names and paths, which `records.py` reads faster; jq (`jq.py`) reads only
+programs and conditions, since it takes ten times as long for a line.
 """
 
 from __future__ import annotations
 
 import enum
+import json
+import re
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+import numpy as np
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.guarded.limits import Limits, default_limits
-from dsindex.text.fields import Fault, Texts, find_fault, find_value, parse_record, show_place
-from dsindex.text.joining import JOINED
-from dsindex.text.jq import FieldPattern, open_patterns
-from dsindex.text.keys import TextKey, parse_key
-from dsindex.text.token_ids import Ids, decode_ids, find_id_fault
+from dsindex.text.fields import (
+    Fault,
+    Texts,
+    find_fault,
+    find_value,
+    parse_record,
+    parse_record_exactly,
+    show_place,
+    type_name,
+)
+from dsindex.text.guarded.limits import Limits, default_limits
+from dsindex.text.joining import JOINED, join_texts
+from dsindex.text.jq import FieldPattern, Patterns, open_patterns
+from dsindex.text.record_blocks import RecordBlock, TextColumn
+from dsindex.text.token_ids import Ids, TokenColumn, build_token_column, find_id_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dsindex.text.jq import PatternAnswers, Patterns
+    from dsindex.text.fields import Path
+    from dsindex.text.jq import PatternAnswers
+
+MAX_PATH_KEYS = 64
+"""Keys of a path that the kernels follow."""
+_NAMED = re.compile(r"(?P<name>[^=]+)=(?P<source>\..*)", re.DOTALL)
+_STEP = re.compile(
+    r"""\.(?P<name>[A-Za-z_]\w*) | \.?\s*\[\s*(?P<bracket>"(?:[^"\\]|\\.)*")\s*\] | \.(?P<quoted>"(?:[^"\\]|\\.)*")""",
+    re.VERBOSE | re.ASCII | re.DOTALL,
+)
+_FIELD = re.compile(
+    r"""\s*\.\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<quoted>"[^"\\]*")|\[\s*(?P<bracket>"[^"\\]*")\s*\])\s*""", re.ASCII
+)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Outcome(enum.Enum):
@@ -39,6 +74,57 @@ Judgement: TypeAlias = Values | str | Literal[Outcome.FILTERED]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TextKey:
+    """One value of a record, and the name of the output that it becomes."""
+
+    name: str
+    """Name of the column and of the output; of a jq program without one, the program."""
+    path: Path | None = None
+    """The keys that lead to the value; of an exact name, the name alone. None for a jq program."""
+    program: str | None = None
+    """The jq program; None for a name or a path."""
+
+
+def parse_key(text: str) -> TextKey:
+    """Parse a key as it is written in an option.
+
+    Raises:
+        InputError: If it is a jq program that does not compile, or that uses a part of jq that is not allowed.
+
+    >>> parse_key("meta.text").path, parse_key('.meta."my text"').path
+    (('meta.text',), ('meta', 'my text'))
+    >>> parse_key(".meta.text").name, parse_key("body=.meta.text").name
+    ('meta.text', 'body')
+    """
+    name, source = _split(text)
+    path = _parse_path(source)
+    if path is not None:
+        return TextKey(name=name or ".".join(path), path=path)
+    open_patterns((FieldPattern(name="text", pattern=source),))  # raises now if jq cannot compile it
+    return TextKey(name=name or source, program=source)
+
+
+def output_name(text: str) -> str | None:
+    """Return the name that a key gives its output, without compiling anything; None for a jq program without one.
+
+    >>> output_name("text"), output_name(".a.b"), output_name("x=.a + .b"), output_name(".a + .b")
+    ('text', 'a.b', 'x', None)
+    """
+    name, source = _split(text)
+    path = _parse_path(source)
+    return name or (None if path is None else ".".join(path))
+
+
+def is_program(text: str) -> bool:
+    """Tell whether a key is a jq program.
+
+    >>> is_program(".a.b"), is_program("a | b"), is_program(".a | .b")
+    (False, False, True)
+    """
+    return _parse_path(_split(text)[1]) is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """The condition that records must satisfy, and the values to read from them."""
 
@@ -50,6 +136,8 @@ class Selection:
     """The separator with which the texts of all keys become one; None to keep them apart."""
     vocabulary_size: int | None = None
     """The values are token ids of a vocabulary of this size; None for texts."""
+    takes_lists: bool = True
+    """Whether a value may be a list of texts."""
     limits: Limits = dataclass_field(default_factory=default_limits)
     """jq's time and memory limits for one line."""
 
@@ -66,7 +154,24 @@ class Selection:
     @property
     def needs_jq(self) -> bool:
         """Whether jq runs on every record."""
-        return self.where is not None or any(key.pattern is not None for key in self.keys)
+        return self.where is not None or any(key.program is not None for key in self.keys)
+
+    @property
+    def paths(self) -> dict[str, Path] | None:
+        """The path of each key, to read whole blocks or columns; None if records must be read one by one.
+
+        That is so with jq, with keys that are not Unicode, with paths through more than MAX_PATH_KEYS objects, and if a
+        path leads through the value of another.
+        """
+        if self.needs_jq:
+            return None
+        paths = {key.name: key.path or () for key in self.keys}
+        values = set(paths.values())
+        for path in values:
+            is_inside = any(path[:depth] in values for depth in range(1, len(path)))
+            if is_inside or len(path) > MAX_PATH_KEYS or any(map(_SURROGATE.search, path)):
+                return None
+        return paths
 
     def read_lines(self, lines: Sequence[bytes]) -> Iterator[Judgement]:
         """Judge lines in order.
@@ -80,27 +185,52 @@ class Selection:
         Raises:
             LimitReachedError: At the first line for which jq takes too much time or memory.
         """
-        decode = None if self.vocabulary_size is None else decode_ids
-        records = [parse_record(line, decode=decode) for line in lines]
-        patterns = self._open_patterns()
-        if patterns is None:
-            yield from (record if isinstance(record, str) else self._read(record, None) for record in records)
-            return
+        records = [parse_record(line) for line in lines]
+        patterns = self._open_patterns() if self.needs_jq else None
         # jq accepts more than JSON lines, so it does not decide whether a line is a record.
-        answers = patterns.read_all(
-            [line for line, record in zip(lines, records, strict=True) if not isinstance(record, str)]
+        answers = (
+            None
+            if patterns is None
+            else patterns.read_all(
+                [line for line, record in zip(lines, records, strict=True) if not isinstance(record, str)]
+            )
         )
-        for record in records:
-            yield record if isinstance(record, str) else self._read(record, next(answers))
+        for line, record in zip(lines, records, strict=True):
+            if isinstance(record, str):
+                yield record
+                continue
+            answer = None if answers is None else next(answers)
+            found = self._read(record, answer)
+            if isinstance(found, str) and self.vocabulary_size is not None:  # it may show a number
+                found = self._read(cast("dict[str, object]", parse_record_exactly(line)), answer)
+            yield found
 
-    def _open_patterns(self) -> Patterns | None:
-        if not self.needs_jq:
-            return None
-        fields = tuple(
-            FieldPattern(name=key.name, pattern=key.pattern.pattern) for key in self.keys if key.pattern is not None
+    def build_column(self, values: Sequence[Any]) -> TextColumn | TokenColumn:
+        """Return the column of one key's values."""
+        import pyarrow as pa  # slow to load, and not needed to parse options
+
+        if self.vocabulary_size is not None:
+            return build_token_column(values)
+        if not any(isinstance(value, list) for value in values):
+            return TextColumn(texts=pa.array(values, pa.large_string()), texts_per_record=None)
+        lists = [value if isinstance(value, list) else [value] for value in values]
+        return TextColumn(
+            texts=pa.array([text for texts in lists for text in texts], pa.large_string()),
+            texts_per_record=np.array([len(texts) for texts in lists], np.int64),
         )
+
+    def finish(self, block: RecordBlock) -> RecordBlock:
+        """Return a block with the columns of the outputs: one if the texts of all keys are joined."""
+        if self.join is None:
+            return block
+        columns = [column for column in block.columns.values() if isinstance(column, TextColumn)]
+        joined = join_texts([(column.texts, column.texts_per_record) for column in columns], self.join)
+        return replace(block, columns={JOINED: TextColumn(texts=joined, texts_per_record=None)})
+
+    def _open_patterns(self) -> Patterns:
+        fields = tuple(FieldPattern(name=key.name, pattern=key.program) for key in self.keys if key.program is not None)
         conditions = () if self.where is None else (self.where,)
-        return open_patterns(fields, limits=self.limits, conditions=conditions, is_joint=True)
+        return open_patterns(fields, limits=self.limits, conditions=conditions)
 
     def _read(self, record: dict[str, object], answers: PatternAnswers | None) -> Judgement:
         values: list[object] = []
@@ -123,17 +253,16 @@ class Selection:
         return cast("Values", values)
 
     def _find_fault(self, key: TextKey, value: object) -> str | None:
-        if self.vocabulary_size is None:
-            expected, wrong = "a string or a list of strings", find_fault(value)
-        else:
+        if self.vocabulary_size is not None:
             expected = f"a list of token ids from 0 to {self.vocabulary_size - 1}"
             wrong = find_id_fault(value, self.vocabulary_size)
+        elif self.takes_lists:
+            expected, wrong = "a string or a list of strings", find_fault(value)
+        else:
+            expected, wrong = "a string", find_fault(value) if isinstance(value, str) else type_name(value)
         if wrong is None:
             return None
-        if key.pattern is not None:
-            place = f"from the jq pattern {key.pattern.pattern!r}"
-        else:
-            place = show_place(key.path or ())
+        place = f"from the jq pattern {key.program!r}" if key.path is None else show_place(key.path)
         return f"expected {expected} {place}, got {wrong}"
 
 
@@ -163,7 +292,54 @@ def open_selection(
         raise InputError(f"expected keys of different names, got {' '.join(keys)}; name one with NAME=")
     selection = Selection(keys=tuple(parsed), where=where, join=join, vocabulary_size=vocabulary_size)
     if where is not None:
-        open_patterns(
-            (), limits=selection.limits, conditions=(where,), is_joint=True
-        )  # raises now if jq cannot compile it
+        # raises now if jq cannot compile it
+        open_patterns((), limits=selection.limits, conditions=(where,))
     return selection
+
+
+def select_keys(keys: Sequence[str]) -> Selection:
+    """Return the selection of top-level keys of exactly these names."""
+    return Selection(keys=tuple(TextKey(name=key, path=(key,)) for key in keys))
+
+
+def open_pattern(pattern: str) -> Selection:
+    """Return the selection of the one text that a jq pattern selects.
+
+    `.key`, `."key"` and `.["key"]` are read like any other key.
+
+    Raises:
+        InputError: If it is not jq, or uses a part of jq that is not allowed.
+
+    >>> open_pattern('.["raw text"]').names, open_pattern(".a.b").names
+    (('raw text',), ('.a.b',))
+    """
+    found = _FIELD.fullmatch(pattern)
+    if found is not None:
+        name = found["name"] or json.loads(found["quoted"] or found["bracket"])
+        return Selection(keys=(TextKey(name=name, path=(name,)),), takes_lists=False)
+    selection = Selection(keys=(TextKey(name=pattern, program=pattern),), takes_lists=False)
+    selection._open_patterns()  # raises now if jq cannot compile it
+    return selection
+
+
+def _split(text: str) -> tuple[str | None, str]:
+    """Return the output's name, if one is given, and the rest; an exact name is returned as a rest without a dot."""
+    found = None if text.startswith(".") else _NAMED.fullmatch(text)
+    return (None, text) if found is None else (found["name"], found["source"])
+
+
+def _parse_path(source: str) -> Path | None:
+    """Return the keys of a name or a path; None for a jq program."""
+    if not source.startswith("."):
+        return (source,)
+    source, path, position = source.strip(), [], 0
+    while position < len(source):
+        found = _STEP.match(source, position)
+        if found is None or (position == 0 and not found[0].startswith(".")):
+            return None
+        try:
+            path.append(found["name"] or json.loads(found["bracket"] or found["quoted"]))
+        except ValueError:  # an escape of jq that is not one of JSON, such as an interpolation
+            return None
+        position = found.end()
+    return tuple(path) if path else None

@@ -6,6 +6,7 @@ transformers; a SentencePiece `.model`; ranks of tiktoken in three kinds of file
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import hashlib
@@ -14,33 +15,38 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsindex.errors import TokenizerError
-from dsindex.text.conversion.gpt2_files import END_OF_TEXT, convert_gpt2_files
-from dsindex.text.conversion.ranks import make_tiktoken, read_definition
-from dsindex.text.conversion.sentencepiece import read_sentencepiece
-from dsindex.text.hub import find_tokenizer
-from dsindex.text.tokenizer_file import TokenizerOptions, kind_of_file, read_encoding, read_tokenizer_bytes
-from dsindex.text.tokenizer_folder import (
+from dsindex.text.conversion.sentencepiece import END_OF_TEXT, convert_gpt2_files, read_sentencepiece
+from dsindex.text.conversion.tiktoken import make_tiktoken, read_definition
+from dsindex.text.tokenizer_file import (
     LARGEST_FILE_BYTES,
+    TokenizerOptions,
     check_config_agrees,
+    find_fault,
+    find_tokenizer,
     find_tokenizer_file,
+    kind_of_file,
     parse_json,
     parse_object,
+    read_encoding,
     read_folder_config,
+    read_tokenizer_bytes,
     token_text,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import tokenizers
 
 
 __all__ = [
     "LARGEST_FILE_BYTES",
+    "LibraryError",
     "LibraryName",
     "Tokenizer",
     "TokenizerOptions",
     "decode",
+    "library_errors",
     "load_tokenizer",
     "require_eod",
     "shared_sentencepiece",
@@ -49,6 +55,30 @@ __all__ = [
 
 LibraryName = Literal["tokenizers", "sentencepiece", "tiktoken"]
 """The library that defines a tokenizer's format, which is the reference for its tokens."""
+
+_SHOWN_CHARACTERS = 200
+
+
+class LibraryError(Exception):
+    """A tokenizer's library failed; the message is what it said, on one line."""
+
+
+@contextlib.contextmanager
+def library_errors() -> Iterator[None]:
+    """Make one error of all that a tokenizer's library raises: bare exceptions, and panics, which are none.
+
+    Raises:
+        LibraryError: In place of what the library raised, except a lack of memory.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise LibraryError(said if len(said) <= _SHOWN_CHARACTERS else f"{said[:_SHOWN_CHARACTERS]}…") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +155,16 @@ def require_eod(tokenizer: Tokenizer) -> int:
 
 def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """Return the text of token ids, including special tokens, for showing samples."""
-    numbers = [int(token) for token in ids]
+    try:
+        with library_errors():
+            return _decode(tokenizer, [int(token) for token in ids])
+    except LibraryError as error:
+        library = tokenizer.library
+        msg = f"{tokenizer.name}: expected ids that {library} can decode, but it fails ({error}); check the ids"
+        raise TokenizerError(msg) from error
+
+
+def _decode(tokenizer: Tokenizer, numbers: list[int]) -> str:
     if tokenizer.library == "sentencepiece":
         return str(shared_sentencepiece(tokenizer).decode(numbers))
     if tokenizer.library == "tiktoken":
@@ -191,8 +230,9 @@ def _read_file(path: str, file: str, options: TokenizerOptions) -> tuple[Tokeniz
     encoding, eod = read_encoding(file, content, kind, options)
     model = encoding.write()
     try:
-        make_tiktoken(encoding)
-    except Exception as error:  # it raises bare ones for a pattern
+        with library_errors():
+            make_tiktoken(encoding)
+    except LibraryError as error:
         msg = f"{file}: expected an encoding that tiktoken loads, got the error {error}; fetch the file again"
         raise TokenizerError(msg) from error
     special = tuple(sorted(encoding.special_tokens, key=encoding.special_tokens.__getitem__))
@@ -212,9 +252,10 @@ def _read_gpt2_files(vocab_file: str, merge_file: str) -> tuple[Tokenizer, str |
 
 def _describe_sentencepiece(file: str, content: bytes, *, name: str) -> tuple[Tokenizer, str | None]:
     try:
-        model = read_sentencepiece(content)
-        loaded = _load_sentencepiece(content)
-    except (ValueError, RuntimeError, OSError) as error:
+        with library_errors():
+            model = read_sentencepiece(content)
+            loaded = _load_sentencepiece(content)
+    except LibraryError as error:
         msg = f"{file}: expected a SentencePiece model, but it cannot be read ({error}); fetch or save it again"
         raise TokenizerError(msg) from error
     size, eos = loaded.get_piece_size(), loaded.eos_id()
@@ -252,6 +293,10 @@ def _describe(file: str, content: bytes, *, name: str) -> Tokenizer:
             'set "dropout" to null in a copy of it'
         )
         raise TokenizerError(msg)
+    fault = find_fault(document)
+    if fault is not None:
+        msg = f"{file}: expected a tokenizer.json that the tokenizers library can use, got {fault}; save it again"
+        raise TokenizerError(msg)
     added = document.get("added_tokens") or []
     tokenizer = Tokenizer(
         name=name,
@@ -263,8 +308,12 @@ def _describe(file: str, content: bytes, *, name: str) -> Tokenizer:
         special_tokens=tuple(token["content"] for token in added if isinstance(token, dict) and token.get("special")),
     )
     try:
-        size = shared_tokenizer(tokenizer).get_vocab_size(with_added_tokens=True)
-    except Exception as error:  # `tokenizers` also raises bare Exceptions
+        with library_errors():
+            loaded = shared_tokenizer(tokenizer)
+            size = loaded.get_vocab_size(with_added_tokens=True)
+            with contextlib.suppress(Exception):  # an unknown token, for one, which other texts may not have
+                loaded.encode("a text")  # a panic comes through
+    except LibraryError as error:
         msg = (
             f"{file}: expected a tokenizer.json that the tokenizers library reads, got the error {error}; save it again"
         )

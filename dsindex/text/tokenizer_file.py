@@ -4,25 +4,260 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import os
+import re
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from dsindex.errors import TokenizerError
-from dsindex.regular_files import open_file
-from dsindex.text.conversion.families import (
+from dsindex.store.storage import open_file
+from dsindex.store.urls import ONLY_INPUTS, is_url
+from dsindex.text.conversion.tiktoken import (
     FAMILIES,
     MEGATRON_SPECIAL_TOKENS,
     MEGATRON_VOCABULARY_SIZE,
     SIZES,
+    TiktokenEncoding,
+    check_encoding,
     eod_of_family,
     family_of_file,
     make_encoding,
     read_megatron_ranks,
+    read_rank_lines,
     read_tekken,
 )
-from dsindex.text.conversion.ranks import TiktokenEncoding, check_encoding, read_rank_lines
-from dsindex.text.tokenizer_folder import LARGEST_FILE_BYTES, parse_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import tokenizers
+
+
+# Tokenizers by name, such as `gpt2` or `meta-llama/Llama-3.1-8B@main`: from the Hugging Face cache, else from the
+# hub.
+#
+# Only the files of a tokenizer are fetched, never code or weights. What is in the cache is used without asking the
+# hub;
+# HF_HUB_OFFLINE and HF_HOME have their usual meaning. The commit that was found is the tokenizer's revision.
+
+_NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)(@(?P<revision>[\w][\w./-]*))?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_MAIN_FILES = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "*.tiktoken")
+_FILES = (
+    *_MAIN_FILES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
+    "chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTokenizer:
+    """A tokenizer's files on this machine."""
+
+    path: str
+    name: str | None = None
+    """Its name in the hub; None for a path."""
+    revision: str | None = None
+    """The commit, in hexadecimal; None for a path."""
+
+
+def can_be_name(path: str) -> bool:
+    """Tell whether a text can be the name of a tokenizer, unless it is a path that exists.
+
+    >>> can_be_name("gpt2"), can_be_name("openai/gpt2@main"), can_be_name("tokenizer.json"), can_be_name("./gpt2")
+    (True, True, False, False)
+    """
+    return bool(_NAME.fullmatch(path)) and not path.endswith((".json", ".model", ".tiktoken", ".txt"))
+
+
+def find_tokenizer(path: str) -> FoundTokenizer:
+    """Return a path as it is if it exists or cannot be a name, else the local folder of the tokenizer of that name.
+
+    Raises:
+        TokenizerError: If there is neither a file, nor a copy in the cache, nor one that can be fetched.
+    """
+    match = _NAME.fullmatch(path)
+    if os.path.exists(path) or match is None or not can_be_name(path):
+        return FoundTokenizer(path=path)
+    name, revision = match["name"], match["revision"]
+    folder = _cached(name, revision) or _fetched(path, name, revision)
+    commit = os.path.basename(folder)
+    if not _COMMIT.fullmatch(commit):
+        msg = f"{path}: expected a folder named after a commit in the Hugging Face cache, got {folder}; give its path"
+        raise TokenizerError(msg)
+    return FoundTokenizer(path=folder, name=name, revision=commit)
+
+
+def _cached(name: str, revision: str | None) -> str | None:
+    """Return the folder in the cache if it has a tokenizer."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = str(snapshot_download(name, revision=revision, local_files_only=True, allow_patterns=list(_FILES)))
+    except Exception:  # noqa: BLE001 - its errors differ by release; the hub is asked next
+        return None
+    return folder if _has_tokenizer(folder) else None
+
+
+def _fetched(path: str, name: str, revision: str | None) -> str:
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = str(snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
+    except Exception as error:
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise TokenizerError(_not_found(path, reason[:200])) from error
+    if not _has_tokenizer(folder):
+        raise TokenizerError(_not_found(path, "it has files of that name, but no tokenizer"))
+    return folder
+
+
+def _has_tokenizer(folder: str) -> bool:
+    return any(name in _MAIN_FILES or name.endswith(".tiktoken") for name in os.listdir(folder))
+
+
+def _not_found(path: str, reason: str) -> str:
+    return (
+        f"{path}: expected a file, a folder, or the name of a tokenizer in the Hugging Face cache or hub; there is no "
+        f"such path, the cache has no such tokenizer, and the hub gave none ({reason}); give the path of a copy"
+    )
+
+
+# The folder of a Hugging Face tokenizer: which file in it is the tokenizer, and what its other files add.
+#
+# Whatever transformers would add from the other files must be in tokenizer.json itself.
+
+LARGEST_FILE_BYTES = 512 * 1024**2
+"""Far more than any tokenizer's file, so that a corpus passed by mistake is refused before it is read."""
+
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def find_tokenizer_file(path: str, suffix: str | None = None) -> str:
+    """Return the path of a tokenizer's file: the path itself, or the tokenizer.json of a folder.
+
+    Args:
+        path: A file or folder.
+        suffix: How the name of the only such file in a folder ends, if not the tokenizer.json is wanted.
+
+    Raises:
+        TokenizerError: If there is none.
+    """
+    if is_url(path):
+        msg = f"{path.partition('?')[0]}: {ONLY_INPUTS}, or to storage that all nodes share"
+        raise TokenizerError(msg)
+    if not os.path.exists(path):
+        msg = f"{path}: expected a tokenizer's file, or a folder with a tokenizer.json, found nothing; check the path"
+        raise TokenizerError(msg)
+    if not os.path.isdir(path):
+        return path
+    names = sorted(os.listdir(path))
+    wanted = [name for name in names if (name == "tokenizer.json" if suffix is None else name.endswith(suffix))]
+    if len(wanted) == 1 and os.path.isfile(os.path.join(path, wanted[0])):
+        return os.path.join(path, wanted[0])
+    shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
+    what = "a tokenizer.json" if suffix is None else f"one *{suffix}"
+    msg = f"{path}: expected a folder with {what}, got one with {shown}; {_remedy(path, names)}"
+    raise TokenizerError(msg)
+
+
+def _remedy(path: str, names: list[str]) -> str:
+    whole = next((name for name in names if name.endswith((".model", ".tiktoken")) or name == "tekken.json"), None)
+    if whole is not None:
+        return (
+            f"use the file itself, --tokenizer-model {os.path.join(path, whole)}, for the tokens of its own library; "
+            f"those of transformers may be others"
+        )
+    if {"vocab.json", "merges.txt"} <= set(names):
+        vocabulary, merges = (os.path.join(path, name) for name in ("vocab.json", "merges.txt"))
+        return f"use --tokenizer-type GPT2BPETokenizer --vocab-file {vocabulary} --merge-file {merges}"
+    return "use the folder that contains tokenizer.json"
+
+
+def parse_object(file: str, content: bytes) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Raises:
+        TokenizerError: If it holds none.
+    """
+    document = parse_json(file, content)
+    if not isinstance(document, dict):
+        msg = f"{file}: expected a JSON object, got {type(document).__name__}; fetch or save the file again"
+        raise TokenizerError(msg)
+    return document
+
+
+def parse_json(file: str, content: bytes) -> object:
+    """Return the JSON in a file.
+
+    Raises:
+        TokenizerError: If it holds none.
+    """
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        msg = f"{file}: expected JSON, but it cannot be read ({error}); fetch or save the file again"
+        raise TokenizerError(msg) from error
+
+
+def read_folder_config(folder: str) -> dict[str, Any]:
+    """Read the folder's other files; tokenizer_config.json takes precedence over special_tokens_map.json.
+
+    Raises:
+        TokenizerError: If one holds no JSON object.
+    """
+    merged: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        file = os.path.join(folder, name)
+        if os.path.isfile(file):
+            with open_file(file) as stream:
+                found = parse_object(file, stream.read(LARGEST_FILE_BYTES))
+            merged.update((key, value) for key, value in found.items() if value is not None)
+    return merged
+
+
+def token_text(token: object) -> str | None:
+    """Return a token's text; the folder's files store a string, or an object with its content."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
+
+
+def check_config_agrees(folder: str, config: dict[str, Any], loaded: tokenizers.Tokenizer) -> None:
+    """Refuse a folder from which transformers, and so Megatron, would load another tokenizer than tokenizer.json.
+
+    Tokens that only the other files name get new ids, and an explicit add_bos_token or add_eos_token replaces the
+    post-processor. Source: `TokenizersBackend.__init__` and `update_post_processor` of transformers 5.
+
+    Raises:
+        TokenizerError: Naming the difference.
+    """
+    remedy = f"use --tokenizer-model {os.path.join(folder, 'tokenizer.json')} for the tokenizer.json alone"
+    missing = next((token for token in _config_tokens(config) if loaded.token_to_id(token) is None), None)
+    if missing is not None:
+        msg = (
+            f"{folder}: expected tokenizer.json to have all tokens of the other files, {missing!r} is missing; {remedy}"
+        )
+        raise TokenizerError(msg)
+    if "add_bos_token" not in config and "add_eos_token" not in config:
+        return
+    ends = [(config.get(f"add_{end}_token"), token_text(config.get(f"{end}_token"))) for end in ("bos", "eos")]
+    bos, eos = ([loaded.token_to_id(token)] if wanted and token is not None else [] for wanted, token in ends)
+    plain, processed = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
+    if processed != [*bos, *plain, *eos]:
+        msg = (
+            f"{folder}: tokenizer_config.json and the post-processor of tokenizer.json disagree on the tokens around a "
+            f"text: add_bos_token and add_eos_token make it {[*bos, *plain, *eos]}, the latter {processed}; {remedy}"
+        )
+        raise TokenizerError(msg)
+
+
+def _config_tokens(config: dict[str, Any]) -> Iterator[str]:
+    values: list[object] = [config.get(name) for name in _NAMED_TOKENS]
+    for name in ("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder"):
+        group = config.get(name)
+        values.extend(group.values() if isinstance(group, dict) else group if isinstance(group, list) else [])
+    yield from filter(None, map(token_text, values))
+
 
 FileKind = Literal["tokenizer.json", "SentencePiece", "tiktoken", "tekken.json", "ranks in JSON"]
 
@@ -90,7 +325,7 @@ def read_tokenizer_bytes(file: str) -> bytes:
                 raise TokenizerError(msg)
             return stream.read()
     except OSError as error:
-        msg = f"{file}: expected a readable tokenizer, got {error.strerror}; check the path and its permissions"
+        msg = f"{file}: the tokenizer cannot be read ({error.strerror}); check the path and its permissions"
         raise TokenizerError(msg) from error
 
 
@@ -192,5 +427,78 @@ def _megatron_encoding(file: str, content: bytes, options: TokenizerOptions) -> 
         size=MEGATRON_VOCABULARY_SIZE if options.vocab_size is None else options.vocab_size,
     )
 
+
+def find_fault(document: dict[str, Any]) -> str | None:
+    """Describe what makes `tokenizers` panic, or abort the process, in a tokenizer.json with a model; None for nothing.
+
+    The library prints a panic to stderr, and an abort cannot be caught: it takes memory by a size in a charsmap, and
+    cuts merged tokens where a prefix would end, without looking.
+    """
+    added, model = document.get("added_tokens"), document["model"]
+    if added is not None and not isinstance(added, list):
+        return f"added_tokens of the type {type(added).__name__}"
+    prefix, merges = model.get("continuing_subword_prefix"), model.get("merges")
+    if prefix and isinstance(prefix, str) and isinstance(merges, list):
+        for merge in merges:
+            pair = merge.split(" ") if isinstance(merge, str) else merge
+            if isinstance(pair, list) and len(pair) == 2 and not str(pair[1]).startswith(prefix):
+                return f"the merge {pair!r}, whose second token lacks the continuing_subword_prefix {prefix!r}"
+    for part in _parts([document.get(name) for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder")]):
+        fault = _PART_FAULTS.get(str(part.get("type")), _no_fault)(part)
+        if fault is not None:
+            return fault
+    return None
+
+
+def _parts(value: object) -> Iterator[dict[str, Any]]:
+    """Yield all objects in the description of a part: the steps of a sequence, among others."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            yield found
+            found = list(found.values())
+        if isinstance(found, list):
+            waiting += found
+
+
+def _no_fault(part: dict[str, Any]) -> str | None:  # noqa: ARG001 - as the others
+    return None
+
+
+def _pattern_fault(part: dict[str, Any]) -> str | None:
+    return "a Replace with an empty pattern" if part.get("pattern") in ({"String": ""}, {"Regex": ""}) else None
+
+
+def _template_fault(part: dict[str, Any]) -> str | None:
+    single, known = part.get("single"), part.get("special_tokens")
+    for piece in single if isinstance(single, list) else []:
+        for kind, described in piece.items() if isinstance(piece, dict) else ():
+            wanted = described.get("id") if isinstance(described, dict) else None
+            if kind == "Sequence" and wanted == "B":
+                return "a TemplateProcessing with a second text where there is one"
+            if kind == "SpecialToken" and isinstance(known, dict) and wanted not in known:
+                return f"a TemplateProcessing with {wanted!r}, which its special_tokens lack"
+    return None
+
+
+def _charsmap_fault(part: dict[str, Any]) -> str | None:
+    """Check the size of the trie, then the texts after it. Source: spm_precompiled."""
+    try:
+        content = base64.b64decode(part["precompiled_charsmap"], validate=True)
+        end = 4 + int.from_bytes(content[:4], "little") // 4 * 4
+        content[end:].decode()
+    except (KeyError, TypeError, ValueError):
+        content, end = b"", 1
+    return "a precompiled_charsmap that is damaged" if not 4 <= end <= len(content) else None
+
+
+_PART_FAULTS: dict[str, Callable[[dict[str, Any]], str | None]] = {
+    "Replace": _pattern_fault,
+    "Prepend": lambda part: "a Prepend of nothing" if part.get("prepend") == "" else None,
+    "FixedLength": lambda part: "a FixedLength of 0" if part.get("length") == 0 else None,
+    "TemplateProcessing": _template_fault,
+    "Precompiled": _charsmap_fault,
+}
 
 TOKENIZER_TYPES = get_args(TokenizerType)

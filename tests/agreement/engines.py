@@ -8,7 +8,7 @@ import gigatoken
 import numpy as np
 from tokenizers import Tokenizer
 
-from dsindex.text.ragged import encode_ragged
+from dsindex.text.fast_tokenizers import encode_ragged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

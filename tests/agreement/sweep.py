@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from dsindex.text.agreement import DIFFERING, read_ranges
-from dsindex.text.structures import PATTERNS
+from dsindex.text.parts import PATTERNS
 from tests.agreement import vocabularies as v
 from tests.agreement.engines import BothEngines
 from tests.agreement.texts import (

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from dsindex.demo.run import BENCHMARKS_MARKER, own_folder, train_demo_tokenizer
 from dsindex.errors import OutputError
 from tests.benchmarks.builds import (
     measure_build,
@@ -42,8 +43,6 @@ from tests.benchmarks.report import describe_machine, draw, make_table, write_js
 from tests.benchmarks.rows import Curve, Row
 from tests.benchmarks.setting import Setting, has_module
 from tests.benchmarks.texts import write_text
-from workflows.demo.folder import BENCHMARKS_MARKER, own_folder
-from workflows.demo.tokenizer import train_demo_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

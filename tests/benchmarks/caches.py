@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.formats.index_builder import IndexBuilder
-from dsindex.indices.job_tokenizer import RELEASES
-from dsindex.storage import atomic_writer, digest_file
+from dsindex.formats.mmididx import IndexBuilder
+from dsindex.index.job_tokenizer import RELEASES
+from dsindex.store.storage import atomic_writer, digest_file
 from tests.benchmarks.builds import GIVE_MEGATRON
 from tests.benchmarks.processes import RunError, alternate
 from tests.benchmarks.rows import Row, absent, compare_runs

@@ -18,9 +18,8 @@ import pyarrow.parquet as pq
 from backports import zstd
 from isal import igzip
 
-from dsindex.containers.decoding import Decoder
-from dsindex.containers.kinds import detect_container
-from dsindex.readable import LocalFile
+from dsindex.store.reading import LocalFile
+from dsindex.text.compressed import Decoder, detect_container
 from tests.benchmarks.processes import Run, alternate, measure
 from tests.benchmarks.rows import Row, absent, compare_runs
 from tests.benchmarks.setting import check_same

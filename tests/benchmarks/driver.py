@@ -20,17 +20,16 @@ from collections import deque
 from typing import Any
 from unittest.mock import patch
 
-import workflows.stages.start
-import workflows.state.inputs
-from dsindex.merging.ranges import MergeRange, RangeResult, merge_range
-from dsindex.shards.tasks import KeyResult, ShardResult, ShardSettings, ShardTask
-from dsindex.shards.tokenize import tokenize_shard
-from dsindex.storage import DIGEST_BLOCK_BYTES, StoredFile
-from workflows.execution.calls import Call, Outcome
-from workflows.jobs.build import run_build
-from workflows.options.build import BuildConfig
-from workflows.progress.reporter import Reporter
-from workflows.state.inputs import choose_shard_size, find_inputs, plan_shards
+import dsindex.engine.inputs
+import dsindex.engine.start
+from dsindex.engine.inputs import choose_shard_size, find_inputs, plan_shards
+from dsindex.engine.merge import MergeRange, RangeResult, merge_range
+from dsindex.engine.shards.tokenize import KeyResult, ShardResult, ShardSettings, ShardTask, tokenize_shard
+from dsindex.execution.calls import Call, Outcome
+from dsindex.execution.progress.reporter import Reporter
+from dsindex.jobs.build import run_build
+from dsindex.options.build import BuildConfig
+from dsindex.store.storage import DIGEST_BLOCK_BYTES, StoredFile
 
 OUTCOMES_AT_ONCE = 500
 TOKENS_PER_SHARD = 1_000
@@ -138,8 +137,8 @@ def build(pattern: str, *, shards: int, slots: int, tokenizer: str, output_prefi
     cluster = ImaginedCluster(slots)
     began, cpu_began = time.perf_counter(), time.process_time()
     with (
-        patch.object(workflows.stages.start, "make_executor", return_value=cluster),
-        patch.object(workflows.state.inputs, "MAX_SHARDS", 10 * shards),
+        patch.object(dsindex.engine.start, "make_executor", return_value=cluster),
+        patch.object(dsindex.engine.inputs, "MAX_SHARDS", 10 * shards),
     ):
         report = run_build(config, reporter=Reporter())
     cpu_seconds = time.process_time() - cpu_began

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.indices.blend import samples_wanted
-from dsindex.indices.epochs import EpochCounts, SampleRule, count_epochs
-from dsindex.indices.greedy import blend_by_weights
-from dsindex.indices.source import count_tokens
-from dsindex.indices.splits import normalise
-from dsindex.indices.task import build_arrays
+from dsindex.index.blend import samples_wanted
+from dsindex.index.cache import count_tokens
+from dsindex.index.epochs import EpochCounts, SampleRule, count_epochs, normalise
+from dsindex.index.greedy import blend_by_weights
+from dsindex.index.task import build_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable

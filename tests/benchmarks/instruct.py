@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import dsindex.instruction
 from dsindex.datasets import IndexedDataset
+from dsindex.engine.export_folder import read_export_manifest
 from tests.benchmarks.builds import MEGABYTE, SLOW_ROUNDS
 from tests.benchmarks.processes import Run, RunError, alternate, measure
 from tests.benchmarks.rows import Row, absent, compare_runs
 from tests.benchmarks.setting import check_same, has_module
-from workflows.state.export_manifest import read_export_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from dsindex.datasets.opening import open_dataset
-from dsindex.objects.requests import request_counts
+from dsindex.store.requests import request_counts
 from tests.benchmarks.processes import cpu_time_of, descendants
 
 if TYPE_CHECKING:

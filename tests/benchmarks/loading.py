@@ -131,7 +131,7 @@ def _index(setting: Setting, data_path: Sequence[str], cache: Path, variables: M
     ]
     words = ["index", "--data-path", *data_path, "--seq-length", str(SEQUENCE_LENGTH), "--split", "1"]
     words += [*job, "--data-cache-path", str(cache)]
-    measure([sys.executable, "-m", "workflows", *words], cwd=ROOT, env=variables)
+    measure([sys.executable, "-m", "dsindex", *words], cwd=ROOT, env=variables)
 
 
 def _describe(runs: Sequence[Run]) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.formats.index_builder import IndexBuilder
-from dsindex.storage import atomic_writer
+from dsindex.formats.mmididx import IndexBuilder
+from dsindex.store.storage import atomic_writer
 from tests.benchmarks.builds import GIVE_MEGATRON, MEGABYTE
 from tests.benchmarks.processes import Run, alternate, measure
 from tests.benchmarks.rows import Curve, Row, absent, compare_runs, median_of

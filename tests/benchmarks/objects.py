@@ -61,7 +61,7 @@ def _build_in_bucket(setting: Setting, url: str, server: int, number: int) -> Ru
     command = ["build", "--input", "s3://in/text.jsonl", "--output-prefix", prefix]
     command += ["--tokenizer-model", str(setting.tokenizer), "--append-eod"]
     run = measure(
-        [sys.executable, "-m", "workflows", *command, "--workers", str(setting.workers)],
+        [sys.executable, "-m", "dsindex", *command, "--workers", str(setting.workers)],
         cwd=ROOT,
         env={**variables_for(url), "PYTHONPATH": str(ROOT)},
     )

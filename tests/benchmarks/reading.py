@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.datasets import GPTDataset, IndexedDataset
-from dsindex.formats.index_builder import IndexBuilder
-from dsindex.storage import atomic_writer
+from dsindex.formats.mmididx import IndexBuilder
+from dsindex.store.storage import atomic_writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

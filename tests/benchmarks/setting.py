@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsindex.storage import digest_file
+from dsindex.store.storage import digest_file
 from tests.benchmarks.processes import ROOT, Run, RunError, measure
 from tests.benchmarks.texts import write_text
 
@@ -83,7 +83,7 @@ class Setting:
 
     def dsindex(self, *arguments: str) -> Run:
         """Measure a command of ours."""
-        return measure([sys.executable, "-m", "workflows", *arguments], cwd=ROOT, env={"PYTHONWARNINGS": "ignore"})
+        return measure([sys.executable, "-m", "dsindex", *arguments], cwd=ROOT, env={"PYTHONWARNINGS": "ignore"})
 
     def _tokenizing(self) -> list[str]:
         return ["--tokenizer-model", str(self.tokenizer), "--append-eod"]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from workflows.demo.texts import LEXICON
+from dsindex.demo.run import LEXICON
 
 if TYPE_CHECKING:
     from pathlib import Path

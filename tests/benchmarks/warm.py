@@ -16,24 +16,23 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dsindex.dtypes import dtype_for_vocabulary
+from dsindex.engine.ledger import stored_files
+from dsindex.engine.shards.ownership import mark_folder
+from dsindex.engine.shards.tokenize import ShardSettings, tokenize_shard
+from dsindex.engine.source import open_source
+from dsindex.execution.calls import Call
+from dsindex.execution.dispatch import run_calls
+from dsindex.execution.local import ThreadExecutor
+from dsindex.execution.ray_executor import RayExecutor
 from dsindex.kernels.loader import load_kernels
-from dsindex.shards.ownership import mark_folder
-from dsindex.shards.tasks import ShardSettings
-from dsindex.shards.tokenize import tokenize_shard
+from dsindex.options.build import BuildConfig
 from tests.benchmarks.processes import RunError
-from workflows.execution.calls import Call
-from workflows.execution.dispatch import run_calls
-from workflows.execution.local import ThreadExecutor
-from workflows.execution.ray_executor import RayExecutor
-from workflows.options.build import BuildConfig
-from workflows.stages.source import open_source
-from workflows.state.ledger import stored_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from workflows.execution.calls import Executor
-    from workflows.stages.source import TextSource
+    from dsindex.engine.source import TextSource
+    from dsindex.execution.calls import Executor
 
 EMPTY_CALLS = 400
 """For each slot."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from dsindex.cli.build import read_build_options
+from dsindex.cli.parser import make_parser
 from tests.cluster_configs.configurations import CONFIGS, ROOT, load, read_stack
-from workflows.commands.build import read_build_options
-from workflows.options.parser import make_parser
 
 BUCKET_FILES = sorted(path.name for path in CONFIGS.glob("*bucket*"))
 NEEDED_OF_OBJECTS = {

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from workflows.progress.metrics import COUNTS, GAUGES, LABELS
+from dsindex.execution.progress.displays import COUNTS, GAUGES, LABELS
 
 DASHBOARD: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "cluster_configs" / "grafana_dashboard.json").read_bytes()

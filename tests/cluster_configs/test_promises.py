@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dsindex.yaml_file import read_yaml
+from dsindex.options.build import BuildConfig
+from dsindex.store.config_files import read_yaml
 from tests.cluster_configs.configurations import CONFIGS, RAY_UP, RAY_UP_SHARED, SHARED, load, read_stack
-from workflows.options.build import BuildConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,7 +188,7 @@ def test_kuberay_job_can_be_retried_and_reads_its_configuration() -> None:
     assert spec["shutdownAfterJobFinishes"] is True
     (container,) = spec["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"]
     folder = next(mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "config")
-    assert spec["entrypoint"] == f"python -m workflows build --config {folder}/build.yaml"
+    assert spec["entrypoint"] == f"python -m dsindex build --config {folder}/build.yaml"
 
 
 def test_sample_build_keeps_everything_on_the_shared_storage() -> None:

@@ -44,7 +44,7 @@ exec "$@"
 """
 PYTHON = """#!/usr/bin/env bash
 # Plays the command, and leaves everything else to the real Python.
-[[ "$1 $2" == "-m workflows" ]] || exec "$REAL_PYTHON" "$@"
+[[ "$1 $2" == "-m dsindex" ]] || exec "$REAL_PYTHON" "$@"
 printf '%s\\n' "$RAY_ADDRESS" "${@:3}" >"$ARGUMENTS.command"
 case "$PLAY" in
 fails) exit 1 ;;

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from workflows.demo.texts import write_demo_jsonl
-from workflows.demo.tokenizer import train_demo_tokenizer
+from dsindex.demo.run import train_demo_tokenizer, write_demo_jsonl
 
 if TYPE_CHECKING:
     from pathlib import Path

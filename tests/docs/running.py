@@ -70,7 +70,7 @@ class PageRunner:
 def run_command(command: Command) -> tuple[int, str]:
     """Run one command in the current folder; return its exit code and what it prints on both streams."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable}
-    program = 'dsindex() { "$PYTHON" -m workflows "$@"; }\n' + command.line
+    program = 'dsindex() { "$PYTHON" -m dsindex "$@"; }\n' + command.line
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", program],
         env=environment,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dsindex.cli.main import COMMANDS, make_parser
 from tests.docs.examples import PAGES, ROOT, read_commands, read_examples
 from tests.docs.running import PageRunner, assert_same_output, expand
-from workflows.cli import COMMANDS, make_parser
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dsindex.cli.main import COMMANDS, make_parser
 from tests.docs.examples import ROOT
-from workflows.cli import COMMANDS, make_parser
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("obstore")
 
-from dsindex.objects import buffers, reading
-from dsindex.objects.buffers import give_back, take_buffer
-from dsindex.objects.reading import ObjectReader
-from dsindex.objects.urls import Access, parse_url
+from dsindex.store import reading
+from dsindex.store import reading as buffers
+from dsindex.store.reading import ObjectReader, give_back, take_buffer
+from dsindex.store.urls import Access, parse_url
 from tests.support.object_server import Fault, serving_objects
 
 if TYPE_CHECKING:

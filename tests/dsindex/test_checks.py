@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dsindex.checks.caches import CacheTask, find_caches, verify_cache
-from dsindex.checks.provenance import InputFacts, RowPiece, verify_rows
-from dsindex.checks.source import DocumentSlice, choose_runs, plan_slices
-from dsindex.checks.structure import DocumentPiece, verify_ends, verify_index
-from dsindex.checks.tokens import TokenPiece, verify_tokens
+from dsindex.tools.verify_caches import CacheTask, find_caches, verify_cache
+from dsindex.tools.verify_files import DocumentPiece, verify_ends, verify_index
+from dsindex.tools.verify_provenance import InputFacts, RowPiece, verify_rows
+from dsindex.tools.verify_source import DocumentSlice, choose_runs, plan_slices
+from dsindex.tools.verify_tokens import TokenPiece, verify_tokens
 from tests.support.datasets import write_dataset
 from tests.support.golden import GoldenIndexCase, golden_index_cases
 
@@ -81,6 +81,20 @@ def test_damaged_cache_is_found(
     findings = verify_cache(task)
     assert message in findings[0]
     assert "move its files away and build the cache again" in findings[0]
+
+
+@pytest.mark.parametrize("num_bytes", [1, 13, 100])
+@pytest.mark.parametrize("name", ["document_index", "sample_index", "shuffle_index"])
+def test_bytes_after_an_array_are_found(name: str, num_bytes: int, tmp_path: Path) -> None:
+    case = CASES["own-one_epoch"]
+    shutil.copytree(case.cache, tmp_path / "cache")
+    [path] = (tmp_path / "cache").glob(f"*{name}.npy")
+    size_bytes = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(bytes(num_bytes))
+    [task] = find_caches(str(tmp_path / "cache"), str(case.folder / case.prefixes[0]))
+    [finding] = verify_cache(task)
+    assert f"of {size_bytes} bytes, as its header says, got {size_bytes + num_bytes}" in finding
 
 
 def test_cache_of_other_lengths_is_found() -> None:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsindex.conversion import convert_to_indexed, convert_to_pbin, convert_version
 from dsindex.errors import FormatError, InputError, LimitError, OutputError
 from dsindex.formats import token_copy
-from dsindex.formats.index_builder import IndexBuilder
+from dsindex.formats.mmididx import IndexBuilder
 from dsindex.formats.pbin import PBIN_VERSIONS
+from dsindex.jobs.conversion import convert_to_indexed, convert_to_pbin, convert_version
 from tests.support.datasets import write_dataset
 from tests.support.golden import DATASETS, dataset_name
 from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, pbin_bytes, write_pbin

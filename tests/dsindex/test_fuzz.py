@@ -17,31 +17,29 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dsindex.checks.caches import CacheTask, find_caches, verify_cache
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.provenance import count_rows, read_rows
+from dsindex.engine.identity import Plan, describe_changes
+from dsindex.engine.inputs import InputFile
+from dsindex.engine.ledger import Ledger, read_committed_shards
+from dsindex.engine.lock import hold_lock
+from dsindex.engine.manifest import files_have_recorded_sizes, read_manifest
+from dsindex.engine.merge import open_part, write_merged_index
+from dsindex.engine.work_folder import read_plan
 from dsindex.errors import DsindexError
+from dsindex.execution.choice import make_executor
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.formats.mmididx import check_index, read_index
-from dsindex.merging.index import write_merged_index
-from dsindex.merging.parts import open_part
-from dsindex.shards.provenance import count_rows, read_rows
-from dsindex.storage import DigestingWriter
+from dsindex.jobs.build import run_build
+from dsindex.jobs.index import run_index
+from dsindex.jobs.repair import RepairConfig, find_shards, run_repair
+from dsindex.options.build import BuildConfig
+from dsindex.options.index import IndexConfig
+from dsindex.store.storage import DigestingWriter
+from dsindex.tools.verify import VerifyConfig, run_verify
+from dsindex.tools.verify_caches import CacheTask, find_caches, verify_cache
 from tests.support.damage import damage_bytes, damage_json
 from tests.support.golden import OWN
-from workflows.execution.choice import make_executor
-from workflows.jobs.build import run_build
-from workflows.jobs.index import run_index
-from workflows.jobs.repair import RepairConfig, run_repair
-from workflows.jobs.repair_shards import find_shards
-from workflows.jobs.verify import VerifyConfig, run_verify
-from workflows.options.build import BuildConfig
-from workflows.options.index import IndexConfig
-from workflows.progress.reporter import Reporter
-from workflows.state.identity import Plan, describe_changes
-from workflows.state.inputs import InputFile
-from workflows.state.ledger import Ledger, read_committed_shards
-from workflows.state.lock import hold_lock
-from workflows.state.manifest import files_have_recorded_sizes, read_manifest
-from workflows.state.work_folder import read_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,7 +140,7 @@ def read_dataset(sample: Sample, _path: Path) -> None:
     for task in find_caches(str(sample.copy / "cache"), sample.damaged):
         with suppress(DsindexError):
             verify_cache(task)
-    repair(sample, guess=True)
+    repair(sample)
 
 
 def verify(sample: Sample, _path: Path) -> None:
@@ -150,10 +148,10 @@ def verify(sample: Sample, _path: Path) -> None:
     run_verify(sample.damaged, config, reporter=sample.reporter)  # damage is a finding, never an error
 
 
-def repair(sample: Sample, *, guess: bool, work_dir: str | None = None) -> None:
+def repair(sample: Sample, *, work_dir: str | None = None) -> None:
     output = sample.folder / "repaired"
-    options = {"way": "shards", "work_dir": work_dir} if work_dir else {"guess": guess}
-    config = RepairConfig(output=str(output), executor="local", workers=1, **options)
+    way = "shards" if work_dir else "auto"
+    config = RepairConfig(output=str(output), executor="local", workers=1, way=way, work_dir=work_dir)
     with suppress(DsindexError):
         run_repair(sample.damaged, config, reporter=sample.reporter)
     for path in sample.folder.glob("repaired*"):
@@ -167,7 +165,7 @@ def read_manifests(sample: Sample, path: Path) -> None:
             describe_changes(manifest.run.plan, sample.plan, may_grow=True)
             files_have_recorded_sizes(sample.damaged, manifest)
     verify(sample, path)
-    repair(sample, guess=False)
+    repair(sample)
 
 
 def read_provenance(sample: Sample, path: Path) -> None:
@@ -189,7 +187,7 @@ def read_work_folder(sample: Sample, path: Path) -> None:
         describe_changes(plan, sample.plan, may_grow=True)
     with suppress(DsindexError):
         find_shards(str(folder), sample.damaged, executor=sample.executor, reporter=sample.reporter)
-    repair(sample, guess=False, work_dir=str(folder))
+    repair(sample, work_dir=str(folder))
     if path.name == "owner.json":
         with suppress(DsindexError), hold_lock(str(path), what="a fuzzed job"):
             pass

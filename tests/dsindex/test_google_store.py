@@ -10,13 +10,11 @@ pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 pytest.importorskip("google.auth")
 
-from dsindex.objects.blocks import Blocks
-from dsindex.objects.checksums import checksum_arguments
-from dsindex.objects.clients import StoreWriteError, client_of, persist
-from dsindex.objects.stores import get_range
-from dsindex.objects.uploads import begin_upload, complete_upload, is_completed, list_uploads, write_part
-from dsindex.objects.urls import parse_url
-from dsindex.objects.writing import (
+from dsindex.store.clients import Blocks, StoreWriteError, checksum_arguments, client_of, persist
+from dsindex.store.stores import get_range
+from dsindex.store.uploads import begin_upload, complete_upload, is_completed, list_uploads, write_part
+from dsindex.store.urls import parse_url
+from dsindex.store.writing import (
     find_object,
     list_objects,
     put_if_absent,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dsindex.engine.shards import attempt as held_file
+from dsindex.engine.shards.attempt import HeldFile
 from dsindex.errors import OutputError
-from dsindex.objects import recent
-from dsindex.objects.blocks import Blocks
-from dsindex.objects.recent import find_recent, hold_recent, keep_recent, let_go_read
-from dsindex.objects.urls import ObjectUrl
-from dsindex.shards import held_file
-from dsindex.shards.held_file import HeldFile
+from dsindex.store import writing as recent
+from dsindex.store.clients import Blocks
+from dsindex.store.urls import ObjectUrl
+from dsindex.store.writing import find_recent, hold_recent, keep_recent, let_go_read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

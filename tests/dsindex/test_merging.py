@@ -9,14 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsindex.engine import merge as ranges
+from dsindex.engine.merge import (
+    MergeRange,
+    Part,
+    Piece,
+    RangePlanner,
+    merge_range,
+    merged_header,
+    open_part,
+    plan_merge,
+    range_bytes,
+    write_merged_index,
+)
 from dsindex.errors import FormatError, InputError
-from dsindex.formats.index_builder import IndexBuilder
-from dsindex.formats.mmididx import IndexHeader, check_index, read_index
-from dsindex.merging import ranges
-from dsindex.merging.index import write_merged_index
-from dsindex.merging.parts import Part, Piece, merged_header, open_part
-from dsindex.merging.ranges import MergeRange, RangePlanner, merge_range, plan_merge, range_bytes
-from dsindex.storage import atomic_writer, combine_digests, digest_file
+from dsindex.formats.mmididx import IndexBuilder, IndexHeader, check_index, read_index
+from dsindex.store.storage import atomic_writer, combine_digests, digest_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,7 +120,7 @@ def test_range_bytes_makes_at_most_9000_ranges(total: int, ranges: int) -> None:
 def test_merge_equals_concatenation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modes: bool) -> None:
     monkeypatch.setattr(ranges, "COPY_BYTES", 64)
     monkeypatch.setattr(ranges, "DIGEST_BLOCK_BYTES", 128)
-    monkeypatch.setattr("dsindex.storage.DIGEST_BLOCK_BYTES", 128)
+    monkeypatch.setattr("dsindex.store.storage.DIGEST_BLOCK_BYTES", 128)
     shapes = [[], [[3, 4], [], [100]], [[]], [[1]] * 50, [[200]], [[0, 5, 0]]]
     parts = [write_part(tmp_path / f"p{n}", shape, modes=modes, seed=n) for n, shape in enumerate(shapes)]
     output = tmp_path / "out.bin"

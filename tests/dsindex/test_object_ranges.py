@@ -17,13 +17,12 @@ pytest.importorskip("obstore")
 
 from dsindex.datasets.reading_order import ReadingOrder
 from dsindex.errors import InputError
-from dsindex.objects import kept, ranges
-from dsindex.objects.arrays import ObjectArray
-from dsindex.objects.in_flight import Gate, gate_of
-from dsindex.objects.kept import local_copy
-from dsindex.objects.ranges import ObjectRanges
-from dsindex.objects.stores import look_at_object
-from dsindex.objects.urls import Access, ObjectIdentity, ObjectUrl, parse_url
+from dsindex.store import ranges
+from dsindex.store import ranges as kept
+from dsindex.store.ranges import ObjectArray, ObjectRanges, local_copy
+from dsindex.store.requests import Gate, gate_of
+from dsindex.store.stores import look_at_object
+from dsindex.store.urls import Access, ObjectIdentity, ObjectUrl, parse_url
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer, serving_objects
 
 if TYPE_CHECKING:

@@ -11,12 +11,11 @@ pytest.importorskip("obstore")
 
 from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
 
-from dsindex.objects.clients import StoreWriteError, persist
-from dsindex.objects.in_flight import MOST_REQUESTS, gate_of
-from dsindex.objects.requests import Patience
-from dsindex.objects.stores import get_range
-from dsindex.objects.urls import Access, parse_url
-from dsindex.objects.writing import put_object
+from dsindex.store.clients import StoreWriteError, persist
+from dsindex.store.requests import MOST_REQUESTS, Patience, gate_of
+from dsindex.store.stores import get_range
+from dsindex.store.urls import Access, parse_url
+from dsindex.store.writing import put_object
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, serving_objects
 
 if TYPE_CHECKING:

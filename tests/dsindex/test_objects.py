@@ -12,11 +12,11 @@ pytest.importorskip("obstore")
 
 from dsindex.errors import InputError
 from dsindex.json_text import encode_json
-from dsindex.objects import reading
-from dsindex.objects.reading import ObjectReader
-from dsindex.objects.requests import Patience, StoreError, insist, request_counts
-from dsindex.objects.stores import look_at_object
-from dsindex.objects.urls import Access, ObjectUrl, parse_url
+from dsindex.store import reading
+from dsindex.store.reading import ObjectReader
+from dsindex.store.requests import Patience, StoreError, insist, request_counts
+from dsindex.store.stores import look_at_object
+from dsindex.store.urls import Access, ObjectUrl, parse_url
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer, serving_objects
 
 if TYPE_CHECKING:

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dsindex.checks.structure import verify_quarantine
-from dsindex.conversion import convert_to_pbin
+from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.engine.shards.tokenize import fingerprint_input
 from dsindex.errors import DsindexError
 from dsindex.formats.mmididx import read_index
 from dsindex.formats.pbin import read_pbin_header
 from dsindex.formats.raw_index import create_raw_index
-from dsindex.indices.cache import read_description
-from dsindex.regular_files import open_descriptor, open_file, open_unbuffered, what_is_no_file
-from dsindex.shards.inputs import fingerprint_input
-from dsindex.storage import digest_file
+from dsindex.index.cache import read_description
+from dsindex.jobs.conversion import convert_to_pbin
+from dsindex.store.storage import digest_file, open_descriptor, open_file, open_unbuffered, what_is_no_file
 from dsindex.text.tokenizer import load_tokenizer
+from dsindex.tools.verify_files import verify_quarantine
 from tests.support.golden import OWN
-from workflows.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +58,7 @@ KINDS = {
 @pytest.mark.parametrize("opener", [open_file, open_unbuffered, open_descriptor])
 def test_what_is_no_file_is_named_and_not_opened(opener: Callable[[str], object], name: str, kind: str) -> None:
     assert what_is_no_file(name) == kind
-    with pytest.raises(OSError, match=f"it is {kind}, and only a file will do"):
+    with pytest.raises(OSError, match=f"{kind} in place of a file"):
         opener(name)
 
 
@@ -74,7 +73,7 @@ def test_files_are_opened(folder: Path) -> None:
     (folder / "-").write_text("of that name")
     with open_file("-") as file:
         assert file.read() == b"of that name"
-    with open("file") as file, pytest.raises(OSError, match="it is a descriptor of one process"):
+    with open("file") as file, pytest.raises(OSError, match="a descriptor of one process"):
         open_file(f"/dev/fd/{file.fileno()}")
 
 
@@ -106,9 +105,9 @@ READERS: dict[str, Callable[[], object]] = {
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_no_reader_waits_for_a_pipe(read: Callable[[], object]) -> None:
-    with pytest.raises(DsindexError, match="it is a pipe, and only a file will do"):
+    with pytest.raises(DsindexError, match="a pipe in place of a file"):
         read()
-    assert "it is a pipe, and only a file will do" in verify_quarantine("pipe", 1)[0]
+    assert "a pipe in place of a file" in verify_quarantine("pipe", 1)[0]
 
 
 @pytest.mark.usefixtures("folder")
@@ -157,4 +156,4 @@ def test_inputs_that_are_no_files_are_refused_by_name(
 def test_no_command_waits_for_a_pipe(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command.split()) == 1
     shown = "".join(capsys.readouterr())
-    assert "it is a pipe, and only a file will do" in shown or "it is standard input" in shown
+    assert "a pipe in place of a file" in shown or "standard input" in shown

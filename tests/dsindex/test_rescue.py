@@ -12,17 +12,23 @@ from hypothesis import strategies as st
 
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import FormatError, OutputError
-from dsindex.rescue import by_tokens, outputs
-from dsindex.rescue.by_index import examine_index, repair_by_index
-from dsindex.rescue.by_tokens import document_lengths, repair_by_eod, repair_by_lengths
-from dsindex.rescue.outputs import RepairOutputs
+from dsindex.jobs import rescue_files as by_tokens
+from dsindex.jobs import rescue_files as outputs
+from dsindex.jobs.rescue_files import (
+    RepairOutputs,
+    document_lengths,
+    examine_index,
+    repair_by_eod,
+    repair_by_index,
+    repair_by_lengths,
+)
 from tests.support.datasets import write_dataset
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dsindex.rescue.outputs import RepairReport
-    from dsindex.storage import DigestingWriter
+    from dsindex.jobs.rescue_files import RepairReport
+    from dsindex.store.storage import DigestingWriter
 
 DOCUMENTS = [[[1, 2, 0]], [], [[3], [4, 5, 0]], [[6, 0]], [], [[7, 8, 9, 0]]]
 HEADER, SEQUENCES = 34, 5
@@ -34,7 +40,7 @@ def target_of(folder: Path, *, index_only: bool = False, **digests: str) -> Repa
 
 def repaired(prefix: str, folder: Path, *, one_each: bool = False) -> RepairReport:
     found = examine_index(prefix)
-    return repair_by_index(found, target_of(folder), one_sequence_per_document=one_each, is_certain=True)
+    return repair_by_index(found, target_of(folder), one_sequence_per_document=one_each)
 
 
 def documents_of(folder: Path) -> list[list[int]]:
@@ -79,7 +85,6 @@ def test_longer_bin_is_cut_to_what_the_index_says(tmp_path: Path) -> None:
             examine_index(prefix),
             RepairOutputs(prefix=str(tmp_path / "other"), index_only=True, digests={}),
             one_sequence_per_document=False,
-            is_certain=True,
         )
 
 
@@ -103,7 +108,7 @@ def test_whatever_is_cut_off_leading_documents_come_back(idx_cut: int, bin_cut: 
     assert bool(report.lost) == (idx_cut > 0 or bin_cut > 0)
 
 
-def test_lost_boundaries_are_guessed_only_on_demand(tmp_path: Path) -> None:
+def test_lost_boundaries_do_not_matter_if_each_document_is_one_sequence(tmp_path: Path) -> None:
     prefix = write_dataset(tmp_path / "d", DOCUMENTS)
     path = tmp_path / "d.idx"
     path.write_bytes(path.read_bytes()[: HEADER + 4 * SEQUENCES])
@@ -129,15 +134,6 @@ def test_eod_cuts_documents_across_chunks(tmp_path: Path, monkeypatch: pytest.Mo
     path.write_bytes(np.array([1, 2, 3, 0, 0, 4, 0, 5], "<u2").tobytes() + b"x")
     lengths = np.concatenate(list(document_lengths(str(path), dtype=np.dtype("<u2"), eod_id=0)))
     assert lengths.tolist() == [4, 1, 2]
-
-
-def test_repair_by_eod_accounts_for_the_rest(tmp_path: Path) -> None:
-    path = tmp_path / "d.bin"
-    path.write_bytes(np.array([1, 2, 0, 4, 0, 5], "<u2").tobytes() + b"x")
-    report = repair_by_eod(str(path), target_of(tmp_path), dtype=np.dtype("<u2"), eod_id=0, num_documents=None)
-    assert not report.is_certain
-    assert "3 bytes at the end" in report.lost[0]
-    assert documents_of(tmp_path) == [[1, 2, 0], [4, 0]]
 
 
 def test_repair_by_eod_wants_the_number_that_is_certain(tmp_path: Path) -> None:

@@ -8,26 +8,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from dsindex.errors import InputError
-from dsindex.formats.mmididx import read_index
-from dsindex.merging.parts import Part, open_part
-from dsindex.shards import shuffle
-from dsindex.shards.attempt import Attempt
-from dsindex.shards.document_order import cut_key_range, document_keys, find_keys, shuffled_order
-from dsindex.shards.document_slices import DocumentSource
-from dsindex.shards.ownership import is_owned_name, mark_folder, remove_owned_files
-from dsindex.shards.provenance import PLACED_PROVENANCE, ShardProvenance, provenance_rows
-from dsindex.shards.shuffle import (
+from dsindex.datasets.provenance import PLACED_PROVENANCE, ShardProvenance, provenance_rows
+from dsindex.engine.merge import Part, open_part
+from dsindex.engine.shards import shuffle
+from dsindex.engine.shards.attempt import Attempt
+from dsindex.engine.shards.ownership import is_owned_name, mark_folder, remove_owned_files
+from dsindex.engine.shards.shuffle import (
+    DocumentSource,
     GatherSettings,
     GatherTask,
     SortedDocuments,
     SortSettings,
     choose_run_bytes,
     count_buckets,
+    cut_key_range,
+    document_keys,
+    find_keys,
     gather_documents,
     plan_groups,
+    shuffled_order,
     sort_documents,
 )
+from dsindex.errors import InputError
+from dsindex.formats.mmididx import read_index
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsindex import storage
 from dsindex.errors import InputError, OutputError
+from dsindex.store import storage
 
 if TYPE_CHECKING:
     from pathlib import Path

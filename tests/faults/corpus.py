@@ -6,8 +6,8 @@ import json
 import random
 from typing import TYPE_CHECKING
 
+from dsindex.engine.ledger import read_committed_shards
 from tests.support.golden import OWN
-from workflows.state.ledger import read_committed_shards
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dsindex.conversion import convert_to_pbin
+from dsindex.cli.main import main
+from dsindex.jobs.conversion import convert_to_pbin
 from tests.support.datasets import write_dataset
 from tests.support.pbin_files import write_pbin
-from workflows.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,7 @@ def test_full_disk_leaves_nothing_and_the_same_command_works_later(
     expected = outputs(whole)
     needed = sum(-(-len(content) // PAGE) for content in expected.values())
     assert needed > 10
-    monkeypatch.setattr("workflows.jobs.index.free_bytes", lambda _folder: 1 << 40)  # looks before it leaps
+    monkeypatch.setattr("dsindex.jobs.index.free_bytes", lambda _folder: 1 << 40)  # looks before it leaps
     stopped = 0
     for pages in range(needed + 2):
         leave_free(small_disk, pages)

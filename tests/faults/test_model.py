@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from dsindex.storage import combine_digests
+from dsindex.store.storage import combine_digests
 from tests.faults.zygote import SMALL_RANGE_BYTES, Strike
 from tests.support.golden import OWN
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from dsindex.errors import BadRecordError, InputError
-from dsindex.storage import digest_file
+from dsindex.execution.progress.reporter import Reporter
+from dsindex.jobs.build import run_build
+from dsindex.options.build import BuildConfig
+from dsindex.store.storage import digest_file
 from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.golden import OWN
 from tests.support.published import published
-from workflows.jobs.build import run_build
-from workflows.options.build import BuildConfig
-from workflows.progress.reporter import Reporter
 
 if TYPE_CHECKING:
     from pathlib import Path

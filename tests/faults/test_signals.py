@@ -93,8 +93,8 @@ def slowed(start):
 SLOW = """\
 import sys
 from slow_calls import slowed
-from workflows.cli import main
-from workflows.execution.local import ProcessExecutor, ThreadExecutor
+from dsindex.cli.main import main
+from dsindex.execution.local import ProcessExecutor, ThreadExecutor
 
 if __name__ == "__main__":
     for kind in (ProcessExecutor, ThreadExecutor):

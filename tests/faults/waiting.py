@@ -26,7 +26,7 @@ def wait_and_run(folder: str, function: Callable[..., Any], task: Any, *rest: An
 
 def install(folder: str) -> None:
     """Let the shards of a driver in this process wait."""
-    from workflows.execution.ray_executor import RayExecutor
+    from dsindex.execution.ray_executor import RayExecutor
 
     start = RayExecutor.start
 

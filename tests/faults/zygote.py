@@ -146,21 +146,21 @@ def import_everything() -> None:
     import pyarrow.parquet
     import tokenizers
 
-    import dsindex.indices.task
+    import dsindex.cli.build
+    import dsindex.cli.index
+    import dsindex.cli.main
+    import dsindex.cli.merge
+    import dsindex.cli.pack
+    import dsindex.index.task
     import dsindex.text.audit
     import dsindex.text.encoders
     import dsindex.text.records
-    import workflows.cli
-    import workflows.commands.build
-    import workflows.commands.index
-    import workflows.commands.merge
-    import workflows.commands.pack
 
     warm_up_loops()
-    workflows.cli.make_parser("build").format_usage()
+    dsindex.cli.main.make_parser("build").format_usage()
     loaded = (gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.audit, dsindex.text.records)
-    loaded += (dsindex.text.encoders, workflows.cli, workflows.commands.build, workflows.commands.merge)
-    loaded += (workflows.commands.pack, workflows.commands.index, dsindex.indices.task)
+    loaded += (dsindex.text.encoders, dsindex.cli.main, dsindex.cli.build, dsindex.cli.merge)
+    loaded += (dsindex.cli.pack, dsindex.cli.index, dsindex.index.task)
     with contextlib.suppress(ImportError):  # the extra `objects`
         importlib.import_module("boto3")
         importlib.import_module("botocore.endpoint")
@@ -172,8 +172,8 @@ def warm_up_loops() -> None:
     """Load the compiled loops of the index, which takes longer than all else that a small index needs."""
     import numpy as np
 
-    from dsindex.indices.epochs import SampleRule, count_epochs
-    from dsindex.indices.task import build_arrays
+    from dsindex.index.epochs import SampleRule, count_epochs
+    from dsindex.index.task import build_arrays
 
     lengths = np.array([20, 50, 60], np.int32)
     rule = SampleRule(sequence_length=30)
@@ -182,7 +182,7 @@ def warm_up_loops() -> None:
 
 def run_child(folder: Path, arguments: list[str], strike: Strike, waiting: str | None, piped: str) -> None:
     """Be the command; never returns."""
-    from workflows.cli import main
+    from dsindex.cli.main import main
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pid").write_text(str(os.getpid()))
@@ -219,8 +219,8 @@ def use_small_ranges() -> None:
 
     A shuffle in a bucket has several runs.
     """
-    from dsindex.merging import ranges
-    from dsindex.shards import shuffle
+    from dsindex.engine import merge as ranges
+    from dsindex.engine.shards import shuffle
 
     assert callable(ranges.range_bytes)  # setting what nothing reads would do nothing
     ranges.range_bytes = lambda _total, **_: SMALL_RANGE_BYTES
@@ -229,7 +229,7 @@ def use_small_ranges() -> None:
 
 def record_tokenizing(path: Path) -> None:
     """Note every shard that a thread of this process begins."""
-    from workflows.execution.local import ThreadExecutor
+    from dsindex.execution.local import ThreadExecutor
 
     start, write = ThreadExecutor.start, os.write
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)

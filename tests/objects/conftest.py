@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from tests.workflows.conftest import make_config, quiet
+from tests.jobs.conftest import make_config, quiet
 
 __all__ = ["make_config", "quiet"]

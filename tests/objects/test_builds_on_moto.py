@@ -10,20 +10,20 @@ pytest.importorskip("obstore")
 pytest.importorskip("boto3")
 pytest.importorskip("moto.server", reason="moto and flask are not installed (the extra dev has them)")
 
-from dsindex.merging import ranges
+from dsindex.engine import merge as ranges
+from dsindex.jobs.build import run_build
+from dsindex.options.build import BuildConfig
 from tests.faults.corpus import write_corpus
 from tests.objects.calls import new_client
 from tests.support.golden import OWN
 from tests.support.object_proxy import serving_before, serving_moto
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, ObjectServer, RandomFaults
-from workflows.jobs.build import run_build
-from workflows.options.build import BuildConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from workflows.progress.reporter import Reporter
+    from dsindex.execution.progress.reporter import Reporter
 
 SUFFIXES = ("bin", "idx", "provenance.parquet")
 BUCKET = "builds"

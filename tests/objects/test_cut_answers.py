@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("boto3")
 
-from dsindex.objects.urls import Access, parse_url
-from dsindex.objects.writing import read_object
+from dsindex.store.urls import Access, parse_url
+from dsindex.store.writing import read_object
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, serving_objects
 
 

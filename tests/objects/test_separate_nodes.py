@@ -13,20 +13,20 @@ import pytest
 pytest.importorskip("obstore")
 pytest.importorskip("boto3")
 
+from dsindex.cli.main import main
+from dsindex.jobs.build import run_build
 from tests.faults.object_kills import CHAT, objects
 from tests.support.conversations import CONVERSATIONS
 from tests.support.golden import GOLDEN, OWN
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, ObjectServer, serving_objects
 from tests.support.published import published
 from tests.support.separate_nodes import SeparateNodes, separate_nodes, why_impossible
-from workflows.cli import main
-from workflows.jobs.build import run_build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from workflows.options.build import BuildConfig
-    from workflows.progress.reporter import Reporter
+    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.options.build import BuildConfig
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
 
@@ -104,7 +104,7 @@ COMMANDS = {
 def test_files_that_only_the_driver_sees_are_refused(nodes: SeparateNodes, command: str, place: str) -> None:
     names = {"here": HERE, "area": nodes.area, "own": f"{nodes.area}/own"}
     copy = 'for end in bin idx; do cp $0.$end $1.$end; done; shift; exec "$@"'
-    words = [sys.executable, "-m", "workflows", *command.format(**names).split(), "--executor", "ray"]
+    words = [sys.executable, "-m", "dsindex", *command.format(**names).split(), "--executor", "ray"]
     code, shown = nodes.run_command("sh", "-c", copy, HERE, f"{nodes.area}/own", *words)
     assert code == 1, shown
     assert f": {place.format(**names)}: " in shown
@@ -139,7 +139,7 @@ def test_other_jobs_need_nothing_but_a_bucket(
         with OWN.docs.open() as piped:
             signed.setattr(sys, "stdin", piped)
             assert main([*words_for(str(tmp_path / "x")), "--executor", "local"]) == 0
-    started = [sys.executable, "-m", "workflows", *words_for("s3://out/x"), "--executor", "ray"]
+    started = [sys.executable, "-m", "dsindex", *words_for("s3://out/x"), "--executor", "ray"]
     code, shown = nodes.run_command("sh", "-c", 'exec "$@" < "$0"', str(OWN.docs), *started)
     assert code == 0, shown
     assert objects(store, "") == published(tmp_path)

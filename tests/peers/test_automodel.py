@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from dsindex.cli.main import main
 from dsindex.datasets import BlendedDataset, GPTDataset
 from tests.peers.three_datasets import NAMES
-from workflows.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dsindex.instruction import named_templates
+from dsindex.instruction import config as named_templates
 from tests.peers.chat_templates import compare_all
 from tests.support.chat_tokenizers import train
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dsindex.errors import DsindexError
-from workflows.options.pretrain_command import given_variables, read_command_file, take_command
+from dsindex.options.pretrain_command import given_variables, read_command_file, take_command
 
 EXAMPLES = Path(os.environ.get("MEGATRON_LM", "/none")) / "examples"
 DATA = "data/web_text_document"

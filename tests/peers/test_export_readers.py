@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.execution.progress.displays import PlainDisplay
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.instruction.config import check_config
+from dsindex.jobs.instruct import run_instruct
+from dsindex.options.instruct import InstructConfig
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
-from workflows.jobs.instruct import run_instruct
-from workflows.options.instruct import InstructConfig
-from workflows.progress.displays import PlainDisplay
-from workflows.progress.reporter import Reporter
 
 LENGTH = 4096
 BRIDGE = os.environ.get("MEGATRON_BRIDGE")

@@ -18,12 +18,12 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import LimitError
-from dsindex.formats.index_builder import IndexBuilder
-from dsindex.storage import atomic_writer
+from dsindex.execution.local import ThreadExecutor
+from dsindex.formats.mmididx import IndexBuilder
+from dsindex.jobs.index import IndexReport, run_index
+from dsindex.options.index import IndexConfig
+from dsindex.store.storage import atomic_writer
 from tests.support.datasets import write_dataset
-from workflows.execution.local import ThreadExecutor
-from workflows.jobs.index import IndexReport, run_index
-from workflows.options.index import IndexConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -263,8 +263,8 @@ def test_megatron_started_on_our_cache_writes_nothing(
 def test_kept_partial_samples_are_counted_in_float32(total: int, length: int, extra: bool) -> None:
     from megatron.core.datasets.helpers import build_sample_idx
 
-    from dsindex.indices.epochs import SampleRule, count_samples
-    from dsindex.indices.sample import build_sample_index
+    from dsindex.index.arrays import build_sample_index
+    from dsindex.index.epochs import SampleRule, count_samples
 
     lengths, documents = np.array([total - 5, 5], np.int32), np.arange(2, dtype=np.int32)
     rule = SampleRule(sequence_length=length, extra_token=extra, keep_partial=True)

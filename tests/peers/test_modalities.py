@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsindex.conversion import convert_to_pbin
 from dsindex.datasets.pbin import PackedMemMapDatasetContinuous
 from dsindex.errors import FormatError
-from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
-from dsindex.formats.pbin_join import join_pbin_files, repair_joined
+from dsindex.formats.pbin import join_pbin_files, open_tokens, read_document_lengths, read_pbin_header, repair_joined
 from dsindex.formats.raw_index import create_raw_index, read_raw_index
+from dsindex.jobs.conversion import convert_to_pbin
 from tests.support.datasets import write_dataset
 from tests.support.pbin_files import pbin_bytes, write_pbin
 

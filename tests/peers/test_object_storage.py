@@ -15,10 +15,10 @@ import pytest
 pytest.importorskip("obstore")
 pytest.importorskip("boto3")
 
+from dsindex.cli.main import main
 from dsindex.datasets import GPTDataset, IndexedDataset
 from tests.support.datasets import write_dataset
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, ObjectServer, serving_objects
-from workflows.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dsindex.cli.main import main
 from dsindex.datasets import BlendedDataset, GPTDataset
-from dsindex.indices.cache import FIM_CLASS
-from dsindex.indices.job_tokenizer import RELEASES
+from dsindex.index.cache import FIM_CLASS
+from dsindex.index.job_tokenizer import RELEASES
 from tests.peers.three_datasets import NAMES
-from workflows.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,12 +24,12 @@ import pytest
 import tokenizers
 
 import dsindex
+from dsindex.cli.main import main
 from dsindex.datasets import BlendedDataset, GPTDataset
+from dsindex.tools.trace import trace_forward
+from dsindex.tools.verify_source import TracedTexts
 from tests.peers.test_gpt_samples import OPTIONS, Tokenizer, megatron_config
 from tests.support.golden import GOLDEN, GOLDEN_SETS, GoldenCache, golden_caches
-from workflows.cli import main
-from workflows.jobs.trace import trace_forward
-from workflows.verification.traced_text import TracedTexts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

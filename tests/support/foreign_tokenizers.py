@@ -7,12 +7,11 @@ import functools
 import io
 import itertools
 import json
-import struct
 from typing import Any
 
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
-from dsindex.text.conversion.protobuf import read_fields, read_scalars
 from tests.support.text_tokenizers import SENTENCES
 
 _BYTES = {"model_type": "bpe", "byte_fallback": True, "remove_extra_whitespaces": False}
@@ -58,24 +57,14 @@ def sentencepiece_model(shape: str) -> bytes:
 @functools.cache
 def with_runs(*lengths: int, score: float = -1e9) -> bytes:
     """A model in which runs of marks of these lengths share the lowest score; those of Llama 2 are 2 to 14 and 16."""
-    made, others = [], []
-    for number, value in read_fields(sentencepiece_model("llama2")):
-        assert isinstance(value, bytes)
-        if number != 1:
-            others.append(_field(number, value))
-        elif set(str(read_scalars(value)[1], "utf-8")) != {"▁"}:  # type: ignore[arg-type]
-            made.append(_field(1, value))
-    runs = ["▁" * length for length in (1, *lengths)]
-    tied = [_field(1, _field(1, run.encode()) + b"\x15" + struct.pack("<f", score)) for run in runs]
-    return b"".join([*made, *tied, *others])
-
-
-def _field(number: int, value: bytes) -> bytes:
-    size, length = len(value), b""
-    while size > 0x7F:
-        length += bytes([(size & 0x7F) | 0x80])
-        size >>= 7
-    return bytes([(number << 3) | 2]) + length + bytes([size]) + value
+    model = sentencepiece_model_pb2.ModelProto.FromString(sentencepiece_model("llama2"))
+    kept = [piece for piece in model.pieces if set(piece.piece) != {"▁"}]
+    del model.pieces[:]
+    model.pieces.extend(kept)
+    for length in (1, *lengths):
+        model.pieces.add(piece="▁" * length, score=score)
+    content: bytes = model.SerializeToString()
+    return content
 
 
 @functools.cache

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 PROGRAM = """\
 import os, signal, sys
-from workflows.cli import main
-from workflows.state.ledger import Ledger
+from dsindex.cli.main import main
+from dsindex.engine.ledger import Ledger
 
 name, left, setup = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 exec(setup)

@@ -56,7 +56,7 @@ class SeparateNodes:
 
     def run(self, *words: str) -> tuple[int, str]:
         """Run a dsindex command as on a machine beside the cluster; return its exit code and output."""
-        return self.run_command(sys.executable, "-m", "workflows", *words)
+        return self.run_command(sys.executable, "-m", "dsindex", *words)
 
     def run_command(self, *command: str) -> tuple[int, str]:
         """Run any command as on a machine beside the cluster; return its exit code and output."""

@@ -1,7 +1,9 @@
 """SentencePiece models: what is in a `.model`, and the tokenizer.json for those that gigatoken can encode.
 
-The format is sentencepiece_model.proto of https://github.com/google/sentencepiece. The sentencepiece library is the
-reference for every model; a conversion is made only of the parts that were compared with it.
+The format is sentencepiece_model.proto of https://github.com/google/sentencepiece, in the encoding of
+https://protobuf.dev/programming-guides/encoding/. The sentencepiece library is the reference for every model; a
+conversion is made only of the parts that were compared with it. Its own `sentencepiece_model_pb2` refuses every
+protobuf older than the one it was generated with, which Ray and others do not need, so it is not used.
 """
 
 from __future__ import annotations
@@ -9,18 +11,28 @@ from __future__ import annotations
 import functools
 import struct
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from dsindex.text.conversion.protobuf import read_fields, read_scalars
-from dsindex.text.structures import Unsuitable
+import orjson
+
+from dsindex.text.parts import Unsuitable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+Fields: TypeAlias = dict[int, int | bytes]
+_Value = TypeVar("_Value", int, bytes)
 
 SPACE_MARK = "▁"
 
+_VARINT, _BYTES = 0, 2
+_FIXED_SIZES = {1: 8, 5: 4}
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _TEXT, _SCORE, _KIND = 1, 2, 3
 _MODEL_TYPE, _IS_SUFFIX, _BYTE_FALLBACK, _UNKNOWN_PIECE = 3, 24, 35, 45
 _CHARSMAP, _ADDS_PREFIX, _REMOVES_SPACES, _ESCAPES_SPACES = 2, 3, 4, 5
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
+_NORMAL, _USER_DEFINED, _UNUSED, _LAST_KIND = 1, 4, 5, 6
 _MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
 
 
@@ -32,22 +44,13 @@ class SentencePieceModel:
     """Texts by id."""
     scores: tuple[float, ...]
     kinds: tuple[int, ...]
-    trainer: dict[int, int | bytes] = field(repr=False)
-    normalizer: dict[int, int | bytes] = field(repr=False)
-
-    def of_kind(self, kind: int) -> list[str]:
-        """Return the pieces of a kind, in order."""
-        return [piece for piece, own in zip(self.pieces, self.kinds, strict=True) if own == kind]
+    trainer: Fields = field(repr=False)
+    normalizer: Fields = field(repr=False)
 
     @property
     def user_defined(self) -> tuple[str, ...]:
         """Symbols that become one token wherever they occur in a text; control symbols do not."""
-        return tuple(self.of_kind(_USER_DEFINED))
-
-    @property
-    def control(self) -> tuple[str, ...]:
-        """Symbols such as `<s>`, which no text becomes."""
-        return tuple(self.of_kind(_CONTROL))
+        return tuple(piece for piece, kind in zip(self.pieces, self.kinds, strict=True) if kind == _USER_DEFINED)
 
 
 @functools.lru_cache(maxsize=2)
@@ -57,20 +60,26 @@ def read_sentencepiece(content: bytes) -> SentencePieceModel:
     Raises:
         ValueError: If they are not a SentencePiece model.
     """
-    pieces: list[dict[int, int | bytes]] = []
-    parts: dict[int, dict[int, int | bytes]] = {_TRAINER: {}, _NORMALIZER: {}}
-    for number, value in read_fields(content):
-        if number == _PIECES:
-            pieces.append(read_scalars(_as_bytes(value)))
-        elif number in parts:
-            parts[number] = read_scalars(_as_bytes(value))
+    pieces: list[Fields] = []
+    parts: dict[int, Fields] = {_TRAINER: {}, _NORMALIZER: {}}
+    for number, value in _read_fields(content):
+        if number in {_PIECES, _TRAINER, _NORMALIZER}:
+            fields = dict(_read_fields(_value({number: value}, number, b"")))
+            if number == _PIECES:
+                pieces.append(fields)
+            else:
+                parts[number] = fields
     if not pieces:
         msg = "expected a SentencePiece model, got one without pieces"
         raise ValueError(msg)
+    scores = b"".join(_value(piece, _SCORE, bytes(4)) for piece in pieces)
+    if len(scores) != 4 * len(pieces):
+        msg = "expected a score of 4 bytes for each piece of a SentencePiece model, got another size"
+        raise ValueError(msg)
     return SentencePieceModel(
-        pieces=tuple(_as_bytes(piece.get(_TEXT, b"")).decode() for piece in pieces),
-        scores=tuple(_as_float(piece.get(_SCORE, bytes(4))) for piece in pieces),
-        kinds=tuple(_as_integer(piece.get(_KIND, _NORMAL)) for piece in pieces),
+        pieces=tuple(_value(piece, _TEXT, b"").decode() for piece in pieces),
+        scores=struct.unpack(f"<{len(pieces)}f", scores),
+        kinds=tuple(_value(piece, _KIND, _NORMAL) for piece in pieces),
         trainer=parts[_TRAINER],
         normalizer=parts[_NORMALIZER],
     )
@@ -91,12 +100,13 @@ def convert_sentencepiece(model: SentencePieceModel) -> dict[str, Any]:
     marks = [{"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}]
     prefix = [{"type": "Prepend", "prepend": SPACE_MARK}] if model.normalizer.get(_ADDS_PREFIX, 1) else []
     steps: list[dict[str, Any]] = [*prefix, *marks]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            _added_token(vocabulary[piece], piece) for piece in model.user_defined if not _is_marks(piece)
+            {"id": vocabulary[piece], "content": piece, **flags} for piece in model.user_defined if not _is_marks(piece)
         ],
         "normalizer": {"type": "Sequence", "normalizers": steps},
         "pre_tokenizer": None,
@@ -105,7 +115,7 @@ def convert_sentencepiece(model: SentencePieceModel) -> dict[str, Any]:
         "model": {
             "type": "BPE",
             "dropout": None,
-            "unk_token": _as_bytes(model.trainer.get(_UNKNOWN_PIECE, b"<unk>")).decode(),
+            "unk_token": _value(model.trainer, _UNKNOWN_PIECE, b"<unk>").decode(),
             "continuing_subword_prefix": None,
             "end_of_word_suffix": None,
             "fuse_unk": True,
@@ -118,7 +128,7 @@ def convert_sentencepiece(model: SentencePieceModel) -> dict[str, Any]:
 
 
 def _check_options(model: SentencePieceModel) -> None:
-    kind = _MODEL_TYPES.get(_as_integer(model.trainer.get(_MODEL_TYPE, 1)), "unknown")
+    kind = _MODEL_TYPES.get(_value(model.trainer, _MODEL_TYPE, 1), "unknown")
     unsuitable = {
         f"is of the type {kind}, not BPE": kind != "BPE",
         "has no byte fallback": not model.trainer.get(_BYTE_FALLBACK, 0),
@@ -127,7 +137,7 @@ def _check_options(model: SentencePieceModel) -> None:
         "removes repeated spaces": bool(model.normalizer.get(_REMOVES_SPACES, 1)),
         "keeps spaces as they are": not model.normalizer.get(_ESCAPES_SPACES, 1),
         "has unused pieces": _UNUSED in model.kinds,
-        "has pieces of an unknown kind": not set(model.kinds) <= set(range(1, 7)),
+        "has pieces of an unknown kind": not set(model.kinds) <= set(range(_NORMAL, _LAST_KIND + 1)),
     }
     for what, is_so in unsuitable.items():
         if is_so:
@@ -206,27 +216,114 @@ def _is_marks(piece: str) -> bool:
     return len(piece) > 1 and _is_run(piece)
 
 
-def _added_token(number: int, content: str) -> dict[str, Any]:
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
-    return {"id": number, "content": content, **flags}
+def _read_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield the number and value of each field of a protobuf message: integers for varints, bytes for all else.
+
+    Raises:
+        ValueError: If the message is cut, or has a kind of field that protobuf no longer uses.
+    """
+    place = 0
+    while place < len(message):
+        key, place = _read_varint(message, place)
+        number, kind = key >> 3, key & 7
+        if kind in {_VARINT, _BYTES}:
+            size, place = _read_varint(message, place)
+            if kind == _VARINT:
+                yield number, size
+                continue
+        elif kind in _FIXED_SIZES:
+            size = _FIXED_SIZES[kind]
+        else:
+            msg = f"expected a protobuf field of a known kind at byte {place}, got kind {kind}"
+            raise ValueError(msg)
+        if size > len(message) - place:
+            msg = f"expected {size} bytes at byte {place}, got {len(message) - place}"
+            raise ValueError(msg)
+        yield number, message[place : place + size]
+        place += size
 
 
-def _as_bytes(value: int | bytes) -> bytes:
-    if not isinstance(value, bytes):
-        msg = f"expected text or a message in a SentencePiece model, got the number {value}"
+def _read_varint(message: bytes, place: int) -> tuple[int, int]:
+    """Return an integer of at most 64 bits and the place after it."""
+    value = 0
+    for number, byte in enumerate(message[place : place + 10]):
+        value |= (byte & 0x7F) << (7 * number)
+        if byte < 0x80:
+            return value, place + number + 1
+    msg = f"expected an integer at byte {place}, got a number that does not end"
+    raise ValueError(msg)
+
+
+def _value(fields: Fields, number: int, default: _Value) -> _Value:
+    """Return a field of the type that its default has.
+
+    Raises:
+        ValueError: If it has another.
+    """
+    value = fields.get(number, default)
+    if not isinstance(value, type(default)):
+        msg = f"expected {type(default).__name__} as field {number} of a SentencePiece model, got {value!r:.20}"
         raise ValueError(msg)
     return value
 
 
-def _as_integer(value: int | bytes) -> int:
-    if not isinstance(value, int):
-        msg = "expected a number in a SentencePiece model, got bytes"
-        raise ValueError(msg)
-    return value
+# GPT-2's vocab.json and merges.txt, which `--vocab-file` and `--merge-file` name: an older form of byte-level BPE.
+#
+# Source: encoder.py of https://github.com/openai/gpt-2, and its counterpart in transformers.
+
+END_OF_TEXT = "<|endoftext|>"
 
 
-def _as_float(value: int | bytes) -> float:
-    if not isinstance(value, bytes) or len(value) != 4:
-        msg = "expected a score in a SentencePiece model, got something else"
+def convert_gpt2_files(vocabulary: object, merges: bytes) -> bytes:
+    """Return the tokenizer.json of the two files.
+
+    Args:
+        vocabulary: The content of vocab.json: id by token.
+        merges: The bytes of merges.txt, whose first line may name a version.
+
+    Raises:
+        ValueError: Naming the file that is not as expected.
+    """
+    if not isinstance(vocabulary, dict) or not vocabulary or not all(map(_is_id, vocabulary.values())):
+        msg = "expected a JSON object with an id for each token"
         raise ValueError(msg)
-    return float(struct.unpack("<f", value)[0])
+    pairs = []
+    lines = merges.decode().split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or (number == 1 and line.startswith("#version")):
+            continue
+        pair = line.rstrip("\r").split(" ")
+        if len(pair) != 2 or not {*pair, "".join(pair)} <= vocabulary.keys():
+            msg = f"line {number} of the merges: expected two tokens that make a third of the vocabulary, got {line!r}"
+            raise ValueError(msg)
+        pairs.append(pair)
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    added = [{"id": vocabulary[END_OF_TEXT], "content": END_OF_TEXT, **flags}] if END_OF_TEXT in vocabulary else []
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    document: dict[str, Any] = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": vocabulary,
+            "merges": pairs,
+        },
+    }
+    return orjson.dumps(document)
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31

@@ -1,25 +1,28 @@
-"""Read CSV and TSV with pyarrow: a header row, then records of strings, whose cells in quotes may have newlines.
+"""Read CSV and TSV in UTF-8 with pyarrow: a header row, then records of strings; cells in quotes may have newlines.
 
-pyarrow has limits, around which `read_csv_rows` works by reading the file again, up to where it was:
+pyarrow has limits, around which this works:
 
-- No row may be larger than a block. Blocks grow if one is.
-- A wrong row that is not UTF-8 cannot be reported. Such a file is read as Latin-1, and its cells are encoded back.
+- No row may be larger than a block. If one is, the file is read again, up to where it was, with larger blocks.
 - A quote that is never closed takes the rest of the file. So a row with a cell too many is added at the end: if it is
   not reported as wrong, it is inside quotes.
+- It does not say where a byte is that is not UTF-8. So all bytes are checked on their way to it.
 """
 
 from __future__ import annotations
 
-import re
+import codecs
+import csv
+import io
+import threading
+import time
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
 from dsindex.errors import InputError
-from dsindex.text.tables.csv_content import BOM, CsvContent, NotUtf8Error, read_up_to
 from dsindex.text.tables.files import errors_named
 
 if TYPE_CHECKING:
@@ -27,10 +30,10 @@ if TYPE_CHECKING:
 
     import pyarrow.csv as pa_csv
 
-    from dsindex.text.tables.csv_content import Source
     from dsindex.text.tables.formats import TableFormat
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
+_BOM = b"\xef\xbb\xbf"
 _HEADER_BYTES = 1 << 20
 """Largest header row."""
 MOST_COLUMNS = 1 << 14
@@ -39,6 +42,25 @@ _BLOCK_BYTES = 4 << 20
 _UNSEEKABLE_BLOCK_BYTES = 64 << 20
 """Size of a block, and so of the largest row, of a source that cannot be read again."""
 _LARGEST_BLOCK_BYTES = 256 << 20
+_WAIT_SECONDS = 0.2
+_LEAVE_SECONDS = 0.01
+"""Time for pyarrow's thread to return from the last call."""
+
+
+class Source(Protocol):
+    """The content of a file, such as a decompressed one."""
+
+    def read(self, num_bytes: int, /) -> bytes:
+        """Return up to `num_bytes` bytes, none at the end."""
+        ...
+
+    def seek(self, offset: int, /) -> int:
+        """Move to a position."""
+        ...
+
+    def seekable(self) -> bool:
+        """Whether `seek` works."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +99,9 @@ def read_csv_schema(path: str, source: Source, format: TableFormat) -> pa.Schema
         format: csv or tsv.
 
     Raises:
-        InputError: If there is no header, or it is larger than 1 MiB.
+        InputError: If there is no header, it is larger than 1 MiB, or it is not UTF-8.
     """
-    with errors_named(path, "a table that can be read"):
-        head = read_up_to(source, _HEADER_BYTES)
-    return _read_schema(path, head, format)
+    return _read_header(path, source, format)[1]
 
 
 def read_csv_rows(
@@ -91,31 +111,22 @@ def read_csv_rows(
 
     Args:
         path: The file, for messages.
-        source: Its content, at position 0. If it is not seekable, a row has at most 64 MiB, and all must be UTF-8.
+        source: Its content, at position 0. If it is not seekable, a row has at most 64 MiB.
         format: csv or tsv.
         choose: Returns the names of the wanted columns, out of all columns.
 
     Raises:
-        InputError: If the file cannot be read, has a row of more than 256 MiB, or ends inside quotes.
+        InputError: If the file cannot be read, is not UTF-8, has a row of more than 256 MiB, or ends inside quotes.
     """
-    with errors_named(path, "a table that can be read"):
-        head = read_up_to(source, _HEADER_BYTES)
-    schema = _read_schema(path, head, format)
+    head, schema = _read_header(path, source, format)
     can_restart = source.seekable()
     block_bytes = _BLOCK_BYTES if can_restart else _UNSEEKABLE_BLOCK_BYTES
     largest = _LARGEST_BLOCK_BYTES if can_restart else _UNSEEKABLE_BLOCK_BYTES
     reading = _Reading(path=path, format=format, names=list(choose(schema)), num_columns=len(schema))
     end = f"\n{DELIMITERS[format] * len(schema)}\n".encode()
-    is_utf8 = True
-    content = CsvContent(source, head, end=end, is_utf8=is_utf8)
     while True:
         try:
-            yield from reading.rows(content, block_bytes)
-        except NotUtf8Error as error:
-            if not can_restart:
-                msg = f"{path}: expected UTF-8, got bytes that are not after row {reading.row}; decompress it first"
-                raise InputError(msg) from error
-            is_utf8 = False
+            yield from reading.rows(_Content(path, source, head, end), block_bytes)
         except _RowTooLargeError as error:
             block_bytes *= 4
             if block_bytes > largest:
@@ -128,7 +139,7 @@ def read_csv_rows(
             return
         with errors_named(path, "a table that can be read again"):
             source.seek(0)
-        content = CsvContent(source, b"", end=end, is_utf8=is_utf8)
+            head = _read_up_to(source, _HEADER_BYTES)
 
 
 class _RowTooLargeError(Exception):
@@ -148,7 +159,7 @@ class _Reading:
     wrong: deque[WrongRow] = field(default_factory=deque)
     """Wrong rows that were found and not passed yet."""
 
-    def rows(self, content: CsvContent, block_bytes: int) -> Iterator[CsvRows | WrongRow]:
+    def rows(self, content: _Content, block_bytes: int) -> Iterator[CsvRows | WrongRow]:
         """Yield the rows after those that were yielded before."""
         self.wrong = deque()  # the reader before may still add to its own
         row = 0
@@ -183,108 +194,165 @@ class _Reading:
         if wrong.row >= self.row:
             yield wrong
 
-    def batches(self, content: CsvContent, block_bytes: int) -> Iterator[pa.RecordBatch]:
+    def batches(self, content: _Content, block_bytes: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows as pyarrow reads them, as large strings."""
         import pyarrow.csv as pa_csv
 
-        names = self.names if content.is_utf8 else [name.encode("utf-8").decode("latin1") for name in self.names]
+        wrong = self.wrong
+
+        def set_aside(row: pa_csv.InvalidRow) -> str:
+            number = row.number - 2  # counted from 1, with the header
+            cells, columns = row.actual_columns, self.num_columns
+            wrong.append(WrongRow(row=number, text=row.text.encode(), num_cells=cells, num_columns=columns))
+            return "skip"
+
         opened = None
         try:
             while True:
-                with self.errors(content):
-                    if opened is None:
-                        opened = pa_csv.open_csv(
+                with errors_named(self.path, f"a table of {self.num_columns} columns"):
+                    try:
+                        opened = opened or pa_csv.open_csv(
                             pa.PythonFile(content, mode="r"),
                             read_options=pa_csv.ReadOptions(use_threads=False, block_size=block_bytes),
-                            parse_options=_parse_options(self.format, self.handler(content)),
+                            parse_options=pa_csv.ParseOptions(
+                                delimiter=DELIMITERS[self.format],
+                                newlines_in_values=True,
+                                invalid_row_handler=set_aside,
+                            ),
                             convert_options=pa_csv.ConvertOptions(
-                                include_columns=names,
-                                column_types=dict.fromkeys(names, pa.large_string()),
+                                include_columns=self.names,
+                                column_types=dict.fromkeys(self.names, pa.large_string()),
                                 check_utf8=False,
                                 strings_can_be_null=False,
                             ),
                         )
-                    batch = next(opened, None)
+                        batch = next(opened, None)
+                    except pa.ArrowInvalid as error:
+                        if "straddl" in str(error):
+                            raise _RowTooLargeError from error
+                        raise
                 if batch is None:
                     return
-                yield batch if content.is_utf8 else _from_latin1(batch, self.names)
+                yield batch
         finally:
             content.stop()
-            with suppress(pa.ArrowException, OSError, InputError, NotUtf8Error):
+            with suppress(pa.ArrowException, OSError, InputError):
                 while opened is not None and next(opened, None) is not None:
                     pass
             content.wait()
 
-    @contextmanager
-    def errors(self, content: CsvContent) -> Iterator[None]:
-        """Tell errors that another reading avoids from those of the file."""
-        with errors_named(self.path, f"a table of {self.num_columns} columns"):
+
+class _Content:
+    """The content as pyarrow reads it in a thread: without a BOM, known to be UTF-8, and with a row added at the end.
+
+    No block ends with a carriage return.
+    """
+
+    def __init__(self, path: str, source: Source, head: bytes, end: bytes) -> None:
+        self.closed = False
+        self._path = path
+        self._source = source
+        self._pending = head.removeprefix(_BOM)
+        self._end = end
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._num_lines = 0
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._is_stopped = False
+
+    def read(self, num_bytes: int) -> bytes:
+        """Return up to `num_bytes` bytes; pyarrow calls this in a thread of its own.
+
+        Raises:
+            InputError: If the content is not UTF-8.
+        """
+        with self._lock:
+            data = b""
             try:
-                yield
-            except Exception as error:
-                if content.error is not None:
-                    raise content.error from error
-                if isinstance(error, pa.ArrowInvalid) and "straddl" in str(error):
-                    raise _RowTooLargeError from error
-                raise
+                if not self._is_stopped:
+                    data = self._take(num_bytes)
+            finally:
+                if not data:
+                    self._ended.set()
+            return data
 
-    def handler(self, content: CsvContent) -> Callable[[pa_csv.InvalidRow], str]:
-        """Return what notes a wrong row, and tells pyarrow to go on."""
-        wrong = self.wrong
+    def _take(self, num_bytes: int) -> bytes:
+        if len(self._pending) < num_bytes and self._end:
+            wanted = num_bytes - len(self._pending)
+            more = _read_up_to(self._source, wanted)
+            self._pending += more
+            if len(more) < wanted:
+                self._pending, self._end = self._pending + self._end, b""
+        # pyarrow drops a newline at the start of a block if the block before ends with a carriage return.
+        end = num_bytes - 1 if self._pending[num_bytes - 1 : num_bytes] == b"\r" and num_bytes > 1 else num_bytes
+        data, self._pending = self._pending[:end], self._pending[end:]
+        _check_utf8(self._path, self._decoder, data, self._num_lines)
+        self._num_lines += data.count(b"\n")
+        return data
 
-        def set_aside(row: pa_csv.InvalidRow) -> str:
-            text = row.text.encode("utf-8" if content.is_utf8 else "latin1")
-            number = row.number - 2  # counted from 1, with the header
-            wrong.append(WrongRow(row=number, text=text, num_cells=row.actual_columns, num_columns=self.num_columns))
-            return "skip"
+    def stop(self) -> None:
+        """Leave the source alone from now on: pyarrow reads ahead even after an error."""
+        with self._lock:
+            self._is_stopped = True
 
-        return set_aside
+    def wait(self) -> None:
+        """Wait until pyarrow's thread has seen the end, since it must not run when the process ends.
+
+        It does not look for the end if it has read ahead as far as it may.
+        """
+        self._ended.wait(_WAIT_SECONDS)
+        time.sleep(_LEAVE_SECONDS)
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
-def _read_schema(path: str, head: bytes, format: TableFormat) -> pa.Schema:
-    import pyarrow.csv as pa_csv
+def _check_utf8(path: str, decoder: codecs.IncrementalDecoder, data: bytes, num_lines: int) -> str:
+    """Decode the next bytes of a file, after a number of lines.
 
-    if not _has_few_cells(head.removeprefix(BOM).lstrip(b"\r\n"), DELIMITERS[format]):
+    Raises:
+        InputError: If they are not UTF-8.
+    """
+    try:
+        return decoder.decode(data)
+    except UnicodeDecodeError as error:
+        line = num_lines + error.object[: error.start].count(b"\n") + 1
+        msg = (
+            f"{path}, line {line}: expected UTF-8, got byte 0x{error.object[error.start]:02x}; "
+            "convert the text from its encoding, as in `iconv -f WINDOWS-1252 -t UTF-8 old.csv > new.csv`"
+        )
+        raise InputError(msg) from error
+
+
+def _read_header(path: str, source: Source, format: TableFormat) -> tuple[bytes, pa.Schema]:
+    """Return the first bytes of a file, and the columns that its header row names."""
+    with errors_named(path, "a table that can be read"):
+        head = _read_up_to(source, _HEADER_BYTES)
+    text = _check_utf8(path, codecs.getincrementaldecoder("utf-8")(), head.removeprefix(_BOM), 0)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=DELIMITERS[format])
+    try:
+        names = next((row for row in rows if row), None)
+        is_whole = len(head) < _HEADER_BYTES or next(rows, None) is not None
+    except csv.Error:  # a cell of more than 128 KiB
+        is_whole = False
+    if not is_whole or names is None:
+        msg = (
+            f"{path}: expected a header row with the names of the columns, of at most 1 MiB, got none; "
+            f"check that it is {format}"
+        )
+        raise InputError(msg)
+    if len(names) > MOST_COLUMNS:
         msg = (
             f"{path}: expected at most {MOST_COLUMNS:,} columns, got more in the header row; check that it is {format}"
         )
         raise InputError(msg)
-    with errors_named(path, "a header row with the names of the columns"):
-        # Whatever is in the rows can be read as Latin-1. A row without a line end would not be complete for pyarrow.
-        text = (head.removeprefix(BOM) + b"\n").decode("latin1").encode("utf-8")
-        opened = pa_csv.open_csv(
-            pa.BufferReader(text),  # a file of Python's own would be read by a thread
-            read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1),
-            parse_options=_parse_options(format, lambda _: "skip"),
-        )
-        names = [name.encode("latin1").decode("utf-8") for name in opened.schema.names]
-        return pa.schema([(name, pa.large_string()) for name in names])
+    return head, pa.schema([(name, pa.large_string()) for name in names])
 
 
-def _has_few_cells(row: bytes, delimiter: str) -> bool:
-    """Tell whether the row at the start of some bytes has MOST_COLUMNS cells or less."""
-    mark = delimiter.encode()
-    cell = re.compile(rb'(?:"[^"]*(?:""[^"]*)*"?)?[^\r\n%b]*' % mark)
-    position = 0
-    for _ in range(MOST_COLUMNS):
-        found = cell.match(row, position)
-        position = len(row) if found is None else found.end()
-        if row[position : position + 1] != mark:
-            return True
-        position += 1
-    return False
-
-
-def _parse_options(format: TableFormat, handler: Callable[[pa_csv.InvalidRow], str]) -> pa_csv.ParseOptions:
-    import pyarrow.csv as pa_csv
-
-    return pa_csv.ParseOptions(delimiter=DELIMITERS[format], newlines_in_values=True, invalid_row_handler=handler)
-
-
-def _from_latin1(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
-    """Return the cells with the bytes that they have in the file, under the columns' names."""
-    columns = []
-    for column in batch.columns:
-        cells = pa.array([cell.encode("latin1") for cell in column.to_pylist()], pa.large_binary())
-        columns.append(cells.view(pa.large_string()))
-    return pa.RecordBatch.from_arrays(columns, names)
+def _read_up_to(source: Source, num_bytes: int) -> bytes:
+    """Read until there are `num_bytes` bytes or no more: a decompressed source returns fewer at a time."""
+    pieces, left = [], num_bytes
+    while left and (piece := source.read(left)):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)

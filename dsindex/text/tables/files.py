@@ -8,18 +8,19 @@ import os
 import struct
 import zlib
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
 from dsindex.errors import InputError
-from dsindex.readable import LocalFile
-from dsindex.text.byte_sources import changed, opened_input
+from dsindex.store.reading import LocalFile
+from dsindex.text.streams import changed, opened_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dsindex.readable import Readable
+    from dsindex.store.reading import Readable
 
 Content: TypeAlias = "memoryview[int] | FetchedContent"
 """The bytes of a table: mapped memory, or what fetches its slices."""
@@ -29,6 +30,16 @@ _MOST_HINTS = 2
 _ERRORS = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, KeyError, struct.error)
 _ERRORS_OF_SOURCES = (EOFError, zlib.error)
 """What decompression raises."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowGroup:
+    """What the metadata says about one row group of Parquet or record batch of Arrow."""
+
+    num_rows: int | None
+    """None if only reading tells, as for CSV."""
+    text_bytes: int
+    """Uncompressed size of the wanted columns: an estimate, and as trustworthy as the file."""
 
 
 class TableFile:
@@ -135,6 +146,20 @@ class FetchedContent:
 def part_of(content: Content, begin: int, end: int) -> Content:
     """Return the bytes [begin, end) of a content without reading them."""
     return content.part(begin, end) if isinstance(content, FetchedContent) else content[begin:end]
+
+
+def check_range(path: str, end: int, num_groups: int, what: str) -> None:
+    """Refuse a range that ends after the last row group or record batch.
+
+    Raises:
+        InputError: If it does.
+    """
+    if end > num_groups:
+        msg = (
+            f"{path}: expected at least {end} {what}, got {num_groups}; the file changed since the job was planned, "
+            "run it again from the start"
+        )
+        raise InputError(msg)
 
 
 @contextmanager

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dsindex.comparing import arrays, documents, rules
-from dsindex.comparing.datasets import compare_datasets
-from dsindex.comparing.documents import Difference
-from dsindex.comparing.rules import Edges
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.tools import compare_caches as arrays
+from dsindex.tools import compare_rules as documents
+from dsindex.tools import compare_rules as rules
+from dsindex.tools.compare import compare_datasets
+from dsindex.tools.compare_rules import Difference, Edges
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from dsindex.comparing.datasets import Comparison
+    from dsindex.tools.compare import Comparison
 
 BOS, EOD = 900, 901
 RNG = np.random.default_rng(5)

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
-from dsindex.containers.cuts import find_cuts
-from dsindex.containers.decoding import Decoder
-from dsindex.containers.kinds import HEAD_BYTES, Container, detect_container, detect_file
 from dsindex.errors import InputError
-from dsindex.readable import LocalFile
+from dsindex.store.reading import LocalFile
+from dsindex.text.compressed import HEAD_BYTES, Container, Decoder, detect_container, detect_file, find_cuts
 from tests.support.compressed import COMPRESSORS, zstd_frames
 
 TEXT = b"".join(b'{"text": "%d %s"}\n' % (number, bytes([97 + number % 26]) * (number % 200)) for number in range(300))
@@ -148,7 +146,7 @@ def test_cuts_are_where_members_begin(tmp_path: Path, name: str, unit: int) -> N
 
 
 def test_what_only_looks_like_a_member_is_no_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dsindex.containers.cuts.UNITS_WITHOUT_MEMBERS", 100)
+    monkeypatch.setattr("dsindex.text.compressed.UNITS_WITHOUT_MEMBERS", 100)
     lookalike = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03"
     stored = gzip.compress(lookalike * 3000, 0)  # level 0: as it is
     path, container = write(tmp_path, "x.gz", stored + gzip.compress(TEXT) * 3)
@@ -161,12 +159,12 @@ def test_a_large_member_is_not_searched_to_its_end(tmp_path: Path, monkeypatch: 
     content = gzip.compress(random.Random(1).randbytes(50_000)) + gzip.compress(TEXT)
     path, container = write(tmp_path, "x.gz", content)
     assert len(find_cuts(path, container, unit_bytes=1000)) == 2
-    monkeypatch.setattr("dsindex.containers.cuts.UNITS_WITHOUT_MEMBERS", 100)
+    monkeypatch.setattr("dsindex.text.compressed.UNITS_WITHOUT_MEMBERS", 100)
     assert len(find_cuts(path, container, unit_bytes=1000)) == 3
 
 
 def test_a_long_first_frame_is_not_walked_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dsindex.containers.cuts.LARGEST_FIRST_FRAME_BLOCKS", 2)
+    monkeypatch.setattr("dsindex.text.compressed.LARGEST_FIRST_FRAME_BLOCKS", 2)
     text = bytes(3 * (128 << 10))
     path, container = write(tmp_path, "x.zst", zstd_frames(text + TEXT, len(text)))
     assert len(find_cuts(path, container, unit_bytes=1)) == 2

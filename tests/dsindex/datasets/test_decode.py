@@ -21,7 +21,7 @@ from dsindex.datasets import (
     RawLines,
     SampleOptions,
 )
-from dsindex.datasets.sample_masks import DEFAULT_OPTIONS
+from dsindex.datasets.gpt import DEFAULT_OPTIONS
 from dsindex.errors import FormatError, TokenizerError
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.golden import GOLDEN, MODALITIES, OWN, TOKENIZERS

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dsindex.datasets import document_ranges
-from dsindex.datasets.document_ranges import plan_ranges, read_range
-from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets import indexed as document_ranges
+from dsindex.datasets.indexed import IndexedDataset, plan_ranges, read_range
 from tests.support.datasets import write_dataset
 
 if TYPE_CHECKING:

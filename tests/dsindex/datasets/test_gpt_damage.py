@@ -126,8 +126,35 @@ def test_file_that_is_no_array_is_refused(tmp_path: Path, content: bytes) -> Non
         small(tmp_path, document_index=tmp_path / "gone.npy")
 
 
-def test_array_cut_off_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<i4', 'fortran_order': False, 'shape': (True,), }",
+        "{'descr': '<i4', 'fortran_order': False, 'shape': (-1,), }",
+        "{'descr': '<i4', 'fortran_order': False, 'shape': (9223372036854775807,), }",
+        "{'descr': '<i99', 'fortran_order': False, 'shape': (1,), }",
+        "{'descr': 'V0', 'fortran_order': False, 'shape': (1,), }",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
+        "{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (1,), }",
+        "{'descr': '<i4', 'fortran_order': False, 'shape': 1, }",
+        "{'descr': '<i4', 'shape': (1,), }",
+        "(" * 5000 + ")" * 5000,
+    ],
+    ids=lambda header: header[:70],
+)
+@pytest.mark.filterwarnings("error")
+def test_damaged_header_is_refused(tmp_path: Path, header: str) -> None:
+    """numpy raises other errors for some of them, and a shape of 2**63 - 1 may end the process."""
+    head = b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header.encode()
+    (tmp_path / "wrong.npy").write_bytes(head + bytes(4))
+    with pytest.raises(FormatError, match=r"wrong\.npy: (cannot be read as|expected) a document index"):
+        small(tmp_path, document_index=tmp_path / "wrong.npy")
+
+
+def test_array_of_another_size_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "whole.npy", np.zeros(1000, np.int32))
-    (tmp_path / "cut.npy").write_bytes((tmp_path / "whole.npy").read_bytes()[:-4])
-    with pytest.raises(FormatError, match=r"cut\.npy: cannot be read as a document index"):
-        small(tmp_path, document_index=tmp_path / "cut.npy")
+    whole = (tmp_path / "whole.npy").read_bytes()
+    for content in (whole[:-4], whole + b"x", whole + bytes(100)):
+        (tmp_path / "other.npy").write_bytes(content)
+        with pytest.raises(FormatError, match=r"other\.npy: expected a document index of 4128 bytes, .* got \d+"):
+            small(tmp_path, document_index=tmp_path / "other.npy")

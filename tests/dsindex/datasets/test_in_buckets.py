@@ -17,7 +17,7 @@ pytest.importorskip("obstore")
 from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset, PackedInstructionDataset
 from dsindex.datasets.opening import open_dataset
 from dsindex.errors import FormatError, InputError
-from dsindex.objects import ranges
+from dsindex.store import ranges
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, golden_caches
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer, serving_objects

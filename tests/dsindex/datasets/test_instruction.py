@@ -11,7 +11,7 @@ import pytest
 
 from dsindex.datasets.instruction import InstructionDataset, PackedInstructionDataset, packing_prefix
 from dsindex.errors import FormatError, InputError, RecordProblem, TokenizerError
-from dsindex.instruction.block_layout import lay_out_blocks
+from dsindex.instruction.blocks import lay_out_blocks
 from dsindex.instruction.collator import InstructionCollator, stack_blocks
 from dsindex.instruction.config import parse_config
 from dsindex.instruction.encoder import InstructionEncoder
@@ -81,7 +81,7 @@ def test_dataset_checks_its_tokens_patterns_and_fields(jsonl: Path) -> None:
         open_with([".special_tokens"], {})
     with pytest.raises(RecordProblem, match="field 'id': expected a text or a list"):
         open_with([".id"], {})[0]
-    with pytest.raises(InputError, match="a file that can be read"):
+    with pytest.raises(InputError, match="cannot be read"):
         InstructionDataset("nosuch.jsonl", tokenizer=train("bytes"), jq_patterns=PATTERNS, special_tokens={})
 
 

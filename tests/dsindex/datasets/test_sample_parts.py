@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsindex.datasets import GPTDataset, IndexedDataset
-from dsindex.datasets.index_files import expect_scattered_reads
+from dsindex.datasets.gpt import expect_scattered_reads
 from dsindex.errors import FormatError
 from tests.support.datasets import write_dataset
 

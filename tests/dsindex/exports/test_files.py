@@ -9,16 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dsindex.datasets.exports import ExportedSequences, SequenceSource, read_facts
 from dsindex.errors import FormatError
-from dsindex.exports import bridge, hugging_face
-from dsindex.exports.reading import read_facts
-from dsindex.exports.source import ExportedSequences, SequenceSource
+from dsindex.jobs.exports import bridge, hugging_face
 from tests.support.datasets import write_dataset
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dsindex.exports.source import Counts
+    from dsindex.datasets.exports import Counts
 
 MASKS = [[1, 1, 0], [1], [1, 1], [0, 0, 0, 1]]
 """Trainable first tokens, and a sequence of one token, which has no target."""

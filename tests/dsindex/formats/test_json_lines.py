@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dsindex.formats.json_lines import find_faulty_lines, is_json
+from dsindex.formats.raw_index import find_faulty_lines, is_json
 
 LINES = [
     b'{"a": 1}',

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from dsindex.dtypes import TOKEN_DTYPES
 from dsindex.errors import FormatError
-from dsindex.formats import index_builder
-from dsindex.formats.index_builder import IndexBuilder
+from dsindex.formats import mmididx as index_builder
 from dsindex.formats.mmididx import (
     HEADER_BYTES,
+    IndexBuilder,
     IndexHeader,
     check_ends,
     check_index,
@@ -23,7 +23,7 @@ from dsindex.formats.mmididx import (
     read_index,
     write_index,
 )
-from dsindex.storage import atomic_writer
+from dsindex.store.storage import atomic_writer
 from tests.support.datasets import write_dataset
 from tests.support.golden import DATASETS, dataset_name
 

@@ -16,12 +16,13 @@ from dsindex.formats.pbin import (
     PBIN_VERSIONS,
     PbinHeader,
     PbinIndexWriter,
+    join_pbin_files,
     open_tokens,
     read_document_lengths,
     read_pbin_header,
+    repair_joined,
     token_bytes_for_vocabulary,
 )
-from dsindex.formats.pbin_join import join_pbin_files, repair_joined
 from tests.support.golden import MODALITIES
 from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, joined_by_modalities, pbin_bytes, write_pbin
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dsindex.guarded import process
-from dsindex.guarded.limits import Limits
-from dsindex.guarded.process import GuardedWork, LimitReachedError
+from dsindex.text import guarded_process as process
+from dsindex.text.guarded.limits import Limits
+from dsindex.text.guarded_process import GuardedWork, LimitReachedError
 from tests.support.golden import ROOT
 from tests.support.processes import PATIENCE_SECONDS, is_running, wait_until
 
@@ -176,8 +176,8 @@ def test_interrupted_exchange_ends_its_process(monkeypatch: pytest.MonkeyPatch) 
 
 PARENT = """
 import sys
-from dsindex.guarded.limits import Limits
-from dsindex.guarded.process import GuardedWork
+from dsindex.text.guarded.limits import Limits
+from dsindex.text.guarded_process import GuardedWork
 work = GuardedWork("tests.dsindex.guarded.work", {}, subject="the work", limits=Limits(cpu_seconds=1000.0))
 print(work.facts["pid"], flush=True)
 list(work.run([sys.argv[1].encode()]))

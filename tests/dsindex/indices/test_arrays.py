@@ -10,13 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import LimitError
-from dsindex.indices import sample
-from dsindex.indices.document import build_document_index
-from dsindex.indices.epochs import SampleRule, count_epochs
-from dsindex.indices.mersenne import shuffle_in_place
-from dsindex.indices.sample import build_sample_index
-from dsindex.indices.shuffle import build_shuffle_index
-from dsindex.indices.task import build_arrays
+from dsindex.index import arrays as sample
+from dsindex.index.arrays import build_document_index, build_sample_index, build_shuffle_index, shuffle_in_place
+from dsindex.index.epochs import SampleRule, count_epochs
+from dsindex.index.task import build_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

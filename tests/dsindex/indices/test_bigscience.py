@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsindex.indices.bigscience import index_path, samples_wanted, split_bounds
+from dsindex.index.bigscience import index_path, samples_wanted, split_bounds
 
 
 @given(

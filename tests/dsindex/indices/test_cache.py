@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsindex.errors import FormatError
-from dsindex.indices.cache import (
+from dsindex.index.cache import (
     cache_files,
     description_hash,
     description_text,

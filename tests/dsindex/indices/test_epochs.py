@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from dsindex.errors import LimitError
-from dsindex.indices.epochs import (
+from dsindex.index.epochs import (
     SampleRule,
     count_epochs,
     count_samples,

@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 
-from dsindex.indices.job_tokenizer import RELEASES, JobTokenizer, tokenizer_identifiers
-from dsindex.indices.releases import describe_tokenizers, possible_releases
+from dsindex.cli.index import read_index_config
+from dsindex.cli.parser import make_parser
+from dsindex.index.job_tokenizer import (
+    RELEASES,
+    JobTokenizer,
+    describe_tokenizers,
+    possible_releases,
+    tokenizer_identifiers,
+)
 from tests.support.golden import GOLDEN
-from workflows.commands.index import read_index_config
-from workflows.options.parser import make_parser
 
 GOLDEN_BLOCKS: list[dict[str, Any]] = json.loads((GOLDEN / "tokenizer_identifiers.json").read_bytes())
 

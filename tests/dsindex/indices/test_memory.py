@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from dsindex.errors import LimitError
-from dsindex.indices import memory
-from dsindex.indices.memory import MemoryGate, available_memory, check_memory
+from dsindex.index import task as memory
+from dsindex.index.task import MemoryGate, available_memory, check_memory
 from dsindex.kernels import jit
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.errors import LimitError
-from dsindex.indices.blend import Blend
-from dsindex.indices.needed_caches import CacheSettings, NeededCaches, PartCounts, find_needed_caches
-from dsindex.indices.splits import parse_split, split_matrix
+from dsindex.index.blend import Blend
+from dsindex.index.epochs import parse_split, split_matrix
+from dsindex.index.needed_caches import CacheSettings, NeededCaches, PartCounts, find_needed_caches
 
 if TYPE_CHECKING:
     from collections.abc import Callable

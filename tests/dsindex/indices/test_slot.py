@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-import dsindex.indices.slot
+import dsindex.index.slot
 from dsindex.errors import OutputError
-from dsindex.indices.slot import CacheSlot, has_recorded_files, lock_slot, read_record, write_content, write_slot
+from dsindex.index.slot import CacheSlot, has_recorded_files, lock_slot, read_record, write_content, write_slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,7 +163,7 @@ def test_tasks_that_write_one_cache_at_once_leave_no_mixture(
         def flock(_descriptor: int, _operation: int) -> None:
             raise OSError(errno.ENOLCK, "No locks available")
 
-        monkeypatch.setattr("dsindex.indices.slot.fcntl.flock", flock)
+        monkeypatch.setattr("dsindex.index.slot.fcntl.flock", flock)
 
     def attempt(number: int) -> bool:
         try:
@@ -260,14 +260,14 @@ def test_dead_writers_lock_is_taken_over_where_the_system_can_tell(
     def flock(_descriptor: int, _operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("dsindex.indices.slot.fcntl.flock", flock)
+    monkeypatch.setattr("dsindex.index.slot.fcntl.flock", flock)
     (tmp_path / "dsindex.lock").touch()
     with pytest.raises(OutputError, match=r"dsindex.lock: another process is writing .*, or was .*remove this file"):
         put(tmp_path, 2)
 
 
 def test_task_that_waits_too_long_says_for_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dsindex.indices.slot, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(dsindex.index.slot, "WAIT_SECONDS", 0.0)
     with lock_slot(slot_in(tmp_path)), pytest.raises(OutputError, match="another process is writing this cache; wait"):
         put(tmp_path, 1)
     assert not put(tmp_path, 1)

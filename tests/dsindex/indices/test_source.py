@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dsindex.errors import InputError
-from dsindex.indices.source import fingerprint, source_changes
+from dsindex.index.cache import fingerprint, source_changes
 from tests.support.datasets import write_dataset
 
 if TYPE_CHECKING:

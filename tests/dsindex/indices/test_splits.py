@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dsindex.indices.splits import normalise, parse_split, split_bounds, split_matrix
+from dsindex.index.epochs import normalise, parse_split, split_bounds, split_matrix
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from dsindex.indices.training import TrainingLength, phases_of_training, samples_for_training
+from dsindex.index.needed_caches import TrainingLength, phases_of_training, samples_for_training
+
+RAMP: dict[str, Any] = {"train_samples": 3000, "rampup_batch_size": (2, 2, 999), "eval_interval": 10, "eval_iters": 1}
+STEPS: dict[str, Any] = {"train_samples": 3000, "step_batch_size_schedule": "0:4 3000:6 9K:16", "sequence_length": 16}
 
 
 @pytest.mark.parametrize(
@@ -19,28 +22,6 @@ from dsindex.indices.training import TrainingLength, phases_of_training, samples
         ({"train_iters": 1000, "eval_interval": 3000, "eval_iters": 10}, (8000, 80, 80)),
         ({"train_samples": 8007, "eval_interval": 100, "eval_iters": 10}, (8007, 880, 80)),
         ({"train_iters": 5, "eval_iters": 0, "full_validation": True}, (40, None, 0)),
-    ],
-)
-def test_samples_of_a_job_follow_megatrons_rule(length: dict[str, Any], expected: tuple[int, int | None, int]) -> None:
-    assert samples_for_training(TrainingLength(global_batch_size=8, **length)) == expected
-
-
-@pytest.mark.parametrize(
-    ("length", "message"),
-    [({}, "either"), ({"train_iters": 1, "train_samples": 1}, "either"), ({"train_iters": 1}, "--eval-interval")],
-)
-def test_incomplete_length_is_misuse(length: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        samples_for_training(TrainingLength(global_batch_size=8, **length))
-
-
-RAMP: dict[str, Any] = {"train_samples": 3000, "rampup_batch_size": (2, 2, 999), "eval_interval": 10, "eval_iters": 1}
-STEPS: dict[str, Any] = {"train_samples": 3000, "step_batch_size_schedule": "0:4 3000:6 9K:16", "sequence_length": 16}
-
-
-@pytest.mark.parametrize(
-    ("length", "expected"),
-    [
         ({"train_iters": 100, "eval_interval": 10, "skip_train": True, "eval_iters": 3}, (800, 24, 24)),
         ({"train_iters": 100, "eval_interval": 10, "start_eval_at_iter": 35, "eval_iters": 1}, (800, 64, 8)),
         ({"train_iters": 100, "eval_interval": 10, "start_eval_at_iter": 999, "eval_iters": 1}, (800, 0, 8)),
@@ -50,7 +31,7 @@ STEPS: dict[str, Any] = {"train_samples": 3000, "step_batch_size_schedule": "0:4
         ({**STEPS, "eval_interval": 10, "eval_iters": 1}, (3000, 216, 8)),
     ],
 )
-def test_flags_that_change_sample_counts(length: dict[str, Any], expected: tuple[int, int, int]) -> None:
+def test_samples_of_a_job_follow_megatrons_rule(length: dict[str, Any], expected: tuple[int, int | None, int]) -> None:
     assert samples_for_training(TrainingLength(global_batch_size=8, **length)) == expected
 
 
@@ -63,17 +44,10 @@ def test_each_phase_has_samples_of_its_own() -> None:
 
 
 def test_huge_ramp_is_counted_without_a_step_for_each_iteration() -> None:
-    length = TrainingLength(
-        train_samples=10**15,
-        global_batch_size=4,
-        rampup_batch_size=(1, 1, 10**14),
-        release="0.17",
-        full_validation=True,
-    )
-    assert samples_for_training(length) == (10**15, None, 400)
-    valid = TrainingLength(
-        train_samples=10**15, global_batch_size=4, rampup_batch_size=(1, 1, 10**14), release="0.17", eval_interval=1
-    )
+    job: dict[str, Any] = {"train_samples": 10**15, "global_batch_size": 4, "rampup_batch_size": (1, 1, 10**14)}
+    job["release"] = "0.17"
+    assert samples_for_training(TrainingLength(**job, full_validation=True)) == (10**15, None, 400)
+    valid = TrainingLength(**job, eval_interval=1)
     iterations = 33333333333334 + 16666666666667 + 11111111111111 + (9 * 10**14 - 1) // 4
     assert samples_for_training(valid)[1] == (iterations + 1) * 400
 
@@ -81,6 +55,9 @@ def test_huge_ramp_is_counted_without_a_step_for_each_iteration() -> None:
 @pytest.mark.parametrize(
     ("length", "message"),
     [
+        ({}, "either"),
+        ({"train_iters": 1, "train_samples": 1}, "either"),
+        ({"train_iters": 1, "eval_interval": None}, "--eval-interval"),
         ({"train_iters": 1, "start_eval_at_iter": 0, "release": "0.17"}, r"Megatron 0\.17 has no such flag"),
         ({"train_iters": 1, "phase_transition_iterations": (1,)}, "stops at --train-iters"),
         ({"train_samples": 1, "rampup_batch_size": (1, 1, 1)}, "needs --megatron-release"),
@@ -96,6 +73,6 @@ def test_huge_ramp_is_counted_without_a_step_for_each_iteration() -> None:
         ({"train_samples": 1, "step_batch_size_schedule": ""}, "the first one 0"),
     ],
 )
-def test_job_at_which_megatron_stops_is_refused(length: dict[str, Any], message: str) -> None:
+def test_incomplete_length_or_one_at_which_megatron_stops_is_refused(length: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         samples_for_training(TrainingLength(**{"global_batch_size": 8, "eval_interval": 1, **length}))

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dsindex.inspection.borders import cut_pieces, show_text
 from dsindex.text.references import reference_of
 from dsindex.text.tokenizer import load_tokenizer
+from dsindex.tools.inspect_excerpts import cut_pieces, show_text
 from tests.support.foreign_tokenizers import sentencepiece_model, tiktoken_file
 from tests.support.golden import TOKENIZERS
 

@@ -9,7 +9,7 @@ import pytest
 
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.raw_index import create_raw_index
-from dsindex.inspection.kinds import tell_kind
+from dsindex.tools.inspect_kinds import tell_kind
 from tests.support.datasets import write_dataset
 from tests.support.pbin_files import VERSION_NAMES, write_pbin
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsindex.inspection.lengths import SHARES, summarize_lengths
+from dsindex.tools.inspect_origin import SHARES, summarize_lengths
 
 
 @pytest.mark.parametrize("largest", [5, 1 << 16, 1 << 17, 1 << 40, (1 << 62) // 500])

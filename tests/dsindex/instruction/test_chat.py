@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.guarded.limits import Limits
-from dsindex.guarded.process import LimitReachedError
 from dsindex.instruction.chat import ChatTemplate, write_conversation
+from dsindex.text.guarded.limits import Limits
+from dsindex.text.guarded_process import LimitReachedError
 
 pytestmark = pytest.mark.slow
 

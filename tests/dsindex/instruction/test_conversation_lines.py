@@ -11,10 +11,8 @@ import pytest
 from dsindex.errors import RecordProblem
 from dsindex.instruction.chat import ChatTemplate, write_conversation, write_line
 from dsindex.instruction.config import check_config
-from dsindex.instruction.conversation_lines import ANY_CONVERSATION, ConversationReader
 from dsindex.instruction.encoder import InstructionEncoder
-from dsindex.instruction.messages import DEFAULT_ROLES
-from dsindex.instruction.records import parse_record
+from dsindex.instruction.records import ANY_CONVERSATION, DEFAULT_ROLES, ConversationReader, parse_record
 from dsindex.instruction.rendered import RenderedText, read_answer, spell_text, write_answer
 from tests.support.chat_tokenizers import train
 

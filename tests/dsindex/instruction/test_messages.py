@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dsindex.errors import RecordProblem
-from dsindex.instruction.messages import DEFAULT_ROLES, is_learnable, message_text, read_message, read_objects
+from dsindex.instruction.records import DEFAULT_ROLES, is_learnable, message_text, read_message, read_objects
 
 CALL = {"type": "function", "function": {"name": "f", "arguments": {"x": None}}}
 PARTS = [{"type": "text", "text": "a", "image_url": None}, {"type": "text", "text": "b"}]

@@ -9,8 +9,7 @@ import pytest
 
 from dsindex.errors import InputError, RecordProblem
 from dsindex.instruction.chat import ChatTemplate
-from dsindex.instruction.config import parse_config
-from dsindex.instruction.named_templates import read_template, template_names
+from dsindex.instruction.config import parse_config, read_template, template_names
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import LimitError
-from dsindex.instruction.block_layout import lay_out_blocks
+from dsindex.instruction.blocks import lay_out_blocks
 
 
 def reference_blocks(lengths: list[int], capacity: int) -> list[list[int]]:

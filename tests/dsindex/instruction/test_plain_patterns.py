@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsindex.instruction.plain_patterns import plain_patterns
+from dsindex.instruction.construction import plain_patterns
 from dsindex.text.jq import Patterns, parse_field_patterns, parse_mask_pattern
 
 FIELDS = {"turns": ".turns", "a b": '.["a b"]', "text": '."text"'}

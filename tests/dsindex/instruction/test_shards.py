@@ -11,26 +11,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from dsindex.datasets.provenance import PROVENANCE
+from dsindex.engine.merge import open_part
+from dsindex.engine.shards.ownership import MARKER_FILE, mark_folder
+from dsindex.engine.shards.tokenize import ShardResult, ShardTask
 from dsindex.errors import BadRecordError, OutputError, RecordProblem, TokenizerError
 from dsindex.formats.mmididx import check_index, read_index
-from dsindex.instruction.block_files import PackingTask, write_packing
-from dsindex.instruction.block_layout import lay_out_blocks
+from dsindex.instruction.blocks import lay_out_blocks
 from dsindex.instruction.config import check_config
 from dsindex.instruction.recipe import EncoderRecipe, make_instruction_encoder, make_recipe
 from dsindex.instruction.records import parse_record
-from dsindex.instruction.shards import (
+from dsindex.instruction.splits import split_by_hash
+from dsindex.jobs.instruct_shards import (
     InstructionSettings,
+    PackingTask,
     bad_records_of,
     encode_shard,
     split_names,
     statistics_of,
     text_key,
+    write_packing,
 )
-from dsindex.instruction.splits import split_by_hash
-from dsindex.merging.parts import open_part
-from dsindex.shards.ownership import MARKER_FILE, mark_folder
-from dsindex.shards.provenance import PROVENANCE
-from dsindex.shards.tasks import ShardResult, ShardTask
 from dsindex.text.engines import choose_engine
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from dsindex.errors import TokenizerError
-from dsindex.instruction import token_batches
+from dsindex.instruction import tokens as token_batches
 from dsindex.instruction.config import check_config
 from dsindex.instruction.encoder import InstructionEncoder
 from dsindex.instruction.recipe import make_instruction_encoder, make_recipe
 from dsindex.instruction.rendered import spell_text
-from dsindex.instruction.token_batches import FastTexts, as_reference, encode_with_reference, make_fast_texts
-from dsindex.instruction.tokens import ChatTokenizer
+from dsindex.instruction.tokens import ChatTokenizer, FastTexts, as_reference, encode_with_reference, make_fast_texts
 from dsindex.text.engines import choose_engine
-from dsindex.text.structures import PATTERNS
+from dsindex.text.parts import PATTERNS
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.chat_tokenizers import LINES, SPECIAL
 from tests.support.conversations import conversation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from dsindex.instruction.tokenizer_files import read_tokenizer_folder
 from dsindex.instruction.tokens import ChatTokenizer, mask_between_markers, mask_from_spans, show_masks
 from tests.support.chat_tokenizers import KINDS, LINES, train
 from tests.support.golden import TOKENIZERS
+from tests.support.text_tokenizers import byte_level
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -204,3 +206,20 @@ def test_folder_may_have_its_named_templates_in_files(tmp_path: Path) -> None:
     (tmp_path / "additional_chat_templates").mkdir()
     (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("new")
     assert read_tokenizer_folder(tmp_path).chat_templates == {"default": "main", "tool_use": "new"}
+
+
+def test_text_on_which_the_library_fails_is_a_problem_of_its_record() -> None:
+    """Oniguruma gives up on the pattern, and tokenizers panics."""
+    document = json.loads(byte_level())
+    splits = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
+    document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [splits, document["pre_tokenizer"]]}
+    encoder = InstructionEncoder(parse_config(CHAT), ChatTokenizer(json.dumps(document)))
+    lines = [
+        json.dumps({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": text}]}).encode()
+        for text in ("one", "x" * 40, "two")
+    ]
+    first, second, third = encoder.encode_lines(lines)
+    assert isinstance(second, RecordProblem)
+    assert (second.kind, "retry-limit" in second.reason) == ("not-encodable", True)
+    assert not isinstance(first, RecordProblem)
+    assert not isinstance(third, RecordProblem)

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from dsindex.errors import InputError
-from dsindex.mixing.amounts import REST, Amount, divide, parse_amount, parse_tokens
+from dsindex.options.mix_amounts import REST, Amount, divide, parse_amount, parse_tokens
 
 
 def amounts(text: str) -> list[Amount]:

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsindex.indices.greedy import blend_by_weights
-from dsindex.indices.needed_caches import CacheSettings, PartCounts
-from dsindex.indices.splits import normalise
-from dsindex.mixing.counting import SourceCounts
-from dsindex.mixing.mixture import apportion, mix, write_weights
-from dsindex.mixing.warnings import find_warnings, find_weight_warnings
+from dsindex.index.epochs import normalise
+from dsindex.index.greedy import blend_by_weights
+from dsindex.index.needed_caches import CacheSettings, PartCounts
+from dsindex.tools.mix import find_warnings, find_weight_warnings
+from dsindex.tools.mixture import SourceCounts, apportion, mix, write_weights
 
 SETTINGS = CacheSettings(sequence_length=10)
 

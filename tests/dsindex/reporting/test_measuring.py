@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dsindex.inspection.stores import IndexedStore
-from dsindex.reporting import measuring
-from dsindex.reporting.measuring import find_spans, measure
-from dsindex.reporting.repeats import DOCUMENTS, RepeatFinder, group_documents
-from dsindex.reporting.sources import ConsecutiveSources, OneSource
+from dsindex.tools import report_measures as measuring
+from dsindex.tools.inspect_kinds import IndexedStore
+from dsindex.tools.report_measures import (
+    DOCUMENTS,
+    ConsecutiveSources,
+    OneSource,
+    RepeatFinder,
+    find_spans,
+    group_documents,
+    measure,
+)
 from tests.support.datasets import write_dataset
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dsindex.reporting.measuring import Measurement
-    from dsindex.reporting.sources import Sources
+    from dsindex.tools.report_measures import Measurement, Sources
 
 MOST = 5
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from dsindex.text.probes import probes_of
+from dsindex.text.agreement import probes_of
 from tests.agreement.texts import CODE_POINTS, CONTEXTS, in_contexts, long_sequence, short_sequences
 from tests.support.text_tokenizers import NASTY, mixed_texts
 

@@ -12,20 +12,22 @@ import numpy as np
 
 from dsindex.text.fields import MAX_NESTING
 from dsindex.text.forms import TextPart
-from dsindex.text.lines import LineBlock
-from dsindex.text.records import read_records
-from dsindex.text.wanted_texts import WantedTexts
+from dsindex.text.records import parse_blocks, read_records
+from dsindex.text.selection import select_keys
+from dsindex.text.streams import LineBlock
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from dsindex.text.record_blocks import RecordBlock
+    from dsindex.text.selection import Judgement, Selection
 
 BOM = b"\xef\xbb\xbf"
 
 KEYS = ("text", "title")
 
-WANTED = WantedTexts(path="a.jsonl", keys=KEYS)
+SELECTION = select_keys(KEYS)
 
 
 @dataclass
@@ -128,6 +130,19 @@ def in_memory(content: bytes) -> LineBlock:
         starts=starts,
         ends=ends.astype(np.int64),
     )
+
+
+def parse(content: bytes, selection: Selection = SELECTION) -> RecordBlock:
+    """The records of lines, read as one block."""
+    part = TextPart(path="a.jsonl", begin=0, end=len(content))
+    [block] = parse_blocks(iter([in_memory(content)]), selection, part, None)
+    return block
+
+
+def read_fields(line: bytes, keys: Sequence[str]) -> Judgement:
+    """The values of one line, or what is wrong with it."""
+    [judgement] = select_keys(keys).read_lines([line])
+    return judgement
 
 
 def as_reading(block: RecordBlock) -> Reading:

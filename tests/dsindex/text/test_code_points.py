@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dsindex.kernels.loader import import_kernels
-from dsindex.text import code_points
-from dsindex.text.code_points import CodePoints
+from dsindex.text import agreement as code_points
+from dsindex.text.agreement import CodePoints
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

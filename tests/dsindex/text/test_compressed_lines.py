@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dsindex.containers.cuts import find_cuts
+from dsindex.text.compressed import find_cuts
 from dsindex.text.forms import InputForm, TextPart
-from dsindex.text.lines import LineBlock, LongLine, read_lines
-from dsindex.text.stream_pieces import split_stream
+from dsindex.text.streams import LineBlock, LongLine, read_lines, split_stream
 from tests.support.compressed import COMPRESSORS, bgzf, zstd_frames
 
 if TYPE_CHECKING:
-    from dsindex.containers.kinds import Container
+    from dsindex.text.compressed import Container
 
 KINDS: dict[str, Container] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
 

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from dsindex.text.fields import MAX_NESTING, is_too_deep, read_fields
+from dsindex.text.fields import MAX_NESTING, is_too_deep
+from tests.dsindex.text.readings import read_fields
 
 EXPECTED = "expected a string or a list of strings under the key 'text', got "
 

@@ -12,8 +12,8 @@ import huggingface_hub.constants
 import pytest
 
 from dsindex.errors import TokenizerError
-from dsindex.text.hub import find_tokenizer
 from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer
+from dsindex.text.tokenizer_file import find_tokenizer
 from tests.support import text_tokenizers as trained
 from tests.support.foreign_tokenizers import sentencepiece_model
 from tests.support.hub_cache import COMMIT, put_in_cache

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.guarded.limits import Limits
-from dsindex.guarded.process import LimitReachedError
+from dsindex.text.guarded.limits import Limits
+from dsindex.text.guarded_process import LimitReachedError
 from dsindex.text.jq import (
     FieldPattern,
     Patterns,

@@ -4,7 +4,7 @@ import pytest
 
 from dsindex.errors import InputError
 from dsindex.text.fields import show_path
-from dsindex.text.keys import is_program, output_name, parse_key
+from dsindex.text.selection import is_program, output_name, parse_key
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ from dsindex.text.keys import is_program, output_name, parse_key
 )
 def test_names_and_paths(text: str, name: str, path: tuple[str, ...]) -> None:
     key = parse_key(text)
-    assert (key.name, key.path, key.pattern) == (name, path, None)
+    assert (key.name, key.path, key.program) == (name, path, None)
     assert output_name(text) == name
     assert not is_program(text)
 
@@ -51,8 +51,7 @@ def test_anything_else_that_begins_with_a_dot_is_a_program(program: str) -> None
 
 def test_program_keeps_its_text_and_its_name() -> None:
     key = parse_key("both=.title + .text")
-    assert key.pattern is not None
-    assert (key.name, key.path, key.pattern.pattern) == ("both", None, ".title + .text")
+    assert (key.name, key.path, key.program) == ("both", None, ".title + .text")
     assert parse_key(".title + .text").name == ".title + .text"
 
 

@@ -10,17 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dsindex.kernels import loader as kernels
-from dsindex.text.fields import read_paths
 from dsindex.text.forms import TextPart
-from dsindex.text.nested_columns import are_disjoint
-from dsindex.text.record_lines import parse_lines
 from dsindex.text.records import read_records
 from dsindex.text.scanning import scan_texts
-from dsindex.text.selection import open_selection
-from dsindex.text.wanted_texts import MAX_PATH_KEYS, WantedTexts
-from dsindex.text.whole_blocks import parse_block
+from dsindex.text.selection import MAX_PATH_KEYS, open_selection
 from tests.dsindex.text.nasty_lines import NASTY, json_values, mutated_lines
-from tests.dsindex.text.readings import Reading, as_reading, in_memory
+from tests.dsindex.text.readings import Reading, as_reading, in_memory, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +25,6 @@ pytestmark = pytest.mark.usefixtures("either_way")
 
 PATHS = [("meta", "text"), ("meta", "deep", "title"), ("text",)]
 SELECTION = open_selection([".meta.text", ".meta.deep.title", "text"])
-WANTED = WantedTexts(path="a.jsonl", keys=SELECTION.names, selection=SELECTION)
 
 
 def good(text: str = "a") -> bytes:
@@ -89,40 +83,22 @@ FAULTY: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("line", FAULTY.values(), ids=FAULTY)
+LISTS = b'{"meta": {"text": ["a", "b"], "deep": {"title": "t"}}, "text": ["c"]}'
+
+
+@pytest.mark.parametrize("line", [*FAULTY.values(), LISTS], ids=[*FAULTY, "lists throughout"])
 def test_every_parser_gives_what_json_loads_gives(line: bytes) -> None:
     for lines in ([line], [good(), line, good("b")], [line, line], [line, good(), good()]):
-        block = in_memory(b"\n".join(lines))
-        expected = reference(lines)
-        assert outcome(as_reading(parse_lines(block, WANTED, None))) == expected
-        fast = parse_block(block, WANTED)
-        assert fast is None or outcome(as_reading(fast)) == expected
-
-
-def test_plain_lines_take_the_fast_path() -> None:
-    lines = [good(str(number)) for number in range(100)]
-    fast = parse_block(in_memory(b"\n".join(lines)), WANTED)
-    assert fast is not None
-    assert outcome(as_reading(fast)) == reference(lines)
-
-
-def test_lists_at_paths_take_the_fast_path() -> None:
-    line = b'{"meta": {"text": ["a", "b"], "deep": {"title": "t"}}, "text": ["c"]}'
-    fast = parse_block(in_memory(line + b"\n" + line), WANTED)
-    assert fast is not None
-    assert outcome(as_reading(fast)) == reference([line, line])
+        assert outcome(as_reading(parse(b"\n".join(lines), SELECTION))) == reference(lines)
 
 
 def test_one_value_may_become_two_outputs() -> None:
     selection = open_selection(["a=.meta.text", "b=.meta.text"])
-    wanted = WantedTexts(path="a.jsonl", keys=selection.names, selection=selection)
-    fast = parse_block(in_memory(good("x") + b"\n" + good("y")), wanted)
-    assert fast is not None
-    assert outcome(as_reading(fast)) == ([[["x"], ["x"]], [["y"], ["y"]]], 0)
+    read = parse(good("x") + b"\n" + good("y"), selection)
+    assert outcome(as_reading(read)) == ([[["x"], ["x"]], [["y"], ["y"]]], 0)
 
 
 def test_keys_that_lead_through_each_other_make_bad_records(tmp_path: Path) -> None:
-    assert not are_disjoint([("meta",), ("meta", "text")])
     selection = open_selection([".meta", ".meta.text"])
     path = tmp_path / "a.jsonl"
     path.write_bytes((good() + b"\n") * 3)
@@ -134,12 +110,8 @@ def test_keys_that_lead_through_each_other_make_bad_records(tmp_path: Path) -> N
 @pytest.mark.parametrize("depth", [MAX_PATH_KEYS, MAX_PATH_KEYS + 1, 899, 5000])
 def test_long_paths_are_followed_as_deep_as_records_go(depth: int) -> None:
     selection = open_selection(["x=" + ".a" * depth])
-    wanted = WantedTexts(path="a.jsonl", keys=selection.names, selection=selection)
     line = b'{"a":' * depth + b'"deep"' + b"}" * depth
-    block = in_memory(line + b"\n" + line)
-    fast = parse_block(block, wanted)
-    assert (fast is not None) == (depth <= MAX_PATH_KEYS)
-    read = fast or parse_lines(block, wanted, None)
+    read = parse(line + b"\n" + line, selection)
     assert outcome(as_reading(read)) == (([], 2) if depth > 900 else ([[["deep"]]] * 2, 0))
 
 
@@ -154,7 +126,7 @@ def test_long_paths_are_followed_as_deep_as_records_go(depth: int) -> None:
     ],
 )
 def test_reason_names_the_place(line: bytes, reason: str) -> None:
-    assert read_paths(line, [("meta", "text")]) == reason
+    assert list(open_selection([".meta.text"]).read_lines([line])) == [reason]
 
 
 nested_texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
@@ -181,12 +153,14 @@ odd_lines = st.sampled_from([*FAULTY.values(), *NASTY]) | mutated_lines()
 def test_any_records_are_read_as_json_loads_reads_them(lines: list[bytes], odd: bytes | None, place: int) -> None:
     if odd is not None:
         lines.insert(place, odd)
-    block = in_memory(b"\n".join(lines))
-    slow = as_reading(parse_lines(block, WANTED, None))
-    fast = parse_block(block, WANTED)
-    assert fast is None or as_reading(fast) == slow
+    content = b"\n".join(lines)
+    found = outcome(as_reading(parse(content, SELECTION)))
+    judged = list(SELECTION.read_lines([line for line in content.split(b"\n") if line.strip(b" \t\r")]))
+    kept = [values for values in judged if isinstance(values, list)]
+    texts = [[value if isinstance(value, list) else [value] for value in values] for values in kept]
+    assert found == (texts, len(judged) - len(kept))
     if odd is None:
-        assert outcome(slow) == reference(lines)
+        assert found == reference(lines)
 
 
 def scanned(lines: list[bytes]) -> Any:

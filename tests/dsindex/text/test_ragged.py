@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from dsindex.text import ragged
+from dsindex.text import fast_tokenizers as ragged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ def test_few_texts_do_not_import_what_arrays_need(most: int) -> None:
         import sys
         import numpy as np
         from types import SimpleNamespace
-        from dsindex.text import ragged
+        from dsindex.text import fast_tokenizers as ragged
         ragged.SINGLE_TEXTS = int(sys.argv[1])
         fast = SimpleNamespace(encode=lambda text: np.frombuffer(text, np.uint8).astype(np.uint32))
         try:

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import InputError
-from dsindex.text import records
 from dsindex.text.forms import TextPart
-from dsindex.text.lines import LineBlock, read_lines
 from dsindex.text.records import read_records
-from tests.dsindex.text.nasty_lines import GOOD, contents
-from tests.dsindex.text.readings import BOM, KEYS, Reading, in_memory, read_ranges, reference
+from dsindex.text.selection import Selection
+from dsindex.text.streams import LineBlock, read_lines
+from tests.dsindex.text.nasty_lines import GOOD, GOOD_LIST, NASTY, around, contents
+from tests.dsindex.text.readings import BOM, KEYS, Reading, as_reading, in_memory, parse, read_ranges, reference
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,12 +27,39 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("either_way")
 
 
-def test_read_records_goes_by_the_fast_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "plain.jsonl"
-    path.write_bytes((GOOD + b"\n") * 10_000)
-    monkeypatch.setattr(records, "parse_lines", lambda *_: pytest.fail("the slow path was taken"))
-    reading = read_ranges(path, [0, 3500, path.stat().st_size], block_bytes=64 << 10)
-    assert len(reading.records) == 10_000
+@pytest.mark.parametrize("good", [GOOD, GOOD_LIST], ids=["string", "list"])
+@pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
+def test_a_nasty_line_is_read_as_json_loads_reads_it(nasty: bytes, good: bytes) -> None:
+    for lines in (
+        [good, nasty, good],
+        [good, good, nasty],
+        [nasty, nasty],
+        [nasty, good],
+        [good, nasty, b"", nasty, b""],
+    ):
+        content = b"\n".join(lines)
+        assert as_reading(parse(content)) == reference(content)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        GOOD + b"\n" + GOOD,
+        GOOD + b"\n\n\n" + GOOD + b"\n\n",
+        BOM + GOOD + b"\r\n" + GOOD + b"\r\n",
+        b"\n".join(around(value) for value in [b"1", b"[{}]", b"null", b"1e300"]),
+        b'{"text":"Inf} -NaN Information","title":"' + b"{" * 5000 + b'"}\n' + GOOD,
+        '{"text":"Größe 😀","title":"\\u00e9\\ud83d\\ude00"}\n'.encode() * 1000,
+        *([(GOOD + b"\n") * count for count in (2, 5_000, 30_000)]),
+    ],
+    ids=["plain", "blank", "bom", "others", "strings", "unicode", "2", "5000", "30000"],
+)
+def test_plain_lines_are_read_by_the_kernels_once_they_are_loaded(
+    content: bytes, either_way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if either_way == "kernels loaded":
+        monkeypatch.setattr(Selection, "read_lines", lambda *_: pytest.fail("the slow path was taken"))
+    assert as_reading(parse(content)) == reference(content)
 
 
 @given(content=contents(), data=st.data())
@@ -157,11 +184,9 @@ def test_unsuitable_files_are_named(tmp_path: Path) -> None:
         InputError, match=r"small\.jsonl: expected 35 bytes, got 34; the file changed since the job was planned"
     ):
         list(read_records(TextPart(path=str(path), begin=0, end=34, expected_size=35), keys=KEYS))
-    with pytest.raises(
-        InputError, match=r"none\.jsonl: expected a file that can be read, got 'No such file or directory'"
-    ):
+    with pytest.raises(InputError, match=r"none\.jsonl: cannot be read \(No such file or directory\)"):
         list(read_records(TextPart(path=str(tmp_path / "none.jsonl"), begin=0, end=1), keys=KEYS))
-    with pytest.raises(InputError, match="expected a file that can be read, got 'Is a directory'"):
+    with pytest.raises(InputError, match=r"cannot be read \(Is a directory\)"):
         list(read_records(TextPart(path=str(tmp_path), begin=0, end=1), keys=KEYS))
 
 

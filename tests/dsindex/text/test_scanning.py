@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from dsindex.kernels import loader as kernels
 from dsindex.text import scanning
-from dsindex.text.fields import read_fields
 from dsindex.text.forms import TextPart
-from dsindex.text.lines import read_lines
 from dsindex.text.records import read_records
+from dsindex.text.streams import read_lines
+from tests.dsindex.text.readings import read_fields
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.errors import InputError, RecordLimitError
-from dsindex.guarded import limits
-from dsindex.guarded.limits import Limits
 from dsindex.text.forms import TextPart
+from dsindex.text.guarded import limits
+from dsindex.text.guarded.limits import Limits
 from dsindex.text.joining import decode_separator
 from dsindex.text.record_blocks import RecordBlock, TextColumn
 from dsindex.text.records import read_records

@@ -11,7 +11,7 @@ import pytest
 from dsindex.text import engines
 from dsindex.text.agreement import DIFFERING
 from dsindex.text.engines import choose_engine
-from dsindex.text.structures import PATTERNS, Unsuitable, compared_parts
+from dsindex.text.parts import PATTERNS, Unsuitable, compared_parts
 from tests.agreement import sweep
 from tests.agreement import vocabularies as v
 from tests.support import text_tokenizers as trained

@@ -10,12 +10,17 @@ import pyarrow as pa
 import pytest
 import tiktoken
 
-from dsindex.errors import TokenizerError
+from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.text.agreement import DIFFERING, read_ranges
-from dsindex.text.conversion.families import CL100K_PATTERN, MEGATRON_PATTERNS, eod_of_family
-from dsindex.text.conversion.ranks import R50K_PATTERN, read_definition
+from dsindex.text.conversion.tiktoken import (
+    CL100K_PATTERN,
+    MEGATRON_PATTERNS,
+    R50K_PATTERN,
+    eod_of_family,
+    read_definition,
+)
 from dsindex.text.encoders import choose_engine, make_encoder
-from dsindex.text.structures import PATTERNS
+from dsindex.text.parts import PATTERNS
 from dsindex.text.tokenizer import TokenizerOptions, decode, load_tokenizer
 from tests.dsindex.text.conversion_texts import fixed_texts, swept_texts
 from tests.support.foreign_tokenizers import rank_entries, ranks, tekken_file, tiktoken_file
@@ -206,7 +211,7 @@ def test_pattern_that_does_not_compile_is_refused(tmp_path: Path) -> None:
 def test_text_that_tiktoken_cannot_split_is_named(tmp_path: Path) -> None:
     tokenizer = loaded(tmp_path, "llama3")
     encoder = make_encoder(tokenizer, choose_engine(tokenizer, "reference", add_special_tokens=True))
-    with pytest.raises(TokenizerError, match=r"expected a text that tiktoken can split, got one of 2,000,001 char"):
+    with pytest.raises(UnencodableError, match=r"expected a text that tiktoken can encode, .*of length 2,000,001"):
         encoder.encode(pa.array(["a" + " " * 2_000_000], pa.large_string()))
 
 

@@ -9,16 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dsindex.text import records
 from dsindex.text.forms import TextPart
-from dsindex.text.record_lines import parse_lines
 from dsindex.text.records import read_records
 from dsindex.text.scanning import scan_ids
-from dsindex.text.selection import open_selection
-from dsindex.text.token_ids import TokenColumn
-from dsindex.text.wanted_texts import WantedTexts
-from dsindex.text.whole_blocks import parse_block
-from tests.dsindex.text.readings import in_memory
+from dsindex.text.selection import Selection, open_selection
+from dsindex.text.token_ids import TokenColumn, find_id_fault
+from tests.dsindex.text.readings import in_memory, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,10 +24,6 @@ pytestmark = pytest.mark.usefixtures("either_way")
 SIZE = 100
 SELECTION = open_selection(["ids"], vocabulary_size=SIZE)
 NESTED = open_selection([".meta.ids"], vocabulary_size=SIZE)
-
-
-def wanted(selection: Any) -> WantedTexts:
-    return WantedTexts(path="a.jsonl", keys=selection.names, selection=selection)
 
 
 def sequences(column: Any) -> list[list[list[int]]]:
@@ -60,11 +52,8 @@ GOOD = ["[1, 2, 99]", "[0]", "[]", "[-0]", "[[1], [2, 3]]", "[[1], []]", "[[]]",
 
 
 @pytest.mark.parametrize("value", GOOD)
-@pytest.mark.parametrize("is_fast", [True, False])
-def test_ids_are_taken_as_they_are(value: str, is_fast: bool) -> None:
-    block = in_memory(b"\n".join([line_of(value)] * 3))
-    read = parse_block(block, wanted(SELECTION)) if is_fast else parse_lines(block, wanted(SELECTION), None)
-    assert read is not None
+def test_ids_are_taken_as_they_are(value: str) -> None:
+    read = parse(b"\n".join([line_of(value)] * 3), SELECTION)
     assert sequences(read.columns["ids"]) == [expected_sequences(json.loads(value))] * 3
 
 
@@ -96,18 +85,16 @@ BAD = {
 @pytest.mark.parametrize(("value", "reason"), BAD.items(), ids=BAD)
 def test_what_is_no_id_is_a_bad_record_with_its_place(value: str, reason: str) -> None:
     for lines in ([value], ["[1]", value, "[2]"], ["[[1]]", value]):
-        block = in_memory(b"\n".join(map(line_of, lines)))
-        assert parse_block(block, wanted(SELECTION)) is None
-        read = parse_lines(block, wanted(SELECTION), None)
+        read = parse(b"\n".join(map(line_of, lines)), SELECTION)
         assert [bad.reason for bad in read.bad] == [EXPECTED + reason]
         assert len(read.offsets) == len(lines) - 1
 
 
 def test_integers_of_many_digits_are_no_ids() -> None:
-    read = parse_lines(in_memory(line_of("[%s]" % ("1" * 5000))), wanted(SELECTION), None)
+    read = parse(line_of("[%s]" % ("1" * 5000)), SELECTION)
     assert [bad.reason for bad in read.bad] == [EXPECTED + "a list with Infinity as item 1"]
     other = b'{"ids": [1], "x": ' + b"1" * 5000 + b"}"
-    assert len(parse_lines(in_memory(other), wanted(SELECTION), None).offsets) == 1
+    assert len(parse(other, SELECTION).offsets) == 1
 
 
 ids = st.lists(st.integers(0, SIZE - 1), max_size=4)
@@ -117,26 +104,24 @@ odd_values = st.lists(odd_items, max_size=4) | odd_items
 
 @given(values=st.lists(ids, max_size=5) | st.lists(st.lists(ids, min_size=1, max_size=3), max_size=5), odd=odd_values)
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-def test_both_ways_of_reading_are_equal(values: list[Any], odd: Any) -> None:
+def test_any_values_are_read_as_json_loads_reads_them(values: list[Any], odd: Any) -> None:
     for some in (values, [*values, odd], [odd, *values]):
         lines = [json.dumps({"meta": {"ids": value, "n": 1}}).encode() for value in some]
         if not lines:
             continue
-        block = in_memory(b"\n".join(lines))
-        slow = parse_lines(block, wanted(NESTED), None)
-        fast = parse_block(block, wanted(NESTED))
-        name = "meta.ids"
-        if fast is not None:
-            assert not slow.bad
-            assert sequences(fast.columns[name]) == sequences(slow.columns[name])
-        if some is values:
-            assert sequences(slow.columns[name]) == [expected_sequences(value) for value in values]
+        read = parse(b"\n".join(lines), NESTED)
+        kept = [value for value in some if find_id_fault(value, SIZE) is None]
+        assert sequences(read.columns["meta.ids"]) == [expected_sequences(value) for value in kept]
+        assert len(read.bad) == len(some) - len(kept)
 
 
-def test_plain_files_of_ids_take_the_fast_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_files_of_ids_are_read_by_the_kernels_once_they_are_loaded(
+    either_way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "ids.jsonl"
     path.write_bytes(b'{"meta": {"ids": [1, 2, 3]}, "text": "a"}\n' * 5000)
-    monkeypatch.setattr(records, "parse_lines", lambda *_: pytest.fail("the slow path was taken"))
+    if either_way == "kernels loaded":
+        monkeypatch.setattr(Selection, "read_lines", lambda *_: pytest.fail("the slow path was taken"))
     part = TextPart(path=str(path), begin=0, end=path.stat().st_size)
     blocks = list(read_records(part, keys=("meta.ids",), selection=NESTED, block_bytes=64 << 10))
     assert sum(len(sequences(block.columns["meta.ids"])) for block in blocks) == 5000

@@ -14,6 +14,7 @@ import pytest
 from tokenizers import AddedToken
 
 from dsindex.errors import TokenizerError
+from dsindex.text.engines import choose_engine
 from dsindex.text.tokenizer import decode, load_tokenizer, require_eod, shared_tokenizer
 from tests.support import text_tokenizers as trained
 from tests.support.golden import TOKENIZERS
@@ -234,3 +235,74 @@ def test_tokenizers_of_the_golden_files(name: str) -> None:
     tokenizer = load_tokenizer(str(TOKENIZERS[name]))
     expected = {"gpt2": (50257, 50256), "plain": (800, 0), "bos": (700, 1), "bos8k": (8000, 1)}[name]
     assert (tokenizer.vocabulary_size, tokenizer.eod_id) == expected
+
+
+def part_of(name: str, **part: object) -> bytes:
+    return trained.byte_level_document(**{name: part})
+
+
+def with_model(**changes: object) -> bytes:
+    document = json.loads(trained.byte_level())
+    return json.dumps({**document, "model": {**document["model"], **changes}}).encode()
+
+
+def template(*single: object) -> bytes:
+    return part_of("post_processor", type="TemplateProcessing", single=single, pair=[], special_tokens={})
+
+
+def charsmap(content: bytes) -> bytes:
+    return part_of("normalizer", type="Precompiled", precompiled_charsmap=base64.b64encode(content).decode())
+
+
+TEXT = {"Sequence": {"id": "A", "type_id": 0}}
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (part_of("normalizer", type="Replace", pattern={"String": ""}, content="y"), "a Replace with an empty pattern"),
+        (part_of("normalizer", type="Prepend", prepend=""), "a Prepend of nothing"),
+        (part_of("pre_tokenizer", type="FixedLength", length=0), "a FixedLength of 0"),
+        (template(TEXT, {"Sequence": {"id": "B", "type_id": 0}}), "a TemplateProcessing with a second text"),
+        (template({"SpecialToken": {"id": "[X]", "type_id": 0}}, TEXT), r"a TemplateProcessing with '\[X\]'"),
+        (charsmap(b""), "a precompiled_charsmap that is damaged"),
+        (charsmap(b"\xff\xff\xff\xff"), "a precompiled_charsmap that is damaged"),
+        (charsmap(b"\4\0\0\0trie\xff"), "a precompiled_charsmap that is damaged"),
+        (part_of("normalizer", type="Precompiled", precompiled_charsmap="!"), "a precompiled_charsmap that is damaged"),
+        (with_model(continuing_subword_prefix="####"), "lacks the continuing_subword_prefix '####'"),
+        (with_model(continuing_subword_prefix="a"), "lacks the continuing_subword_prefix 'a'"),
+        (trained.byte_level_document(added_tokens=float("inf")), "added_tokens of the type float"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_parts_on_which_tokenizers_panics_or_aborts_are_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], content: bytes, fault: str
+) -> None:
+    """The library would print to stderr, and end the process on charsmaps and prefixes."""
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content)
+    with pytest.raises(TokenizerError, match=f"tokenizer.json: expected a tokenizer.json that the .* got .*{fault}"):
+        load_tokenizer(str(path))
+    assert capfd.readouterr().err == ""
+
+
+def test_tokenizer_that_panics_on_any_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(part_of("normalizer", type="Replace", pattern={"Regex": "(?:)"}, content="y"))
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: expected a tokenizer\.json .* got the error "):
+        load_tokenizer(str(path))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        part_of("normalizer", type="Sequence", normalizers=[[[]]]),
+        part_of("post_processor", type={"id": 0}, sep=["[SEP]", 2], cls=["[CLS]", 1]),
+    ],
+    ids=["a list", "no type"],
+)
+def test_part_that_only_tokenizers_understands_is_left_to_it(tmp_path: Path, content: bytes) -> None:
+    """It reads a list for an object, and does without a type."""
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content)
+    assert choose_engine(load_tokenizer(str(path)), "auto", add_special_tokens=True).name == "tokenizers"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset
+from dsindex.datasets import samples as search
 from dsindex.errors import FormatError
-from dsindex.tracing import search
 from tests.support.datasets import write_dataset
 from tests.support.golden import GoldenCache, golden_caches
 

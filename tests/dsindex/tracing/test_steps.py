@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dsindex.tracing.steps import Batches
+from dsindex.datasets.samples import Batches
 
 
 @pytest.mark.parametrize(("micro", "ranks", "rounds"), [(1, 1, 4), (2, 3, 2), (4, 2, 1), (3, 1, 2)])

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsindex.errors import InputError
+from dsindex.text.tables.batches import measure_table
 from dsindex.text.tables.lines import read_table_lines
 from dsindex.text.tables.records import read_table_records
-from dsindex.text.tables.shapes import measure_table
 from tests.dsindex.text.tables.readings import STORED, collect, write_table
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ VIEWS = TABLE.append_column("view", pa.array(["v" * number for number in range(4
 
 def read_all(path: str, format: str, columns: dict[str, tuple[str, ...]]) -> None:
     """Measure a table and read its rows both ways."""
-    groups = len(measure_table(path, format, columns).groups)
+    groups = len(measure_table(path, format, columns))
     collect(read_table_records(path, 0, groups, format=format, columns=columns, max_record_bytes=1000))
     for _ in read_table_lines(path, 0, groups, format=format):
         pass
@@ -90,7 +90,7 @@ def test_a_stream_may_end_without_a_mark(tmp_path: Path) -> None:
     path = write_table(tmp_path / "table", TABLE, "arrow-stream", group_rows=15)
     os.truncate(path, os.path.getsize(path) - 8)
 
-    assert [group.num_rows for group in measure_table(path, "arrow-stream", TEXT).groups] == [15, 15, 10]
+    assert [group.num_rows for group in measure_table(path, "arrow-stream", TEXT)] == [15, 15, 10]
 
 
 def test_an_encrypted_footer_is_refused(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_codec_that_pyarrow_does_not_have_is_refused(codec: int, name: str, tm
             InputError, match=rf"expected the column 'text' in a codec that pyarrow .* reads, got {name}; "
         ):
             read(str(path), "parquet", TEXT)
-    assert measure_table(str(path), "parquet", {"kind": ("kind",)}).groups
+    assert measure_table(str(path), "parquet", {"kind": ("kind",)})
 
 
 def test_a_damaged_page_names_its_row_group(tmp_path: Path) -> None:
@@ -202,5 +202,5 @@ def test_a_file_whose_name_is_not_utf8_is_read(format: str, tmp_path: Path) -> N
         write_table(tmp_path / "a", TABLE, format)
         os.replace(tmp_path / "a", path)
 
-    groups = len(measure_table(path, format, TEXT).groups)
+    groups = len(measure_table(path, format, TEXT))
     assert collect(read_table_records(path, 0, groups, format=format, columns=TEXT)).num_lines == 40

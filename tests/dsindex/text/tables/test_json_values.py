@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dsindex.text.tables.json_values import json_values
+from dsindex.text.tables.lines import json_values
 
 PAIRS = pa.array([[("a", 1)], None, [("b", None), ("c", 2)]], pa.map_(pa.string(), pa.int32()))
 

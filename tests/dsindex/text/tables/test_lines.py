@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from dsindex.errors import InputError
-from dsindex.text.record_lines import parse_lines
+from dsindex.text.forms import TextPart
+from dsindex.text.records import parse_blocks
+from dsindex.text.selection import select_keys
 from dsindex.text.tables.lines import read_table_lines
-from dsindex.text.wanted_texts import WantedTexts
 from tests.dsindex.text.tables.readings import STORED, write_table
 
 if TYPE_CHECKING:
@@ -84,10 +85,8 @@ def test_a_text_that_is_not_utf8_makes_its_line_bad_alone(format: str, tmp_path:
     texts = pa.array([b"good", b"\xff", b"fine"]).view(pa.string())
     path = write_table(tmp_path / "table", pa.table({"text": texts, "id": [1, 2, 3]}), format)
 
-    found = [
-        parse_lines(block, WantedTexts(path=path, keys=("text",)), None)
-        for block in read_table_lines(path, 0, 2, format=format)
-    ]
+    lines = read_table_lines(path, 0, 2, format=format)
+    found = list(parse_blocks(lines, select_keys(["text"]), TextPart(path=path, begin=0, end=2), None))
 
     assert [text for block in found for text in block.columns["text"].texts.to_pylist()] == ["good", "fine"]
     bad = [record for block in found for record in block.bad]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from dsindex.errors import InputError
 from dsindex.text.forms import TextPart
 from dsindex.text.records import read_records
+from dsindex.text.tables.batches import measure_table
 from dsindex.text.tables.records import read_table_records
-from dsindex.text.tables.shapes import measure_table
 from tests.dsindex.text.tables.readings import STORED, Reading, collect, write_table
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ TEXT = {"text": ("text",)}
 
 def read(path: str, format: str, columns: dict[str, tuple[str, ...]] = TEXT, **options: Any) -> Reading:
     """Read a whole table."""
-    groups = len(measure_table(path, format, columns).groups)
+    groups = len(measure_table(path, format, columns))
     return collect(read_table_records(path, 0, groups, format=format, columns=columns, **options))
 
 

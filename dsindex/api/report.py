@@ -1,0 +1,57 @@
+"""`dsindex.report`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsindex.api.boundary import api_function, given_options, list_given_paths
+from dsindex.api.progress import open_reporter
+from dsindex.api.results import IndexResult, InstructResult, ReportResult, fields_of
+from dsindex.api.subjects import list_prefixes
+from dsindex.api.tokenizers import tokenizer_in_place
+from dsindex.tools.report import ReportOptions, run_report
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from dsindex.api.progress import Progress
+    from dsindex.api.subjects import Subjects
+    from dsindex.api.tokenizers import TokenizerLike
+
+
+@api_function
+def report(
+    prefix: Subjects,
+    *,
+    output: str | os.PathLike[str],
+    tokenizer: TokenizerLike | None = None,
+    cache: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | IndexResult | None = None,
+    progress: Progress = False,
+) -> ReportResult:
+    """Write one HTML page about datasets, as `dsindex report` does.
+
+    Damage raises no exception: it is on the page, and `ok` is false.
+
+    Args:
+        prefix: Datasets: prefixes, `.pbin` files or results. A result means all its datasets.
+        output: The page to write. A file of that name is replaced only if it is an unchanged report.
+        tokenizer: The tokenizer of all datasets; that in each manifest if None.
+        cache: Index caches of the datasets: their folders, or the result of `build_index`.
+        progress: As for `build`.
+
+    Raises:
+        OptionsError: If the options are invalid.
+        MissingPackageError: If vl-convert-python is not installed.
+        InputError: If there is no such dataset, or no cache of these datasets.
+        OutputError: If `output` is someone else's file, or cannot be written.
+    """
+    options = given_options(report, locals())
+    subject = options.pop("prefix")
+    paths = [split.prefix for split in subject.splits] if isinstance(subject, InstructResult) else None
+    prefixes = list_prefixes("prefix", subject) if paths is None else paths
+    if isinstance(options.get("cache"), IndexResult):
+        options["cache"] = options["cache"].folders
+    list_given_paths(options, "cache")
+    with tokenizer_in_place(options) as placed, open_reporter(progress) as reporter:
+        return ReportResult(**fields_of(run_report(prefixes, ReportOptions(**placed), reporter=reporter)))

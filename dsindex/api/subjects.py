@@ -1,0 +1,79 @@
+"""Subjects: arguments that name datasets, by path or by the result of a function that made them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from dsindex.api.boundary import OptionsError
+from dsindex.api.results import IndexResult, InstructResult, Result
+from dsindex.cli.verify import as_prefix
+from dsindex.options.pack import PBIN_SUFFIX
+
+Subject: TypeAlias = str | os.PathLike[str] | Result
+"""A dataset: a prefix, a `.bin`, `.idx` or `.pbin`, or a result with `prefixes`."""
+Subjects: TypeAlias = Subject | Iterable[Subject]
+
+
+def list_prefixes(option: str, subjects: Subjects) -> list[str]:
+    """Return the prefixes of datasets, including all of each result.
+
+    Raises:
+        OptionsError: If something is not a dataset, or nothing is given.
+    """
+    found = [prefix for subject in _each(subjects) for prefix in _prefixes(option, subject)]
+    if not found:
+        msg = f"{option}: expected at least one dataset, got none"
+        raise OptionsError(msg)
+    return found
+
+
+def find_prefix(option: str, subject: Subject) -> str:
+    """Return the prefix of a single dataset.
+
+    Raises:
+        OptionsError: If there are several, or the subject is not a dataset.
+    """
+    found = list_prefixes(option, subject)
+    if len(found) > 1:
+        msg = f"{option}: expected one dataset, got {len(found)} ({', '.join(found)}); choose one"
+        raise OptionsError(msg)
+    return found[0]
+
+
+def list_text_prefixes(option: str, subjects: Subjects) -> list[str]:
+    """Return the prefixes of MMIDIDX datasets of texts, including all of each result.
+
+    Raises:
+        OptionsError: If one is a `.pbin`, or instruction data, whose tokens and masks belong together.
+    """
+    given = _each(subjects)
+    for subject in given:
+        if isinstance(subject, InstructResult):
+            msg = f"{option}: expected datasets of texts, got instruction data, whose tokens and masks belong together"
+            raise OptionsError(msg)
+    found = list_prefixes(option, given)
+    packed = next((prefix for prefix in found if prefix.endswith(PBIN_SUFFIX)), None)
+    if packed is not None:
+        msg = f"{option}: expected datasets of .bin and .idx, got {packed}; convert it: dsindex.convert"
+        raise OptionsError(msg)
+    return [as_prefix(prefix) for prefix in found]
+
+
+def _each(subjects: Subjects) -> list[Subject]:
+    if isinstance(subjects, str | os.PathLike | Result) or not isinstance(subjects, Iterable):
+        return [subjects]
+    return list(subjects)
+
+
+def _prefixes(option: str, subject: object) -> tuple[str, ...]:
+    if isinstance(subject, str | os.PathLike):
+        return (os.fsdecode(subject),)
+    if isinstance(subject, Result):
+        return tuple(subject.prefixes)
+    if isinstance(subject, IndexResult):
+        msg = f"{option}: expected a dataset, got index caches; pass the dataset that they were built for"
+    else:
+        msg = f"{option}: expected a path, or the result of a function that made a dataset, got {subject!r}"
+    raise OptionsError(msg)

@@ -1,0 +1,150 @@
+"""`dsindex.verify` and `dsindex.repair`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from dsindex.api.boundary import OptionsError, api_function, given_options, join_connected_cluster, seen_from_anywhere
+from dsindex.api.progress import open_reporter
+from dsindex.api.results import IndexResult, PackedRepairResult, RepairResult, VerifyResult, fields_of
+from dsindex.api.subjects import find_prefix, list_prefixes
+from dsindex.api.tokenizers import tokenizer_in_place
+from dsindex.cli.repair import with_fitting_output
+from dsindex.cli.verify import as_prefix, check_options, verify_dataset
+from dsindex.jobs.repair import RepairConfig, run_pbin_repair, run_repair
+from dsindex.options.config import validated
+from dsindex.options.pack import PBIN_SUFFIX
+from dsindex.tools.verify import VerifyConfig
+
+if TYPE_CHECKING:
+    import os
+
+    from dsindex.api.progress import Progress
+    from dsindex.api.subjects import Subject, Subjects
+    from dsindex.api.tokenizers import TokenizerLike
+
+
+@api_function
+def verify(
+    prefix: Subjects,
+    *,
+    cache: str | os.PathLike[str] | IndexResult | None = None,
+    against_source: bool = False,
+    sample: float | str = 1.0,
+    tokenizer: TokenizerLike | None = None,
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto",
+    executor: Literal["auto", "local", "processes", "ray"] = "auto",
+    address: str | None = None,
+    installed: bool = False,
+    workers: int | None = None,
+    shard_deadline: float | None = None,
+    progress: Progress = False,
+) -> VerifyResult:
+    """Prove that datasets are intact, as `dsindex verify` does.
+
+    Damage raises no exception: the result is true if there are no findings, and lists them otherwise.
+
+    Args:
+        prefix: Datasets: prefixes, `.pbin` files or results. A result means all its datasets.
+        cache: Index caches to check against the data: their folder, or the result of `build_index`.
+        against_source: Tokenize the inputs again and compare.
+        sample: Share of the documents to compare, such as 0.01 or "1%".
+        tokenizer: The tokenizer of the dataset; read from the path in the manifest if None.
+        engine: Engine for tokenizing again; `tokenizers` is the reference, and slow.
+        executor: As for `build`.
+        address: The Ray cluster to join.
+        installed: Do not send this process's code to the cluster's nodes; they have dsindex installed.
+        workers: Number of concurrent tasks; all CPUs if None.
+        shard_deadline: Seconds after which a task that is still running gets a second attempt.
+        progress: As for `build`.
+
+    Raises:
+        OptionsError: If the options are invalid.
+        InputError: If the checks for `against_source` or `cache` cannot be made.
+        TokenizerError: If the tokenizer is not the one that the dataset was made with.
+    """
+    options = join_connected_cluster(given_options(verify, locals()))
+    options.pop("prefix")
+    if isinstance(cache, IndexResult):
+        options["cache"] = _find_folder(cache)
+    prefixes = list_prefixes("prefix", prefix)
+    with tokenizer_in_place(options) as placed:
+        config = validated(placed, VerifyConfig)
+        check_options(prefixes, config)
+        if config.cache is not None:
+            config = config.model_copy(update={"cache": seen_from_anywhere(config, config.cache)})
+        reports = []
+        for found in prefixes:
+            with open_reporter(progress) as reporter:
+                reports.append(verify_dataset(seen_from_anywhere(config, found), config, reporter=reporter))
+    return VerifyResult(reports=tuple(reports))
+
+
+@api_function
+def repair(
+    prefix: Subject,
+    *,
+    output: str | os.PathLike[str],
+    way: Literal["auto", "shards", "index", "bin", "source"] = "auto",
+    index_only: bool = False,
+    work_dir: str | os.PathLike[str] | None = None,
+    tokenizer: TokenizerLike | None = None,
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto",
+    dtype: Literal["uint8", "uint16", "int32", "int64"] | None = None,
+    executor: Literal["auto", "local", "processes", "ray"] = "auto",
+    address: str | None = None,
+    installed: bool = False,
+    workers: int | None = None,
+    shard_deadline: float | None = None,
+    progress: Progress = False,
+) -> RepairResult | PackedRepairResult:
+    """Restore a damaged dataset in new files, as `dsindex repair` does.
+
+    Args:
+        prefix: The dataset: a prefix, a `.pbin` that Modalities joined, or a result with one dataset.
+        output: The new prefix, or the new `.pbin`.
+        way: What to restore from, `--from` on the command line; `auto` is the first that is certain.
+        index_only: Write the `.idx` only, for an intact `.bin`.
+        work_dir: The build's work folder; beside the dataset if None.
+        tokenizer: The tokenizer of the dataset; read from the path in the manifest if None.
+        engine: Engine for tokenizing again.
+        dtype: The token type, if nothing records it.
+        executor: As for `build`.
+        address: The Ray cluster to join.
+        installed: Do not send this process's code to the cluster's nodes; they have dsindex installed.
+        workers: Number of concurrent tasks; all CPUs if None.
+        shard_deadline: Seconds after which a task that is still running gets a second attempt.
+        progress: As for `build`.
+
+    Raises:
+        OptionsError: If the options are invalid.
+        FormatError: If no way is certain; the message says why, for each.
+        OutputError: If an output exists or cannot be written.
+    """
+    options = join_connected_cluster(given_options(repair, locals()))
+    options.pop("prefix")
+    found = find_prefix("prefix", prefix)
+    with tokenizer_in_place(options) as placed:
+        config = with_fitting_output(found, validated(placed, RepairConfig))
+        found = seen_from_anywhere(config, found)
+        config = config.model_copy(update={"output": seen_from_anywhere(config, config.output)})
+        with open_reporter(progress) as reporter:
+            if found.endswith(PBIN_SUFFIX):
+                num_joints = run_pbin_repair(found, config)
+                return PackedRepairResult(source=found, target=config.output, num_joints=num_joints)
+            found = as_prefix(found)
+            account = run_repair(found, config, reporter=reporter)
+    return RepairResult(**fields_of(account), source=found, target=config.output)
+
+
+def _find_folder(caches: IndexResult) -> str:
+    """Return the folder of index caches.
+
+    Raises:
+        OptionsError: If there are none or several.
+    """
+    if len(caches.folders) != 1:
+        where = ", ".join(caches.folders) or "none, since nothing was built"
+        msg = f"cache: expected caches in one folder, got {where}; pass one folder"
+        raise OptionsError(msg)
+    return caches.folders[0]

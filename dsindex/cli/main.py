@@ -1,0 +1,166 @@
+"""The command line: `dsindex COMMAND …`. Parses, runs one job, and turns errors into one sentence and an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+from dsindex.cli.parser import COMMANDS, make_parser
+from dsindex.errors import DsindexError
+from dsindex.execution.interrupts import EXIT_INTERRUPTED, TerminatedError, raise_missed_stop, stop_on_signals
+from dsindex.execution.progress.standard_streams import (
+    JsonLines,
+    StandardOutputError,
+    flush_output,
+    is_asked_for,
+    json_lines_undone,
+    prepare_standard_streams,
+    show_lines,
+    use_json_lines,
+    write_json_line,
+)
+from dsindex.execution.ray_token import hide_secrets
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+MAKING_FILES = frozenset({"build", "merge", "index", "repair", "raw-index", "convert", "pack", "instruct", "demo"})
+"""Commands that succeed once their files are complete, even if their summary cannot be printed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        0 on success; 1 if the job failed or verify found a fault; 2 for wrong usage; 130 if interrupted; 143 if
+        terminated, 129 if its terminal was closed.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    command = next((name for name in given if name in COMMANDS), None)
+    with json_lines_undone():
+        return _run(command, given)
+
+
+def _run(command: str | None, given: list[str]) -> int:
+    name = f"dsindex {command}" if command else "dsindex"
+    options: argparse.Namespace | None = None
+    try:
+        with stop_on_signals(name):
+            parser = make_parser(command)
+            if command == "submit" or not is_asked_for(given):  # what is submitted has flags of its own
+                options = parser.parse_args(given)
+            else:
+                use_json_lines()
+                options = _parse_quietly(parser, given)
+            if command is None:
+                parser.print_help()
+                return _hand_over(None, None, EXIT_USAGE)
+            raise_missed_stop()
+            code: int = importlib.import_module(COMMANDS[command][1]).run(options)
+    except KeyboardInterrupt as stop:
+        return _say(options, f"{name}: interrupted; {_what_is_kept(options, stop)}", EXIT_INTERRUPTED)
+    except TerminatedError as stop:
+        return _say(options, f"{name}: terminated; {_what_is_kept(options, stop)}", stop.exit_code)
+    except _WrongUsageError as error:
+        return _say(None, str(error), EXIT_USAGE)
+    except StandardOutputError:
+        code = EXIT_FAILED
+    except Exception as error:  # noqa: BLE001 - every other one becomes a sentence
+        return _fail(options, name, error)
+    return _hand_over(options, command, code)
+
+
+def _fail(options: argparse.Namespace | None, name: str, error: Exception) -> int:
+    """Report an error in one sentence, with its traceback on request; return the exit code."""
+    from dsindex.options.config import UsageError
+
+    if isinstance(error, UsageError):
+        return _say(options, f"{name}: {error}", EXIT_USAGE)
+    is_debug = getattr(options, "debug", False)
+    if is_debug:
+        sys.stderr.write(hide_secrets("".join(traceback.format_exception(error))))
+    if isinstance(error, DsindexError):
+        first, *details = map(str, error.args)
+        return _say(options, f"{name}: {first}", EXIT_FAILED, *details)
+    if is_debug:
+        return EXIT_FAILED
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    what = f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}, line {place.lineno})"
+    msg = f"{name}: internal error: {what}; run it again with --debug and report the traceback"
+    return _say(options, msg, EXIT_FAILED)
+
+
+class _WrongUsageError(Exception):
+    """What argparse says is wrong."""
+
+
+def _parse_quietly(parser: argparse.ArgumentParser, given: list[str]) -> argparse.Namespace:
+    """Parse without the usage that argparse prints before an error.
+
+    Raises:
+        _WrongUsageError: With the error.
+    """
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            return parser.parse_args(given)
+    except SystemExit as end:
+        if end.code != EXIT_USAGE:
+            raise
+        raise _WrongUsageError(printed.getvalue().strip().rpartition("\n")[2].replace(": error: ", ": ", 1)) from end
+
+
+def program() -> None:
+    """Console entry point, which ends the process as soon as the command is done.
+
+    `os._exit` saves the 0.3 s that Python needs to free the memory of a large build, and never waits for a Ray that
+    hangs; a cluster ends the work of a driver that is gone.
+    """
+    prepare_standard_streams()
+    try:
+        code = main()
+    except SystemExit as end:  # argparse printed a help text, a version or wrong usage
+        code = _hand_over(None, None, end.code if isinstance(end.code, int) else EXIT_FAILED)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _hand_over(options: argparse.Namespace | None, command: str | None, code: int) -> int:
+    """Flush standard output, and return the resulting exit code."""
+    try:
+        flush_output()
+    except StandardOutputError as error:
+        if command not in MAKING_FILES:
+            code = code or EXIT_FAILED
+        if not error.nobody_reads:
+            what = "done, but its summary" if command in MAKING_FILES and code == 0 else "its output"
+            name = f"dsindex {command}" if command else "dsindex"
+            _say(options, f"{name}: {what} could not be written to standard output ({error})", code)
+    return code
+
+
+def _say(options: argparse.Namespace | None, message: str, code: int, *details: str) -> int:
+    lines = list(map(hide_secrets, (message, *details)))
+    if isinstance(sys.stderr, JsonLines) or getattr(options, "log_json", False):
+        write_json_line("error", {"message": "\n".join(lines), "exit_code": code})
+    else:
+        sys.stderr.write(show_lines(lines))
+    return code
+
+
+def _what_is_kept(options: argparse.Namespace | None, stop: BaseException) -> str:
+    notes: list[str] = getattr(stop, "__notes__", [])
+    if notes:  # the job said what it kept
+        return notes[0]
+    if hasattr(options, "work_dir"):
+        return "finished shards are kept in the work folder; run the same command again to continue"
+    return "nothing had begun" if options is None else "no incomplete file was left under a final name"

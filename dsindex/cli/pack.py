@@ -1,0 +1,179 @@
+"""`dsindex pack`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from dsindex.amounts import count, format_size, format_speed
+from dsindex.cli.object_requests import describe_requests
+from dsindex.cli.options import add_config_argument, add_input_arguments, add_text_arguments, read_options
+from dsindex.execution.choice import make_executor
+from dsindex.execution.dispatch import RetryPolicy, ordered_runner
+from dsindex.execution.progress.displays import make_reporter
+from dsindex.execution.progress.standard_streams import show_lines, write_summary
+from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS, join_pbin_files
+from dsindex.jobs.pack import run_pack
+from dsindex.options.config import ExecutorConfig, UsageError, validated
+from dsindex.options.pack import (
+    MODALITIES_PARTS,
+    PBIN_SUFFIX,
+    PackConfig,
+    is_modalities_config,
+    read_modalities_config,
+)
+from dsindex.store.urls import is_url
+
+if TYPE_CHECKING:
+    import argparse
+
+    from dsindex.jobs.pack import PackReport
+
+DESCRIPTION = """\
+Tokenize text into packed data for Modalities, FILE.pbin, byte for byte what its own command
+`data pack_encoded_data` writes, with a manifest and the provenance of every document beside it.
+
+A text without tokens makes no document; it is counted. Run the same command again to continue an
+interrupted job. CONFIG is a file of options, or Modalities' own configuration file: settings that
+cannot be honoured are refused by name.
+
+--merge joins .pbin files of any version, in the order given, with correct offsets."""
+EXAMPLES = (
+    r"""dsindex pack --input docs.jsonl --tokenizer-model FOLDER \
+  --eod-token '<|endoftext|>' --output out/docs.pbin""",
+    "dsindex pack --merge out/a.pbin out/b.pbin --output out/all.pbin",
+)
+REQUIRED = {"input": "--input-list, CONFIG or --merge", "tokenizer_model": "CONFIG or --merge", "output": "CONFIG"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `dsindex pack`."""
+    parser.add_argument("config_file", nargs="?", metavar="CONFIG", help="the same as --config CONFIG")
+    add_config_argument(parser)
+    data = parser.add_argument_group("input and output")
+    add_input_arguments(data)
+    data.add_argument(
+        "--jq-pattern",
+        metavar="JQ",
+        help="selects the text of a record (default: .text); anything but a single key is slower, as it runs jq",
+    )
+    data.add_argument("--output", metavar="FILE.pbin", help="the packed data, here or in a bucket (s3://, gs://)")
+    data.add_argument(
+        "--pbin-era",
+        choices=list(PBIN_VERSIONS),
+        help=f"version of the .pbin to write (default: {CURRENT_VERSION.name})",
+    )
+    data.add_argument("--merge", nargs="+", metavar="FILE.pbin", help="join these files instead of packing text")
+    add_text_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Pack or merge, and print a summary."""
+    merged = read_pack_options(options)
+    if "merge" in merged:
+        return _merge(merged)
+    config = validated(merged, PackConfig)
+    with make_reporter(log_json=config.log_json) as reporter:
+        report = run_pack(config, reporter=reporter)
+    write_summary(
+        describe_pack(report),
+        seconds=round(report.seconds, 3),
+        already_complete=report.already_complete,
+        outputs=[{"path": report.path, "documents": report.num_documents, "tokens": report.num_tokens}],
+    )
+    return 0
+
+
+def read_pack_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Read a configuration file, dsindex's or Modalities', and override it with flags.
+
+    Raises:
+        UsageError: If two files are named.
+        InputError: If the file cannot be read, or a setting cannot be honoured.
+    """
+    if options.config_file and options.config:
+        msg = f"expected one file of options, got {options.config_file} and --config {options.config}"
+        raise UsageError(msg)
+    path = options.config = options.config_file or options.config
+    merged = read_options(options)
+    merged.pop("config_file", None)
+    if is_modalities_config(merged):
+        theirs = {name: merged.pop(name) for name in MODALITIES_PARTS if name in merged}
+        translated, ignored = read_modalities_config(path, theirs)
+        if ignored:
+            sys.stderr.write(show_lines([f"{path}: ignored, since dsindex works in shards: {', '.join(ignored)}"]))
+        merged = {**translated, **merged}
+    if "output_prefix" in merged:
+        msg = "there is no option 'output_prefix'; use --output FILE.pbin"
+        raise UsageError(msg)
+    return merged
+
+
+def read_merge_options(merged: dict[str, Any]) -> tuple[list[str], str, str, ExecutorConfig]:
+    """Return the inputs of `--merge`, the output, its version, and the options of the executor.
+
+    Raises:
+        UsageError: If they are invalid.
+    """
+    rest = {name: value for name, value in merged.items() if name not in {"merge", "output", "pbin_era"}}
+    output, version = merged.get("output"), merged.get("pbin_era", CURRENT_VERSION.name)
+    if not isinstance(output, str) or not output.endswith(PBIN_SUFFIX):
+        msg = f"--output: expected the name of a new {PBIN_SUFFIX} file for --merge, got {output!r}"
+        raise UsageError(msg)
+    if is_url(output):
+        msg = f"--output: expected a path for --merge, got the address {output.partition('?')[0]}; join here, then copy"
+        raise UsageError(msg)
+    if version not in PBIN_VERSIONS:
+        msg = f"--pbin-era: expected one of {', '.join(PBIN_VERSIONS)}, got {version!r}"
+        raise UsageError(msg)
+    foreign = sorted(rest.keys() - ExecutorConfig.model_fields.keys())
+    if foreign:
+        msg = f"--{foreign[0].replace('_', '-')} does not go with --merge, which joins packed files as they are"
+        raise UsageError(msg)
+    return merged["merge"], output, version, validated(rest, ExecutorConfig)
+
+
+def _merge(merged: dict[str, Any]) -> int:
+    """Join `.pbin` files."""
+    paths, output, version, config = read_merge_options(merged)
+    executor = make_executor(config)
+    try:
+        policy = RetryPolicy(deadline_seconds=config.shard_deadline)
+        header = join_pbin_files(
+            paths,
+            output,
+            version=PBIN_VERSIONS[version],
+            run_tasks=ordered_runner(executor, name="merge", policy=policy),
+        )
+    finally:
+        executor.close()
+    tokens = f"{count(header.num_tokens, 'token')} of {count(header.token_bytes, 'byte')}"
+    write_summary([f"{output}: {tokens}, from {count(len(paths), 'file')}"])
+    return 0
+
+
+def describe_pack(report: PackReport) -> list[str]:
+    """Return the summary: what was packed, how fast, and the digest by which two jobs are compared."""
+    counts = report.counts
+    if report.already_complete:
+        first = "already complete: the same plan was packed before, nothing was done"
+    else:
+        first = (
+            f"done in {report.seconds:.1f} s: {format_size(report.input_bytes)} of input, "
+            f"{format_speed(report.input_bytes / max(report.seconds, 1e-6))}, "
+            f"{count(report.run.shards, 'shard')}, {report.run.executor} executor, "
+            f"{count(report.run.workers, 'worker')}, "
+            f"{report.engine}"
+        )
+    lines = [first]
+    lines.append(
+        f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {counts.quarantined:,} quarantined "
+        f"+ {counts.blank:,} blank"
+    )
+    lines += [*describe_requests(report.requests), *report.input_notes]
+    lines.append(
+        f"{report.path}: {count(report.num_documents, 'document')}, "
+        f"{count(report.num_tokens, 'token')} of type {report.token_dtype}; "
+        f"{count(report.num_empty, 'text')} without tokens"
+    )
+    return [*lines, f"  .pbin {report.files['pbin'].digest}"]

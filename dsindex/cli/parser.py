@@ -1,0 +1,214 @@
+"""The command-line parser: the list of commands, and how repeated, mistyped and Megatron's flags are treated.
+
+A command's module is imported only when that command is used, so that `dsindex --help` is fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import dsindex
+from dsindex.cli.help_text import HelpFormatter, examples_epilog, mark_required
+from dsindex.json_text import show_name
+from dsindex.locations import without_secrets
+from dsindex.option_problems import show_value
+from dsindex.options.config import MAY_BE_EMPTY
+from dsindex.options.megatron_flags import split_pretrain_flags
+from dsindex.options.numbers import parse_integer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+COMMANDS = {
+    "build": ("tokenize text and merge it into one dataset per key", "dsindex.cli.build"),
+    "plan": ("estimate the size, time and memory of a build from a sample", "dsindex.cli.plan"),
+    "merge": ("merge datasets into one", "dsindex.cli.merge"),
+    "index": ("build the document, sample and shuffle indices of a training job", "dsindex.cli.index"),
+    "mix": ("plan a blend from token counts, or see what its weights mean", "dsindex.cli.mix"),
+    "compare": ("tell whether two datasets are the same, and by which rule they differ", "dsindex.cli.compare"),
+    "verify": ("prove that a dataset is intact", "dsindex.cli.verify"),
+    "inspect": ("show what a dataset is and what it holds, down to its tokens", "dsindex.cli.inspect"),
+    "report": ("write a page about datasets, to look at and to keep", "dsindex.cli.report"),
+    "trace": ("show where samples come from, and which samples have a line", "dsindex.cli.trace"),
+    "repair": ("restore a damaged dataset, in new files", "dsindex.cli.repair"),
+    "clean": ("show or remove what a build that nobody continues left", "dsindex.cli.clean"),
+    "raw-index": ("write Modalities' index of the lines of a JSONL file", "dsindex.cli.raw_index"),
+    "convert": ("convert an MMIDIDX dataset to a .pbin of Modalities, or back", "dsindex.cli.convert"),
+    "pack": ("tokenize text into a .pbin of Modalities, or join .pbin files", "dsindex.cli.pack"),
+    "instruct": ("turn conversations into tokens, loss masks and packed blocks", "dsindex.cli.instruct"),
+    "submit": ("run a command on a cluster, through its job server", "dsindex.cli.submit"),
+    "doctor": ("examine this machine, for a job or a bug report", "dsindex.cli.doctor"),
+    "demo": ("run the main job on generated text", "dsindex.cli.demo"),
+}
+"""Name → (summary, module); a module has DESCRIPTION, add_arguments(parser) and run(options) -> exit code.
+
+It may have EXAMPLES, which are shell commands of at most 78 columns; REQUIRED, the options that the job needs from
+flags or a file, with what can stand in the place of each; and TAKES_PRETRAIN_FLAGS, if flags of Megatron's
+pretrain_gpt.py are no mistake.
+"""
+
+EPILOG = """\
+start here:
+  dsindex build --input docs.jsonl --tokenizer-model FOLDER --append-eod \\
+    --output-prefix out/docs
+  dsindex COMMAND --help explains a command"""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser in which no flag silently overrides an earlier one.
+
+    A repeated list flag adds to the list: `--input a --input b` is `--input a b`. A repeated flag with one value or
+    none is refused. Groups and subparsers inherit this. An unknown flag or command is refused with the nearest one.
+    """
+
+    takes_pretrain_flags = False
+    """Whether flags of pretrain_gpt.py are set aside, as `pretrain_flags` in the namespace."""
+
+    def __init__(self, **named: Any) -> None:  # noqa: ANN401 - as argparse has them
+        super().__init__(formatter_class=HelpFormatter, **named)
+        self.register("action", None, _Value)
+        self.register("action", "store", _Value)
+        self.register("action", "store_true", _Switch)
+        self.register("type", int, parse_integer)
+        self.register("type", float, _number)
+
+    def parse_known_args(  # type: ignore[override]  # argparse's has overloads
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse a command line; nothing is unknown afterwards."""
+        words = list(sys.argv[1:] if args is None else args)
+        foreign: dict[str, tuple[str, ...]] = {}
+        if self.takes_pretrain_flags:
+            try:
+                words, foreign = split_pretrain_flags(words, own=self._option_string_actions)
+            except ValueError as error:
+                self.error(str(error))
+        self._refuse_unknown(words)
+        options, rest = super().parse_known_args(words, namespace)
+        if rest:
+            unknown = next((word for word in rest if word.startswith("-")), None)
+            self.error(f"expected a flag, got {rest[0]!r}" if unknown is None else self._describe_unknown(unknown))
+        if foreign:
+            options.pretrain_flags = tuple(foreign)
+        return options, rest
+
+    def _refuse_unknown(self, words: Sequence[str]) -> None:
+        """Refuse an unknown command or flag before anything that is missing is reported."""
+        for action in self._actions:
+            if action.nargs == argparse.PARSER:
+                command = next((word for word in words if not word.startswith("-")), None)
+                if command is not None and command not in (action.choices or ()):
+                    near = _near(command, action.choices or ())
+                    self.error(f"there is no command {command!r}; {near or 'dsindex --help lists all commands'}")
+                return
+            if action.nargs == argparse.REMAINDER and "--" not in words:
+                return
+        own = words[: words.index("--")] if "--" in words else words
+        for word in own:
+            name = word.partition("=")[0]
+            if name.startswith("--") and " " not in name and not self._begins_a_flag(name):
+                self.error(self._describe_unknown(name))
+
+    def error(self, message: str) -> NoReturn:
+        """Print usage and the message, which controls no terminal and shows no secret, and exit."""
+        super().error(show_name(without_secrets(message)))
+
+    def _begins_a_flag(self, name: str) -> bool:
+        return any(flag.startswith(name) for flag in self._option_string_actions)
+
+    def _describe_unknown(self, name: str) -> str:
+        shown = [flag for action in self._actions if action.help != argparse.SUPPRESS for flag in action.option_strings]
+        return f"there is no flag {name}; {_near(name, shown) or f'{self.prog} --help lists all flags'}"
+
+
+def make_parser(command: str | None) -> Parser:
+    """Return the parser of the command line, with the flags of one command only."""
+    parser = Parser(
+        prog="dsindex",
+        description="Training data for language models: from text to a merged, indexed Megatron dataset.",
+        epilog=EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"dsindex {dsindex.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, (summary, module_name) in COMMANDS.items():
+        subparser = commands.add_parser(name, help=summary)
+        if name == command:
+            module = importlib.import_module(module_name)
+            subparser.description = module.DESCRIPTION
+            module.add_arguments(subparser)
+            subparser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+            subparser.takes_pretrain_flags = getattr(module, "TAKES_PRETRAIN_FLAGS", False)
+            mark_required(subparser, getattr(module, "REQUIRED", {}))
+            if subparser.epilog is None and hasattr(module, "EXAMPLES"):
+                subparser.epilog = examples_epilog(module.EXAMPLES)
+    return parser
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(word, list(known), n=2, cutoff=0.7)
+    return f"did you mean {' or '.join(found)}?" if found else ""
+
+
+def _number(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        msg = f"expected a number, got {show_value(word)}"
+        raise argparse.ArgumentTypeError(msg) from None
+
+
+class _Value(argparse.Action):
+    """Replaces argparse's `store`."""
+
+    _before: tuple[argparse.Namespace, Any] | None = None
+    """The namespace that identifies the parser run, and the value of an earlier flag in it."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse's signature
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        if "" in (values if isinstance(values, list) else [values]) and self.dest not in MAY_BE_EMPTY:
+            raise argparse.ArgumentError(self, "expected a value, got an empty text")
+        if option_string is not None and self._before is not None and self._before[0] is namespace:
+            before = self._before[1]
+            if not isinstance(values, list) or isinstance(self.nargs, int):
+                message = f"expected once, got {str(before)!r} and then {str(values)!r}; leave one out"
+                raise argparse.ArgumentError(self, message)
+            values = [*before, *values]
+        self._before = (namespace, values)
+        setattr(namespace, self.dest, values)
+
+
+class _Switch(argparse.Action):
+    """Replaces argparse's `store_true`."""
+
+    _before: argparse.Namespace | None = None
+
+    def __init__(
+        self,
+        option_strings: Sequence[str],
+        dest: str,
+        *,
+        default: bool | None = False,
+        help: str | None = None,
+    ) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=default, help=help)
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse's signature
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,  # noqa: ARG002 - argparse's signature
+        option_string: str | None = None,  # noqa: ARG002 - argparse's signature
+    ) -> None:
+        if self._before is namespace:
+            raise argparse.ArgumentError(self, "expected once, got it twice; leave one out")
+        self._before = namespace
+        setattr(namespace, self.dest, True)

@@ -1,0 +1,211 @@
+"""`dsindex trace`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, TypeVar
+
+from dsindex.amounts import count
+from dsindex.cli.stores import add_store_arguments, dataset_path, enter_stores, path_here, requests_since
+from dsindex.datasets.samples import Batches
+from dsindex.errors import InputError
+from dsindex.execution.progress.standard_streams import write_json, write_lines
+from dsindex.option_problems import show_value
+from dsindex.options.config import UsageError
+from dsindex.options.numbers import integer
+from dsindex.tools.trace import open_samples, trace_document, trace_forward, trace_line
+from dsindex.tools.verify_source import TracedTexts
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from dsindex.store.requests import RequestCounts
+    from dsindex.tools.trace import BackwardReport, ForwardReport, ShownPart, TracedDocument
+
+DESCRIPTION = """\
+Show which documents and lines of the inputs a training sample or step consists of, or which
+samples and steps have a document or a line. Works on the index caches of dsindex and Megatron.
+
+Samples and documents count from 0; steps, epochs and lines from 1. Token ranges such as 12:140
+end before the second number, and count from the document's first token. A step is one of
+Megatron's iterations with --dataloader-type single and a fixed --global-batch-size."""
+EXAMPLES = (
+    "dsindex trace out/cache --sample 3",
+    "dsindex trace out/cache --step 1200 --global-batch-size 1024",
+    "dsindex trace out/cache --line docs.jsonl:180",
+)
+DEFAULT_SHOWN_TOKENS = 32
+
+Report = TypeVar("Report", "ForwardReport", "BackwardReport")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `dsindex trace`."""
+    parser.add_argument(
+        "cache", metavar="CACHE", type=path_here, help="the folder of index caches, or the description of one"
+    )
+    parser.add_argument("--split", metavar="NAME", help="train, valid or test (default: train)")
+    parser.add_argument(
+        "--prefix",
+        nargs="+",
+        metavar="P",
+        type=dataset_path,
+        help="the datasets, in the order of the blend, if they moved; here or in an object store",
+    )
+    what = parser.add_argument_group("what to trace, one of")
+    what.add_argument("--sample", type=int, nargs="+", metavar="K", help="samples, by number")
+    what.add_argument("--step", type=int, metavar="S", help="all samples of a step; needs --global-batch-size")
+    what.add_argument("--document", metavar="[PREFIX:]N", help="a document; in a blend with its dataset's prefix")
+    what.add_argument("--line", metavar="FILE:LINE", help="a line of an input")
+    steps = parser.add_argument_group("steps")
+    steps.add_argument("--global-batch-size", type=int, metavar="N", help="samples in a step")
+    steps.add_argument("--micro-batch-size", type=int, metavar="N", help="samples that a rank reads at once")
+    steps.add_argument("--data-parallel-size", type=int, metavar="N", help="number of data-parallel ranks")
+    steps.add_argument("--data-parallel-rank", type=int, metavar="R", help="only the samples of this rank")
+    shown = parser.add_argument_group("output")
+    shown.add_argument("--tokenizer-model", metavar="PATH", help="the tokenizer, if it moved or is not recorded")
+    shown.add_argument(
+        "--text-tokens",
+        type=integer(0),
+        metavar="N",
+        help=f"show the text of the first N tokens of each part (default: {DEFAULT_SHOWN_TOKENS})",
+    )
+    shown.add_argument("--json", action="store_true", help="write one JSON object")
+    add_store_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Trace, and print what was found."""
+    before = enter_stores(options)
+    batches = check_options(options)
+    texts = TracedTexts(options.tokenizer_model)
+    numbers = options.sample
+    document = None if options.document is None else _parse_place(options.document, "--document", "[PREFIX:]N")
+    line = None if options.line is None else _parse_place(options.line, "--line", "FILE:LINE")
+    samples = open_samples(options.cache, split=options.split, prefixes=options.prefix)
+    if options.step is not None and batches is not None:
+        try:
+            numbers = batches.samples(options.step, len(samples), rank=options.data_parallel_rank)
+        except ValueError as error:
+            msg = f"{options.cache}: {error}"
+            raise InputError(msg) from error
+    if numbers is not None:
+        shown = DEFAULT_SHOWN_TOKENS if options.text_tokens is None else options.text_tokens
+        forward = trace_forward(samples, numbers, texts=texts, batches=batches, shown_tokens=shown)
+        _print(options, forward, describe_forward, before)
+        return 0
+    if document is not None:
+        prefix, number = document
+        backward = trace_document(samples, number, prefix=prefix or None, batches=batches, texts=texts)
+    elif line is not None:
+        backward = trace_line(samples, line[0], line[1], batches=batches, texts=texts)
+    _print(options, backward, describe_backward, before)
+    return 0
+
+
+def check_options(options: argparse.Namespace) -> Batches | None:
+    """Return how samples are dealt out to steps, if that is given.
+
+    Raises:
+        UsageError: If options contradict each other, or one is missing.
+    """
+    asked = [name for name in ("sample", "step", "document", "line") if getattr(options, name) is not None]
+    if len(asked) != 1:
+        got = " and ".join(f"--{name}" for name in asked) or "none"
+        msg = f"expected one of --sample, --step, --document and --line, got {got}"
+        raise UsageError(msg)
+    sizes = (options.micro_batch_size, options.data_parallel_size)
+    if options.global_batch_size is None:
+        if options.step is not None or sizes != (None, None) or options.data_parallel_rank is not None:
+            msg = "expected --global-batch-size, on which steps depend, got none"
+            raise UsageError(msg)
+        return None
+    if options.data_parallel_rank is not None and (options.step is None or None in sizes):
+        msg = "--data-parallel-rank needs --step, --micro-batch-size and --data-parallel-size"
+        raise UsageError(msg)
+    try:
+        return Batches(
+            global_batch_size=options.global_batch_size, micro_batch_size=sizes[0], data_parallel_size=sizes[1]
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def describe_forward(report: ForwardReport) -> list[str]:
+    """Return a report about samples as text."""
+    lines = []
+    for sample in report.samples:
+        tokens = sum(part.end - part.begin for part in sample.parts)
+        place = _place(sample.step, sample.rank)
+        documents = count(len({(part.dataset, part.document) for part in sample.parts}), "document")
+        lines.append(f"sample {sample.sample} of {report.num_samples:,}{place}: {count(tokens, 'token')}, {documents}")
+        lines += [line for part in sample.parts for line in _describe_part(part)]
+    lines += [f"note: {note}" for note in report.notes]
+    return lines
+
+
+def describe_backward(report: BackwardReport) -> list[str]:
+    """Return a report about documents as text."""
+    lines = [line for document in report.documents for line in _describe_document(document, report.num_samples)]
+    lines += [f"note: {note}" for note in report.notes]
+    return lines
+
+
+def _describe_part(part: ShownPart) -> list[str]:
+    line = f"  {part.prefix}, document {part.document}, tokens {part.begin}:{part.end}{_describe_origin(part)}"
+    more = "…" if part.end - part.begin > len(part.tokens) else ""
+    if not part.tokens:
+        return [line]
+    if part.text is None:
+        shown = [line, f"    tokens {' '.join(map(str, part.tokens))}{more}"]
+        if part.document_text is not None:
+            shown.append(f"    of the document {json.dumps(part.document_text, ensure_ascii=False)}")
+        return shown
+    return [line, f"    {json.dumps(part.text, ensure_ascii=False)}{more}"]
+
+
+def _describe_document(document: TracedDocument, num_samples: int) -> list[str]:
+    head = (
+        f"{document.prefix}, document {document.document}: {count(document.num_tokens, 'token')}"
+        f"{_describe_origin(document)}"
+    )
+    if not document.occurrences:
+        return [head, f"  in none of the {count(num_samples, 'sample')}"]
+    return [
+        head,
+        *(
+            f"  epoch {each.epoch}: sample {each.sample}{_place(each.step, each.rank)}, tokens {each.begin}:{each.end}"
+            for each in document.occurrences
+        ),
+    ]
+
+
+def _describe_origin(of: ShownPart | TracedDocument) -> str:
+    part = "" if of.part is None else f", document {of.part.document} of {of.part.prefix}"
+    return part if of.source is None else f"{part}, from {of.source.path}, line {of.source.line}"
+
+
+def _place(step: int | None, rank: int | None) -> str:
+    return ("" if step is None else f", step {step}") + ("" if rank is None else f", rank {rank}")
+
+
+def _parse_place(given: str, flag: str, form: str) -> tuple[str, int]:
+    """Return what is before the last colon, and the number after it."""
+    name, _, number = given.rpartition(":")
+    if not re.fullmatch(r"[0-9]{1,18}", number) or (flag == "--line" and (not name or int(number) < 1)):
+        msg = f"{flag}: expected {form}, got {show_value(given)}"
+        raise UsageError(msg)
+    return name, int(number)
+
+
+def _print(
+    options: argparse.Namespace, report: Report, describe: Callable[[Report], list[str]], before: RequestCounts
+) -> None:
+    if options.json:
+        write_json(sys.stdout, asdict(report))
+    else:
+        write_lines(describe(report) + requests_since(before))

@@ -1,1 +1,0 @@
-"""Compressed files: told by their content, decoded as streams with bounded memory, cut where members begin."""

@@ -1,0 +1,375 @@
+"""Assemble the files of datasets from their parts, under partial names.
+
+Some ranges of the tokens may already be merged (dsindex.engine.assemble); the others are merged here. A `.pbin`
+consists of the same parts between a header and an index, which are files in the work folder.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dsindex.datasets.provenance import ShardProvenance, write_provenance
+from dsindex.engine.merge import (
+    MergeRange,
+    Piece,
+    RangePlanner,
+    RangeResult,
+    merge_range,
+    plan_merge,
+    write_merged_index,
+)
+from dsindex.engine.partial_files import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, remove_partials
+from dsindex.engine.publishing import Dataset, current_upload, identify_parts, live_upload, new_upload, stored_bytes
+from dsindex.engine.shards.tokenize import ShardQuarantine, write_quarantine
+from dsindex.execution.calls import Call
+from dsindex.execution.dispatch import run_calls
+from dsindex.store.requests import note_requests
+from dsindex.store.storage import StoredFile, combine_digests, make_folder, output_error
+from dsindex.store.uploads import Upload, find_parts, open_output
+from dsindex.store.urls import ObjectUrl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from dsindex.engine.ledger import Ledger
+    from dsindex.engine.merge import Part
+    from dsindex.engine.publishing import Target
+    from dsindex.engine.shards.tokenize import ShardResult
+    from dsindex.engine.start import Work
+
+
+# Merge ranges of the output while shards are still being made.
+#
+# A range can be merged as soon as its shards and all shards before them are committed, because its offset is then
+# known.
+# dsindex.engine.assemble plans the same ranges again and skips those in the ledger. A recorded range is valid only
+# for
+# the pieces that it was merged from; a shard that was made again is a different piece.
+
+
+def begin_token_file(target: Target, ledger: Ledger) -> Upload | None:
+    """Ensure that the token file exists with all its recorded ranges, or start an empty one.
+
+    Before an empty one is started, partial files of the job's former plans are removed, since no run will use them.
+
+    Returns:
+        The upload of which the ranges are parts, if the output is an object; else None.
+
+    Raises:
+        OutputError: If it cannot be created.
+    """
+    final = target.final(target.token_suffix)
+    if isinstance(final, ObjectUrl):
+        return _begin_upload(final, target, ledger)
+    _begin_file(target, ledger)
+    return None
+
+
+def _begin_upload(final: ObjectUrl, target: Target, ledger: Ledger) -> Upload:
+    """Return the upload with all recorded ranges, or begin an empty one."""
+    path = target.token_file
+    upload = current_upload(final, path, ledger)
+    parts = None if upload is None else find_parts(upload)
+    if upload is not None and parts is not None and ledger.merged_ranges(path) <= {number - 1 for number in parts}:
+        return upload
+    ledger.record_merge_again(path)
+    return new_upload(final, path, ledger)
+
+
+def _begin_file(target: Target, ledger: Ledger) -> None:
+    path = target.token_file
+    size_bytes = _size_on_server(path)
+    if size_bytes is not None and size_bytes >= ledger.written_bytes(path):
+        return
+    ledger.record_merge_again(path)
+    ending = f".{target.plan_id}.partial"
+    remove_partials(former for former in ledger.history.partials if not former.endswith(ending))
+    resize(path, 0)
+
+
+def resize(path: str, size_bytes: int) -> None:
+    """Resize a file, creating it if necessary; added bytes are sparse and take no disk space.
+
+    Raises:
+        OutputError: If it cannot be created or resized.
+    """
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o666)
+        try:
+            os.ftruncate(descriptor, size_bytes)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise output_error(path, error) from error
+
+
+def range_call(task: MergeRange, target: Target) -> Call:
+    """Return the call that merges a range and returns a RangeResult."""
+    return Call(
+        name=f"merge[{os.path.basename(target.prefix)}:{task.number:05d}]",
+        place=f"{target.final(target.token_suffix)}, bytes {task.begin} to {task.end}",
+        function=merge_range,
+        arguments=(task,),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSource:
+    """A dataset that is made of shards, and how to find a shard's part of it."""
+
+    target: Target
+    part_of: Callable[[ShardResult], Part]
+    """Returns a shard's part of the dataset."""
+
+
+class EarlyRanges:
+    """The ranges of a job's datasets that can be merged before the job's last shard is committed.
+
+    Args:
+        sources: The datasets that are made of shards alone.
+        ledger: The job's ledger.
+        num_shards: Number of the job's shards.
+    """
+
+    def __init__(self, sources: Sequence[TokenSource], ledger: Ledger, *, num_shards: int) -> None:
+        self._files = {source.target.token_file: _GrowingFile(source) for source in sources}
+        self._ledger = ledger
+        self._num_shards = num_shards
+        self._num_in_order = 0
+        """Number of leading shards that are committed."""
+        self._waiting: dict[int, ShardResult] = {}
+        """Committed shards that wait for one before them, by number in the plan."""
+
+    def take_shard(self, number: int, result: ShardResult) -> list[MergeRange]:
+        """Add a shard by its number in the plan; return the ranges that can now be merged and are not yet.
+
+        For the job's last shard none is returned: dsindex.engine.assemble merges the rest.
+        """
+        self._waiting[number] = result
+        ready: list[MergeRange] = []
+        while (following := self._waiting.pop(self._num_in_order, None)) is not None:
+            self._num_in_order += 1
+            for file in self._files.values():
+                ready += file.add(following, self._ledger)
+        return ready if self._num_in_order < self._num_shards else []
+
+    def call(self, task: MergeRange) -> Call:
+        """Return the call that merges a range and returns a RangeResult."""
+        return range_call(task, self._files[task.output].target)
+
+
+class _GrowingFile:
+    """A token file whose first shards are known."""
+
+    def __init__(self, source: TokenSource) -> None:
+        self.target = source.target
+        self._part_of = source.part_of
+        self._has_begun = False
+        self._upload: Upload | None = None
+        self._planner = RangePlanner(self.target.token_file, bound_bytes=self.target.bound_bytes)
+        # A header is known only at the end, so the range that contains it is left to `assemble`.
+        self._planner.add(Piece(path="", identity="", offset=0, size_bytes=self.target.header_bytes))
+
+    def add(self, result: ShardResult, ledger: Ledger) -> list[MergeRange]:
+        """Add the next shard in plan order; return the ranges that are now full and not merged yet."""
+        full = self._planner.add(self.target.piece(self._part_of(result)))
+        ready = [task for task in full if task.begin >= self.target.header_bytes]
+        if ready and not self._has_begun:
+            self._upload = begin_token_file(self.target, ledger)
+            self._has_begun = True
+        return [replace(task, upload=self._upload) for task in ready if ledger.range(task) is None]
+
+
+def _size_on_server(path: str) -> int | None:
+    """Return a file's size as other nodes see it: on NFS, only opening a file makes sure that the server is asked."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+
+
+def assemble(datasets: Sequence[Dataset], work: Work) -> list[dict[str, StoredFile]]:
+    """Write all files of all datasets under their partial names, keeping those that an earlier run finished.
+
+    Returns:
+        For each dataset, its files by suffix.
+    """
+    reporter = work.reporter
+    assemblies = [_Assembly(dataset, work.ledger) for dataset in datasets]
+    num_ranges = sum(len(assembly.ranges) for assembly in assemblies)
+    total = sum(dataset.bin_bytes for dataset in datasets)
+    reporter.stage("merge", total=total, unit="bytes", tasks=num_ranges, task_name="ranges")
+    reporter.watch(work.statistics)
+    for assembly in assemblies:
+        reporter.advance(assembly.bytes_done, tasks=assembly.num_ranges_done, fresh=False)
+
+    def on_result(key: tuple[_Assembly, MergeRange | str], value: Any) -> None:  # noqa: ANN401 - as `take`
+        assembly, what = key
+        reporter.advance(assembly.take(what, value), tasks=0 if isinstance(what, str) else 1)
+
+    run_calls(
+        work.executor,
+        (((assembly, what), call) for assembly in assemblies for what, call in assembly.calls()),
+        on_result=on_result,
+        policy=work.policy,
+        statistics=work.statistics,
+        on_idle=reporter.tick,
+    )
+    return [assembly.finish() for assembly in assemblies]
+
+
+class _Assembly:
+    """One dataset that is being assembled."""
+
+    def __init__(self, dataset: Dataset, ledger: Ledger) -> None:
+        self._dataset = dataset
+        self._target = dataset.target
+        self._merge_id = identify_parts(dataset.parts)
+        self._ledger = ledger
+        self._files: dict[str, StoredFile] = {}
+        self.ranges: list[MergeRange] = []
+        self._results: dict[int, RangeResult] = {}
+        self.num_ranges_done = 0
+        self._complete = self._resume_complete()
+        if self._complete:
+            self.bytes_done = dataset.bin_bytes
+            return
+        path = self._target.token_file
+        if not self._target.is_remote:
+            make_folder(os.path.dirname(path))
+        upload = begin_token_file(self._target, ledger)
+        if upload is None:
+            resize(path, dataset.bin_bytes)  # early merging may have left it shorter
+        self.ranges = plan_merge(dataset.pieces, path, bound_bytes=self._target.bound_bytes, upload=upload)
+        for task in self.ranges:
+            result = ledger.range(task)
+            if result is not None:
+                self._results[task.number] = result
+        self.num_ranges_done = len(self._results)
+        self.bytes_done = sum(task.end - task.begin for task in self.ranges if task.number in self._results)
+
+    def _resume_complete(self) -> bool:
+        """Tell whether an earlier run completed all files; some of them may be published already."""
+        recorded = self._ledger.assembled(self._target.token_file, self._merge_id)
+        if recorded is None:
+            return False
+        files = {suffix: StoredFile(name=suffix, **entry) for suffix, entry in recorded.items()}
+        if files.keys() != self._dataset.suffixes:
+            return False
+        for suffix, file in files.items():
+            if self._stored_bytes(suffix) != file.size_bytes:
+                return False
+        self._files = files
+        return True
+
+    def _stored_bytes(self, suffix: str) -> int | None:
+        """Return the size of a file under its partial or its final name; None if it is under neither."""
+        if self._target.is_remote:
+            upload = current_upload(self._target.final(suffix), self._target.partial(suffix), self._ledger)
+            return None if upload is None else stored_bytes(upload)
+        size_bytes = _size(self._target.partial(suffix))
+        return _size(self._target.final(suffix)) if size_bytes is None else size_bytes
+
+    def _place(self, suffix: str) -> str | Upload:
+        """Return where a file is written that is written as a whole."""
+        final, partial = self._target.final(suffix), self._target.partial(suffix)
+        return live_upload(final, partial, self._ledger) if isinstance(final, ObjectUrl) else partial
+
+    def calls(self) -> Iterator[tuple[MergeRange | str, Call]]:
+        """Yield the calls that are still to be made, by range or suffix."""
+        if self._complete:
+            return
+        dataset, target = self._dataset, self._target
+        name = os.path.basename(target.prefix)
+        if dataset.pbin is None:
+            yield (
+                "idx",
+                Call(
+                    name=f"index[{name}]",
+                    place=target.final("idx"),
+                    function=make_index,
+                    arguments=(dataset.parts, self._place("idx")),
+                ),
+            )
+        if dataset.provenance is not None:
+            yield (
+                PROVENANCE_SUFFIX,
+                Call(
+                    name=f"provenance[{name}]",
+                    place=target.final(PROVENANCE_SUFFIX),
+                    function=make_provenance,
+                    arguments=(dataset.provenance, self._place(PROVENANCE_SUFFIX)),
+                ),
+            )
+        if dataset.quarantine:
+            yield (
+                QUARANTINE_SUFFIX,
+                Call(
+                    name=f"quarantine[{name}]",
+                    place=target.final(QUARANTINE_SUFFIX),
+                    function=make_quarantine,
+                    arguments=(dataset.quarantine, self._place(QUARANTINE_SUFFIX)),
+                ),
+            )
+        for task in self.ranges:
+            if task.number not in self._results:
+                yield task, range_call(task, target)
+
+    def take(self, what: MergeRange | str, value: Any) -> int:  # noqa: ANN401 - a RangeResult or a StoredFile
+        """Take one call's result; return the number of bytes that it merged."""
+        if isinstance(what, str):
+            self._files[what] = value
+            return 0
+        note_requests(value.requests)
+        self._results[what.number] = value = replace(value, requests=None)
+        self._ledger.record_range(what, value)
+        return what.end - what.begin
+
+    def finish(self) -> dict[str, StoredFile]:
+        if not self._complete:
+            digests = [
+                bytes.fromhex(digest) for task in self.ranges for digest in self._results[task.number].block_digests
+            ]
+            suffix = self._target.token_suffix
+            self._files[suffix] = StoredFile(
+                name=suffix, size_bytes=self._dataset.bin_bytes, digest=combine_digests(digests)
+            )
+            recorded = {
+                suffix: {"size_bytes": file.size_bytes, "digest": file.digest} for suffix, file in self._files.items()
+            }
+            self._ledger.record_assembled(self._target.token_file, self._merge_id, recorded)
+        return self._files
+
+
+def make_index(parts: Sequence[Part], place: str | Upload) -> StoredFile:
+    """Write the merged `.idx`, which is complete or absent."""
+    with open_output(place) as file:
+        write_merged_index(file, parts)
+    return file.as_stored("idx")
+
+
+def make_provenance(shards: Sequence[ShardProvenance], place: str | Upload) -> StoredFile:
+    """Write the merged provenance, which is complete or absent."""
+    with open_output(place) as file:
+        write_provenance(file, shards)
+    return file.as_stored(PROVENANCE_SUFFIX)
+
+
+def make_quarantine(shards: Sequence[ShardQuarantine], place: str | Upload) -> StoredFile:
+    """Write the merged quarantine, which is complete or absent."""
+    with open_output(place) as file:
+        write_quarantine(file, shards)
+    return file.as_stored(QUARANTINE_SUFFIX)
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return None

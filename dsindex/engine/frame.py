@@ -1,0 +1,393 @@
+"""The frame of every job that publishes datasets; a kind of job defines only what differs.
+
+A run looks for existing outputs, takes ownership of its work folder and outputs, examines the job for problems, makes
+the parts, assembles them under partial names, publishes them, and cleans up. Whatever can be refused is refused before
+anything changes, and files under final names are left alone until everything that replaces them is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dsindex.engine.assemble import assemble
+from dsindex.engine.lock import hold_lock, hold_object_lock, is_object_lock
+from dsindex.engine.manifest import Manifest, describe_run
+from dsindex.engine.outputs import (
+    find_finished,
+    is_of_same_run,
+    look_at_output,
+    refuse_inputs,
+    remove_published,
+    require_unchanged,
+)
+from dsindex.engine.partial_files import partial_path
+from dsindex.engine.publishing import Dataset, publish, withdraw
+from dsindex.engine.shards.ownership import MARKER_FILE
+from dsindex.engine.start import Work, start_and_examine, wait_for_nodes
+from dsindex.engine.work_folder import may_be_removed, own_work_folder, read_unfinished, remove_finished_folder
+from dsindex.errors import PlanError
+from dsindex.execution.calls import ClusterLostError
+from dsindex.execution.choice import make_executor
+from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy
+from dsindex.execution.interrupts import last_words, raise_missed_stop
+from dsindex.execution.progress.displays import displays_of_job
+from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX, LastingFile, ProgressFile, conclude
+from dsindex.json_text import decode_json, encode_json
+from dsindex.options.config import work_folder_path
+from dsindex.store.storage import make_folder
+from dsindex.store.urls import ObjectUrl, absolute, joined, lengthened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from dsindex.engine.identity import Plan
+    from dsindex.engine.ledger import Ledger
+    from dsindex.engine.manifest import Content, Run
+    from dsindex.engine.outputs import Output, Standing
+    from dsindex.engine.work_folder import WorkFolder
+    from dsindex.execution.calls import Executor
+    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.options.config import WorkConfig
+    from dsindex.store.storage import StoredFile
+    from dsindex.text.engines import Engine
+
+LOCK_SUFFIX = "dsindex-lock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """The datasets of a job, ready to be assembled."""
+
+    groups: tuple[tuple[Dataset, ...], ...]
+    """Datasets that belong together; if the first one's last file exists, the others of its group are complete."""
+    num_shards: int
+    """Number of shards."""
+    num_reference_texts: int = 0
+    """Texts that the reference encoded while a faster engine encoded the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job: what distinguishes its kind and its options from all others."""
+
+    config: WorkConfig
+    """Options of the executor and the work folder."""
+    plan: Plan
+    outputs: tuple[Output, ...]
+    """All outputs, in the order of the datasets of all groups."""
+    make: Callable[[Work], Made]
+    """Makes all parts of all datasets; raises DsindexError if they cannot be made."""
+    describe: Callable[[Made, Sequence[dict[str, StoredFile]]], list[Content]]
+    """Returns the content of each manifest, in the order of the outputs, given each dataset's files by suffix."""
+    examine: Callable[[], None]
+    """Checks for problems before any work is done; raises DsindexError."""
+    may_grow: bool = True
+    """Whether added inputs continue the existing output; otherwise they make another plan."""
+    input_bytes: int = 0
+    """Size of the inputs to tokenize; 0 if the job does not tokenize."""
+    holds_gil: bool = False
+    """Whether tasks run Python code, so that threads would not help."""
+    engine: Engine | None = None
+    """The engine, if the job encodes."""
+    tokenizer_path: str | None = None
+    """Where the tokenizer is, if it is not an option of the job."""
+    notes: tuple[str, ...] = ()
+    """Sentences to say before the work begins."""
+    require_same_inputs: Callable[[Sequence[Manifest]], None] | None = None
+    """Raises PlanError if the inputs' content differs from what the given manifests of a finished output describe."""
+    check_nodes: Callable[[Executor, Sequence[str]], None] | None = None
+    """Checks that every node of a cluster sees the driver's files, including those given; raises InputError."""
+    count_missing: Callable[[Ledger], int] | None = None
+    """Returns the number of shards that no earlier run has made, which is how many CPUs the job can use at once."""
+    describe_kept: Callable[[Ledger | None], str] | None = None
+    """Returns a message about what an interrupted run keeps, given the ledger if there is one."""
+    conclude: Callable[[Executor], None] | None = None
+    """Called once everything is published, by this run or an earlier one."""
+    obsolete: tuple[Output, ...] = ()
+    """Outputs of an earlier plan that do not fit this job's, removed if they are of the run that it replaces."""
+
+    @property
+    def work_dir(self) -> str:
+        """Absolute path of the work folder."""
+        return work_folder_path(self.config)
+
+    @property
+    def prefix(self) -> str:
+        """Absolute prefix of the output, as the options name it."""
+        return absolute(self.config.output_prefix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutcome:
+    """The result of a job."""
+
+    contents: tuple[Content, ...]
+    """Contents of the manifests, in the order of the outputs."""
+    run: Run
+    """The `run` part of the first manifest."""
+    already_complete: bool
+    seconds: float
+
+
+def run_job(job: Job, *, reporter: Reporter) -> JobOutcome:
+    """Run a job, continuing an interrupted run of the same plan.
+
+    Raises:
+        DsindexError: If the job cannot be done as asked; files under final names are then unchanged.
+        BaseException: Whatever interrupts the job, with a note about the finished work that is kept.
+    """
+    began = time.time()
+    raise_missed_stop()
+    refuse_inputs(job.outputs, [file.path for file in job.plan.inputs])
+    finished = _find_finished(job)
+    if finished is None:
+        with contextlib.ExitStack() as owned:
+            folder = owned.enter_context(
+                own_work_folder(
+                    job.work_dir,
+                    job.plan,
+                    fresh=job.config.fresh,
+                    keep=job.config.keep_shards,
+                    access=job.config.access,
+                )
+            )
+            for output in sorted(job.outputs, key=lambda output: output.prefix):
+                owned.enter_context(hold_output(output.prefix))
+            finished = _find_finished(job)  # another driver may have finished meanwhile
+            if finished is None:
+                return _run(job, folder, reporter, began)
+    try:
+        if job.conclude is not None:
+            with contextlib.closing(make_executor(job.config)) as executor:
+                job.conclude(executor)
+    finally:
+        _tidy_up(job)  # at the end, as the work folder has standard input
+    return JobOutcome(
+        contents=tuple(manifest.content for manifest in finished),
+        run=finished[0].run,
+        already_complete=True,
+        seconds=time.time() - began,
+    )
+
+
+def _find_finished(job: Job) -> list[Manifest] | None:
+    if job.config.fresh:
+        return None
+    finished = find_finished(
+        [look_at_output(output) for output in job.outputs],
+        job.plan,
+        may_grow=job.may_grow,
+        read_unfinished=partial(read_unfinished, job.work_dir),
+    )
+    if finished is not None and job.require_same_inputs is not None:
+        job.require_same_inputs(finished)
+    return finished
+
+
+def hold_output(prefix: str) -> AbstractContextManager[None]:
+    """Hold the lock of an output.
+
+    Raises:
+        PlanError: If a driver that may be alive holds it.
+        OutputError: If it cannot be written.
+    """
+    path, what = lengthened(absolute(prefix), f".{LOCK_SUFFIX}"), f"the output {prefix}"
+    if isinstance(path, ObjectUrl):
+        return hold_object_lock(path, what=what)
+    make_folder(os.path.dirname(path))
+    return hold_lock(path, what=what)
+
+
+def _lock_path(output: Output) -> str:
+    return lengthened(absolute(output.prefix), f".{LOCK_SUFFIX}")
+
+
+def _tidy_up(job: Job) -> None:
+    """Clean up after a run that published everything and was killed before it ended."""
+    history = read_unfinished(job.work_dir)
+    with contextlib.suppress(PlanError), contextlib.ExitStack() as held:
+        for output in job.outputs if history.runs and may_be_removed(history, job.plan) else ():
+            held.enter_context(hold_output(output.prefix))  # by now another folder's driver may work on it
+        remove_finished_folder(job.work_dir, job.plan, job.config.access)
+    progress = _progress_file(job)
+    if progress is not None:
+        conclude(progress)
+    for output in job.outputs:
+        path = _lock_path(output)
+        if is_object_lock(path) if isinstance(path, ObjectUrl) else os.path.exists(path):
+            with contextlib.suppress(PlanError), hold_output(output.prefix):
+                pass  # a dead owner's lock is taken over and removed
+
+
+def _progress_file(job: Job) -> LastingFile | None:
+    """Return the progress file beside the output; None if the output is in an object store."""
+    if isinstance(job.prefix, ObjectUrl):
+        return None
+    path = f"{job.prefix}.{PROGRESS_SUFFIX}"
+    return LastingFile(path, temporary=partial_path(path, job.plan.plan_id))
+
+
+def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobOutcome:
+    file = _progress_file(job)
+    progress = None if file is None else ProgressFile(file.write, output=job.prefix)
+    opened: list[Ledger] = []
+    kept = partial(_describe_kept, job, folder, opened)
+    with reporter.showing(*filter(None, [progress])):
+        if file is not None and file.is_foreign:
+            reporter.say(f"{file.path}: is not dsindex's, so progress is only in the work folder")
+        try:
+            with last_words(partial(_end_at_once, reporter, kept)):
+                return _carry_out(job, folder, reporter, began, progress=progress, opened=opened)
+        except ClusterLostError as lost:
+            msg = f"{lost}; {kept()} on a new cluster"
+            raise ClusterLostError(msg) from lost
+        except BaseException as stop:
+            if not isinstance(stop, Exception) and not hasattr(stop, "__notes__"):
+                stop.add_note(kept())
+            raise
+
+
+def _end_at_once(reporter: Reporter, kept: Callable[[], str], stop: BaseException) -> str:
+    """Let the displays say that the job was stopped; return what is kept."""
+    stop.add_note(kept())
+    reporter.close_displays(stop)
+    return stop.__notes__[0]
+
+
+def _describe_kept(job: Job, folder: WorkFolder, opened: Sequence[Ledger]) -> str:
+    if job.describe_kept is None:
+        return "run the same command again"
+    if opened:
+        return job.describe_kept(opened[0])
+    starts_over = job.config.fresh and not folder.history.fresh
+    return job.describe_kept(None if starts_over else folder.read_ledger())
+
+
+def _carry_out(
+    job: Job,
+    folder: WorkFolder,
+    reporter: Reporter,
+    began: float,
+    *,
+    progress: ProgressFile | None,
+    opened: list[Ledger],
+) -> JobOutcome:
+    """Run the job; `opened` gets the ledger once it is open."""
+    config = job.config
+    standings = [look_at_output(output) for output in job.outputs]
+    executor = start_and_examine(config, job.examine, num_bytes=job.input_bytes, holds_gil=job.holds_gil)
+    with contextlib.closing(executor):
+        notes = [*job.notes, *_begin_again(job, folder)]
+        prefixes = [absolute(output.prefix) for output in job.outputs]
+        with folder.open_ledger(job.plan, fresh=config.fresh, outputs=prefixes) as ledger:
+            opened.append(ledger)
+            work = Work(
+                executor=executor,
+                ledger=ledger,
+                reporter=reporter,
+                policy=RetryPolicy(deadline_seconds=config.shard_deadline),
+                statistics=DispatchStatistics(),
+            )
+            try:
+                with reporter.showing(*displays_of_job(job.work_dir, executor, output=job.prefix)):
+                    for note in notes:
+                        reporter.say(note)
+                    reporter.follow(executor)
+                    if job.count_missing is not None:
+                        wait_for_nodes(executor, reporter, partial(job.count_missing, ledger))
+                    if executor.is_cluster and job.check_nodes is not None:
+                        markers = [joined(job.work_dir, MARKER_FILE), *map(_lock_path, job.outputs[:1])]
+                        job.check_nodes(executor, markers)
+                    contents, run = _make_and_publish(job, work, standings, began)
+                    if job.conclude is not None:
+                        job.conclude(executor)
+            except BaseException as stop:
+                if not isinstance(stop, Exception):
+                    stop.add_note(_describe_kept(job, folder, opened))
+                if progress is not None and not isinstance(stop, ClusterLostError):
+                    progress.close(stop)  # before running shards end, as a second signal may come first
+                raise
+    return JobOutcome(contents=tuple(contents), run=run, already_complete=False, seconds=time.time() - began)
+
+
+def _begin_again(job: Job, folder: WorkFolder) -> list[str]:
+    """Empty the work folder if --fresh asks for it; return notes for the user.
+
+    An interrupted --fresh job of the same plan is continued, since its shards are new.
+    """
+    history = folder.history
+    if job.config.fresh:
+        same_plan = history.plan == decode_json(encode_json(job.plan.to_json()))
+        if same_plan and history.fresh and not history.finished:
+            return [f"{folder.path}: continuing the interrupted --fresh job"] if history.has_work else []
+        folder.start_over(job.plan)
+    elif folder.was_damaged:
+        return [
+            f"{folder.path}: plan.json was damaged and is written again; the ledger has the plan, so shards are kept"
+        ]
+    return []
+
+
+def _make_and_publish(job: Job, work: Work, standings: Sequence[Standing], began: float) -> tuple[list[Content], Run]:
+    made = job.make(work)
+    datasets = [dataset for group in made.groups for dataset in group]
+    files = assemble(datasets, work)
+    contents = job.describe(made, files)
+    run = describe_run(
+        job.plan,
+        began=began,
+        executor=work.executor,
+        statistics=work.statistics,
+        shards=made.num_shards,
+        engine=job.engine,
+        num_reference_texts=made.num_reference_texts,
+        tokenizer_path=_tokenizer_path(job),
+    )
+    for standing in standings:
+        require_unchanged(standing)
+    _record_publishing(standings, datasets, work.ledger)
+    _remove_obsolete(job)
+    encoded = [Manifest(content=content, run=run).encode() for content in contents]
+    ready = iter(zip(datasets, files, encoded, strict=True))
+    for group in made.groups:
+        _publish_group([next(ready) for _ in group], work.ledger)
+    work.ledger.record_finished()
+    return contents, run
+
+
+def _tokenizer_path(job: Job) -> str | None:
+    """Return the path of a job's tokenizer; None if it has none, a name in the hub, or a path that is not UTF-8."""
+    path = getattr(job.config, "tokenizer_model", job.tokenizer_path)
+    if not isinstance(path, str) or not os.path.exists(path):
+        return None
+    return None if any("\udc80" <= character <= "\udcff" for character in os.path.abspath(path)) else path
+
+
+def _record_publishing(standings: Sequence[Standing], datasets: Sequence[Dataset], ledger: Ledger) -> None:
+    """Record the files to be published and replaced, while the manifests that prove dsindex wrote them still exist."""
+    for standing, dataset in zip(standings, datasets, strict=True):
+        files = {*standing.files.values(), *dataset.target.identify_partials(ledger)}
+        ledger.record_publishing(absolute(standing.output.prefix), files)
+
+
+def _publish_group(ready: Sequence[tuple[Dataset, dict[str, StoredFile], bytes]], ledger: Ledger) -> None:
+    """Publish datasets that belong together, the first one last: if its last file exists, the others are complete."""
+    withdraw(ready[0][0].target, ledger)
+    for dataset, files, manifest in reversed(ready):
+        publish(dataset, files, manifest, ledger)
+
+
+def _remove_obsolete(job: Job) -> None:
+    """Remove obsolete outputs of an earlier plan, while its manifests prove that they are of one run with the output.
+
+    After a crash, those manifests are still there, or the obsolete outputs are gone.
+    """
+    for output in job.obsolete:
+        if any(is_of_same_run(output, successor) for successor in job.outputs):
+            remove_published(output)

@@ -1,0 +1,146 @@
+"""A job's identity, which is its settings and the ordered list of its inputs, and the differences between two jobs.
+
+Two runs belong to the same plan if and only if nothing that their output depends on differs. Inputs may be added to a
+plan: the output then grows, and the shards of the earlier inputs are kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import xxhash
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dsindex.json_text import decode_json, encode_json, show_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dsindex.engine.inputs import InputFile
+
+EMPTY_PLAN: dict[str, Any] = {"settings": {}, "inputs": []}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that a job's output or its shards depend on."""
+
+    settings: Mapping[str, Any]
+    """Name → value, in plain JSON types: options, and facts such as the tokenizer's hash."""
+    inputs: tuple[InputFile, ...]
+    """The inputs in the order of the output; one may occur more than once."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as it is stored."""
+        parts = {str(file.absolute_path): list(file.parts.bounds) for file in self.inputs if file.parts is not None}
+        return {
+            "settings": dict(self.settings),
+            "inputs": [[file.absolute_path, file.size_bytes, file.version] for file in self.inputs],
+            **({"parts": parts} if parts else {}),
+        }
+
+    @property
+    def plan_id(self) -> str:
+        """A short id of the whole plan."""
+        return id_of_plan(self.to_json())
+
+
+def id_of_plan(plan: Mapping[str, Any]) -> str:
+    """Return the id of a plan as `Plan.to_json` writes it."""
+    return xxhash.xxh3_64_hexdigest(encode_json(plan, sort_keys=True))
+
+
+_HARMLESS_BEFORE = (("on-bad-record", "fail"),)
+"""Settings that may change from this value: shards made under `fail` have no bad records."""
+
+
+def describe_changes(old: Mapping[str, Any], plan: Plan, *, may_grow: bool) -> list[str]:
+    """Return the differences between a plan and a stored one, a phrase for each.
+
+    Args:
+        old: The stored plan, as `Plan.to_json` wrote it.
+        plan: The new plan.
+        may_grow: Whether inputs may be added, as long as the earlier ones keep their order.
+    """
+    new = decode_json(encode_json(plan.to_json()))
+    old_settings, new_settings = old.get("settings", {}), new["settings"]
+    changes = [
+        f"{name} was {_shown(name, old_settings.get(name))} and is {_shown(name, new_settings.get(name))}"
+        for name in sorted(old_settings.keys() | new_settings.keys())
+        if old_settings.get(name) != new_settings.get(name) and (name, old_settings.get(name)) not in _HARMLESS_BEFORE
+    ]
+    before, now = list(map(tuple, old.get("inputs", []))), list(map(tuple, new["inputs"]))
+    return changes + _describe_inputs(before, now, may_grow=may_grow)
+
+
+def has_added_inputs(old: Mapping[str, Any], plan: Plan) -> bool:
+    """Tell whether a plan adds inputs to a stored one, from which it does not differ otherwise."""
+    return len(plan.inputs) > len(old.get("inputs", []))
+
+
+Entry = tuple[str, int, str]
+"""Path, size in bytes and version of an input."""
+
+
+def _describe_inputs(before: Sequence[Entry], now: Sequence[Entry], *, may_grow: bool) -> list[str]:
+    if before == now or (may_grow and _is_subsequence(before, now)):
+        return []
+    changes = []
+    entries = {entry[0]: entry for entry in now}
+    for path, entry in {entry[0]: entry for entry in before}.items():
+        if path in entries and entries[path] != entry:
+            sizes = f"{entry[1]} bytes then, {entries[path][1]} now"
+            changes.append(f"the input {show_name(path)} was written again ({sizes})")
+    counts_before, counts_now = Counter(path for path, *_ in before), Counter(path for path, *_ in now)
+    for path, count in counts_before.items():
+        if path not in counts_now:
+            changes.append(f"the input {show_name(path)} is missing from --input")
+        elif counts_now[path] < count:
+            times = f"{count} times and is given {counts_now[path]}"
+            changes.append(f"the input {show_name(path)} was given {times}")
+    added = sum((counts_now - counts_before).values())
+    if added and not may_grow:
+        changes.append(f"{added} input{'s were' if added > 1 else ' was'} added")
+    return changes or ["the inputs are in another order"]
+
+
+def _is_subsequence(before: Sequence[Entry], now: Sequence[Entry]) -> bool:
+    remaining = iter(now)
+    return all(entry in remaining for entry in before)
+
+
+_SWITCHES = ("append-eod",)
+"""Settings that are stored as what the switch brings, such as the token that is appended, or not at all."""
+
+
+def _shown(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if name in _SWITCHES:
+        return "off" if value is None else f"on (token {encode_json(value).decode()})"
+    return "not set" if value is None else encode_json(value).decode()
+
+
+class _StoredPlan(BaseModel):
+    """The form of a stored plan."""
+
+    model_config = ConfigDict(strict=True)
+
+    settings: dict[str, Any]
+    inputs: list[Annotated[list[str | int], Field(min_length=3, max_length=3)]]
+    parts: dict[str, Annotated[list[int], Field(min_length=2)]] = {}
+    """Path of an input that cannot be cut anywhere → where its parts begin, and where the last one ends."""
+
+
+def is_plan(stored: object) -> bool:
+    """Tell whether a decoded value has the form of a stored plan."""
+    try:
+        inputs = _StoredPlan.model_validate(stored).inputs
+    except ValidationError:
+        return False
+    return all(
+        isinstance(path, str) and isinstance(size_bytes, int) and size_bytes >= 0 and isinstance(version, str)
+        for path, size_bytes, version in inputs
+    )

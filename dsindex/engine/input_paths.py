@@ -1,0 +1,259 @@
+"""Which files the inputs of a job are, in which order: files, patterns, folders, lists of paths, standard input.
+
+Entries of `--input` come first, as given, then the entries of each list. A pattern's matches are sorted by name; the
+order within a folder is described in `dsindex.engine.input_folders`. Files are looked up here, and not opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsindex.engine.input_folders import expand_pattern, find_folder_files
+from dsindex.engine.spool import open_piped
+from dsindex.errors import InputError
+from dsindex.store.storage import open_file
+from dsindex.store.stores import Say, ignore
+from dsindex.store.urls import NO_ACCESS, ONLY_INPUTS, ObjectUrl, absolute, is_url, parse_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from dsindex.store.urls import Access
+
+
+# Read lists of inputs: one path per line, or paths that end with NUL as `find -print0` writes them.
+#
+# Paths are taken literally, relative to the current folder. Between lines, blank lines and lines that begin with `#`
+# are
+# ignored, and a carriage return at the end of a line is no part of its path.
+
+MAX_LIST_BYTES = 1 << 30
+MAX_PATH_BYTES = 4095
+"""Source: Linux's PATH_MAX, without the NUL."""
+_WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_UTF8_MARK = b"\xef\xbb\xbf"
+
+
+def read_input_list(path: str) -> Iterator[tuple[str, str]]:
+    """Yield the paths in a list, each with the words that say where it stands, such as `files.txt, line 3`.
+
+    Args:
+        path: The list, or `-` to read it from standard input.
+
+    Raises:
+        InputError: If it cannot be read, has no entry, or an entry cannot be a path.
+    """
+    content = _read(path)
+    if content.startswith(_WIDE_MARKS):
+        msg = f"{path}: expected a list in UTF-8 or the bytes of file names, got UTF-16; save it as UTF-8"
+        raise InputError(msg)
+    is_separated = b"\0" in content
+    unit = "entry" if is_separated else "line"
+    is_empty = True
+    for number, entry in enumerate(_split(content, is_separated=is_separated), 1):
+        if not entry.strip() or (entry.startswith(b"#") and not is_separated):
+            continue
+        origin = f"{path}, {unit} {number}"
+        if len(entry) > MAX_PATH_BYTES:
+            msg = (
+                f"{origin}: expected a path, got {len(entry)} bytes; give a file with records to --input, and a list "
+                f"of paths to --input-list"
+            )
+            raise InputError(msg)
+        is_empty = False
+        yield origin, os.fsdecode(entry)
+    if is_empty:
+        msg = f"{path}: expected a list with at least one path, got none; check --input-list"
+        raise InputError(msg)
+
+
+def _split(content: bytes, *, is_separated: bool) -> list[bytes]:
+    if is_separated:
+        return content.split(b"\0")
+    return [line.removesuffix(b"\r") for line in content.removeprefix(_UTF8_MARK).split(b"\n")]
+
+
+def _read(path: str) -> bytes:
+    if is_url(path):
+        msg = f"{path.partition('?')[0]}: {ONLY_INPUTS}, or name it with --input if it holds text"
+        raise InputError(msg)
+    try:
+        with open_piped() if path == "-" else open_file(path) as file:
+            content = file.read(MAX_LIST_BYTES + 1)
+    except OSError as error:
+        msg = f"{path}: the list cannot be read ({error.strerror}); check --input-list, which takes - for a pipe"
+        raise InputError(msg) from error
+    if len(content) > MAX_LIST_BYTES:
+        msg = f"{path}: expected a list of at most {MAX_LIST_BYTES >> 20} MiB, got a larger file; check --input-list"
+        raise InputError(msg)
+    return content
+
+
+STANDARD_INPUT = "-"
+"""Standard input as an entry of `--input` or `--input-list`; a file of this name is `./-`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPath:
+    """The path of one input."""
+
+    path: str
+    """The path to record and to show."""
+    absolute_path: str
+    origin: str = ""
+    """The list and line that name it, for messages; empty if `--input` does."""
+
+    @property
+    def is_standard_input(self) -> bool:
+        """Whether it is what was piped to this process."""
+        return self.path == STANDARD_INPUT and not self.origin
+
+    @contextlib.contextmanager
+    def errors_placed(self) -> Iterator[None]:
+        """Put the list and line in front of errors about this path, if a list names it.
+
+        Raises:
+            InputError: The block's.
+        """
+        try:
+            yield
+        except InputError as error:
+            if not self.origin:
+                raise
+            raise InputError(f"{self.origin}: {error}") from error
+
+
+def find_paths(
+    patterns: Sequence[str],
+    *,
+    lists: Sequence[str] = (),
+    split: str | None = None,
+    standard_input: str | None = None,
+    access: Access = NO_ACCESS,
+    say: Say = ignore,
+) -> list[FoundPath]:
+    """Resolve inputs to paths, in the order of the output.
+
+    Args:
+        patterns: Files, patterns, folders, and `-` for standard input.
+        lists: Files with one path per line, or `-` for a list on standard input; their entries are no patterns.
+        split: The split to take from each folder that has several; `all` for all of them.
+        standard_input: Where standard input is stored; None if the job cannot read it.
+        access: How the object stores of addresses are reached.
+        say: Shows how far the listing of a bucket is, from time to time.
+
+    Raises:
+        InputError: For a pattern without a match, a list or folder that cannot be used, or a split without files.
+    """
+    entries = [*_given(patterns, standard_input, access, say), *_listed(lists, access)]
+    found: list[FoundPath] = []
+    num_folders = 0
+    for entry in entries:
+        if entry.is_standard_input or not _is_folder(entry.path):
+            found.append(entry)
+            continue
+        num_folders += 1
+        with entry.errors_placed():
+            files = find_folder_files(entry.path, split, say=say)
+        found += [_found(path, access, entry.origin) for path in files]
+    if split is not None and not num_folders:
+        msg = f"--input-split {split}: expected a folder to take the split from, got files only; leave the option out"
+        raise InputError(msg)
+    return found
+
+
+def _given(patterns: Iterable[str], standard_input: str | None, access: Access, say: Say) -> Iterator[FoundPath]:
+    for pattern in patterns:
+        if pattern != STANDARD_INPUT:
+            for path in _expand(parse_url(pattern, access) if is_url(pattern) else pattern, say):
+                yield _found(path, access)
+        elif standard_input is not None:
+            yield FoundPath(path=pattern, absolute_path=standard_input)
+        else:
+            msg = "-: expected files, got standard input, which a later build could not read again; save it to a file"
+            raise InputError(msg)
+
+
+def _listed(lists: Iterable[str], access: Access) -> Iterator[FoundPath]:
+    for path in lists:
+        for origin, entry in read_input_list(path):
+            try:
+                found = _found(entry, access, origin)
+            except InputError as error:
+                raise InputError(f"{origin}: {error}") from error
+            yield found
+
+
+def _is_folder(path: str) -> bool:
+    return path.is_folder if isinstance(path, ObjectUrl) else os.path.isdir(path)
+
+
+def _found(path: str, access: Access, origin: str = "") -> FoundPath:
+    if is_url(path):
+        path = parse_url(path, access)
+    return FoundPath(path=path, absolute_path=absolute(path), origin=origin)
+
+
+def _expand(pattern: str, say: Say) -> Sequence[str]:
+    if isinstance(pattern, ObjectUrl):
+        return expand_pattern(pattern, say=say) if pattern.has_magic and not pattern.is_folder else [pattern]
+    if os.path.exists(pattern) or not glob.has_magic(pattern):
+        return [pattern]
+    if "**" in pattern:
+        _require_no_circles(pattern)
+    matches = sorted(glob.glob(pattern, recursive=True))
+    if "**" in pattern:  # it has the files of the folders that it matches, too
+        matches = [path for path in matches if not os.path.isdir(path)]
+    if not matches:
+        msg = f"{pattern}: expected at least one file to match, got none; check the pattern (quote it in a shell)"
+        raise InputError(msg)
+    return matches
+
+
+def _require_no_circles(pattern: str) -> None:
+    """Refuse `**` where a link leads to a folder around it: the same files would match under endlessly many names.
+
+    Raises:
+        InputError: Naming the link.
+    """
+    before, _, _ = pattern.partition("**")
+    for top in sorted(glob.glob(before)) if before else ["."]:
+        around: list[tuple[int, int]] = []
+        """The folders from `top` to the one that is looked at."""
+        seen: set[tuple[int, int]] = set()
+        pending = [(top, 0)]
+        while pending:
+            path, depth = pending.pop()
+            identity = _folder_identity(path)
+            del around[depth:]
+            if identity in around:
+                msg = (
+                    f"{pattern}: expected folders without links that lead in circles, got {path}, which leads to a "
+                    "folder around it; remove the link, or name the folder instead, which leaves links to folders out"
+                )
+                raise InputError(msg)
+            if identity is not None and identity not in seen:
+                seen.add(identity)
+                around.append(identity)
+                pending += [(inner, depth + 1) for inner in _visible_folders(path)]
+
+
+def _folder_identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _visible_folders(path: str) -> list[str]:
+    """Return the folders in one, and links to folders; none if it cannot be read, as for patterns."""
+    try:
+        with os.scandir(path) as entries:
+            return [entry.path for entry in entries if not entry.name.startswith(".") and os.path.isdir(entry.path)]
+    except OSError:
+        return []

@@ -1,0 +1,505 @@
+"""From inputs to shards: which files, in which order, cut where. Pure except for the calls that stat the files."""
+
+from __future__ import annotations
+
+import glob
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+
+from dsindex.engine.input_folders import names_object
+from dsindex.engine.input_paths import STANDARD_INPUT, find_paths
+from dsindex.engine.shards.tokenize import ShardTask
+from dsindex.engine.spool import find_spooled
+from dsindex.errors import InputError
+from dsindex.json_text import show_name
+from dsindex.store.fetching import fetch_later
+from dsindex.store.reading import input_status, open_readable
+from dsindex.store.storage import STANDARD_INPUT_KIND, describe_empty, what_is_no_file
+from dsindex.store.urls import ObjectUrl, absolute, is_url
+from dsindex.text.compressed import SUFFIXES, detect_file, find_cuts
+from dsindex.text.forms import JSON_LINES, InputForm
+from dsindex.text.sampling import multiply_shares
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from dsindex.engine.input_paths import FoundPath
+    from dsindex.text.compressed import Container
+    from dsindex.text.forms import Format
+    from dsindex.text.tables.formats import TableFormat
+
+
+MAX_SHARDS = 100_000
+"""The approximate limit on the shards of a build; larger inputs get larger shards."""
+LARGEST_SHARD_BYTES = 64 << 20
+"""The largest shard size that is chosen, but for that limit."""
+TEXT_PER_STORED_BYTE = 4
+"""About the bytes of text per byte of a compressed input or a table: the result depends on it only for speed."""
+FEW_SHARDS = 32
+"""About as many shards are planned until they reach the largest size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputParts:
+    """The parts of an input that cannot be cut anywhere."""
+
+    bounds: tuple[int, ...]
+    """Where parts begin, ascending from 0, and where the last one ends: in bytes of the file, or in row groups."""
+    is_stream: bool = False
+    """Whether a part can only be decoded after all parts before it."""
+    text_bytes: int | None = None
+    """Size of the wanted columns of a table, as its metadata says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFile:
+    """One input, as it was when the job was planned."""
+
+    path: str
+    """The path as the user gave it."""
+    absolute_path: str
+    size_bytes: int
+    version: str
+    """Modification time in ns, or an object's ETag."""
+    form: InputForm = JSON_LINES
+    parts: InputParts | None = None
+    """Where it can be cut; None: anywhere, by bytes."""
+    repetition: int = 0
+    """How often the same input stands directly before it because of --repeat."""
+    share: float | None = None
+    """Share of its records to keep; None: all."""
+
+
+def find_inputs(patterns: Sequence[str], *, lists: Sequence[str] = (), split: str | None = None) -> list[InputFile]:
+    """Find the files that `find_paths` names, in its order.
+
+    Raises:
+        InputError: For a missing file, a pattern without a match, or an empty file.
+    """
+    return look_at_inputs(find_paths(patterns, lists=lists, split=split))
+
+
+def look_at_inputs(paths: Iterable[FoundPath]) -> list[InputFile]:
+    """Return the files under paths that were found, as they are now.
+
+    Raises:
+        InputError: If one cannot be an input, naming it.
+    """
+    paths = list(paths)
+    if not any(is_url(found.path) for found in paths):
+        return list(map(_look_at_found, paths))
+    looks = [fetch_later(partial(_look_at_found, found)) for found in paths]  # in threads that no signal waits for
+    try:
+        return [look.result() for look in looks]
+    finally:
+        for look in looks:
+            look.cancel()
+
+
+def _look_at_found(found: FoundPath) -> InputFile:
+    with found.errors_placed():
+        if found.is_standard_input and isinstance(found.absolute_path, ObjectUrl):
+            return _look_at_spooled(found.absolute_path)
+        if found.is_standard_input:
+            return replace(_look_at(found.absolute_path), path=found.path)
+        return _look_at(found.path)
+
+
+def _look_at_spooled(path: ObjectUrl) -> InputFile:
+    stored = find_spooled(path)
+    if stored is None:
+        msg = f"{path}: expected the standard input that was stored there, got another object; pipe it again"
+        raise InputError(msg)
+    return InputFile(
+        path=STANDARD_INPUT, absolute_path=stored.path, size_bytes=stored.size_bytes, version=stored.version
+    )
+
+
+def _look_at(path: str) -> InputFile:
+    kind = None if is_url(path) else what_is_no_file(path)
+    if kind is not None:
+        remedy = (
+            "give it as --input -, which stores it first"
+            if kind == STANDARD_INPUT_KIND
+            else "save its data to a file and name that: an input is read in parts, in parallel and more than once"
+        )
+        msg = f"{path}: expected a file, got {kind}; {remedy}"
+        raise InputError(msg)
+    try:
+        status = input_status(path)
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror}); check --input"
+        raise InputError(msg) from error
+    if status.size_bytes == 0:
+        what = "an empty object" if is_url(path) else describe_empty(path)
+        msg = f"{path}: expected at least one record, got {what}; leave it out of --input"
+        raise InputError(msg)
+    if not is_url(path) and not os.access(path, os.R_OK):
+        msg = f"{path}: cannot be read (Permission denied); check --input"
+        raise InputError(msg)
+    return InputFile(
+        path=status.path,
+        absolute_path=absolute(status.path),
+        size_bytes=status.size_bytes,
+        version=status.version,
+    )
+
+
+def choose_shard_size(total_bytes: int, wanted: int) -> int:
+    """Return the wanted shard size, or a larger one if there would be too many shards.
+
+    >>> choose_shard_size(10 << 40, 64 << 20) >> 20
+    104
+    """
+    return max(wanted, -(-total_bytes // MAX_SHARDS))
+
+
+def choose_shard_sizes(inputs: Sequence[InputFile], *, largest: int = LARGEST_SHARD_BYTES) -> list[int]:
+    """Return the shard size of each input, chosen so that a small job has shards for many CPUs.
+
+    It is a power-of-two part of `largest`, from 1/32 of it on, and about 1/32 of the text of all inputs up to this one.
+    So inputs that are added at the end change no shard of the others, and a large job has only a few small shards. An
+    input that occurs again is cut as before.
+    """
+    sizes: dict[str, int] = {}
+    most = choose_shard_size(sum(file.size_bytes for file in inputs), largest)
+    so_far = 0
+    for file in inputs:
+        so_far += _estimate_text_bytes(file)
+        if file.absolute_path not in sizes:
+            size = max(1, largest // FEW_SHARDS)
+            while size < largest and size * FEW_SHARDS < so_far:
+                size *= 2
+            sizes[file.absolute_path] = size if size < largest else most
+    return [sizes[file.absolute_path] for file in inputs]
+
+
+def _estimate_text_bytes(file: InputFile) -> int:
+    """Return about how much text a file holds; one that has parts is compressed or a table."""
+    is_text = file.parts is None and file.form.can_seek
+    return file.size_bytes if is_text else file.size_bytes * TEXT_PER_STORED_BYTE
+
+
+def plan_shards(inputs: Sequence[InputFile], shard_size: int | Sequence[int]) -> Iterator[ShardTask]:
+    """Cut every input into ranges of `shard_size` bytes, which may differ by input, or into its parts, in order."""
+    shard = 0
+    for number, (file, size) in enumerate(zip(inputs, by_input(inputs, shard_size), strict=True)):
+        bounds = cut_plain(file, size) if file.parts is None else file.parts.bounds
+        units = max(1, bounds[-1])
+        for begin, end in pairwise(bounds):
+            yield ShardTask(
+                shard=shard,
+                input=number,
+                path=file.absolute_path,
+                begin=begin,
+                end=end,
+                form=file.form,
+                is_of_stream=file.parts is not None and file.parts.is_stream,
+                stored_bytes=file.size_bytes * end // units - file.size_bytes * begin // units,
+                input_size_bytes=file.size_bytes,
+                input_version=file.version,
+                share=file.share,
+            )
+            shard += 1
+
+
+def by_input(inputs: Sequence[InputFile], shard_size: int | Sequence[int]) -> Sequence[int]:
+    """Return the shard size of each input."""
+    return [shard_size] * len(inputs) if isinstance(shard_size, int) else shard_size
+
+
+def count_shards(inputs: Sequence[InputFile], shard_size: int | Sequence[int]) -> int:
+    """Return the number of shards that `plan_shards` would plan."""
+    return sum(
+        -(-file.size_bytes // size) if file.parts is None else len(file.parts.bounds) - 1
+        for file, size in zip(inputs, by_input(inputs, shard_size), strict=True)
+    )
+
+
+def cut_plain(file: InputFile, shard_size: int) -> tuple[int, ...]:
+    """Return where ranges of a file that can be cut anywhere begin, and where the last one ends."""
+    return (*range(0, file.size_bytes, shard_size), file.size_bytes)
+
+
+# What the inputs of a job contain, and where they can be cut: told from the files themselves.
+
+InputFormat: TypeAlias = Literal["auto", "jsonl", "lines", "document", "csv", "tsv"]
+"""The formats that can be asked for; Parquet and Arrow are told by content."""
+Columns: TypeAlias = "Mapping[str, tuple[str, ...]]"
+"""Name of each wanted column → the names of the fields that lead to it."""
+
+FEWEST_STREAMS = 256
+"""A stream that has less than this part of all input is one shard; larger ones are unpacked for all workers."""
+FEW_STREAMS = 8
+"""In a small job a stream that has less than this part of all input is one shard as well: others keep CPUs busy."""
+LARGEST_PART_UNITS = 4
+"""A file whose members are larger than this many shards is unpacked for all workers as well."""
+_NAMED_FORMATS: dict[str, Format] = {".csv": "csv", ".tsv": "tsv"}
+_TABLE_SUFFIXES = {".parquet", ".arrow", ".feather"}
+_TAIL_BYTES = 8
+_EXAMINED_AT_ONCE = 16
+
+
+def look_inside(inputs: Iterable[InputFile], *, wanted: InputFormat = "auto") -> list[InputFile]:
+    """Return the inputs with their forms.
+
+    Args:
+        inputs: The inputs.
+        wanted: The format of all inputs that are not Parquet or Arrow; `auto` goes by the name: CSV, TSV or JSON lines.
+
+    Raises:
+        InputError: If one cannot be read, or is of a kind that is not supported.
+    """
+    with ThreadPoolExecutor(_EXAMINED_AT_ONCE, thread_name_prefix="dsindex-look") as pool:
+        return list(pool.map(partial(_with_form, wanted=wanted), inputs))
+
+
+def detect_form(path: str, *, shown_as: str, wanted: InputFormat = "auto") -> InputForm:
+    """Return the form of a file.
+
+    Raises:
+        InputError: If it is of a kind that is not supported.
+        OSError: If it cannot be read.
+    """
+    container, head = detect_file(path)
+    table = None
+    if container == "plain":
+        table = _detect_table(path, head)
+        if table is not None:
+            return InputForm(format=cast("Format", table))
+    if wanted != "auto":
+        return InputForm(container=container, format=wanted)
+    return InputForm(container=container, format=_named_format(shown_as, container))
+
+
+def cut_inputs(
+    inputs: Iterable[InputFile], shard_size: int | Sequence[int], *, columns: Columns | None = None
+) -> list[InputFile]:
+    """Return the inputs with their parts, those that cannot be cut anywhere.
+
+    The parts are a function of the inputs, the columns and the shard size alone.
+
+    Args:
+        inputs: The inputs with their forms.
+        shard_size: Bytes of text in a shard, about; for all inputs, or for each.
+        columns: The wanted columns of tables; None for all.
+
+    Raises:
+        InputError: If one cannot be read, or lacks a column.
+    """
+    inputs = list(inputs)
+    sizes = by_input(inputs, shard_size)
+    before = accumulate(file.size_bytes for file in inputs)
+    whole = {
+        file.absolute_path: _largest_whole(size, total)
+        for file, size, total in reversed(list(zip(inputs, sizes, before, strict=True)))
+    }
+
+    def cut(file: InputFile, shard_size: int) -> InputFile:
+        largest_whole = whole[file.absolute_path]
+        parts = find_parts(
+            file.absolute_path, file.form, shard_size=shard_size, largest_whole=largest_whole, columns=columns
+        )
+        return replace(file, parts=parts)
+
+    with ThreadPoolExecutor(_EXAMINED_AT_ONCE, thread_name_prefix="dsindex-cut") as pool:
+        return list(pool.map(cut, inputs, sizes))
+
+
+def _largest_whole(shard_size: int, so_far: int) -> int:
+    """Return the size of the largest stream that is one shard, given the size of all inputs up to it.
+
+    It depends on no later input, so that added ones leave the others' parts as they are.
+    """
+    of_many = min(so_far // FEW_STREAMS, LARGEST_PART_UNITS * LARGEST_SHARD_BYTES // TEXT_PER_STORED_BYTE)
+    return max(shard_size // TEXT_PER_STORED_BYTE, so_far // FEWEST_STREAMS, of_many)
+
+
+def find_parts(
+    path: str,
+    form: InputForm,
+    *,
+    shard_size: int,
+    largest_whole: int | None = None,
+    columns: Columns | None = None,
+) -> InputParts | None:
+    """Return where an input can be cut; None for anywhere.
+
+    Args:
+        path: The input.
+        form: Its form.
+        shard_size: Bytes of text in a part, about.
+        largest_whole: Size of the largest compressed stream that is one part; larger ones are cut into parts that
+            must be decoded in order. None: every stream is one part.
+        columns: The wanted columns of a table; None for all.
+
+    Raises:
+        InputError: If it cannot be read, or lacks a column.
+    """
+    if form.format in ("csv", "tsv"):
+        return InputParts(bounds=(0, 1))
+    if form.is_table:
+        return _cut_table(path, cast("TableFormat", form.format), shard_size, columns)
+    if form.format == "document":
+        return InputParts(bounds=(0, _size_of(path)))
+    if form.container == "plain":
+        return None
+    unit_bytes = max(1, shard_size // TEXT_PER_STORED_BYTE)
+    bounds = find_cuts(path, form.container, unit_bytes=unit_bytes)
+    largest_part = max(end - begin for begin, end in pairwise(bounds))
+    limit = largest_part if largest_whole is None else largest_whole
+    if largest_part <= max(limit, LARGEST_PART_UNITS * unit_bytes if len(bounds) > 2 else 0):
+        return InputParts(bounds=bounds)
+    return InputParts(bounds=(*range(0, bounds[-1], unit_bytes), bounds[-1]), is_stream=True)
+
+
+def _with_form(file: InputFile, *, wanted: InputFormat) -> InputFile:
+    try:
+        return replace(file, form=detect_form(file.absolute_path, shown_as=file.path, wanted=wanted))
+    except OSError as error:
+        msg = f"{file.path}: cannot be read ({error.strerror}); check --input"
+        raise InputError(msg) from error
+
+
+def _detect_table(path: str, head: bytes) -> TableFormat | None:
+    from dsindex.text.tables.formats import PARQUET_MAGIC, detect_table
+
+    if detect_table(head, PARQUET_MAGIC) != "parquet":
+        return detect_table(head, b"")
+    with open_readable(path) as file:
+        return detect_table(head, file.read_at(_TAIL_BYTES, max(0, file.size_bytes - _TAIL_BYTES)))
+
+
+def _named_format(name: str, container: Container) -> Format:
+    """Return the format that a file's name promises.
+
+    Raises:
+        InputError: If it must be asked for, or the name promises a table that the file is not.
+    """
+    stem, suffix = os.path.splitext(name.lower())
+    if suffix in SUFFIXES:
+        suffix = os.path.splitext(stem)[1]
+    if suffix in _TABLE_SUFFIXES:
+        got = "other data" if container == "plain" else f"{container} data"
+        msg = f"{name}: expected a Parquet or Arrow file as its name says, got {got}; unpack it, or fetch it again"
+        raise InputError(msg)
+    if suffix == ".txt":
+        msg = (
+            f"{name}: expected to know what a document of plain text is; choose --input-format lines (each line is "
+            f"one) or --input-format document (each file is one)"
+        )
+        raise InputError(msg)
+    return _NAMED_FORMATS.get(suffix, "jsonl")
+
+
+def _cut_table(path: str, format: TableFormat, shard_size: int, columns: Columns | None) -> InputParts:
+    from dsindex.text.tables.batches import measure_table
+
+    groups = measure_table(path, format, columns)
+    bounds, num_bytes = [0], 0
+    for number, group in enumerate(groups):
+        if num_bytes >= shard_size:
+            bounds.append(number)
+            num_bytes = 0
+        num_bytes += group.text_bytes
+    return InputParts(bounds=(*bounds, len(groups)), text_bytes=sum(group.text_bytes for group in groups))
+
+
+def _size_of(path: str) -> int:
+    try:
+        return input_status(path).size_bytes
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror}); it existed when the job was planned"
+        raise InputError(msg) from error
+
+
+# Inputs that are read several times or in part, as `--repeat FILE=2.5` asks for.
+#
+# Such an input takes the place of several in the plan, one after the other: each whole time, then a sample for the
+# rest.
+
+
+def parse_repeat(entry: str) -> tuple[str, str]:
+    """Return the file and the number of an entry.
+
+    >>> parse_repeat("wiki=en.jsonl=2.5")
+    ('wiki=en.jsonl', '2.5')
+    """
+    name, _, times = entry.rpartition("=")
+    return name, times
+
+
+def repeat_inputs(
+    inputs: Sequence[InputFile], repeat: Sequence[str], *, left_out: Sequence[str] = ()
+) -> list[InputFile]:
+    """Return the inputs with repetitions in place of those that are named.
+
+    Args:
+        inputs: All inputs, in order.
+        repeat: Entries FILE=TIMES; a file is named as an input is, by a path, a pattern or a folder.
+        left_out: Paths of inputs that were left out because they are damaged.
+
+    Raises:
+        InputError: If an entry names no input, or one that another entry names.
+    """
+    times: dict[int, Fraction] = {}
+    for entry in repeat:
+        name, number = parse_repeat(entry)
+        found = _find(inputs, name)
+        if not found and name not in left_out:
+            msg = f"--repeat {show_name(name)}: expected one of the inputs, got none that is named so; check --input"
+            raise InputError(msg)
+        for position in found:
+            if position in times:
+                path = show_name(inputs[position].path)
+                msg = f"--repeat {show_name(name)}: expected each input once, but {path} was named before"
+                raise InputError(msg)
+            times[position] = Fraction(number)
+    repeated = []
+    for position, file in enumerate(inputs):
+        whole, rest = divmod(times.get(position, Fraction(1)), 1)
+        repeated += [replace(file, repetition=number) for number in range(whole)]
+        if rest:
+            repeated.append(replace(file, repetition=whole, share=float(rest)))
+    return repeated
+
+
+def describe_repeats(inputs: Sequence[InputFile]) -> dict[str, float]:
+    """Return what a plan stores of repeated inputs: how often each is read, by its path."""
+    times: dict[str, float] = {}
+    for file in inputs:
+        before = times.get(file.absolute_path, 0.0) if file.repetition else 0.0
+        times[file.absolute_path] = before + (1.0 if file.share is None else file.share)
+    return {str(path): number for path, number in times.items() if number != 1}
+
+
+def kept_share(inputs: Sequence[InputFile], sample: float | None) -> float:
+    """Return the share of the bytes of all inputs that is kept, about."""
+    total = sum(file.size_bytes for file in inputs)
+    own = () if sample is None else (sample,)
+    kept = sum(
+        file.size_bytes * float(multiply_shares((*own, *(() if file.share is None else (file.share,)))))
+        for file in inputs
+    )
+    return kept / total if total else 1.0
+
+
+def _find(inputs: Sequence[InputFile], name: str) -> list[int]:
+    """Return the positions of the inputs that a path, a pattern or a folder names."""
+    named = [position for position, file in enumerate(inputs) if file.path == name]
+    if named:
+        return named
+    if is_url(name):
+        return [position for position, file in enumerate(inputs) if names_object(name, file.path)]
+    if os.path.isdir(name):
+        folder = os.path.join(os.path.abspath(name), "")
+        return [position for position, file in enumerate(inputs) if file.absolute_path.startswith(folder)]
+    paths = {os.path.abspath(name)}
+    if not os.path.exists(name) and glob.has_magic(name):
+        paths = {os.path.abspath(path) for path in glob.iglob(name, recursive=True)}
+    return [position for position, file in enumerate(inputs) if file.absolute_path in paths]

@@ -1,0 +1,793 @@
+"""The work folder's ledger of finished work, to which only the driver appends.
+
+One line per committed shard, merged range or task of a shuffle, after a checksum. A line that a crash cut off or that
+is damaged otherwise is ignored, and its work is done again. dsindex.engine.ledger tells when a line is safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import xxhash
+from pydantic import TypeAdapter, ValidationError
+
+from dsindex.engine.identity import id_of_plan, is_plan
+from dsindex.engine.manifest import MANIFEST_SUFFIX
+from dsindex.engine.merge import MergeRange, RangeResult
+from dsindex.engine.partial_files import PBIN_PUBLISHING_ORDER, PUBLISHING_ORDER, partial_path
+from dsindex.engine.shards.shuffle import SortResult
+from dsindex.engine.shards.tokenize import ShardResult, ShardTask
+from dsindex.errors import FormatError, PlanError
+from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX
+from dsindex.json_text import decode_json, encode_json
+from dsindex.store.clients import Checksum
+from dsindex.store.fetching import fetch_later
+from dsindex.store.storage import open_own, output_error
+from dsindex.store.urls import ObjectUrl, is_url, joined
+from dsindex.store.writing import list_objects, put_if_absent, read_object
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from io import BufferedReader
+
+    from dsindex.store.storage import StoredFile
+    from dsindex.store.uploads import Upload
+
+
+# Where a ledger's lines are: a file of the work folder, or the segments of one in an object store.
+#
+# A line is handed over before the call that appends it returns. In a file, the system then has it; against power
+# cuts,
+# lines are synced in batches. In an object store, a batch becomes a segment, `ledger/00000001.jsonl` and so on, each
+# of
+# which is written once: a second driver finds its number taken.
+
+LEDGER_FILE = "ledger.jsonl"
+LEDGER_FOLDER = "ledger"
+BODY_OFFSET = 17
+"""Where the JSON of a line begins: after a checksum of 16 hexadecimal digits, and a space."""
+MOST_LINE_BYTES = 256 << 20
+"""The limit on a line; the longest one has a plan, which a manifest has as well."""
+MOST_BYTES = 16 << 30
+"""The limit on a ledger; one of a million shards has about 2 GiB."""
+FILE_SYNC_SECONDS = 1.0
+_SHORT_LINE_BYTES = 1 << 20
+SEGMENT_SECONDS = 5.0
+"""A segment costs a request."""
+_MOST_SEGMENT_BYTES = 2 * MOST_LINE_BYTES
+
+
+class Journal(Protocol):
+    """The lines of a ledger, of which more can be appended."""
+
+    sync_seconds: float
+    """How often lines are synced that nothing waits for."""
+
+    def read(self) -> Iterator[bytes]:
+        """Yield the lines that are there."""
+        ...
+
+    def begin(self) -> None:
+        """Get ready for more lines, once all were read."""
+        ...
+
+    def append(self, line: bytes) -> None:
+        """Append a line."""
+        ...
+
+    def sync(self) -> None:
+        """Make sure that all lines survive whatever happens."""
+        ...
+
+    def close(self) -> None:
+        """Sync and close."""
+        ...
+
+
+def ledger_path(work_dir: str) -> str:
+    """Return the path of a work folder's ledger, or the address of the folder of its segments."""
+    return joined(work_dir, LEDGER_FOLDER if isinstance(work_dir, ObjectUrl) else LEDGER_FILE)
+
+
+def open_journal(path: str) -> Journal:
+    """Return the journal at a path or an address that `ledger_path` returned."""
+    return SegmentJournal(path) if isinstance(path, ObjectUrl) else FileJournal(path)
+
+
+def has_journal(path: str) -> bool:
+    """Tell whether there is a journal at a path or an address."""
+    return bool(list_objects(path, most=1)) if isinstance(path, ObjectUrl) else os.path.exists(path)
+
+
+class FileJournal:
+    """The file `ledger.jsonl` of a work folder."""
+
+    sync_seconds = FILE_SYNC_SECONDS
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._ends_whole = True
+        self._is_synced = True
+        self._descriptor = -1
+
+    def read(self) -> Iterator[bytes]:
+        """Yield the lines of the file, the last of which may be cut off.
+
+        Raises:
+            FormatError: If it cannot be read.
+        """
+        try:
+            with open_own(self._path, most_bytes=MOST_BYTES) as file:
+                yield from _sound_lines(file)
+                size_bytes = file.tell()
+                if size_bytes:
+                    file.seek(size_bytes - 1)
+                    self._ends_whole = file.read(1) == b"\n"
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            msg = f"{self._path}: cannot be read ({error.strerror}); fix that, or choose another --work-dir"
+            raise FormatError(msg) from error
+
+    def begin(self) -> None:
+        """Open the file, creating it if necessary, and end a line that was cut off.
+
+        Raises:
+            OutputError: If it cannot be written.
+        """
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+            self._descriptor = os.open(self._path, flags, 0o666)
+        except OSError as error:
+            raise output_error(self._path, error) from error
+        if not self._ends_whole:
+            self.append(b"\n")
+
+    def append(self, line: bytes) -> None:
+        """Hand a line to the system.
+
+        Raises:
+            OutputError: If it cannot be written.
+        """
+        self._is_synced = False
+        view = memoryview(line)
+        try:
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError as error:
+            raise output_error(self._path, error) from error
+
+    def sync(self) -> None:
+        """Sync the file, so that everything recorded survives a power cut.
+
+        Raises:
+            OutputError: If it cannot be written.
+        """
+        if self._is_synced:
+            return
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise output_error(self._path, error) from error
+        self._is_synced = True
+
+    def close(self) -> None:
+        """Sync and close."""
+        try:
+            self.sync()
+        finally:
+            os.close(self._descriptor)
+
+
+def _sound_lines(file: BufferedReader) -> Iterator[bytes]:
+    """Yield the lines of a file that can be a ledger's; of others, only the length is looked at.
+
+    Raises:
+        OSError: If a line is longer than any of a ledger.
+    """
+    while line := file.readline(_SHORT_LINE_BYTES):
+        if len(line) == _SHORT_LINE_BYTES and line[BODY_OFFSET - 1 : BODY_OFFSET + 1] == b" {":
+            line += file.readline(MOST_LINE_BYTES)
+        length = len(line)
+        while length >= _SHORT_LINE_BYTES and not line.endswith(b"\n"):
+            line = file.readline(_SHORT_LINE_BYTES)
+            if not line:
+                return
+            length += len(line)
+            if length > MOST_LINE_BYTES:
+                raise OSError(errno.EFBIG, f"it has a line of more than {MOST_LINE_BYTES:,} bytes")
+        yield line
+
+
+class SegmentJournal:
+    """The segments of a work folder in an object store."""
+
+    sync_seconds = SEGMENT_SECONDS
+
+    def __init__(self, folder: ObjectUrl) -> None:
+        self._folder = folder
+        self._last = 0
+        """Number of the last segment that is there."""
+        self._pending = bytearray()
+
+    def read(self) -> Iterator[bytes]:
+        """Yield the lines of all segments.
+
+        Raises:
+            FormatError: If one cannot be read.
+        """
+        segments = segment_urls(self._folder)
+        futures = [fetch_later(partial(read_object, url, most_bytes=_MOST_SEGMENT_BYTES + 1)) for url in segments]
+        for url, future in zip(segments, futures, strict=True):
+            found = future.result()
+            if found is None:
+                msg = f"{url}: expected a segment of the ledger, it was removed meanwhile; run the same command again"
+                raise FormatError(msg)
+            if len(found[0]) > _MOST_SEGMENT_BYTES:
+                msg = f"{url}: expected a segment of the ledger, got more than {_MOST_SEGMENT_BYTES:,} bytes; remove it"
+                raise FormatError(msg)
+            yield from found[0].splitlines(keepends=True)
+        self._last = _number_of(segments[-1]) if segments else 0
+
+    def begin(self) -> None:
+        """Do nothing: the next segment is written with the first lines."""
+
+    def append(self, line: bytes) -> None:
+        """Add a line to the next segment."""
+        self._pending += line
+
+    def sync(self) -> None:
+        """Write the next segment.
+
+        Raises:
+            PlanError: If another driver has written one of its number.
+            OutputError: If the store refuses.
+        """
+        if not self._pending:
+            return
+        segment = self._folder.lengthened(f"/{self._last + 1:08d}.jsonl")
+        if put_if_absent(segment, bytes(self._pending)) is None:
+            msg = f"{segment}: expected to write this next, but another driver continues this job; wait for it"
+            raise PlanError(msg)
+        self._last += 1
+        self._pending.clear()
+
+    def close(self) -> None:
+        """Write what is left."""
+        self.sync()
+
+
+def segment_urls(folder: ObjectUrl) -> list[ObjectUrl]:
+    """Return the segments of a ledger, in order."""
+    found = [each.url for each in list_objects(folder)]
+    return sorted((url for url in found if _number_of(url)), key=_number_of)
+
+
+def _number_of(url: ObjectUrl) -> int:
+    """Return the number of a segment; 0 for an object of another name."""
+    name, _, suffix = os.path.basename(url.key).partition(".")
+    return int(name) if suffix == "jsonl" and len(name) == 8 and name.isdecimal() else 0
+
+
+# A ledger's record of the runs that wrote it: plans, outputs, and datasets about to be published.
+#
+# What may be removed outside of the work folder is derived from plans and outputs. No entry names a file to remove.
+#
+# Shards and ranges are only noted as present and not decoded, so that a ledger with a million of them is read
+# quickly.
+
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError, ValidationError)
+"""Exceptions raised by an entry that has a right checksum but a wrong form."""
+
+
+def read_entry(line: bytes) -> dict[str, Any] | None:
+    """Return a line's entry; None if its checksum is wrong or it is not a JSON object."""
+    checksum, _, body = line.rstrip(b"\n").partition(b" ")
+    if checksum.decode("ascii", "replace") != xxhash.xxh3_64_hexdigest(body):
+        return None
+    try:
+        entry = decode_json(body)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedUpload:
+    """An upload to a final name in an object store."""
+
+    url: str
+    partial: str
+    """The name of the file until it is published, which contains the plan's id."""
+    upload_id: str
+    tag: str
+    """What the object carries in its metadata once the upload is completed."""
+    checksum: Checksum
+    """By what its parts are checked."""
+
+
+_SUFFIXES = frozenset({*PUBLISHING_ORDER, *PBIN_PUBLISHING_ORDER, MANIFEST_SUFFIX})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRun:
+    """What the runs of one plan may have written beside their outputs."""
+
+    plan_id: str
+    prefix: str
+    """The output prefix of the job."""
+    outputs: tuple[str, ...]
+    """Prefixes of its datasets, all of which begin with that."""
+
+    @property
+    def finals(self) -> list[str]:
+        """The final names of all files of its datasets."""
+        return [f"{output}.{suffix}" for output in self.outputs for suffix in sorted(_SUFFIXES)]
+
+    @property
+    def partials(self) -> list[str]:
+        """The names on a disk of its files until they are published."""
+        names = [*self.finals, f"{self.prefix}.{PROGRESS_SUFFIX}"] if os.path.isabs(self.prefix) else []
+        return [partial_path(name, self.plan_id) for name in names]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """A ledger's record of the runs that wrote it, without its shards and ranges."""
+
+    plan: dict[str, Any] | None = None
+    """The last run's plan, as `Plan.to_json` wrote it; None if no readable one is recorded."""
+    keep: bool = False
+    """The last run had --keep-shards."""
+    fresh: bool = False
+    """The last run had --fresh."""
+    work_dir: str = ""
+    """The folder in which the last run worked, of which this one may be a copy; empty if it is not recorded."""
+    runs: tuple[RecordedRun, ...] = ()
+    """Runs with the output prefix of the last one, each plan once."""
+    finished: bool = False
+    """The last run published everything."""
+    has_work: bool = False
+    """Shards or ranges are committed."""
+    publishing: Mapping[str, frozenset[FileIdentity]] = field(default_factory=dict)
+    """Prefix → the files that were about to get its final names, and the files that they were to replace."""
+    uploads: tuple[RecordedUpload, ...] = ()
+    """Uploads that runs began to final names in object stores, in order."""
+    uploading: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Final name to which uploads were begun → the ids of uploads to it that were there before the first."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Prefixes of the outputs of all runs."""
+        return tuple(sorted({output for run in self.runs for output in run.outputs}))
+
+    @property
+    def partials(self) -> tuple[str, ...]:
+        """Paths on a disk that partial files of the runs may have."""
+        return tuple(path for run in self.runs for path in run.partials)
+
+    def belongs_to(self, work_dir: str) -> bool:
+        """Tell whether the last run worked in this folder; a copy of a folder owns nothing outside of itself."""
+        if not self.runs:
+            return False
+        recorded = self.work_dir or f"{self.runs[-1].prefix}.build"
+        if is_url(work_dir):
+            return recorded == str(work_dir)
+        with contextlib.suppress(OSError):
+            return os.path.samefile(recorded, work_dir)
+        return False
+
+
+_WORK_BODIES = (b'{"kind":"shard"', b'{"kind":"range"')
+
+
+def read_history(path: str) -> History:
+    """Read a ledger's history of its runs without changing it; a missing ledger has an empty history.
+
+    Raises:
+        FormatError: If it cannot be read.
+    """
+    reader = HistoryReader()
+    for line in open_journal(path).read():
+        reader.add(line)
+    return reader.history()
+
+
+class HistoryReader:
+    """Collects the history from the lines of a ledger, in order."""
+
+    def __init__(self) -> None:
+        self._run: dict[str, Any] = {}
+        self._finished = self._has_work = False
+        self._runs: dict[RecordedRun, None] = {}
+        """In the order of their last entries."""
+        self._publishing: dict[str, frozenset[FileIdentity]] = {}
+        self._uploads: list[RecordedUpload] = []
+        self._uploading: dict[str, frozenset[str]] = {}
+
+    def add(self, line: bytes) -> None:
+        """Add the next line; a damaged one is skipped."""
+        if line.startswith(_WORK_BODIES, BODY_OFFSET):
+            self._has_work = True
+            return
+        entry = read_entry(line)
+        if entry is None:
+            return
+        with contextlib.suppress(*DAMAGE):
+            self._take(entry)
+
+    def _take(self, entry: dict[str, Any]) -> None:
+        kind = entry["kind"]
+        if kind == "run":
+            if is_plan(entry["plan"]):
+                run = _recorded_run(entry)
+                self._runs.pop(run, None)
+                self._runs[run] = None
+                self._run = {**entry, "work-dir": _text(entry.get("work-dir", ""))}
+                self._finished = False
+        elif kind == "finished":
+            self._finished = True
+        elif kind == "uploading":
+            self._uploading.setdefault(_text(entry["url"]), frozenset(map(_text, entry["others"])))
+        elif kind == "upload":
+            url, upload_id, tag = _text(entry["url"]), _text(entry["id"]), _text(entry["tag"])
+            partial, checksum = _text(entry["partial"]), Checksum(entry.get("checksum", Checksum.MD5))
+            upload = RecordedUpload(url=url, partial=partial, upload_id=upload_id, tag=tag, checksum=checksum)
+            self._uploads.append(upload)
+        elif kind == "publishing":
+            files = frozenset(_identity(file) for file in entry["files"])
+            prefix = _text(entry["prefix"])
+            self._publishing[prefix] = self._publishing.get(prefix, frozenset()) | files
+
+    def history(self) -> History:
+        """Return the history of the lines added so far."""
+        run = self._run
+        last = next(reversed(self._runs), None)
+        runs = tuple(each for each in self._runs if last is not None and each.prefix == last.prefix)
+        finals = {final for each in runs for final in each.finals}
+        return History(
+            plan=run.get("plan"),
+            keep=bool(run.get("keep")),
+            work_dir=run.get("work-dir", ""),
+            runs=runs,
+            fresh=bool(run.get("fresh")),
+            finished=self._finished,
+            has_work=self._has_work,
+            publishing=dict(self._publishing),
+            uploads=tuple(self._uploads),
+            uploading={url: others for url, others in self._uploading.items() if url in finals},
+        )
+
+
+def _recorded_run(entry: dict[str, Any]) -> RecordedRun:
+    """Return a run with those of its outputs that are named by the plan's output prefix.
+
+    Raises:
+        ValueError: If a prefix is not a path.
+    """
+    plan = entry["plan"]
+    settings = plan["settings"]
+    prefix = _text(settings.get("output-prefix", "")) or _text(settings.get("output", "")).removesuffix(".pbin")
+    outputs = [
+        output
+        for output in map(_text, entry.get("outputs", ()))
+        if output == prefix or (output.startswith(f"{prefix}_") and "/" not in output.removeprefix(prefix))
+    ]
+    is_place = is_url(prefix) or os.path.isabs(prefix)
+    return RecordedRun(plan_id=id_of_plan(plan), prefix=prefix, outputs=tuple(outputs) if is_place else ())
+
+
+FileIdentity = tuple[int, int, int, int]
+"""Device, inode, size in bytes and modification time in ns, which a rename keeps; of an object, a hash of its tag."""
+
+
+def identify_file(status: os.stat_result) -> FileIdentity:
+    """Return the identity by which a file is recognised after a rename."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def identify_tag(tag: str) -> FileIdentity:
+    """Return the identity of an object that an upload of this tag made, or will make."""
+    return 0, xxhash.xxh3_64_intdigest(tag.encode()), 0, 0
+
+
+def is_tagged(identity: FileIdentity) -> bool:
+    """Tell whether an identity is that of an object which an upload of a job made."""
+    return identity[0] == identity[2] == identity[3] == 0
+
+
+def _identity(value: object) -> FileIdentity:
+    device, inode, size_bytes, modified = map(int, value)  # type: ignore[call-overload]  # raises like all damage
+    return device, inode, size_bytes, modified
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        msg = f"expected a path, got {value!r}"
+        raise ValueError(msg)
+    return value
+
+
+_SHARD = TypeAdapter(ShardResult)
+_RANGE = TypeAdapter(RangeResult)
+_SORTED = TypeAdapter(SortResult)
+
+
+def task_key(task: ShardTask) -> str:
+    """Return a shard's key, made of what it reads: it stays the same when inputs are added."""
+    share = "" if task.share is None else f"\0{task.share}"
+    return f"{task.path}\0{task.input_size_bytes}\0{task.input_version}\0{task.begin}\0{task.end}{share}"
+
+
+def output_key(path: str) -> str:
+    """Return the key of a partial file of tokens: its name, which contains the plan's id. Its folder may be moved."""
+    return os.path.basename(path)
+
+
+def stored_files(result: ShardResult) -> list[StoredFile]:
+    """Return all files that a shard's result names."""
+    files = [result.provenance, result.quarantine]
+    for key in result.keys:
+        files += [key.bin, key.idx, key.provenance]
+    return [file for file in files if file is not None]
+
+
+def _inside(result: ShardResult) -> ShardResult:
+    """Return a result whose files are below the work folder's `shards/` and whose counts are not negative.
+
+    Raises:
+        ValueError: If it is another one.
+    """
+    counts = [result.num_lines, result.num_blank, result.num_records, result.num_quarantined, result.num_filtered]
+    counts += [count for _, count in result.counts]
+    for key in result.keys:
+        counts += [key.num_sequences, key.num_documents, key.num_tokens, key.num_empty_documents]
+        counts += [key.eod_in_text, key.num_reference_texts]
+    files = stored_files(result)
+    _require_inside(files, counts)
+    return result
+
+
+def _sorted_inside(result: SortResult) -> SortResult:
+    """Return a result of which the same is true as of `_inside`.
+
+    Raises:
+        ValueError: If it is another one.
+    """
+    counts = [group.num_documents for group in result.groups]
+    counts += [part.num_sequences for group in result.groups for part in group.parts]
+    _require_inside(result.files, counts)
+    return result
+
+
+def _require_inside(files: Sequence[StoredFile], counts: Sequence[int]) -> None:
+    if min([*counts, *(file.size_bytes for file in files)]) < 0:
+        msg = "expected counts of at least 0"
+        raise ValueError(msg)
+    for file in files:
+        if not file.name.startswith("shards/") or os.path.normpath(file.name) != file.name or "\0" in file.name:
+            msg = f"expected a file below shards/, got {file.name!r}"
+            raise ValueError(msg)
+
+
+def _digested(result: RangeResult) -> RangeResult:
+    for digest in result.block_digests:
+        bytes.fromhex(digest)  # raises ValueError if it is damaged
+    return result
+
+
+def _described(files: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return a dataset's files, each of which is a plain suffix with a size and a digest.
+
+    Raises:
+        ValueError: If one is not.
+    """
+    for suffix, file in files.items():
+        size_bytes, digest = file["size_bytes"], file["digest"]
+        if "/" in suffix or len(file) != 2 or not isinstance(size_bytes, int) or not isinstance(digest, str):
+            msg = f"expected a suffix with a size and a digest, got {suffix!r}: {file!r}"
+            raise ValueError(msg)
+    return files
+
+
+def read_committed_shards(path: str) -> dict[str, ShardResult]:
+    """Read the committed shards of a ledger, by `task_key`, without changing it.
+
+    Raises:
+        FormatError: If it cannot be read.
+    """
+    shards = {}
+    for line in open_journal(path).read():
+        entry = read_entry(line)
+        if entry is not None and entry.get("kind") == "shard":
+            with contextlib.suppress(*DAMAGE):
+                shards[entry["task"]] = _inside(_SHARD.validate_python(entry["result"]))
+    return shards
+
+
+class Ledger:
+    """The committed shards and ranges of one work folder.
+
+    Args:
+        path: Its file, or the folder of its segments, as `dsindex.engine.ledger.ledger_path` returns it; it is read,
+            or created empty.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._journal = open_journal(path)
+        self._shards: dict[str, ShardResult] = {}
+        self._ranges: dict[str, dict[str, RangeResult]] = {}
+        """Output's key → range's identity → result."""
+        self._sorted: dict[str, SortResult] = {}
+        """Identity of a task of a shuffle → result."""
+        self._written: dict[str, int] = {}
+        self._assembled: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._history = HistoryReader()
+        self._synced = time.monotonic()
+        for line in self._journal.read():
+            self._read_line(line)
+            self._history.add(line)
+        self._journal.begin()
+
+    def _read_line(self, line: bytes) -> None:
+        entry = read_entry(line)
+        if entry is None:
+            return
+        try:
+            if entry["kind"] == "shard":
+                self._shards[entry["task"]] = _inside(_SHARD.validate_python(entry["result"]))
+            elif entry["kind"] == "range":
+                result = _digested(_RANGE.validate_python(entry["result"]))
+                self._keep_range(entry["output"], entry["range"], int(entry["end"]), result)
+            elif entry["kind"] == "sorted":
+                self._sorted[entry["task"]] = _sorted_inside(_SORTED.validate_python(entry["result"]))
+            elif entry["kind"] == "assembled":
+                self._assembled[entry["output"]] = entry["merge"], _described(entry["files"])
+            elif entry["kind"] == "merge again":
+                self._forget_merge(entry["output"])
+        except DAMAGE:
+            return
+
+    @property
+    def history(self) -> History:
+        """The history of the ledger's runs, this one included."""
+        return self._history.history()
+
+    def record_run(
+        self, plan: dict[str, Any], *, keep: bool, fresh: bool, outputs: Sequence[str] = (), work_dir: str = ""
+    ) -> None:
+        """Record that a run of a plan begins, the prefixes of its outputs, and the folder in which it works."""
+        before = self.history
+        if (before.plan, before.keep, before.fresh, before.finished, before.work_dir) != (
+            decode_json(encode_json(plan)),
+            keep,
+            fresh,
+            False,
+            work_dir,
+        ):
+            entry = {"plan": plan, "keep": keep, "fresh": fresh, "outputs": list(map(str, outputs))}
+            self._record({"kind": "run", **entry, "work-dir": work_dir})
+            self.sync()
+
+    def record_finished(self) -> None:
+        """Record that everything is published."""
+        self._record({"kind": "finished"})
+        self.sync()
+
+    def record_uploading(self, url: str, others: Iterable[str]) -> None:
+        """Record that uploads to a final name are about to be begun, beside those of others that are there."""
+        self._record({"kind": "uploading", "url": str(url), "others": sorted(others)})
+        self.sync()
+
+    def record_upload(self, upload: Upload, partial: str) -> None:
+        """Record an upload that was begun for a partial file; nothing is written to it before."""
+        entry = {"url": str(upload.url), "partial": output_key(partial), "id": upload.upload_id, "tag": upload.tag}
+        entry["checksum"] = upload.checksum
+        self._record({"kind": "upload", **entry})
+        self.sync()
+
+    def record_publishing(self, prefix: str, files: Iterable[FileIdentity]) -> None:
+        """Record that a dataset's files are about to get their final names and replace the files that have them.
+
+        Args:
+            prefix: The dataset's prefix.
+            files: The new files, and those that they replace.
+        """
+        self._record({"kind": "publishing", "prefix": prefix, "files": sorted(files)})
+        self.sync()
+
+    def _record(self, entry: dict[str, Any]) -> None:
+        """Write an entry about the run."""
+        self._history.add(self._append(entry))
+
+    def shard(self, task: ShardTask) -> ShardResult | None:
+        """Return the committed result of a shard."""
+        return self._shards.get(task_key(task))
+
+    def record_shard(self, task: ShardTask, result: ShardResult) -> None:
+        """Commit an attempt at a shard."""
+        self._append({"kind": "shard", "task": task_key(task), "result": result})
+        self._shards[task_key(task)] = result
+        self.sync_if_due()
+
+    def sorted(self, identity: str) -> SortResult | None:
+        """Return the committed result of a task of a shuffle."""
+        return self._sorted.get(identity)
+
+    def record_sorted(self, identity: str, result: SortResult) -> None:
+        """Commit an attempt at a task of a shuffle, and sync, since the files that it read may be removed."""
+        self._append({"kind": "sorted", "task": identity, "result": result})
+        self._sorted[identity] = result
+        self.sync()
+
+    def range(self, task: MergeRange) -> RangeResult | None:
+        """Return the committed result of an output range, if it was merged from exactly these pieces."""
+        return self._ranges.get(output_key(task.output), {}).get(task.identity)
+
+    def record_range(self, task: MergeRange, result: RangeResult) -> None:
+        """Commit an attempt at an output range."""
+        output, identity = output_key(task.output), task.identity
+        self._append({"kind": "range", "output": output, "range": identity, "end": task.end, "result": result})
+        self._keep_range(output, identity, task.end, result)
+        self.sync_if_due()
+
+    def _keep_range(self, output: str, identity: str, end: int, result: RangeResult) -> None:
+        self._ranges.setdefault(output, {})[identity] = result
+        self._written[output] = max(end, self.written_bytes(output))
+
+    def written_bytes(self, output: str) -> int:
+        """Return where the last committed range of an output ends: the file must have at least this size."""
+        return self._written.get(output_key(output), 0)
+
+    def merged_ranges(self, output: str) -> set[int]:
+        """Return the numbers of the committed ranges of an output."""
+        return {result.number for result in self._ranges.get(output_key(output), {}).values()}
+
+    def assembled(self, output: str, merge_id: str) -> dict[str, Any] | None:
+        """Return sizes and digests of the files that were assembled from these parts; None if they were not."""
+        recorded, files = self._assembled.get(output_key(output), (None, None))
+        return files if recorded == merge_id else None
+
+    def record_assembled(self, output: str, merge_id: str, files: dict[str, Any]) -> None:
+        """Record that all files of a dataset are complete under their partial names; `output` is its token file."""
+        self._append({"kind": "assembled", "output": output_key(output), "merge": merge_id, "files": files})
+        self._assembled[output_key(output)] = merge_id, files
+        self.sync()
+
+    def record_merge_again(self, output: str) -> None:
+        """Revoke what was recorded of a partial file, before it is recreated empty."""
+        if self._forget_merge(output_key(output)):
+            self._append({"kind": "merge again", "output": output_key(output)})
+            self.sync()
+
+    def _forget_merge(self, output: str) -> bool:
+        self._written.pop(output, None)
+        had_ranges = self._ranges.pop(output, None) is not None
+        return self._assembled.pop(output, None) is not None or had_ranges
+
+    def _append(self, entry: dict[str, Any]) -> bytes:
+        """Write a line. Callers update their state only afterwards, so it never exceeds what is on file."""
+        body = encode_json(entry)
+        line = xxhash.xxh3_64_hexdigest(body).encode() + b" " + body + b"\n"
+        self._journal.append(line)
+        return line
+
+    def sync_if_due(self) -> None:
+        """Sync if that is due, for lines that nothing waits for."""
+        if time.monotonic() - self._synced > self._journal.sync_seconds:
+            self.sync()
+
+    def sync(self) -> None:
+        """Sync the file, so that everything recorded survives a power cut."""
+        self._synced = time.monotonic()
+        self._journal.sync()
+
+    def close(self) -> None:
+        """Sync and close."""
+        self._journal.close()

@@ -1,0 +1,387 @@
+"""The manifest beside every dataset: what it was made from, record counts, and digests of its files.
+
+`content` is a function of inputs, tokenizer and options. `run` describes the run: times, hosts, executor, retries. The
+same models write and read it, so every field of a manifest from outside is checked before it is used. Fields that do
+not apply to a kind of job are absent from its manifests.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic_core import PydanticCustomError
+
+import dsindex
+from dsindex.engine.identity import EMPTY_PLAN, is_plan
+from dsindex.errors import FormatError
+from dsindex.json_text import decode_json, encode_json
+from dsindex.store.reading import input_status, open_readable
+from dsindex.store.requests import MissingObjectError
+from dsindex.store.storage import StoredFile
+from dsindex.store.urls import lengthened
+
+if TYPE_CHECKING:
+    from dsindex.engine.identity import Plan
+    from dsindex.execution.calls import Executor
+    from dsindex.execution.dispatch import DispatchStatistics
+    from dsindex.text.engines import Engine
+
+
+MANIFEST_SUFFIX = "manifest.json"
+MANIFEST_FORMAT = "dsindex manifest 1"
+LARGEST_MANIFEST_BYTES = 256 << 20
+"""The limit on a manifest's size; one of 100,000 inputs has about 30 MiB."""
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Suffix = Annotated[str, Field(pattern=r"^[a-z0-9]+(\.[a-z0-9]+)*$")]
+"""The part of a file's name after the prefix and a dot; it cannot lead into another folder."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+
+class _Digest(_Part):
+    """A file in the manifest's `digests`."""
+
+    size_bytes: Count
+    xxh3_128: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+_DIGESTS = TypeAdapter(dict[Suffix, _Digest])
+
+
+def _read_files(value: object) -> object:
+    """Return files by suffix from the JSON of `digests`; a dictionary of StoredFile is returned as it is."""
+    if isinstance(value, dict) and value and all(isinstance(file, StoredFile) for file in value.values()):
+        return value
+    try:
+        digests = _DIGESTS.validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        kind, place = "digests", ".".join(map(str, first["loc"]))
+        raise PydanticCustomError(kind, "{problem}", {"place": place, "problem": first["msg"]}) from error
+    if not ({"bin", "idx"} <= digests.keys() or "pbin" in digests):
+        problem = "the digests of .bin and .idx, or that of a .pbin, should be there"
+        raise PydanticCustomError("digests", "{problem}", {"place": "bin", "problem": problem})
+    return {
+        suffix: StoredFile(name=suffix, size_bytes=entry.size_bytes, digest=entry.xxh3_128)
+        for suffix, entry in digests.items()
+    }
+
+
+def _describe_files(files: dict[str, StoredFile]) -> dict[str, dict[str, Any]]:
+    return {
+        suffix: {"size_bytes": files[suffix].size_bytes, "xxh3_128": files[suffix].digest} for suffix in sorted(files)
+    }
+
+
+def _require_plan(plan: dict[str, Any]) -> dict[str, Any]:
+    if not is_plan(plan):
+        msg = "expected settings and inputs"
+        raise ValueError(msg)
+    return plan
+
+
+class RecordedInput(_Part):
+    """An input of a build, with size, fingerprint and record counts, or of a merge, with documents and sequences."""
+
+    path: str
+    documents: Count | None = None
+    sequences: Count | None = None
+    size_bytes: Count | None = None
+    fingerprint: str | None = None
+    compression: str | None = None
+    format: str | None = None
+    """How its records are stored, if they are not JSON lines."""
+    text_bytes: Count | None = None
+    """Size of the text of a compressed input."""
+    lines: Count | None = None
+    blank: Count | None = None
+    records: Count | None = None
+    kept: Count | None = None
+    quarantined: Count | None = None
+    filtered: Count | None = None
+    share: Share | None = None
+    """Share of its records that was taken; absent for all."""
+    elsewhere: Count | None = None
+
+
+class RecordCounts(_Part):
+    """Record counts: lines = records + blank, records = kept + filtered + quarantined + elsewhere."""
+
+    lines: Count
+    blank: Count
+    records: Count
+    kept: Count
+    quarantined: Count
+    filtered: Count = 0
+    """Records that `--where` or a sample left out."""
+    elsewhere: Count = 0
+    """Records that belong to another split."""
+    documents_with_tokens: Count
+    empty_documents: Count
+    """Documents whose text has no tokens; with `empty_documents` "eod" they hold EOD."""
+
+
+class RecordedTokenizer(_Part):
+    """The tokenizer of a build."""
+
+    name: str
+    sha256: str
+    vocabulary_size: Annotated[int, Field(ge=1, lt=2**63)]
+    eod_id: Count | None = None
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
+    """The commit in the hub, of a tokenizer that was given by its name there."""
+    options: dict[str, str | int | list[str]] | None = None
+    """What was given beside the tokenizer's file, by the names of the options."""
+
+
+class RecordedOptions(_Part):
+    """The options that the dataset depends on; a merge has none."""
+
+    json_key: str | None = None
+    """The key of the dataset's texts, as it was written in `--json-keys`."""
+    json_keys: list[str] | None = None
+    """The keys whose texts were joined."""
+    join: str | None = None
+    where: str | None = None
+    token_ids: str | None = None
+    jq_pattern: str | None = None
+    pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] | None = None
+    append_eod: bool = False
+    empty_documents: Literal["eod"] | None = None
+    """What a document without tokens becomes; absent if it is an empty document."""
+    tokenizer_hf_no_include_special_tokens: bool = False
+    on_bad_record: Literal["fail", "quarantine"] = "fail"
+    max_record_size: Annotated[int, Field(ge=1, lt=2**63)] | None = None
+    seq_length: Annotated[int, Field(ge=1, lt=2**63)] | None = None
+    split: list[float] | None = None
+    split_seed: int | None = None
+    split_name: str | None = None
+    sample: Share | None = None
+    shuffle_documents: Count | None = None
+    """The seed of the documents' order; absent if they are in the order of the inputs."""
+    instruction: dict[str, Any] | None = None
+    """The configuration of instruction data, in plain JSON types."""
+
+
+class RecordedPacking(_Part):
+    """Statistics of packed instruction data: blocks and their fill."""
+
+    sequence_length: Count
+    blocks: Count
+    padding: Count
+    fill: float
+    """Share of the positions that hold tokens, to six digits."""
+
+
+class DamagedInputRecord(_Part):
+    """An input that was left out since its content is damaged."""
+
+    path: str
+    size_bytes: Count
+    reason: str
+
+
+class Content(_Part):
+    """The part of a manifest that depends on inputs, tokenizer and options alone."""
+
+    inputs: list[RecordedInput]
+    damaged_inputs: list[DamagedInputRecord] | None = None
+    account: RecordCounts | None = None
+    documents: Count
+    sequences: Count
+    tokens: Count
+    eod_in_text: Count | None = None
+    token_dtype: Annotated[str, Field(pattern=r"^(uint(8|16|32)|int(8|16|32|64)|float(32|64))$")]
+    tokenizer: RecordedTokenizer | None = None
+    options: RecordedOptions = RecordedOptions()
+    statistics: dict[str, Count] | None = None
+    """For instruction data: messages and tokens by role."""
+    bad_records: dict[str, Count] | None = None
+    """For instruction data: numbers of quarantined records by kind of problem."""
+    packing: RecordedPacking | None = None
+    digests: Annotated[dict[str, StoredFile], BeforeValidator(_read_files), PlainSerializer(_describe_files)]
+    """The dataset's files by suffix; each file's `name` is its suffix."""
+
+    @property
+    def record_counts(self) -> RecordCounts:
+        """The dataset's record counts.
+
+        Raises:
+            ValueError: If the dataset was not made from records.
+        """
+        if self.account is None:
+            msg = "expected a dataset that was made from records"
+            raise ValueError(msg)
+        return self.account
+
+    @property
+    def eod_id(self) -> int | None:
+        """The id that ends every document with tokens; None if none was appended or it is unknown."""
+        return self.tokenizer.eod_id if self.tokenizer is not None and self.options.append_eod else None
+
+
+class RecordedEngine(_Part):
+    """The engine that encoded the texts."""
+
+    name: str
+    version: str
+    reason: str
+    reference_texts: Count
+    """Texts that the reference encoded while a faster engine encoded the others."""
+
+
+class Run(_Part):
+    """The part of a manifest that may differ between two runs of the same plan."""
+
+    plan: Annotated[dict[str, Any], AfterValidator(_require_plan)] = EMPTY_PLAN
+    """The plan, as `Plan.to_json` wrote it."""
+    started: str = ""
+    """Time in UTC."""
+    seconds: float = 0.0
+    host: str = ""
+    executor: str = ""
+    workers: Count = 0
+    shards: Count = 0
+    retries: Count = 0
+    lost_workers: Count = 0
+    stragglers: Count = 0
+    dsindex: str = ""
+    """Version of dsindex."""
+    python: str = ""
+    engine: RecordedEngine | None = None
+    tokenizer_path: str | None = None
+    """Absolute path of the tokenizer, so that it is found again; `content` identifies it."""
+
+
+class Manifest(_Part):
+    """A manifest."""
+
+    content: Content
+    run: Run
+
+    def encode(self) -> bytes:
+        """Return the manifest as indented JSON, without the fields that were not given."""
+        dumped = self.model_dump(exclude_unset=True)
+        return encode_json({"format": MANIFEST_FORMAT, **dumped}, indent=True, newline=True)
+
+
+def manifest_path(prefix: str) -> str:
+    """Return the path of a dataset's manifest."""
+    return lengthened(prefix, f".{MANIFEST_SUFFIX}")
+
+
+def read_manifest(prefix: str) -> Manifest | None:
+    """Read a dataset's manifest; return None if there is none.
+
+    Raises:
+        FormatError: If it cannot be read, naming the first field that is missing or has a wrong type.
+    """
+    path = manifest_path(prefix)
+    remedy = "restore the file, or rebuild with --fresh"
+    try:
+        with open_readable(path) as file:
+            if file.size_bytes > LARGEST_MANIFEST_BYTES:
+                msg = f"{path}: expected a manifest, got a file of {file.size_bytes} bytes; {remedy}"
+                raise FormatError(msg)
+            manifest = decode_json(file.read_at(file.size_bytes, 0))
+    except (FileNotFoundError, NotADirectoryError, MissingObjectError):
+        return None
+    except (OSError, ValueError) as error:
+        msg = f"{path}: cannot be read as a manifest ({error}); {remedy}"
+        raise FormatError(msg) from error
+    if not isinstance(manifest, dict) or manifest.get("format") != MANIFEST_FORMAT:
+        msg = f"{path}: expected {MANIFEST_FORMAT!r}, got another JSON file; {remedy}"
+        raise FormatError(msg)
+    try:
+        return Manifest.model_validate(manifest)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, [*first["loc"], *([first["ctx"]["place"]] if first["type"] == "digests" else [])]))
+        msg = (
+            f"{path}: expected a valid {place}, got a damaged manifest ({first['msg']}); restore the file, "
+            f"or rebuild with --fresh"
+        )
+        raise FormatError(msg) from error
+
+
+def files_have_recorded_sizes(prefix: str, manifest: Manifest) -> bool:
+    """Tell whether the published files exist with their recorded sizes; only `dsindex verify` reads their content."""
+    try:
+        return all(
+            input_status(lengthened(prefix, f".{suffix}")).size_bytes == file.size_bytes
+            for suffix, file in manifest.content.digests.items()
+        )
+    except (OSError, MissingObjectError):
+        return False
+
+
+# The manifest's `run` part, which may differ between two runs of the same plan.
+
+
+def describe_run(
+    plan: Plan,
+    *,
+    began: float,
+    executor: Executor,
+    statistics: DispatchStatistics,
+    shards: int,
+    engine: Engine | None = None,
+    num_reference_texts: int = 0,
+    tokenizer_path: str | None = None,
+) -> Run:
+    """Return when, where and with what a plan was carried out.
+
+    Args:
+        plan: The job's plan, which is stored to recognise another one later.
+        began: Start of the run, in seconds since the Unix epoch.
+        executor: The executor of its tasks.
+        statistics: Its counts of retries, lost workers and stragglers.
+        shards: Number of shards.
+        engine: The engine, if the job encodes.
+        num_reference_texts: Texts that the reference encoded although the engine is a faster one.
+        tokenizer_path: Path of the tokenizer; None if it has none.
+    """
+    encoded: dict[str, Any] = {}
+    if engine is not None:
+        encoded["engine"] = _describe_engine(engine, num_reference_texts)
+    if tokenizer_path is not None:
+        encoded["tokenizer_path"] = os.path.abspath(tokenizer_path)
+    return Run(
+        plan=plan.to_json(),
+        started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
+        seconds=round(time.time() - began, 3),
+        host=socket.gethostname(),
+        executor=executor.kind,
+        workers=executor.slots,
+        shards=shards,
+        retries=statistics.retries,
+        lost_workers=statistics.lost_workers,
+        stragglers=statistics.stragglers,
+        dsindex=dsindex.__version__,
+        python=platform.python_version(),
+        **encoded,
+    )
+
+
+def _describe_engine(engine: Engine, num_reference_texts: int) -> RecordedEngine:
+    return RecordedEngine(
+        name=engine.name, version=engine.version, reason=engine.reason, reference_texts=num_reference_texts
+    )

@@ -1,0 +1,270 @@
+"""Encode a sample of the text, spread over all inputs, before a build and for `dsindex plan`.
+
+It shows whether the engines agree, and how large the output will be.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.engine.inputs import TEXT_PER_STORED_BYTE
+from dsindex.engine.start import Estimate
+from dsindex.errors import InputError, RecordLimitError
+from dsindex.text.compressed import measure_compression
+from dsindex.text.forms import TextPart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from dsindex.engine.inputs import InputFile
+    from dsindex.text.encoders import Encoder
+    from dsindex.text.engines import Engine
+    from dsindex.text.record_blocks import RecordBlock
+    from dsindex.text.selection import Selection
+    from dsindex.text.tokenizer import Tokenizer
+
+AUDIT_SHARE = 4000
+"""One part in this many of the input is audited before a build, up to AUDIT_MAX_BYTES."""
+AUDIT_MAX_BYTES = 4 << 20
+"""Largest size of the audited sample."""
+AUDIT_PIECE_BYTES = 16 << 10
+"""Size of each piece of the audited sample, which has at least one."""
+AUDITED_TEXT_BYTES = 16 << 10
+"""Size to which long texts are cut for the audit, since `tokenizers` is slow."""
+SAMPLED_RECORD_BYTES = 64 << 20
+"""Size above which the driver does not hold a record to audit it: it may be a bad one of any size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """The lines that begin in bytes [begin, end) of an input; in a compressed one, the first lines of a part there."""
+
+    input: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceCounts:
+    """The counts from encoding the records of a piece."""
+
+    documents: int
+    texts: int
+    """Number of texts of all keys; a record may have several under one key."""
+    tokens: int
+    """Number of tokens of all keys, without EOD."""
+    longest_text: int
+    """Length of the longest text, in tokens."""
+    bad_records: int
+    stored_bytes: float
+    """Size of what was read in the stored input."""
+
+
+def spread_pieces(sizes: Sequence[int], *, num_pieces: int, piece_bytes: int) -> list[Piece]:
+    """Spread pieces evenly over the bytes of all inputs; they cover small inputs completely.
+
+    Args:
+        sizes: Sizes of the inputs, in bytes.
+        num_pieces: Number of pieces, at least 1.
+        piece_bytes: Size of each piece, unless its input ends before.
+
+    Returns:
+        The pieces, ascending and without overlap.
+
+    >>> spread_pieces([10, 0, 20], num_pieces=2, piece_bytes=16)
+    [Piece(input=0, begin=0, end=10), Piece(input=2, begin=0, end=16), Piece(input=2, begin=16, end=20)]
+    >>> spread_pieces([600, 400], num_pieces=4, piece_bytes=16)[-1]
+    Piece(input=1, begin=150, end=166)
+    """
+    total = sum(sizes)
+    if total <= num_pieces * piece_bytes:
+        return [
+            Piece(input=number, begin=begin, end=min(begin + piece_bytes, size))
+            for number, size in enumerate(sizes)
+            for begin in range(0, size, piece_bytes)
+        ]
+    ends = np.cumsum(np.array(sizes, np.int64))
+    pieces = []
+    for piece in range(num_pieces):
+        position = total * piece // num_pieces
+        number = int(np.searchsorted(ends, position, side="right"))
+        begin = position - int(ends[number]) + sizes[number]
+        pieces.append(Piece(input=number, begin=begin, end=min(begin + piece_bytes, sizes[number])))
+    return pieces
+
+
+def encode_piece(
+    piece: Piece,
+    inputs: Sequence[InputFile],
+    keys: Sequence[str],
+    encoder: Encoder | None,
+    *,
+    selection: Selection | None = None,
+    max_record_bytes: int | None = None,
+    prepare: Callable[[pa.LargeStringArray], pa.LargeStringArray] | None = None,
+) -> PieceCounts:
+    """Read and encode the records of a piece. Bad records are only counted; making their shard reports them.
+
+    Args:
+        piece: The piece of one of the inputs.
+        inputs: All inputs.
+        keys: Keys of the texts.
+        encoder: Encodes the texts; None if the values are token ids.
+        selection: The records to keep and the values to read, if they are more than keys.
+        max_record_bytes: Size above which a record is bad.
+        prepare: Shortens the texts of a block before they are encoded; the number of lost tokens is estimated.
+
+    Raises:
+        RecordLimitError: If the pattern takes too much time or memory for a record.
+    """
+    from dsindex.text.encoders import encode_leniently
+    from dsindex.text.parts import read_part
+    from dsindex.text.records import DEFAULT_BLOCK_BYTES
+    from dsindex.text.token_ids import TokenColumn
+
+    file = inputs[piece.input]
+    part, stored_per_byte = _part_of(piece, file)
+    blocks = read_part(
+        part,
+        keys=keys,
+        selection=selection,
+        block_bytes=min(DEFAULT_BLOCK_BYTES, piece.end - piece.begin),  # where a part is larger than the piece
+        max_record_bytes=max_record_bytes,
+    )
+    documents = num_texts = tokens = longest = bad = text_bytes = 0
+    for block in _first_blocks(blocks, file, max_bytes=piece.end - piece.begin):
+        text_bytes += _text_bytes(block)
+        documents += len(block.offsets)
+        bad += len(block.bad)
+        for column in block.columns.values():
+            if isinstance(column, TokenColumn) or encoder is None:
+                lengths = column.lengths if isinstance(column, TokenColumn) else np.empty(0, np.int64)
+                num_texts += len(lengths)
+                longest = max(longest, int(lengths.max(initial=0)))
+                tokens += int(lengths.sum(dtype=np.int64))
+                continue
+            texts = column.texts if prepare is None else prepare(column.texts)
+            batch, encoded = encode_leniently(encoder, texts)
+            lengths = batch.lengths
+            bad += len(texts) - len(encoded)
+            num_texts += len(column.texts)
+            longest = max(longest, int(lengths.max(initial=0)))
+            tokens += int(lengths.sum(dtype=np.int64)) * column.texts.nbytes // max(1, texts.nbytes)
+    return PieceCounts(
+        documents=documents,
+        texts=num_texts,
+        tokens=tokens,
+        longest_text=longest,
+        bad_records=bad,
+        stored_bytes=piece.end - piece.begin if stored_per_byte is None else text_bytes * stored_per_byte,
+    )
+
+
+def examine_sample(
+    inputs: Sequence[InputFile],
+    keys: Sequence[str],
+    tokenizer: Tokenizer,
+    engine: Engine,
+    selection: Selection | None = None,
+) -> Estimate:
+    """Audit the engine on a sample spread over all inputs, and estimate the output's size from it.
+
+    Raises:
+        TokenizerError: If the engines differ.
+        RecordLimitError: If the pattern takes too much time or memory for a record of the sample.
+    """
+    from dsindex.text.audit import audit, clip_texts
+    from dsindex.text.encoders import make_encoder
+
+    def clip_and_audit(texts: pa.LargeStringArray) -> pa.LargeStringArray:
+        clipped = clip_texts(texts, text_bytes=AUDITED_TEXT_BYTES, total_bytes=AUDIT_MAX_BYTES)
+        audit(tokenizer, engine, clipped)
+        return clipped
+
+    sizes = [file.size_bytes for file in inputs]
+    has_ids = selection is not None and selection.vocabulary_size is not None
+    encoder = None if has_ids else make_encoder(tokenizer, engine)
+    pieces = audited_pieces(sizes)
+    counts = [
+        encode_piece(
+            piece,
+            inputs,
+            keys,
+            encoder,
+            selection=selection,
+            max_record_bytes=SAMPLED_RECORD_BYTES,
+            prepare=clip_and_audit,
+        )
+        for piece in pieces
+    ]
+    documents = sum(count.documents for count in counts)
+    if not documents:
+        return Estimate(tokens=sum(sizes) / 3, documents=sum(sizes) / 1000)
+    # On average, the lines that begin in a piece have its size. Each text may end with EOD.
+    scale = sum(sizes) / sum(count.stored_bytes for count in counts)
+    tokens = sum(count.tokens + count.texts for count in counts)
+    return Estimate(tokens=tokens * scale, documents=documents * scale)
+
+
+def audited_pieces(sizes: Sequence[int]) -> list[Piece]:
+    """Choose the pieces to audit before a build.
+
+    Args:
+        sizes: Sizes of the inputs, in bytes.
+    """
+    budget = min(sum(sizes) // AUDIT_SHARE, AUDIT_MAX_BYTES)
+    num_pieces = max(1, -(-budget // AUDIT_PIECE_BYTES))
+    return spread_pieces(sizes, num_pieces=num_pieces, piece_bytes=AUDIT_PIECE_BYTES)
+
+
+def _part_of(piece: Piece, file: InputFile) -> tuple[TextPart, float | None]:
+    """Return what to read, and for a compressed input, the size that a byte of its text has there."""
+    if file.form.can_seek:
+        return TextPart(path=file.absolute_path, begin=piece.begin, end=piece.end, form=file.form), None
+    bounds = (0, file.size_bytes) if file.parts is None or file.parts.is_stream else file.parts.bounds
+    units = max(1, bounds[-1])
+    number = min(bisect_right(bounds, piece.begin * units // file.size_bytes), len(bounds) - 1) - 1
+    begin, end = bounds[number], bounds[number + 1]
+    if file.form.container == "plain":
+        text_bytes = None if file.parts is None else file.parts.text_bytes
+        stored_per_byte = file.size_bytes / text_bytes if text_bytes else 1.0
+        return TextPart(path=file.absolute_path, begin=begin, end=end, form=file.form), stored_per_byte
+    try:
+        stored_per_byte = measure_compression(file.absolute_path, file.form.container, begin=begin)
+    except InputError:  # reported by its shard
+        stored_per_byte = 1 / TEXT_PER_STORED_BYTE
+    return TextPart(path=file.absolute_path, begin=begin, end=end, form=file.form), stored_per_byte
+
+
+def _text_bytes(block: RecordBlock) -> int:
+    """Return the size of a block's text: of its lines, or of the texts of rows."""
+    from dsindex.text.record_blocks import TextColumn
+
+    columns = block.columns.values()
+    return block.num_bytes or sum(column.texts.nbytes for column in columns if isinstance(column, TextColumn))
+
+
+def _first_blocks(blocks: Iterator[RecordBlock], file: InputFile, *, max_bytes: int) -> Iterator[RecordBlock]:
+    """Yield a piece's blocks; of a compressed input only the first ones, up to where it is damaged."""
+    from dsindex.text.streams import count_lines
+
+    num_bytes = 0
+    try:
+        for block in blocks:
+            yield block
+            num_bytes += _text_bytes(block)
+            if num_bytes >= max_bytes and not file.form.can_seek:
+                return
+    except RecordLimitError as error:
+        if file.form.container == "plain":
+            raise error.at(line=count_lines(error.path, error.offset)) from error
+        raise
+    except InputError:
+        if file.form.container == "plain":
+            raise  # damage in a compressed input is reported by its shard, after all records before it

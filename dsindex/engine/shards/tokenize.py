@@ -1,0 +1,584 @@
+"""The unit of work: tokenize one byte range of one input into a partial `.bin`/`.idx` pair per key.
+
+`tokenize_shard` runs unchanged on any executor. Every attempt writes under unique names, and the driver alone decides
+which attempt counts (dsindex.engine.ledger). A worker holds a few parsed blocks, never a whole range.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import os
+import struct
+from dataclasses import dataclass, replace
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import xxhash
+
+from dsindex.datasets.provenance import provenance_rows
+from dsindex.engine.shards.attempt import (
+    Attempt,
+    LaidOutDocuments,
+    check_ids,
+    lay_out_documents,
+    lay_out_pbin_documents,
+    shard_folder,
+)
+from dsindex.errors import BadRecordError, FormatError, InputError
+from dsindex.execution.shard_progress import report
+from dsindex.json_text import decode_json, encode_json
+from dsindex.store.reading import input_status, open_readable
+from dsindex.store.requests import (
+    RequestCounts,
+    request_counts,
+)
+from dsindex.store.storage import (
+    ArrowSink,
+    StoredFile,
+    open_file,
+)
+from dsindex.store.urls import OWN_VERSION, is_url
+from dsindex.text.forms import JSON_LINES, InputForm, TextPart
+from dsindex.text.record_blocks import TextColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from dsindex.engine.shards.attempt import AttemptFile, PartWriter
+    from dsindex.store.storage import DigestingWriter
+    from dsindex.text.encoders import TokenBatch
+    from dsindex.text.engines import Engine
+    from dsindex.text.record_blocks import BadRecord, RecordBlock
+    from dsindex.text.selection import Selection
+    from dsindex.text.tokenizer import Tokenizer
+
+
+# Quarantined records: `<prefix>.quarantine.jsonl.zst`, one JSON line each, in the order of the inputs.
+#
+#     file     the input, as it was given
+#     offset   byte offset of the line in that input's (unpacked) text; in a table, the row group
+#     line     1-based number of the line, or of the row, in that input
+#     reason   why it is bad
+#     raw      the line itself if it is UTF-8, otherwise
+#     raw_base64
+#
+# Of a line longer than --max-record-size, the first bytes are stored: at most that many, and at most 1 MiB. Shards
+# write
+# the same format uncompressed, with lines counted from 0 at the start of the range. The compressor gets chunks of a
+# fixed
+# size, so the file does not depend on how the build was cut into shards.
+
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardQuarantine:
+    """The `.quarantine` of one shard, and the input and first line that its lines refer to."""
+
+    path: str
+    file: str
+    """The path of the input as the user gave it."""
+    first_line: int
+    """1-based line number of the shard's first line in its input."""
+    first_offset: int = 0
+    """Offset of the shard's first line, if its records' offsets count from there."""
+
+
+def quarantine_line(path: str, record: BadRecord) -> bytes:
+    """Return one line of a shard's quarantine file."""
+    entry: dict[str, Any] = {
+        "file": path,
+        "offset": record.offset,
+        "line": record.line,
+        "reason": record.reason,
+    }
+    try:
+        entry["raw"] = record.line_bytes.decode("utf-8")
+    except UnicodeDecodeError:
+        entry["raw_base64"] = base64.b64encode(record.line_bytes).decode("ascii")
+    return encode_json(entry, newline=True)
+
+
+def write_quarantine(file: DigestingWriter, shards: Iterable[ShardQuarantine]) -> None:
+    """Write the quarantined records of all shards, in order, compressed, with one line and one chunk in memory.
+
+    Raises:
+        InputError: If a shard's file is missing.
+        FormatError: If a shard's file is damaged.
+    """
+    import pyarrow as pa
+
+    compressor = pa.CompressedOutputStream(pa.PythonFile(ArrowSink(file), mode="w"), "zstd")
+    with compressor:
+        pending = bytearray()
+        for shard in shards:
+            for line in _renumbered(shard):
+                pending += line
+                while len(pending) >= CHUNK_BYTES:
+                    compressor.write(bytes(pending[:CHUNK_BYTES]))
+                    del pending[:CHUNK_BYTES]
+        compressor.write(bytes(pending))
+
+
+def first_entry(shards: Iterable[ShardQuarantine]) -> dict[str, Any]:
+    """Return the first quarantined record of all shards, of which there must be one.
+
+    Raises:
+        InputError: If a shard's file is missing.
+        FormatError: If a shard's file is damaged.
+    """
+    entry: dict[str, Any] = decode_json(next(line for shard in shards for line in _renumbered(shard)))
+    return entry
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    """Open a shard's file, or its object, which is about as large as the bad records of a shard."""
+    if not is_url(path):
+        with open_file(path) as file:
+            yield file
+        return
+    with open_readable(path) as source:
+        yield io.BytesIO(source.read_at(source.size_bytes, 0))
+
+
+def _renumbered(shard: ShardQuarantine) -> Iterator[bytes]:
+    """Yield a shard's lines with the input's path as given and line numbers that count from the start of the input."""
+    try:
+        with _opened(shard.path) as file:
+            for line in file:
+                entry = decode_json(line)
+                entry["file"] = shard.file
+                entry["line"] += shard.first_line
+                entry["offset"] += shard.first_offset
+                yield encode_json(entry, newline=True)
+    except OSError as error:
+        msg = f"{shard.path}: cannot be read ({error.strerror}); run the same command again to rebuild the shard"
+        raise InputError(msg) from error
+    except (ValueError, TypeError, KeyError) as error:
+        msg = f"{shard.path}: expected quarantined records ({error}); run the same command again to rebuild the shard"
+        raise FormatError(msg) from error
+
+
+# What a worker is sent: the settings of all shards once, and a task per shard; and what it sends back.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSettings:
+    """The settings that all shards of a build share; sent to every worker once."""
+
+    tokenizer: Tokenizer
+    engine: Engine
+    keys: tuple[str, ...]
+    selection: Selection | None = None
+    """The records to keep and the values to read; the keys are its outputs."""
+    dtype: str
+    """Token type on disk."""
+    eod_id: int | None
+    """Appended to every document that has tokens; None to append nothing."""
+    empty_documents: Literal["keep", "eod"] = "keep"
+    """What a document without tokens becomes in the layout of Megatron, as `lay_out_documents` says."""
+    layout: Literal["megatron", "pbin"]
+    """`megatron` keeps empty documents and always appends EOD; `pbin` drops them and never repeats a final EOD."""
+    quarantine: bool
+    """Whether bad records are quarantined; otherwise the first one is an error."""
+    max_record_bytes: int | None
+    provenance: bool
+    work_dir: str
+    """The work folder, which holds the files of attempts."""
+    sample: float | None = None
+    """Share of the records of every input to keep; None: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackedText:
+    """The text of a part that the driver unpacked for it."""
+
+    path: str
+    """A plain file with the part's lines."""
+    size_bytes: int
+    decoder: str
+    """Name and version of the decompressor, on which it depends where the text of a part ends."""
+    error: str | None = None
+    """Why the input could not be unpacked beyond this text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardTask:
+    """A part of an input: the lines that begin in the byte range [begin, end), or row groups of a table."""
+
+    shard: int
+    """Number in plan order, over all inputs."""
+    input: int
+    """Number of the input in plan order."""
+    path: str
+    begin: int
+    end: int
+    input_size_bytes: int
+    input_version: str
+    """Modification time in ns when the job was planned."""
+    form: InputForm = JSON_LINES
+    is_of_stream: bool = False
+    """Whether the part can only be decoded after all parts before it; then `unpacked` has its text."""
+    stored_bytes: int = 0
+    """Size of its part of the file, for progress."""
+    unpacked: UnpackedText | None = None
+    share: float | None = None
+    """Share of the input's records to keep; None: all."""
+
+    @property
+    def text_bytes(self) -> int | None:
+        """Size of its text, as far as it is known before it is read."""
+        if self.unpacked is not None:
+            return self.unpacked.size_bytes
+        return self.end - self.begin if self.form.container == "plain" and not self.form.is_table else None
+
+    @property
+    def part(self) -> TextPart:
+        """The part of a file to read."""
+        if self.unpacked is not None:
+            form = InputForm(format=self.form.format)
+            return TextPart(
+                path=self.unpacked.path,
+                begin=0,
+                end=self.unpacked.size_bytes,
+                form=form,
+                expected_size=self.unpacked.size_bytes,
+                is_file_start=self.begin == 0,
+                name=self.path,
+            )
+        return TextPart(
+            path=self.path,
+            begin=self.begin,
+            end=self.end,
+            form=self.form,
+            expected_size=self.input_size_bytes,
+            is_file_start=self.begin == 0,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyResult:
+    """One key's part of a shard."""
+
+    key: str
+    num_sequences: int
+    num_documents: int
+    num_tokens: int
+    num_empty_documents: int
+    """Documents whose texts have no tokens; they keep a boundary and have no sequence, or one of EOD alone."""
+    eod_in_text: int
+    """Tokens equal to EOD that came from the text itself."""
+    bin: StoredFile
+    idx: StoredFile
+    provenance: StoredFile | None = None
+    """Provenance of this key's documents if they differ from those of the other keys."""
+    num_reference_texts: int = 0
+    """Texts that `tokenizers` encoded because gigatoken, the engine in use, may differ on them."""
+    is_aligned: bool = False
+    """Whether the part holds a value for each token of another key, such as a loss mask, instead of tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardResult:
+    """The result of one attempt at a shard: small, and all that the driver needs."""
+
+    shard: int
+    num_lines: int
+    num_blank: int
+    num_records: int
+    """Records kept."""
+    num_quarantined: int
+    text_bytes: int = 0
+    """Size of its lines in the unpacked text."""
+    keys: tuple[KeyResult, ...]
+    provenance: StoredFile | None
+    quarantine: StoredFile | None
+    input_fingerprint: str | None
+    """Fingerprint of the whole input when this shard was read."""
+    num_filtered: int = 0
+    """Records that `--where` or a sample leaves out."""
+    decoder: str | None = None
+    """The decompressor of a part of a stream; with another one, the part might end elsewhere."""
+    counts: tuple[tuple[str, int], ...] = ()
+    """Further named counts of a kind of shard, to be added up over shards."""
+    requests: RequestCounts | None = None
+    """The requests to object stores that this process has made so far; for the driver, and not recorded."""
+
+
+# Lay out the tokens of one key of a shard, and write them to its part.
+
+
+class KeyWriter:
+    """Lays out one key's tokens and writes them to a part."""
+
+    def __init__(self, key: str, part: PartWriter, settings: ShardSettings) -> None:
+        self.key = key
+        self._part = part
+        self._dtype = np.dtype(settings.dtype)
+        self._vocabulary_size = settings.tokenizer.vocabulary_size
+        self._eod_id = settings.eod_id
+        self._empty_documents = settings.empty_documents
+        self._layout = settings.layout
+        self._empty = self._eod_in_text = self._reference_texts = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens so far."""
+        return self._part.index.num_tokens
+
+    def add(self, batch: TokenBatch, texts_per_record: NDArray[np.int64] | None) -> LaidOutDocuments:
+        """Append encoded texts; the number of texts of each record is None if each has one."""
+        check_ids(batch.tokens, self._vocabulary_size)
+        if self._layout == "pbin":
+            documents = lay_out_pbin_documents(batch, dtype=self._dtype, eod_id=self._eod_id)
+        else:
+            documents = lay_out_documents(
+                batch,
+                texts_per_record,
+                dtype=self._dtype,
+                eod_id=self._eod_id,
+                empty_documents=self._empty_documents,
+            )
+        self._part.add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)
+        self._empty += documents.num_empty
+        self._eod_in_text += documents.eod_in_text
+        self._reference_texts += batch.num_reference_texts
+        return documents
+
+    def finish(self) -> KeyResult:
+        """Sync the part and return the result."""
+        bin_file, idx_file = self._part.finish()
+        index = self._part.index
+        return KeyResult(
+            key=self.key,
+            num_sequences=index.num_sequences,
+            num_documents=index.num_documents,
+            num_tokens=index.num_tokens,
+            num_empty_documents=self._empty,
+            eod_in_text=self._eod_in_text,
+            num_reference_texts=self._reference_texts,
+            bin=bin_file,
+            idx=idx_file,
+        )
+
+
+# Whether the input of a shard is still the one of the plan, and its fingerprint.
+
+FINGERPRINT_SAMPLES = 16
+FINGERPRINT_SAMPLE_BYTES = 16 << 10
+
+
+def check_unchanged(task: ShardTask) -> None:
+    """Compare an input's size and time with the plan.
+
+    Raises:
+        InputError: If it is missing or has changed.
+    """
+    if is_url(task.path):
+        return  # every read asks for the object of the plan
+    try:
+        status = os.stat(task.path)
+    except OSError as error:
+        msg = f"{task.path}: cannot be read ({error.strerror}); it existed when the job was planned"
+        raise InputError(msg) from error
+    if status.st_size != task.input_size_bytes or str(status.st_mtime_ns) != task.input_version:
+        msg = (
+            f"{task.path}: changed while the build was running (expected {task.input_size_bytes} bytes as planned, "
+            f"got {status.st_size}, or a newer time); leave inputs alone, then run again with --fresh"
+        )
+        raise InputError(msg)
+
+
+def require_unpacked(task: ShardTask) -> None:
+    """Refuse a part whose text is incomplete; its records so far were read, so an earlier bad record goes first.
+
+    Raises:
+        InputError: If its input could not be unpacked.
+    """
+    if task.unpacked is not None and task.unpacked.error is not None:
+        raise InputError(task.unpacked.error)
+
+
+def fingerprint_input(path: str) -> str:
+    """Fingerprint an input by its size and 16 samples of its bytes, including the first and the last.
+
+    Returns:
+        XXH3-128, hexadecimal; independent of the file's path and time. For an object of somebody else its version, such
+        as its ETag, which costs no request where the object was looked at.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
+    if is_url(path):
+        version = input_status(path).version
+        if version != OWN_VERSION:
+            return version.removeprefix(OWN_VERSION)
+    try:
+        with open_readable(path) as file:
+            size_bytes = file.size_bytes
+            digest = xxhash.xxh3_128(size_bytes.to_bytes(8, "big"))
+            last = max(0, size_bytes - FINGERPRINT_SAMPLE_BYTES)
+            for sample in range(FINGERPRINT_SAMPLES):
+                offset = last * sample // (FINGERPRINT_SAMPLES - 1)
+                digest.update(file.read_at(FINGERPRINT_SAMPLE_BYTES, offset))
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror}); it existed when the job was planned"
+        raise InputError(msg) from error
+    return digest.hexdigest()
+
+
+def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
+    """Tokenize a byte range into files under names unique to this attempt, synced to disk.
+
+    Raises:
+        BadRecordError: At the range's first bad record, unless bad records are quarantined.
+        RecordLimitError: At the first record for which the pattern takes too much time or memory.
+        InputError: If the input is missing or has changed since the job was planned.
+        TokenizerError: If a token id is outside the tokenizer's vocabulary, or the engine fails its audit.
+        OutputError: If the work folder cannot be written.
+    """
+    from dsindex.text.parts import read_part  # loads pyarrow, only when needed
+    from dsindex.text.sampling import sample_records
+
+    check_unchanged(task)
+    shares = tuple(share for share in (settings.sample, task.share) if share is not None)
+    with shard_attempt(task, settings.work_dir) as attempt:
+        writer = _ShardWriter(attempt, task, settings)
+        for block in read_part(
+            task.part,
+            keys=settings.keys,
+            selection=settings.selection,
+            max_record_bytes=settings.max_record_bytes,
+        ):
+            writer.add(sample_records(block, shares) if shares else block)
+            report(*writer.so_far)
+        check_unchanged(task)
+        require_unpacked(task)
+        result = writer.finish()
+        attempt.commit()
+    asked = request_counts() if is_url(task.path) or is_url(settings.work_dir) else None
+    return replace(result, requests=asked)
+
+
+def shard_attempt(task: ShardTask, work_dir: str) -> Attempt:
+    """Return a new attempt at a shard."""
+    return Attempt(work_dir, folder=shard_folder(task.shard), name=f"{task.shard:08d}")
+
+
+class _ShardWriter:
+    """Writes and counts the records of one attempt at a shard."""
+
+    def __init__(self, attempt: Attempt, task: ShardTask, settings: ShardSettings) -> None:
+        self._attempt = attempt
+        self._task = task
+        self._settings = settings
+        self._lines = self._blank = self._records = self._quarantined = self._filtered = self._text_bytes = 0
+        self._chosen: list[str] = []
+        self._audited = 0
+        """Bytes of text from which `_chosen` was drawn, where offsets do not say it."""
+        self._quarantine: AttemptFile | None = None
+        with attempt.errors_named():
+            dtype = np.dtype(settings.dtype)
+            self._keys = [
+                KeyWriter(key, attempt.open_part(str(number), dtype), settings)
+                for number, key in enumerate(settings.keys)
+            ]
+            self._provenance = attempt.open("prov") if settings.provenance else None
+
+    @property
+    def so_far(self) -> tuple[int, int, int]:
+        """Bytes of text, documents and tokens so far."""
+        return self._text_bytes, self._records, sum(key.num_tokens for key in self._keys)
+
+    def add(self, block: RecordBlock) -> None:
+        """Encode a block of records and append it to this attempt's files."""
+        from dsindex.text.encoders import encode_block
+
+        block, encoded = encode_block(block, self._settings.tokenizer, self._settings.engine)
+        if block.bad and not self._settings.quarantine:
+            self._audit()  # errors in the text before the bad record go first
+            first = block.bad[0]
+            place, is_row = (self._task.begin, first.line), self._task.form.is_table
+            raise BadRecordError(self._task.path, first.offset, first.reason, part=place, is_row=is_row)
+        offsets, lines = block.offsets, block.lines
+        with self._attempt.errors_named():
+            for key in self._keys:
+                column = block.columns[key.key]
+                if isinstance(column, TextColumn):
+                    self._choose_audit(block, column)
+                is_document = key.add(*encoded[key.key]).is_document
+                if is_document is not None:  # only in a layout with one key
+                    offsets, lines = offsets[is_document], lines[is_document]
+            if self._provenance is not None:
+                self._provenance.write(provenance_rows(offsets, lines).data)
+            for record in block.bad:
+                self._set_aside(record)
+        self._lines += block.num_lines
+        self._blank += block.num_blank
+        self._filtered += block.num_filtered
+        self._records += len(block.offsets)
+        self._text_bytes += block.num_bytes
+
+    def _choose_audit(self, block: RecordBlock, column: TextColumn) -> None:
+        """Collect the few texts drawn for the audit, which are compared together: a call per block would be slower."""
+        from dsindex.text.audit import choose_audit
+        from dsindex.text.encoders import string_buffers
+
+        settings = self._settings
+        if settings.engine.name != "gigatoken":
+            return
+        per_record = column.texts_per_record
+        offsets = block.offsets if per_record is None else np.repeat(block.offsets, per_record)
+        input_number = self._task.input
+        if not self._task.form.can_seek:  # offsets that do not say where in the input a text is
+            sizes = np.diff(string_buffers(column.texts)[0])
+            offsets = np.cumsum(sizes) - sizes + self._audited
+            self._audited += int(sizes.sum())
+            input_number = xxhash.xxh3_64_intdigest(struct.pack("<QQ", input_number, self._task.begin))
+        chosen = choose_audit(
+            column.texts, offsets, input_number=input_number, special_tokens=settings.tokenizer.special_tokens
+        )
+        self._chosen += chosen.to_pylist()
+
+    def _audit(self) -> None:
+        """Compare the fast engine with the reference on the texts collected so far."""
+        if self._chosen:
+            import pyarrow as pa
+
+            from dsindex.text.audit import audit
+
+            audit(self._settings.tokenizer, self._settings.engine, pa.array(self._chosen, pa.large_string()))
+        self._chosen.clear()
+
+    def _set_aside(self, record: BadRecord) -> None:
+        if self._quarantine is None:
+            self._quarantine = self._attempt.open("quarantine")
+        self._quarantine.write(quarantine_line(self._task.path, record))
+        self._quarantined += 1
+
+    def finish(self) -> ShardResult:
+        """Audit, sync all files and return the result."""
+        self._audit()
+        with self._attempt.errors_named():
+            keys = tuple(key.finish() for key in self._keys)
+            provenance = self._provenance.finish() if self._provenance else None
+            quarantine = self._quarantine.finish() if self._quarantine else None
+        return ShardResult(
+            shard=self._task.shard,
+            num_lines=self._lines,
+            num_blank=self._blank,
+            num_records=self._records,
+            num_quarantined=self._quarantined,
+            text_bytes=self._text_bytes,
+            keys=keys,
+            provenance=provenance,
+            quarantine=quarantine,
+            input_fingerprint=fingerprint_input(self._task.path),
+            decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
+            num_filtered=self._filtered,
+        )

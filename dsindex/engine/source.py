@@ -1,0 +1,557 @@
+"""The source of every job that reads JSONL text: inputs, tokenizer, engine and shards."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from dsindex.engine.input_paths import find_paths
+from dsindex.engine.inputs import (
+    TEXT_PER_STORED_BYTE,
+    choose_shard_size,
+    choose_shard_sizes,
+    cut_inputs,
+    detect_form,
+    look_at_inputs,
+    look_inside,
+    plan_shards,
+    repeat_inputs,
+)
+from dsindex.engine.manifest import DamagedInputRecord, RecordedInput, RecordedOptions, RecordedTokenizer
+from dsindex.engine.shards.tokenize import fingerprint_input
+from dsindex.engine.spool import spool_path
+from dsindex.engine.standard_input import require_standard_input, store_standard_input
+from dsindex.errors import InputError, PlanError
+from dsindex.execution.choice import wants_ray
+from dsindex.execution.local import available_cpus
+from dsindex.json_text import show_name
+from dsindex.options.config import work_folder_path
+from dsindex.store.requests import StoreError
+from dsindex.store.stores import ignore
+from dsindex.text.compressed import detect_file, require_whole
+from dsindex.text.folder_notes import describe_folder
+from dsindex.text.selection import Selection, open_selection, parse_key
+from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dsindex.engine.inputs import Columns, InputFile, InputFormat
+    from dsindex.engine.ledger import Ledger
+    from dsindex.engine.manifest import Manifest
+    from dsindex.engine.shards.tokenize import ShardResult, ShardTask
+    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.options.build import BuildConfig
+    from dsindex.options.config import TextConfig
+    from dsindex.text.engines import Engine
+    from dsindex.text.tables.formats import TableFormat
+    from dsindex.text.tokenizer import Tokenizer
+
+
+# What a build reads from its records, as its options say: opened, and described for the plan and the manifest.
+
+
+def select(config: BuildConfig, tokenizer: Tokenizer) -> Selection:
+    """Return the selection of a build.
+
+    Raises:
+        InputError: If a jq program does not compile, or uses a part of jq that is not allowed.
+    """
+    size = None if config.token_ids is None else tokenizer.vocabulary_size
+    return open_selection(config.keys, where=config.where, join=config.join, vocabulary_size=size)
+
+
+def wanted_columns(config: BuildConfig) -> dict[str, tuple[str, ...]] | None:
+    """Return the columns of texts that a table must have; None if jq reads whole records, or ids are read."""
+    keys = [parse_key(key) for key in config.keys]
+    if config.token_ids is not None or config.where is not None or any(key.path is None for key in keys):
+        return None
+    return {key.name: key.path for key in keys if key.path is not None}
+
+
+def run_jq_in_processes(config: BuildConfig, selection: Selection) -> BuildConfig:
+    """Return the options with an executor on which jq is fast.
+
+    With jq, Python code checks every record and holds the interpreter's lock, so `auto` becomes processes.
+    """
+    if selection.needs_jq and config.executor == "auto" and not wants_ray(config):
+        return config.model_copy(update={"executor": "processes"})
+    return config
+
+
+def plan_settings(config: BuildConfig) -> dict[str, Any]:
+    """Return the selection's part of a plan's settings, named after the options that are used."""
+    keys = {"json-keys": list(config.json_keys)} if config.token_ids is None else {"token-ids": config.token_ids}
+    used = _used({"join": config.join, "where": config.where})
+    return {**keys, **used, **({} if config.empty_documents == "keep" else {"empty-documents": config.empty_documents})}
+
+
+def recorded_options(config: BuildConfig, output: int) -> dict[str, Any]:
+    """Return the options of an output for its manifest, as fields of RecordedOptions.
+
+    Args:
+        config: The options of the build.
+        output: Number of the output.
+    """
+    if config.token_ids is not None:
+        keys: dict[str, Any] = {"token_ids": config.token_ids}
+    elif config.join is not None:
+        keys = {"json_keys": list(config.json_keys)}
+    else:
+        keys = {"json_key": config.json_keys[output]}
+    own = None if config.empty_documents == "keep" else config.empty_documents
+    return {**keys, **_used({"join": config.join, "where": config.where, "empty_documents": own})}
+
+
+def _used(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+# Leave damaged inputs out of a job, if it is told to: each is read to its end before anything is planned.
+#
+# So the output does not depend on how a damaged file would have been cut, and nothing of it is used.
+
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedInput:
+    """An input that was left out."""
+
+    path: str
+    size_bytes: int
+    reason: str
+
+
+def leave_out_damaged(
+    inputs: Sequence[InputFile], *, wanted: InputFormat = "auto", columns: Columns | None = None
+) -> tuple[list[InputFile], tuple[DamagedInput, ...]]:
+    """Read every compressed input and every table to its end; return those that are whole, and the others.
+
+    Args:
+        inputs: All inputs.
+        wanted: The format that was asked for.
+        columns: The wanted columns of tables; None for all.
+
+    Raises:
+        InputError: If all are damaged.
+    """
+    with ThreadPoolExecutor(available_cpus(), thread_name_prefix="dsindex-check") as pool:
+        faults = list(pool.map(partial(_find_fault, wanted=wanted, columns=columns), inputs))
+    damaged = tuple(
+        DamagedInput(path=file.path, size_bytes=file.size_bytes, reason=fault)
+        for file, fault in zip(inputs, faults, strict=True)
+        if fault is not None
+    )
+    if len(damaged) == len(inputs):
+        msg = f"expected an input that is whole, got {len(damaged)} damaged ones; the first: {damaged[0].reason}"
+        raise InputError(msg)
+    return [file for file, fault in zip(inputs, faults, strict=True) if fault is None], damaged
+
+
+def describe_damaged(damaged: Sequence[DamagedInput]) -> list[str]:
+    """Return a summary of the inputs that were left out, and the reason of each of the first."""
+    if not damaged:
+        return []
+    what = "1 damaged input was left out" if len(damaged) == 1 else f"{len(damaged):,} damaged inputs were left out"
+    lines = [f"{what}:", *(f"  {file.reason}" for file in damaged[:SHOWN])]
+    return lines + ([f"  and {len(damaged) - SHOWN:,} more; the manifest has all"] if len(damaged) > SHOWN else [])
+
+
+def _find_fault(file: InputFile, *, wanted: InputFormat, columns: Columns | None) -> str | None:
+    """Return what is wrong with an input's content; None for nothing, or if it would be an error of another kind."""
+    try:
+        container, _ = detect_file(file.absolute_path)
+        if container != "plain":
+            require_whole(file.absolute_path, container)
+    except StoreError:
+        raise  # the file may be whole
+    except InputError as error:
+        return str(error).replace(file.absolute_path, file.path)
+    except OSError:
+        return None  # reported when it is planned
+    form = detect_form(file.absolute_path, shown_as=file.path, wanted=wanted)
+    if not form.is_table or container != "plain":
+        return None
+    try:
+        _read_table(file, cast("TableFormat", form.format), columns)
+    except StoreError:
+        raise
+    except InputError as error:
+        return str(error).replace(file.absolute_path, file.path)
+    return None
+
+
+def _read_table(file: InputFile, format: TableFormat, columns: Columns | None) -> None:
+    from dsindex.text.tables.batches import measure_table
+    from dsindex.text.tables.lines import read_table_lines
+    from dsindex.text.tables.records import read_table_records
+
+    path = file.absolute_path
+    end = len(measure_table(path, format, None))
+    if columns is None:
+        for _ in read_table_lines(path, 0, end, format=format):
+            pass
+        return
+    try:
+        measure_table(path, format, columns)
+    except InputError:
+        return  # it is whole, but lacks a column
+    for _ in read_table_records(path, 0, end, format=format, columns=columns):
+        pass
+
+
+# Inputs that are given more than once, under one name or several, which is allowed and worth telling.
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedInput:
+    """A file that is an input more than once; its records are in the output as often."""
+
+    path: str
+    """The first path by which it is given."""
+    times: int
+
+
+def find_repeated(inputs: Sequence[InputFile]) -> tuple[RepeatedInput, ...]:
+    """Return the files that are given more than once, in the order of their first paths.
+
+    Links to a file, symbolic or hard, count as that file.
+    """
+    alike = Counter((file.size_bytes, file.version) for file in inputs)
+    times: dict[tuple[int, int] | str, int] = {}
+    paths: dict[tuple[int, int] | str, str] = {}
+    for file in inputs:
+        if alike[file.size_bytes, file.version] == 1:
+            continue  # no other input is the same file, so it need not be looked at
+        identity = _identity(file.absolute_path)
+        times[identity] = times.get(identity, 0) + 1
+        paths.setdefault(identity, file.path)
+    return tuple(RepeatedInput(path=paths[identity], times=count) for identity, count in times.items() if count > 1)
+
+
+def describe_repeated(repeated: Sequence[RepeatedInput]) -> list[str]:
+    """Return a line of a summary; none if nothing is repeated.
+
+    >>> describe_repeated([RepeatedInput(path="a.jsonl", times=2)])
+    ['1 input is given more than once: a.jsonl (2 times)']
+    """
+    if not repeated:
+        return []
+    shown = [f"{show_name(file.path)} ({file.times:,} times)" for file in repeated[:_SHOWN]]
+    if len(repeated) > _SHOWN:
+        shown.append(f"and {len(repeated) - _SHOWN:,} more")
+    count = "1 input is" if len(repeated) == 1 else f"{len(repeated):,} inputs are"
+    return [f"{count} given more than once: {', '.join(shown)}"]
+
+
+def _identity(path: str) -> tuple[int, int] | str:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return path
+    return status.st_dev, status.st_ino
+
+
+_NO_OPTIONS = TokenizerOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSource:
+    """The inputs of a job, as found on disk, and the loaded tokenizer."""
+
+    config: TextConfig
+    inputs: tuple[InputFile, ...]
+    tokenizer: Tokenizer
+    engine: Engine
+    eod_id: int | None
+    shard_sizes: tuple[int, ...]
+    """The shard size of each input."""
+    damaged: tuple[DamagedInput, ...] = ()
+    """Inputs that were left out."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all inputs as they are stored."""
+        return sum(file.size_bytes for file in self.inputs)
+
+    @property
+    def text_bytes(self) -> int:
+        """Size of the text of all inputs, which is an estimate where they are compressed."""
+        return sum(map(_text_bytes, self.inputs))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about inputs that are given more than once or were left out."""
+        return (
+            *describe_repeated(find_repeated([file for file in self.inputs if not file.repetition])),
+            *describe_damaged(self.damaged),
+        )
+
+    def first_notes(self, *, encodes: bool = True) -> tuple[str, ...]:
+        """Return what should be known before the work begins, with the notes on the inputs.
+
+        Args:
+            encodes: Whether the job encodes texts.
+        """
+        fallback = self.engine.describe_fallback() if encodes else None
+        folder = describe_folder(self.config.tokenizer_model, self.tokenizer) if encodes else []
+        return (*filter(None, [fallback]), *folder, *self.notes)
+
+    def tasks(self) -> list[ShardTask]:
+        """Return all shards, in plan order."""
+        return list(plan_shards(self.inputs, self.shard_sizes))
+
+    def settings(self) -> dict[str, Any]:
+        """Return the source's part of a plan's settings, named after the options."""
+        config = self.config
+        return {
+            "tokenizer": self.tokenizer.sha256,
+            "engine": [self.engine.name, self.engine.version, self.engine.reference_version],
+            "append-eod": self.eod_id,
+            "tokenizer-hf-no-include-special-tokens": config.tokenizer_hf_no_include_special_tokens,
+            "shard-size": None if config.shard_size is None else self.shard_sizes[0],
+            **({} if config.input_format == "auto" else {"input-format": config.input_format}),
+            **({} if config.on_bad_input == "fail" else {"on-bad-input": config.on_bad_input}),
+            "no-provenance": config.no_provenance,
+            "on-bad-record": config.on_bad_record,
+            "max-record-size": config.max_record_size,
+        }
+
+    def describe_inputs(
+        self, results: Sequence[tuple[ShardTask, ShardResult]], *, filters: bool = False
+    ) -> list[RecordedInput]:
+        """Return the manifest's `inputs`, with fingerprints and record counts.
+
+        Args:
+            results: All shards of the plan.
+            filters: Whether to count the records that were left out.
+        """
+        own: list[list[ShardResult]] = [[] for _ in self.inputs]
+        for task, result in results:
+            own[task.input].append(result)
+        shares: list[dict[str, Any]] = [{} if file.share is None else {"share": file.share} for file in self.inputs]
+        return [
+            RecordedInput(
+                path=file.path,
+                size_bytes=file.size_bytes,
+                fingerprint=shards[0].input_fingerprint,
+                **share,
+                **_describe_form(file, shards),
+                **count_records(shards, filters=filters),
+            )
+            for file, share, shards in zip(self.inputs, shares, own, strict=True)
+        ]
+
+    def describe_damaged(self) -> dict[str, Any]:
+        """Return the manifest's `damaged_inputs`, if there are any."""
+        if not self.damaged:
+            return {}
+        return {
+            "damaged_inputs": [
+                DamagedInputRecord(path=file.path, size_bytes=file.size_bytes, reason=file.reason)
+                for file in self.damaged
+            ]
+        }
+
+    def describe_tokenizer(self) -> RecordedTokenizer:
+        """Return the manifest's `tokenizer`."""
+        options = self.config.tokenizer_options()
+        given = {
+            name: value
+            for name in TokenizerOptions.__slots__
+            if (value := getattr(options, name)) != getattr(_NO_OPTIONS, name)
+        }
+        if self.tokenizer.revision is None:
+            given.pop("tokenizer_type", None)  # it chooses a file of a folder, but changes no token
+        revision = self.tokenizer.revision
+        more: dict[str, Any] = {"options": given} if given else {}
+        more |= {} if revision is None else {"revision": revision}
+        return RecordedTokenizer(
+            name=self.tokenizer.name,
+            sha256=self.tokenizer.sha256,
+            vocabulary_size=self.tokenizer.vocabulary_size,
+            eod_id=self.eod_id,
+            **more,
+        )
+
+    def describe_options(self, **own: Any) -> RecordedOptions:  # noqa: ANN401 - fields of RecordedOptions
+        """Return the options that the output depends on, for the manifest.
+
+        Args:
+            own: Options that only this kind of job has.
+        """
+        config = self.config
+        return RecordedOptions(
+            append_eod=self.eod_id is not None,
+            tokenizer_hf_no_include_special_tokens=config.tokenizer_hf_no_include_special_tokens,
+            on_bad_record=config.on_bad_record,
+            max_record_size=config.max_record_size,
+            **own,
+        )
+
+
+def open_source(
+    config: TextConfig,
+    *,
+    append_eod: bool,
+    reporter: Reporter | None = None,
+    columns: Columns | None = None,
+    repeat: Sequence[str] = (),
+) -> TextSource:
+    """Find the inputs and load the tokenizer; standard input is read last, into the work folder.
+
+    Args:
+        config: The options of the job.
+        append_eod: Whether every document ends with EOD.
+        reporter: Shows messages about standard input; None if the job writes nothing, so that it cannot read it.
+        columns: The columns of texts that tables must have; None if any record may be read.
+        repeat: Inputs that are read several times or in part, as FILE=TIMES.
+
+    Raises:
+        InputError: If an input is missing, empty or not readable.
+        PlanError: If standard input cannot be stored, since the work folder is another job's.
+        TokenizerError: If the tokenizer cannot be used, or has no EOD where one is to be appended.
+    """
+    from dsindex.text.engines import choose_engine
+
+    work_dir = work_folder_path(config)
+    stored = None if reporter is None else spool_path(work_dir)
+    paths = find_paths(
+        config.input,
+        lists=config.input_list,
+        split=config.input_split,
+        standard_input=stored,
+        access=config.access,
+        say=ignore if reporter is None else reporter.say,
+    )
+    is_piped = any(path.is_standard_input for path in paths)
+    inputs = look_at_inputs(path for path in paths if not path.is_standard_input)
+    if is_piped:
+        require_standard_input(work_dir, fresh=config.fresh)
+    tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token, options=config.tokenizer_options())
+    engine = choose_engine(
+        tokenizer, config.engine, add_special_tokens=not config.tokenizer_hf_no_include_special_tokens
+    )
+    eod_id = require_eod(tokenizer) if append_eod else None
+    if is_piped and reporter is not None:
+        store_standard_input(work_dir, fresh=config.fresh, say=reporter.say)
+        inputs = look_at_inputs(paths)
+    damaged: tuple[DamagedInput, ...] = ()
+    if config.on_bad_input == "skip-file":
+        inputs, damaged = leave_out_damaged(inputs, wanted=config.input_format, columns=columns)
+    inputs = look_inside(inputs, wanted=config.input_format)
+    inputs = repeat_inputs(inputs, repeat, left_out=[file.path for file in damaged])
+    shard_sizes = (
+        choose_shard_sizes(inputs, largest=config.largest_shard)
+        if config.shard_size is None
+        else [choose_shard_size(sum(file.size_bytes for file in inputs), config.shard_size)] * len(inputs)
+    )
+    return TextSource(
+        config=config,
+        inputs=tuple(cut_inputs(inputs, shard_sizes, columns=columns)),
+        tokenizer=tokenizer,
+        engine=engine,
+        eod_id=eod_id,
+        shard_sizes=tuple(shard_sizes),
+        damaged=damaged,
+    )
+
+
+def require_recorded_inputs(inputs: Sequence[InputFile], manifests: Sequence[Manifest]) -> None:
+    """Check that the inputs' content is still what a finished output was made from.
+
+    Args:
+        inputs: The plan's inputs.
+        manifests: The output's manifests; the inputs in the first are compared.
+
+    Raises:
+        PlanError: If an input differs, naming the first.
+        InputError: If one cannot be read.
+    """
+    described = manifests[0].content.inputs
+    require_same_inputs({file.absolute_path: entry.fingerprint for file, entry in zip(inputs, described, strict=True)})
+
+
+def require_same_inputs(recorded: Mapping[str, str | None]) -> None:
+    """Check that inputs of the same size and time still have the content that was tokenized.
+
+    Args:
+        recorded: Path → fingerprint; None if none was recorded.
+
+    Raises:
+        PlanError: If an input differs, naming the first.
+        InputError: If one cannot be read.
+    """
+    paths = [path for path, fingerprint in recorded.items() if fingerprint is not None]
+    with ThreadPoolExecutor(_FINGERPRINTS_AT_ONCE, thread_name_prefix="dsindex-fingerprint") as pool:
+        for path, now in zip(paths, pool.map(fingerprint_input, paths), strict=True):
+            if now != recorded[path]:
+                msg = (
+                    f"{path}: expected the bytes that were tokenized before, got others of the same size and time; "
+                    f"put the former file back, or start over with --fresh"
+                )
+                raise PlanError(msg)
+
+
+_FINGERPRINTS_AT_ONCE = 8
+
+
+def count_reference_texts(results: Sequence[tuple[ShardTask, ShardResult]]) -> int:
+    """Count the texts that the reference encoded while a faster engine encoded the others."""
+    return sum(key.num_reference_texts for _, result in results for key in result.keys)
+
+
+def describe_kept(source: TextSource, work_dir: str, ledger: Ledger | None) -> str:
+    """Return a message about what an interrupted job keeps; without a ledger, nothing."""
+    tasks = source.tasks()
+    kept = 0 if ledger is None else sum(ledger.shard(task) is not None for task in tasks)
+    return (
+        f"{kept:,} of {len(tasks):,} shards are finished and kept in {work_dir}; run the same command again to continue"
+    )
+
+
+def count_missing(source: TextSource, ledger: Ledger) -> int:
+    """Return the number of shards that no earlier run has committed."""
+    return sum(ledger.shard(task) is None for task in source.tasks())
+
+
+def _text_bytes(file: InputFile) -> int:
+    if file.parts is not None and file.parts.text_bytes is not None:
+        return file.parts.text_bytes
+    return file.size_bytes * (1 if file.form.container == "plain" else TEXT_PER_STORED_BYTE)
+
+
+def _describe_form(file: InputFile, shards: Sequence[ShardResult]) -> dict[str, Any]:
+    """Return what the manifest says of an input that is not plain JSON lines."""
+    described: dict[str, Any] = {}
+    if file.form.container != "plain":
+        described["compression"] = file.form.container
+        described["text_bytes"] = sum(result.text_bytes for result in shards)
+    if file.form.format != "jsonl":
+        described["format"] = file.form.format
+    return described
+
+
+def count_records(results: Sequence[ShardResult], *, filters: bool = False) -> dict[str, Any]:
+    """Return record counts: lines = records + blank; records = kept + filtered + quarantined.
+
+    Args:
+        results: Shards of one input, or of all.
+        filters: Whether to count the records that were left out; otherwise there are none.
+    """
+    filtered = {"filtered": sum(result.num_filtered for result in results)} if filters else {}
+    return {
+        "lines": sum(result.num_lines for result in results),
+        "blank": sum(result.num_blank for result in results),
+        "records": sum(result.num_records + result.num_filtered + result.num_quarantined for result in results),
+        "kept": sum(result.num_records for result in results),
+        "quarantined": sum(result.num_quarantined for result in results),
+        **filtered,
+    }

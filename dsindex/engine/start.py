@@ -1,0 +1,265 @@
+"""Start a job's executor while the job is examined for problems, and wait for a node, before any work is done."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dsindex.amounts import format_room
+from dsindex.errors import OutputError, TaskError
+from dsindex.execution.calls import EarlyStart
+from dsindex.execution.choice import make_executor, wants_ray, wants_threads
+from dsindex.execution.interrupts import raise_missed_stop
+from dsindex.execution.progress.displays import make_reporter
+from dsindex.kernels.loader import count_bytes
+from dsindex.store.storage import free_bytes
+from dsindex.store.urls import is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dsindex.engine.ledger import Ledger
+    from dsindex.execution.calls import Executor
+    from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy
+    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.options.build import BuildConfig
+    from dsindex.options.config import ExecutorConfig, WorkConfig
+
+
+LOOK_SECONDS = 0.5
+"""Interval at which a waiting job looks for nodes and shows that it waits."""
+WORKER_MEMORY_BYTES = 460 << 20
+"""A worker process's peak memory, measured on Ray after 600 MB of text. A very long document adds its own size."""
+LEAST_BYTES_PER_WORKER = 8 << 20
+"""Input for which it pays to start a worker before the plan is made."""
+
+
+def start_and_examine(
+    config: WorkConfig, examine: Callable[[], None], *, num_bytes: int, holds_gil: bool = False
+) -> Executor:
+    """Start the executor that the options ask for, and examine the job for problems meanwhile.
+
+    Ray takes seconds to start, so the examination then runs in another thread, and Ray's workers start. For a large
+    input, the kernels are loaded in the background.
+
+    Raises:
+        DsindexError: A problem that the examination found, even if the executor failed too; nothing is left running.
+        TaskError: If Ray cannot be started or reached.
+    """
+    if wants_threads(config, holds_gil=holds_gil):
+        count_bytes(num_bytes)
+    if not wants_ray(config):
+        examine()
+        return make_executor(config, holds_gil=holds_gil)
+    executor: Executor | None = None
+    raise_missed_stop()
+    pool = ThreadPoolExecutor(1, thread_name_prefix="dsindex-examine")
+    examination = pool.submit(examine)
+    try:
+        try:
+            executor = make_executor(config, early=_start_early(num_bytes))
+        except TaskError:
+            examination.result()  # its error takes precedence, however fast Ray fails
+            raise
+        examination.result()
+    except BaseException as error:
+        pool.shutdown(wait=isinstance(error, Exception))  # a stop does not wait for it: it only reads
+        if executor is not None:
+            executor.close()
+        raise
+    pool.shutdown()
+    return executor
+
+
+def start_with_nodes(config: ExecutorConfig, reporter: Reporter | None = None, *, holds_gil: bool = False) -> Executor:
+    """Start the executor of a job without a work folder, and wait until its cluster has a node.
+
+    Args:
+        config: The options.
+        reporter: Shows what is waited for; None to show it on standard error.
+        holds_gil: As for `make_executor`.
+
+    Raises:
+        TaskError: If Ray cannot be reached, or there is no node and no autoscaler that would add one.
+    """
+    executor = make_executor(config, holds_gil=holds_gil)
+    try:
+        if reporter is not None:
+            reporter.follow(executor)
+            wait_for_nodes(executor, reporter, lambda: 1)
+        elif executor.shortage is not None:
+            with make_reporter() as own:
+                own.follow(executor)
+                wait_for_nodes(executor, own, lambda: 1)
+    except BaseException:
+        executor.close()
+        raise
+    return executor
+
+
+def wait_for_nodes(executor: Executor, reporter: Reporter, count_calls: Callable[[], int]) -> None:
+    """Wait until a cluster has a node with CPUs, after asking its autoscaler for as many CPUs as the job can use.
+
+    Args:
+        executor: The job's executor; only a cluster can lack nodes.
+        reporter: Shows what is waited for.
+        count_calls: Returns the number of calls that the job could run at once.
+
+    Raises:
+        TaskError: If there is no node, and no autoscaler that would add one.
+    """
+    if executor.shortage is None:
+        return
+    wanted = executor.request_cpus(count_calls())
+    reporter.stage("nodes", total=wanted, unit="CPUs")
+    while executor.shortage is not None:
+        reporter.tick()
+        executor.wait(LOOK_SECONDS)
+    reporter.advance(min(executor.slots, wanted))
+    reporter.end_stage()
+
+
+def _start_early(num_bytes: int) -> EarlyStart | None:
+    """Return the workers to start for a job that tokenizes so many bytes; None if it tokenizes nothing."""
+    if not num_bytes:
+        return None
+    return EarlyStart(
+        num_calls=-(-num_bytes // LEAST_BYTES_PER_WORKER),
+        memory_bytes=WORKER_MEMORY_BYTES,
+        prepare=partial(prepare_worker, num_bytes),
+    )
+
+
+def prepare_worker(num_bytes: int) -> None:
+    """Import what tokenizing needs, and load the kernels if they pay off for an input of this size."""
+    import dsindex.engine.shards.tokenize  # noqa: F401 - so that no task waits for it
+
+    count_bytes(num_bytes)
+
+
+# The objects that a job's stages share while it owns its work folder.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """The objects that a job's stages share while it owns its work folder."""
+
+    executor: Executor
+    ledger: Ledger
+    reporter: Reporter
+    policy: RetryPolicy
+    """Budgets and deadlines of tasks."""
+    statistics: DispatchStatistics
+    """Counts of retries, lost workers and stragglers."""
+
+
+# Disk space: the estimated need of shards and output, compared with what is free.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The size of a job, extrapolated from a sample."""
+
+    tokens: float
+    """Tokens of all keys, EOD included."""
+    documents: float
+    """Documents of all inputs."""
+
+    def scaled(self, share: float) -> Estimate:
+        """Return the estimate for a share of the records."""
+        return Estimate(tokens=self.tokens * share, documents=self.documents * share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardCopies:
+    """How often the documents are in the work folder."""
+
+    at_most: int = 1
+    """Before the output is written."""
+    at_end: int = 1
+    """While the output is written."""
+
+
+def shard_copies(config: BuildConfig) -> ShardCopies:
+    """Return how often a build has its documents in the work folder; a shuffle adds its runs and then its buckets."""
+    if config.shuffle_documents is None:
+        return ShardCopies()
+    return ShardCopies(at_most=3, at_end=2) if config.keep_shards else ShardCopies(at_most=2, at_end=1)
+
+
+def check_room(
+    estimate: Estimate,
+    *,
+    itemsize: int,
+    num_keys: int,
+    output_folder: str,
+    work_dir: str,
+    unfinished: Sequence[str] = (),
+    copies: ShardCopies = ShardCopies(),
+    exports: int = 0,
+) -> None:
+    """Refuse a job whose shards and output would not fit on disk.
+
+    Args:
+        estimate: The estimated size of the job.
+        itemsize: Bytes per token on disk.
+        num_keys: Number of keys, each of which makes a dataset.
+        output_folder: Folder of the output, which exists; or an address.
+        work_dir: Folder of the shards, which need not exist; or an address.
+        unfinished: Files of the output that an earlier run has written.
+        copies: How often the documents are in the work folder.
+        exports: Bytes of what is made of the output afterwards, in the same folder.
+
+    Raises:
+        OutputError: If space is short, naming the folder and the needed and free space.
+    """
+    output = int(estimate.tokens * itemsize + estimate.documents * num_keys * 24)
+    shards = output + int(estimate.documents * 16)
+    work = work_dir if is_url(work_dir) or os.path.isdir(work_dir) else os.path.dirname(work_dir)
+    needs = {output_folder: output}
+    if os.path.isdir(work) and os.path.isdir(output_folder) and os.stat(work).st_dev == os.stat(output_folder).st_dev:
+        needs[output_folder] = max(output + shards * copies.at_end, shards * copies.at_most)
+    else:
+        needs[work] = shards * copies.at_most
+    # Shards are gone by then.
+    needs[output_folder] = max(needs[output_folder], output + exports)
+    needs = {place: needed for place, needed in needs.items() if not is_url(place)}  # buckets have no size
+    already = size_of_files(work_dir) + sum(map(_allocated_bytes, unfinished))
+    what = "shards, output and exports" if exports else "shards and output"
+    for place, needed in needs.items():
+        require_room(place, needed - already, what=what, remedy="make room, or put shards elsewhere with --work-dir")
+
+
+def require_room(folder: str, needed: int, *, what: str, remedy: str) -> None:
+    """Refuse to write more than fits on disk.
+
+    Args:
+        folder: An existing folder.
+        needed: Estimated bytes.
+        what: Names what they are for.
+        remedy: Says what to do.
+
+    Raises:
+        OutputError: If fewer bytes are free.
+    """
+    free = free_bytes(folder)
+    if needed > free:
+        wanted, there = format_room(needed, free)
+        msg = f"{folder}: about {wanted} are needed for {what}, {there} are free; {remedy}"
+        raise OutputError(msg)
+
+
+def size_of_files(folder: str) -> int:
+    """Return the disk space that the files below a folder take; 0 if it does not exist."""
+    return sum(_allocated_bytes(os.path.join(path, name)) for path, _, names in os.walk(folder) for name in names)
+
+
+def _allocated_bytes(path: str) -> int:
+    """Return the disk space that a file takes, which is less than its size if it has holes."""
+    try:
+        return os.stat(path).st_blocks * 512
+    except OSError:
+        return 0  # removed meanwhile

@@ -1,0 +1,310 @@
+"""Executors of this machine: threads of the driver's process, and processes that it spawns."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import wait as wait_for_connections
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from dsindex.errors import TaskError
+from dsindex.execution.calls import Call, Executor, Outcome, as_exception, run_guarded
+from dsindex.execution.shard_progress import reporting_to
+from dsindex.store.requests import Places, taking_place
+from dsindex.store.writing import hold_recent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import SpawnContext, SpawnProcess
+
+
+RECENT_BYTES = 224 << 20
+"""Bytes of shards in object stores that threads hold until they are merged: those of two ranges, and what is finished
+before its turn."""
+REPORT_SECONDS = 0.5
+"""Shortest time between two reports of a call in another process."""
+
+
+def available_cpus() -> int:
+    """Return the number of CPUs that this process may use, by its affinity and the quota of its control group."""
+    count = len(os.sched_getaffinity(0))
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            quota, period = file.read().split()
+        if quota != "max":
+            count = min(count, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass  # no control group
+    return count
+
+
+class ThreadExecutor(Executor):
+    """Threads of this process: for work that releases the GIL, as parsing, encoding and file I/O do."""
+
+    kind = "local"
+
+    def __init__(self, workers: int) -> None:
+        self.slots = workers
+        self.backlog = workers
+        self._places = Places(workers)
+        self._queue: deque[tuple[int, Call]] = deque()
+        """Calls that nobody has begun, which are taken in this order by threads that have a place."""
+        num_threads = workers + (workers + 1) // 2  # some wait for stores while others compute
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="dsindex")
+        self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self._num_attempts = 0
+        self._running: dict[int, float] = {}
+        """Attempt → when it began."""
+        self._abandoned: set[int] = set()
+        hold_recent(RECENT_BYTES)
+
+    def start(self, call: Call, *, beyond_slots: bool = False) -> int:  # noqa: ARG002 - more threads would not help
+        """Queue a call for the next free thread."""
+        self._num_attempts += 1
+        self._queue.append((self._num_attempts, call))
+        self._pool.submit(self._run_next)
+        return self._num_attempts
+
+    def _run_next(self) -> None:
+        with taking_place(self._places):
+            try:
+                attempt_id, call = self._queue.popleft()
+            except IndexError:  # closed meanwhile
+                return
+            self._running[attempt_id] = time.monotonic()
+            try:
+                with reporting_to(call.listener):
+                    outcome = Outcome(attempt_id=attempt_id, value=call.function(*call.arguments))
+            except BaseException as error:  # noqa: BLE001 - the driver handles every error
+                outcome = Outcome(attempt_id=attempt_id, error=as_exception(error))
+            del self._running[attempt_id]
+        self._ended.put(outcome)
+
+    def running_since(self, attempt_id: int) -> float | None:
+        """Return when an attempt began; None while it waits for a thread."""
+        return self._running.get(attempt_id)
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        """Return the calls that ended."""
+        try:
+            ended = [self._ended.get(timeout=timeout)]
+        except queue.Empty:
+            return []
+        while not self._ended.empty():
+            ended.append(self._ended.get())
+        return [outcome for outcome in ended if outcome.attempt_id not in self._abandoned]
+
+    def abandon(self, attempt_id: int) -> None:
+        """Ignore an attempt's outcome; a thread cannot be stopped and ends by itself."""
+        self._abandoned.add(attempt_id)
+
+    def close(self) -> None:
+        """Drop queued calls and wait for running ones."""
+        self._queue.clear()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        hold_recent(0)
+
+
+class ProcessExecutor(Executor):
+    """Spawned processes: for work that holds the GIL, or that may kill its process."""
+
+    kind = "processes"
+
+    def __init__(self, workers: int) -> None:
+        self.slots = workers
+        self.backlog = 0
+        self._context = multiprocessing.get_context("spawn")
+        self._idle: list[_Worker] = []
+        self._busy: dict[int, _Worker] = {}
+        self._waiting: list[tuple[int, Call]] = []
+        self._num_attempts = 0
+
+    def start(self, call: Call, *, beyond_slots: bool = False) -> int:
+        """Send a call to an idle worker, or to a new one while there are fewer than `slots`."""
+        self._num_attempts += 1
+        if beyond_slots:
+            self._give(self._num_attempts, call)
+        else:
+            self._waiting.append((self._num_attempts, call))
+            self._hand_out()
+        return self._num_attempts
+
+    def _hand_out(self) -> None:
+        while self._waiting and len(self._busy) < self.slots:
+            self._give(*self._waiting.pop(0))
+
+    def _give(self, attempt_id: int, call: Call) -> None:
+        worker = self._idle.pop() if self._idle else _Worker(self._context)
+        if not worker.is_alive():  # died while idle, so no call is to blame
+            worker.kill()
+            worker = _Worker(self._context)
+        worker.send(call)
+        self._busy[attempt_id] = worker
+
+    def running_since(self, attempt_id: int) -> float | None:
+        """Return when an attempt began; None while it waits for a process."""
+        worker = self._busy.get(attempt_id)
+        return None if worker is None else worker.since
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        """Return the calls that ended, including those whose worker died."""
+        ready = set(wait_for_connections([worker.pipe for worker in self._busy.values()], timeout))
+        ended = []
+        for attempt_id, worker in list(self._busy.items()):
+            if worker.pipe not in ready:
+                continue
+            try:
+                told = worker.receive()
+                if told is None:
+                    continue
+                value, error = told
+            except (EOFError, OSError):
+                lost = TaskError(f"its worker process died ({_describe_exit(worker.wait())})")
+                ended.append(Outcome(attempt_id=attempt_id, error=lost, worker_lost=True))
+            else:
+                self._idle.append(worker)
+                ended.append(Outcome(attempt_id=attempt_id, value=value, error=error))
+            del self._busy[attempt_id]
+        self._hand_out()
+        return ended
+
+    def abandon(self, attempt_id: int) -> None:
+        """Kill the worker that runs an attempt."""
+        self._waiting = [entry for entry in self._waiting if entry[0] != attempt_id]
+        worker = self._busy.pop(attempt_id, None)
+        if worker is not None:
+            worker.kill()
+        self._hand_out()
+
+    def close(self) -> None:
+        """Kill all workers."""
+        for worker in (*self._idle, *self._busy.values()):
+            worker.kill()
+        self._idle, self._busy, self._waiting = [], {}, []
+
+
+class _Worker:
+    """One spawned process and the pipe to it."""
+
+    def __init__(self, context: SpawnContext) -> None:
+        self.pipe, theirs = context.Pipe()
+        self.since = 0.0
+        """When its call began (time.monotonic)."""
+        self._listener: Callable[[int, int, int], None] | None = None
+        self._process: SpawnProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
+        # A terminal sends Ctrl-C to workers too, so they inherit a mask that blocks it and leave it to the driver.
+        # Spawning the first process would start the resource tracker, which unblocks the signal again.
+        resource_tracker.ensure_running()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            with _main_module_hidden():
+                self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        theirs.close()
+
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
+    def send(self, call: Call) -> None:
+        # If the worker died while idle, `wait` notices the closed pipe.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.pipe.send((call.function, call.arguments))
+        self._listener, self.since = call.listener, time.monotonic()
+
+    def receive(self) -> tuple[Any, Exception | None] | None:
+        """Return a call's value or error; None if it is not done, after passing on what it reported."""
+        message = self.pipe.recv()
+        if not isinstance(message, _Report):
+            value, error = message
+            return value, error
+        if self._listener is not None:
+            self._listener(message.text_bytes, message.documents, message.tokens)
+        return None
+
+    def wait(self) -> int | None:
+        """Return the exit code of a process that has closed its end of the pipe."""
+        self._process.join(5.0)
+        code = self._process.exitcode
+        self.kill()
+        return code
+
+    def kill(self) -> None:
+        self.pipe.close()
+        self._process.kill()
+        self._process.join()
+        self._process.close()
+
+
+@contextlib.contextmanager
+def _main_module_hidden() -> Iterator[None]:
+    """Keep a spawned process from running the calling script again, as Python does to define its names."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _serve(pipe: Connection) -> None:
+    """Run calls until the driver closes its end."""
+    threading.current_thread().name = "dsindex-worker"
+    threading.Thread(target=_die_with_driver, daemon=True).start()
+    while True:
+        try:
+            function, arguments = pipe.recv()
+        except (EOFError, OSError, KeyboardInterrupt):
+            return
+        with reporting_to(_Reports(pipe)):
+            told = run_guarded(function, arguments)
+        pipe.send(told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What a call reports while it runs."""
+
+    text_bytes: int
+    documents: int
+    tokens: int
+
+
+class _Reports:
+    """Sends what a call reports to the driver, but not more often than it is shown."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._due = time.monotonic() + REPORT_SECONDS
+
+    def __call__(self, text_bytes: int, documents: int, tokens: int) -> None:
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + REPORT_SECONDS
+            self._pipe.send(_Report(text_bytes, documents, tokens))
+
+
+def _die_with_driver() -> None:
+    """End this process when the driver is killed, even in the middle of a shard."""
+    driver = multiprocessing.parent_process()
+    if driver is not None:
+        driver.join()
+        os._exit(1)
+
+
+def _describe_exit(code: int | None) -> str:
+    if code is None:
+        return "unknown exit"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,378 @@
+"""The unit of work of an index job: build one cache, on any executor.
+
+Tasks are small and picklable; they contain paths and counts. If two tasks build the same cache at the same time, one
+waits for the other and then finds it built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex import __version__
+from dsindex.errors import InputError, LimitError
+from dsindex.formats.mmididx import check_index, read_index
+from dsindex.index import bigscience
+from dsindex.index.blend import check_draws
+from dsindex.index.cache import CacheFiles, SourceFingerprint, array_bytes, count_tokens, fingerprint, read_lengths
+from dsindex.index.epochs import BLEND_DTYPES, DOCUMENT_DTYPE, sample_dtype, shuffle_dtype, split_bounds
+from dsindex.index.needed_caches import PartCounts
+from dsindex.index.slot import CacheSlot, has_recorded_files, lock_slot, read_record, write_slot
+from dsindex.store.reading import is_stored, stored_size
+from dsindex.store.storage import make_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from dsindex.index.epochs import EpochCounts, Part, SampleRule
+
+
+# Find out how much memory is available, and refuse or delay tasks that do not fit.
+
+_CGROUP_FILES = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def available_memory() -> int | None:
+    """Return the bytes available without swapping on the machine, or in the control group if that is less.
+
+    Returns:
+        None if the system does not report it.
+    """
+    limits = []
+    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
+        limits += [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
+    for limit_path, usage_path in _CGROUP_FILES:
+        # Absent, or without a limit "max"; v1 then reports a number near 2**63, which the minimum ignores.
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(max(0, _read_number(limit_path) - _read_number(usage_path)))
+    return min(limits, default=None)
+
+
+def _read_number(path: str) -> int:
+    with open(path, encoding="ascii") as file:
+        return int(file.read())
+
+
+def check_memory(needed_bytes: int, *, place: str, what: str) -> None:
+    """Refuse work that does not fit into memory, before it allocates anything.
+
+    Raises:
+        LimitError: With the needed and the available memory.
+    """
+    available = available_memory()
+    if available is not None and needed_bytes > available:
+        msg = (
+            f"{place}: {what} takes {show_bytes(needed_bytes)} of memory and {show_bytes(available)} are available; "
+            "use a machine with more, request fewer samples, or split the dataset and blend the parts"
+        )
+        raise LimitError(msg)
+
+
+class MemoryGate:
+    """Lets tasks of one process run concurrently as long as they fit into memory together; others wait."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._reserved = 0
+
+    @contextlib.contextmanager
+    def reserve(self, needed_bytes: int, *, place: str, what: str) -> Iterator[None]:
+        """Wait until `needed_bytes` fit beside the running tasks, then reserve them.
+
+        Raises:
+            LimitError: If they do not fit even alone.
+        """
+        with self._changed:
+            while self._reserved:
+                available = available_memory()
+                # Running tasks may not have touched their memory yet, so their whole reservation counts.
+                if available is None or self._reserved + needed_bytes <= available:
+                    break
+                self._changed.wait()
+            else:
+                check_memory(needed_bytes, place=place, what=what)
+            self._reserved += needed_bytes
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._reserved -= needed_bytes
+                self._changed.notify_all()
+
+
+def show_bytes(count: int) -> str:
+    """Return a number of bytes in a readable unit.
+
+    >>> show_bytes(1536), show_bytes(5 << 30)
+    ('1.5 KiB', '5.0 GiB')
+    """
+    value, unit = float(count), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{count} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
+
+
+_GATE = MemoryGate()
+
+LOOP_BYTES = 128 << 20
+"""Memory that numba and its kernels take in addition to the arrays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartTask:
+    """Task of counting the tokens of a dataset's parts in train, valid and test."""
+
+    prefix: str
+    parts: tuple[Part | None, ...]
+    """The parts as shares; None for a part that is not needed."""
+    bigscience_split: str | None = None
+    """A split by BigScience's rule, which replaces `parts`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GPTIndexTask:
+    """Task of building the document, sample and shuffle index of one split of one dataset."""
+
+    name: str
+    """Name of the task for users."""
+    prefix: str
+    """Absolute, since the task may run in another folder or on another machine."""
+    begin: int
+    end: int
+    seed: int
+    epochs: EpochCounts
+    rule: SampleRule
+    array_paths: tuple[str, str, str]
+    """Paths of the document, sample and shuffle index."""
+    files: CacheFiles | None
+    """Paths of description and record; None in a layout without them."""
+    description: str | None
+    """Text of the description, if there is one."""
+    settings: Mapping[str, Any]
+    """Options for the record that the hash does not cover."""
+    threads: int = 1
+
+    @property
+    def slot(self) -> CacheSlot:
+        """The files in the order in which they are written."""
+        if self.files is not None:
+            return self.files.slot
+        return CacheSlot(paths=self.array_paths, record=bigscience.record_path(self.array_paths[0]))
+
+    @property
+    def num_positions(self) -> int:
+        """Entries of the document index."""
+        return self.epochs.num_epochs * (self.end - self.begin)
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the arrays on disk."""
+        samples = self.epochs.num_samples
+        return (
+            array_bytes(self.num_positions, DOCUMENT_DTYPE)
+            + array_bytes(2 * (samples + 1), sample_dtype(self.num_positions))
+            + array_bytes(samples, shuffle_dtype(samples))
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        """Peak memory: the arrays, the lengths and one epoch of ids."""
+        return self.file_bytes + 2 * 4 * (self.end - self.begin) + LOOP_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlendIndexTask:
+    """Task of building the dataset index and dataset sample index of one split of a blend."""
+
+    split: str
+    prefixes: tuple[str, ...]
+    lengths: tuple[int, ...]
+    """Samples of each dataset's index."""
+    weights: tuple[float, ...] | tuple[int, ...]
+    size: int | None
+    files: CacheFiles
+    description: str
+    surplus: float
+
+    @property
+    def name(self) -> str:
+        """Name of the task for users."""
+        return f"blend of {len(self.prefixes)}, split {self.split}"
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the blend."""
+        return int(sum(self.weights)) if self.size is None else self.size
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the arrays on disk."""
+        return sum(array_bytes(self.num_samples, dtype) for dtype in BLEND_DTYPES)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Peak memory: the arrays."""
+        return self.file_bytes + LOOP_BYTES
+
+
+IndexTask = GPTIndexTask | BlendIndexTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexResult:
+    """The result of one task."""
+
+    name: str
+    paths: tuple[str, ...]
+    num_samples: int
+    num_epochs: int | None
+    """Number of epochs; None for a blend."""
+    file_bytes: int
+    seconds: float
+    reused: bool
+    """Whether the cache existed already, built from the same lengths with the same options."""
+
+
+def count_parts(task: PartTask) -> list[PartCounts | None]:
+    """Return the sequences and tokens of each part; None for a part that is not needed.
+
+    Raises:
+        InputError: If there is no such dataset.
+        FormatError: If the `.idx` is damaged.
+    """
+    if not is_stored(f"{task.prefix}.idx"):
+        msg = f"{task.prefix}.idx: no such file; use the prefix of a .bin and .idx, without the suffix"
+        raise InputError(msg)
+    index = read_index(f"{task.prefix}.idx")
+    has_tokens = is_stored(f"{task.prefix}.bin")
+    check_index(f"{task.prefix}.idx", index, bin_size_bytes=stored_size(f"{task.prefix}.bin") if has_tokens else None)
+    lengths = index.sequence_lengths
+    bounds: list[tuple[int, int] | None]
+    if task.bigscience_split is None:
+        bounds = [None if part is None else split_bounds(part, len(lengths)) for part in task.parts]
+    else:
+        bounds = list(bigscience.split_bounds(task.bigscience_split, len(lengths)))
+    return [
+        None if pair is None else PartCounts(begin=pair[0], end=pair[1], tokens=count_tokens(lengths[slice(*pair)]))
+        for pair in bounds
+    ]
+
+
+def build_index_cache(task: IndexTask) -> IndexResult:
+    """Build one cache and write it, or keep an existing one that is still valid.
+
+    Raises:
+        LimitError: If it takes more memory than is available.
+        FormatError: If the `.idx` changed since the task was planned.
+        OutputError: If the cache cannot be written.
+    """
+    started = time.monotonic()
+    with _GATE.reserve(task.memory_bytes, place=task.name, what="the index"):
+        if isinstance(task, BlendIndexTask):
+            return _build_blend(task, started)
+        return _build_dataset(task, started)
+
+
+def _build_dataset(task: GPTIndexTask, started: float) -> IndexResult:
+    slot = task.slot
+    lengths = read_lengths(task.prefix, task.begin, task.end)
+    source = fingerprint(task.prefix, task.begin, task.end, lengths)
+    reused = _is_current(task, source) and not os.path.lexists(slot.lock)
+    if not reused:
+        make_folder(os.path.dirname(slot.record) or ".")
+        with lock_slot(slot):
+            reused = _is_current(task, source) or _write_dataset(task, lengths, source)
+    return IndexResult(
+        name=task.name,
+        paths=(slot.paths[-1], slot.record, *slot.paths[:-1]),
+        num_samples=task.epochs.num_samples,
+        num_epochs=task.epochs.num_epochs,
+        file_bytes=task.file_bytes,
+        seconds=time.monotonic() - started,
+        reused=reused,
+    )
+
+
+def build_arrays(
+    lengths: NDArray[np.int32], epochs: EpochCounts, *, begin: int, rule: SampleRule, seed: int, threads: int = 1
+) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
+    """Build document, sample and shuffle index of the sequences [begin, begin + len(lengths)).
+
+    Args:
+        lengths: Tokens of each sequence.
+        epochs: The result of `count_epochs` for the sum of the lengths.
+        begin: Id of the first sequence.
+        rule: How tokens are cut into samples.
+        seed: Seed of the job; one generator serves all three indices, in this order.
+        threads: Threads for the sample index.
+    """
+    from dsindex.index.arrays import build_document_index, build_sample_index, build_shuffle_index
+
+    rng = np.random.RandomState(seed)
+    documents = build_document_index(
+        begin, begin + len(lengths), epochs.num_epochs, rng=rng, separate_final_epoch=epochs.separate_final_epoch
+    )
+    samples = build_sample_index(lengths, documents, epochs.num_samples, rule=rule, begin=begin, threads=threads)
+    order = build_shuffle_index(epochs.num_samples, shuffled_together=epochs.shuffled_together, rng=rng)
+    return documents, samples, order
+
+
+def _write_dataset(task: GPTIndexTask, lengths: NDArray[np.int32], source: SourceFingerprint) -> bool:
+    arrays = build_arrays(lengths, task.epochs, begin=task.begin, rule=task.rule, seed=task.seed, threads=task.threads)
+    described = () if task.description is None else (task.description.encode(),)
+    record = {**_made_by(), "settings": dict(task.settings), "source": source.as_record()}
+    return write_slot(task.slot, (*arrays, *described), record)
+
+
+def _made_by() -> dict[str, Any]:
+    return {"dsindex": __version__, "numpy": np.__version__}
+
+
+def _is_current(task: GPTIndexTask, source: SourceFingerprint) -> bool:
+    """Tell whether this cache exists with the recorded sizes, built from the same lengths and options."""
+    record = read_record(task.slot.record)
+    if record is None or record.get("settings") != dict(task.settings) or not has_recorded_files(task.slot, record):
+        return False
+    recorded = record.get("source")
+    if not isinstance(recorded, dict) or recorded.get("lengths_digest") != source.lengths_digest:
+        return False
+    same_bounds = (recorded.get("begin"), recorded.get("end")) == (source.begin, source.end)
+    return same_bounds and sum(map(os.path.getsize, task.array_paths)) == task.file_bytes
+
+
+def _build_blend(task: BlendIndexTask, started: float) -> IndexResult:
+    from dsindex.index.greedy import blend_by_weights, blend_exhaustively
+
+    if task.size is None:
+        datasets, samples = blend_exhaustively([int(length) for length in task.weights])
+    else:
+        datasets, samples = blend_by_weights(task.weights, task.size)
+    drawn = Counter(dict(enumerate(np.bincount(datasets, minlength=len(task.prefixes)).tolist())))
+    check_draws(drawn, task.lengths, task.prefixes, place=task.name, surplus=task.surplus)
+    slot = task.files.slot
+    make_folder(os.path.dirname(slot.record) or ".")
+    with lock_slot(slot):
+        reused = write_slot(slot, (datasets, samples, task.description.encode()), _made_by())
+    return IndexResult(
+        name=task.name,
+        paths=(slot.paths[-1], slot.record, *slot.paths[:-1]),
+        num_samples=len(datasets),
+        num_epochs=None,
+        file_bytes=task.file_bytes,
+        seconds=time.monotonic() - started,
+        reused=reused,
+    )

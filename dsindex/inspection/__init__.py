@@ -1,1 +1,0 @@
-"""Look into datasets: tell their kinds, summarize lengths, find token ids, and show where tokens begin."""

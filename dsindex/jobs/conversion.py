@@ -1,0 +1,208 @@
+"""Convert MMIDIDX to `.pbin` and back without loss: the same tokens and documents, including empty ones.
+
+A `.pbin` stores documents but not sequences, and the size of a token but not its type. So a document must be one
+sequence, or none if it is empty, unless it is flattened on purpose. Converting back yields the type that Megatron uses
+for the size (1 byte uint8, 2 bytes uint16, 4 bytes int32) unless another one is requested, as for a uint16 dataset that
+went through the version `spec`, which has only tokens of 4 bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.errors import FormatError, InputError, LimitError
+from dsindex.formats.mmididx import CHUNK_ITEMS, IndexBuilder, SequenceIndex, check_index, read_index
+from dsindex.formats.new_files import NewFiles, new_file_error
+from dsindex.formats.pbin import (
+    CURRENT_VERSION,
+    PbinHeader,
+    PbinIndexWriter,
+    join_pbin_files,
+    read_document_lengths,
+    read_pbin_header,
+    token_run,
+)
+from dsindex.formats.raw_index import run_in_threads
+from dsindex.formats.token_copy import TokenRun, copy_tokens, write_token_file
+from dsindex.store.reading import stored_size
+from dsindex.store.storage import DigestingWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from dsindex.formats.pbin import PbinVersion
+    from dsindex.formats.raw_index import RunTasks
+
+TYPE_OF_SIZE: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<i4")}
+"""MMIDIDX token type by token size in bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """The result of a conversion."""
+
+    outputs: tuple[str, ...]
+    num_documents: int
+    num_tokens: int
+    dtype: np.dtype[Any]
+    """Token type of the output."""
+
+
+def convert_to_pbin(
+    prefix: str,
+    output: str,
+    *,
+    version: PbinVersion = CURRENT_VERSION,
+    flatten: bool = False,
+    run_tasks: RunTasks = run_in_threads,
+) -> Conversion:
+    """Write a `.pbin` with the documents of an MMIDIDX dataset.
+
+    Args:
+        prefix: Path of the dataset without `.bin` or `.idx`.
+        output: The new `.pbin`, which must not exist.
+        version: Version of the new file.
+        flatten: Join the sequences of each document, instead of refusing what a `.pbin` cannot represent.
+        run_tasks: Runs the copies.
+
+    Raises:
+        FormatError: If the dataset is damaged, or cannot be represented as a `.pbin`.
+        OutputError: If the output exists or cannot be written.
+    """
+    idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
+    index = read_index(idx_path)
+    try:
+        bin_bytes = stored_size(bin_path)
+    except OSError as error:
+        msg = f"{bin_path}: cannot be read ({error.strerror}); a dataset is a .bin and an .idx"
+        raise InputError(msg) from error
+    check_index(idx_path, index, bin_size_bytes=bin_bytes)
+    if index.dtype not in TYPE_OF_SIZE.values():
+        names = ", ".join(str(dtype) for dtype in TYPE_OF_SIZE.values())
+        msg = f"{idx_path}: expected tokens of a type that can be restored from a .pbin ({names}), got {index.dtype}"
+        raise FormatError(msg)
+    if index.sequence_modes is not None:
+        msg = f"{idx_path}: expected a dataset without sequence modes, which a .pbin cannot store"
+        raise FormatError(msg)
+    if not flatten:
+        _check_one_sequence(idx_path, index)
+    token_bytes = index.dtype.itemsize if version.names_token_size else 4
+    num_tokens = bin_bytes // index.dtype.itemsize
+    header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=num_tokens * token_bytes)
+
+    def write_index(file: DigestingWriter) -> None:
+        packed = PbinIndexWriter(file.write, header)
+        for begins, ends in _document_bounds(index, bin_bytes):
+            packed.add((ends - begins) // index.dtype.itemsize)
+        packed.close()
+
+    run = TokenRun(path=bin_path, offset=0, dtype=index.dtype.str, num_tokens=num_tokens)
+    write_token_file(
+        output, [run], dtype=header.dtype, head=header.to_bytes(), write_tail=write_index, run_tasks=run_tasks
+    )
+    return Conversion(
+        outputs=(output,), num_documents=index.header.num_documents, num_tokens=num_tokens, dtype=header.dtype
+    )
+
+
+def convert_to_indexed(
+    path: str,
+    prefix: str,
+    *,
+    version: PbinVersion | None = None,
+    dtype: np.dtype[Any] | None = None,
+    run_tasks: RunTasks = run_in_threads,
+) -> Conversion:
+    """Write an MMIDIDX dataset with the documents of a `.pbin`: one sequence each, none for an empty document.
+
+    Args:
+        path: The `.pbin`.
+        prefix: Path of the new dataset without `.bin` or `.idx`, neither of which may exist.
+        version: Version of the `.pbin`; detected if None.
+        dtype: The token type; None for that of TYPE_OF_SIZE.
+        run_tasks: Runs the copies.
+
+    Raises:
+        FormatError: If the file is damaged, or an id does not fit the token type.
+        LimitError: If a document has more tokens than MMIDIDX can store.
+        OutputError: If the output exists or cannot be written.
+    """
+    header = read_pbin_header(path, version=version)
+    wanted = TYPE_OF_SIZE[header.token_bytes] if dtype is None else dtype.newbyteorder("<")
+    idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
+    with NewFiles([bin_path, idx_path], inputs=[path]) as [new_bin, new_idx]:
+        builder = IndexBuilder(wanted, folder=os.path.dirname(prefix) or ".")
+        try:
+            for lengths in read_document_lengths(path, header):
+                filled = lengths > 0
+                builder.add_documents(lengths[filled], filled.astype(np.int64))
+            copy_tokens(new_bin, [token_run(path, header)], dtype=wanted, run_tasks=run_tasks)
+            builder.write(DigestingWriter(new_idx.file))
+        except OverflowError as error:
+            msg = f"{path}: {error}"
+            raise LimitError(msg) from error
+        except OSError as error:  # from the index or the builder's temporary files
+            raise new_file_error(idx_path, error) from error
+        finally:
+            builder.close()
+    return Conversion(
+        outputs=(bin_path, idx_path),
+        num_documents=builder.num_documents,
+        num_tokens=header.num_tokens,
+        dtype=wanted,
+    )
+
+
+def convert_version(
+    path: str, output: str, *, version: PbinVersion, run_tasks: RunTasks = run_in_threads
+) -> Conversion:
+    """Write a copy of a `.pbin` in another version.
+
+    Raises:
+        FormatError: If the file is damaged.
+        LimitError: If the version cannot hold tokens of this size.
+        OutputError: If the output exists or cannot be written.
+    """
+    header = join_pbin_files([path], output, version=version, run_tasks=run_tasks)
+    num_documents = sum(len(lengths) for lengths in read_document_lengths(output, header))
+    return Conversion(outputs=(output,), num_documents=num_documents, num_tokens=header.num_tokens, dtype=header.dtype)
+
+
+def _document_bounds(index: SequenceIndex, bin_bytes: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield the byte offsets at which documents begin and end in the `.bin`, a chunk at a time."""
+    boundaries = index.document_indices
+    for first in range(0, index.header.num_documents, CHUNK_ITEMS):
+        sequences = boundaries[first : first + CHUNK_ITEMS + 1]
+        starts = np.full(len(sequences), bin_bytes, dtype=np.int64)  # where a sequence after the last would begin
+        inside = sequences < index.header.num_sequences
+        starts[inside] = index.sequence_pointers[sequences[inside]]
+        yield starts[:-1], starts[1:]
+
+
+def _check_one_sequence(idx_path: str, index: SequenceIndex) -> None:
+    """Check that every document is one sequence with tokens, or none: only then is the conversion reversible."""
+    boundaries = index.document_indices
+    for first in range(0, index.header.num_documents, CHUNK_ITEMS):
+        sequences = np.diff(boundaries[first : first + CHUNK_ITEMS + 1])
+        several = np.flatnonzero(sequences > 1)
+        if len(several):
+            msg = (
+                f"{idx_path}: expected documents of one sequence, got {sequences[several[0]]} in document "
+                f"{first + several[0]}; a .pbin has no sequences, join them with --flatten"
+            )
+            raise FormatError(msg)
+    for first in range(0, index.header.num_sequences, CHUNK_ITEMS):
+        empty = np.flatnonzero(index.sequence_lengths[first : first + CHUNK_ITEMS] == 0)
+        if len(empty):
+            msg = (
+                f"{idx_path}: expected sequences with tokens, got none in sequence {first + empty[0]}, which a .pbin "
+                f"cannot distinguish from a document without sequences; accept that with --flatten"
+            )
+            raise FormatError(msg)

@@ -1,0 +1,351 @@
+"""The driver of `dsindex index`: count the parts, plan the caches, build them side by side.
+
+The plan is a pure function of the options and the counts. Each cache is one task.
+
+The file of `--per-dataset-sequences-path`, by which a job opens its datasets without reading their headers, is
+written here, too: `{"prefix as the job types it": [sequences, document indices], …}`. A job with this file does not
+read the type of the tokens either: it takes uint16 if its tokenizer has at most 65,536 tokens, and int32 otherwise.
+Megatron's preprocess_data.py writes int32 from 65,500 tokens on, so between these numbers the job would read wrong
+tokens.
+
+Source: megatron/core/datasets/indexed_dataset.py, `_IndexReader`; gpt_dataset.py, `token_dtype_code`;
+tools/build_sequences_per_dataset.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dsindex.amounts import count, format_room
+from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
+from dsindex.engine.nodes import require_shared
+from dsindex.errors import InputError, OutputError
+from dsindex.execution.calls import Call
+from dsindex.execution.dispatch import run_in_order
+from dsindex.execution.local import available_cpus
+from dsindex.formats.mmididx import read_header
+from dsindex.index.cache import read_description
+from dsindex.index.epochs import SPLIT_NAMES, WHOLE, Part
+from dsindex.index.explain import Finding, explain_cache
+from dsindex.index.task import (
+    BlendIndexTask,
+    GPTIndexTask,
+    IndexResult,
+    IndexTask,
+    PartTask,
+    build_index_cache,
+    check_memory,
+    count_parts,
+    show_bytes,
+)
+from dsindex.jobs.index_caches import (
+    NO_IDENTIFIERS,
+    Counts,
+    cache_settings,
+    find_index_caches,
+    job_paths,
+    sources,
+    with_given_paths,
+)
+from dsindex.store.config_files import read_object
+from dsindex.store.reading import is_stored
+from dsindex.store.storage import free_bytes, make_folder, write_whole
+from dsindex.store.urls import absolute, is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from dsindex.execution.calls import Executor
+    from dsindex.index.needed_caches import CacheSettings
+    from dsindex.options.index import IndexConfig
+
+Task = TypeVar("Task", PartTask, GPTIndexTask, BlendIndexTask, IndexTask)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexReport:
+    """The result of an index job."""
+
+    tasks: tuple[IndexTask, ...]
+    results: tuple[IndexResult, ...]
+    """Results in the order of the tasks; empty if nothing was to be built."""
+    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    """The findings of --explain; otherwise empty."""
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether --explain found every cache, and every cache sound."""
+        return all(finding.found and finding.sound for finding in self.findings)
+
+
+def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
+    """Build the index caches of a job, or only examine them with --check and --explain.
+
+    Raises:
+        LimitError: If Megatron would loop forever, stop or overflow, or the caches do not fit in memory.
+        DsindexError: If the job cannot be done as asked.
+    """
+    began = time.monotonic()
+    config = with_given_paths(config)
+    settings = cache_settings(config)
+    if config.explain and not any(sources(config)):
+        finding = explain_cache(read_description(config.like or ""), config.data_cache_path or ".")
+        return IndexReport(tasks=(), results=(), notes=(), findings=(finding,), seconds=time.monotonic() - began)
+    _require_shared(config, executor)
+    counts = count_all(config, settings, executor)
+    threads = 1 if executor.kind == "ray" else available_cpus()
+    tasks, notes = find_index_caches(config, settings, counts, threads=threads)
+    results: list[IndexResult] = []
+    findings: tuple[Finding, ...] = ()
+    if config.explain:
+        findings = tuple(_explain(task, config.megatron_release) for task in tasks)
+        if config.per_dataset_sequences_path is not None:
+            prefixes = _prefixes_of_job(config, counts)
+            findings += (_explain_sequences(config, config.per_dataset_sequences_path, prefixes),)
+    elif not config.check:
+        if config.per_dataset_sequences_path is not None:
+            for fault in _type_faults(config, _prefixes_of_job(config, counts)):
+                raise InputError(fault)
+        if executor.kind != "ray":  # Ray's nodes check their own memory
+            for task in tasks:
+                check_memory(task.memory_bytes, place=task.name, what="the index")
+        _check_room(tasks)
+        results = _run(executor, build_index_cache, tasks)
+        if config.per_dataset_sequences_path is not None:
+            notes.append(_write_sequences(config.per_dataset_sequences_path, _prefixes_of_job(config, counts)))
+    return IndexReport(
+        tasks=tuple(tasks),
+        results=tuple(results),
+        notes=(*notes, *_masked(counts)),
+        findings=findings,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _masked(prefixes: Iterable[str]) -> Iterator[str]:
+    """Yield a note for each dataset whose loss mask a pre-training job would not read."""
+    for prefix in prefixes:
+        stem = prefix.removesuffix(TEXT_SUFFIX)
+        if stem != prefix and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
+            yield (
+                f"{prefix} is instruction data: a job that reads it as --data-path learns all its tokens, as it does "
+                f"not read {os.path.basename(stem)}{MASK_SUFFIX}; for the mask, see the exports of `dsindex instruct`"
+            )
+
+
+def _prefixes_of_job(config: IndexConfig, counts: Counts) -> dict[str, str]:
+    """Return the prefixes as the job types them → those on this machine."""
+    as_typed = job_paths(config, list(counts))
+    return {as_typed(prefix): prefix for prefix in counts}
+
+
+def _require_shared(config: IndexConfig, executor: Executor) -> None:
+    """Refuse a cluster whose nodes would each write their caches into a folder of their own.
+
+    Raises:
+        InputError: Naming nodes and paths.
+    """
+    prefixes = {absolute(prefix) for blend in sources(config) if blend is not None for prefix in blend.prefixes}
+    beside = {os.path.dirname(prefix) for prefix in prefixes if not is_url(prefix)}
+    folders = beside if config.data_cache_path is None else {config.data_cache_path}
+    is_asking = config.explain or config.check
+    require_shared(executor, files=(f"{prefix}.idx" for prefix in prefixes), folders=() if is_asking else folders)
+
+
+def count_all(config: IndexConfig, settings: CacheSettings, executor: Executor) -> Counts:
+    """Count sequences and tokens of every part that a job draws from, prefixes side by side.
+
+    Raises:
+        InputError: If there is no such dataset.
+        FormatError: If one is damaged.
+    """
+    wanted: dict[str, list[Part | None]] = {}
+    for split, blend in enumerate(sources(config)):
+        part = WHOLE if settings.matrix is None else settings.matrix[split]
+        for prefix in blend.prefixes if blend is not None else ():
+            wanted.setdefault(prefix, [None] * len(SPLIT_NAMES))[split] = part
+    bigscience_split = settings.split if config.layout == "bigscience" else None
+    tasks = [
+        PartTask(prefix=absolute(prefix), parts=tuple(parts), bigscience_split=bigscience_split)
+        for prefix, parts in wanted.items()
+    ]
+    return dict(zip(wanted, _run(executor, count_parts, tasks), strict=True))
+
+
+def _check_room(tasks: Sequence[IndexTask]) -> None:
+    """Refuse caches that do not fit on the disk, before the first is built."""
+    needed: Counter[str] = Counter()
+    for task in tasks:
+        paths = task.array_paths if isinstance(task, GPTIndexTask) else tuple(map(task.files.array, task.files.arrays))
+        if not all(map(os.path.isfile, paths)):
+            needed[os.path.abspath(os.path.dirname(paths[0]))] += task.file_bytes
+    for folder, size_bytes in needed.items():
+        free = free_bytes(folder)
+        if size_bytes > free:
+            wanted, there = format_room(size_bytes, free)
+            remedy = "make room, or choose another --data-cache-path"
+            msg = f"{folder}: the caches need {wanted}, but {there} are free; {remedy}"
+            raise OutputError(msg)
+
+
+def _explain(task: IndexTask, release: str | None) -> Finding:
+    if task.files is None or task.description is None:
+        return Finding(name=task.name, found=False, sound=False, sentences=("this layout has no descriptions",))
+    wanted = json.loads(task.description)
+    if (wanted.get("tokenizer") or wanted.get("datasets", [{}])[0].get("tokenizer")) is None:
+        return Finding(name=task.name, found=False, sound=False, sentences=(f"{NO_IDENTIFIERS}, so no hash is known",))
+    folder = os.path.dirname(task.files.stem)
+    if isinstance(task, GPTIndexTask):
+        return explain_cache(wanted, folder, prefix=task.prefix, settings=task.settings, release=release)
+    return explain_cache(wanted, folder, release=release)
+
+
+def _run(executor: Executor, function: Callable[[Task], Any], tasks: Sequence[Task]) -> list[Any]:
+    """Run tasks side by side and return their results in order."""
+    calls = (
+        Call(
+            name=f"{function.__name__}[{number:05}]",
+            place=task.prefix if isinstance(task, PartTask) else task.name,
+            function=function,
+            arguments=(task,),
+            memory_bytes=0 if isinstance(task, PartTask) else task.memory_bytes,
+        )
+        for number, task in enumerate(tasks)
+    )
+    return list(run_in_order(executor, calls))
+
+
+def describe_index(report: IndexReport) -> list[str]:
+    """Return the closing summary for people."""
+    lines = []
+    results = dict(enumerate(report.results))
+    for number, task in enumerate(report.tasks if not report.findings else ()):
+        epochs = ""
+        if isinstance(task, GPTIndexTask):
+            samples = task.epochs.num_samples
+            final = ", the last shuffled by itself" if task.epochs.separate_final_epoch else ""
+            epochs = (
+                f" of {count(task.epochs.num_epochs, 'epoch')} of {count(task.epochs.tokens_per_epoch, 'token')}{final}"
+            )
+            stem = task.array_paths[0].removesuffix("-document_index.npy")
+        else:
+            samples, stem = task.num_samples, task.files.stem
+        result = results.get(number)
+        done = f"takes {show_bytes(task.file_bytes)} on disk and {show_bytes(task.memory_bytes)} of memory"
+        if result is not None:
+            done = "was there already" if result.reused else f"{show_bytes(result.file_bytes)}, {result.seconds:.1f} s"
+        lines += [f"{task.name}: {count(samples, 'sample')}{epochs}; {done}", f"  {stem}"]
+    for finding in report.findings:
+        lines.append(f"{finding.name}: {'found' if finding.found else 'NOT found'}")
+        lines += [f"  {sentence}" for sentence in finding.sentences]
+    lines += [f"note: {note}" for note in report.notes]
+    return lines
+
+
+MAX_UINT16_VOCABULARY = 1 << 16
+"""The largest vocabulary whose tokens such a job reads as uint16."""
+
+Sequences = dict[str, list[int]]
+"""Prefix, as the job types it → sequences and document indices."""
+
+
+def _count_sequences(prefixes: Mapping[str, str]) -> Sequences:
+    """Return what the file says of datasets, from prefixes as the job types them → those on this machine."""
+    headers = {typed: read_header(f"{prefix}.idx") for typed, prefix in prefixes.items()}
+    return {typed: [header.num_sequences, header.num_boundaries] for typed, header in headers.items()}
+
+
+def _sequence_faults(path: str, wanted: Sequences) -> list[str]:
+    """Return sentences about datasets that are missing in a file or have other numbers in it."""
+    there = read_object(path, what="a JSON object of sequences per dataset")
+    return [
+        f"{prefix} has {there[prefix]} and should have {numbers}"
+        if prefix in there
+        else f"{prefix} is missing, spelled as the job types it"
+        for prefix, numbers in wanted.items()
+        if there.get(prefix) != numbers
+    ]
+
+
+def _type_faults(config: IndexConfig, prefixes: Mapping[str, str]) -> list[str]:
+    """Return sentences about datasets whose tokens a job with such a file would read in another type."""
+    faults = []
+    for prefix in prefixes.values():
+        dtype, size = read_header(f"{prefix}.idx").dtype, _vocabulary_size(config, prefix)
+        types = ["uint16", "int32"] if size is None else ["uint16" if size <= MAX_UINT16_VOCABULARY else "int32"]
+        if dtype.name not in types:
+            known = "" if size is None else f", as its tokenizer has {size} tokens"
+            faults.append(
+                f"{prefix}: its tokens are {dtype.name}, and a job with --per-dataset-sequences-path reads them as "
+                f"{' or '.join(types)}{known}: wrong tokens without a word; start the job without this flag"
+            )
+    return faults
+
+
+def _write_sequences(path: str, prefixes: Mapping[str, str]) -> str:
+    """Write the file, and return a note about it. A file that has the same numbers is kept.
+
+    Args:
+        path: The file.
+        prefixes: Prefix as the job types it → prefix on this machine.
+
+    Raises:
+        OutputError: If another file is there, or it cannot be written.
+    """
+    wanted = _count_sequences(prefixes)
+    if os.path.lexists(path):
+        try:
+            faults = _sequence_faults(path, wanted)
+        except InputError as error:
+            msg = f"{error}; it was not replaced: move it away, or choose another --per-dataset-sequences-path"
+            raise OutputError(msg) from error
+        if faults:
+            msg = (
+                f"{path}: {'; '.join(faults)}; the file was not replaced: move it away, or choose another "
+                "--per-dataset-sequences-path"
+            )
+            raise OutputError(msg)
+        return f"{path} has the sequences of all datasets already"
+    make_folder(os.path.dirname(path) or ".")
+    write_whole(path, json.dumps(wanted).encode())
+    return f"{path} has the sequences of {count(len(wanted), 'dataset')}, for the job's --per-dataset-sequences-path"
+
+
+def _explain_sequences(config: IndexConfig, path: str, prefixes: Mapping[str, str]) -> Finding:
+    """Compare the file with the datasets, as a preflight of the job that reads it."""
+    faults = _type_faults(config, prefixes)
+    found = os.path.isfile(path)
+    if not found:
+        faults.append("there is no such file; leave out --explain to write it")
+    else:
+        try:
+            faults += _sequence_faults(path, _count_sequences(prefixes))
+        except InputError as error:
+            faults.append(str(error))
+    said = faults or ["it has what the job reads"]
+    return Finding(name=path, found=found, sound=not faults, sentences=tuple(said))
+
+
+def _vocabulary_size(config: IndexConfig, prefix: str) -> int | None:
+    """Return the size of the job's vocabulary, by its flags or by the manifest of a dataset that dsindex built."""
+    tokenizer = config.job_tokenizer
+    if tokenizer is not None and tokenizer.tokenizer_type == "NullTokenizer" and tokenizer.vocab_size:
+        return tokenizer.vocab_size + (config.megatron_release in {"0.16", "0.17"})
+    if tokenizer is not None and tokenizer.tokenizer_type == "TikTokenizer":
+        return tokenizer.vocab_size or 2 * MAX_UINT16_VOCABULARY
+    manifest = f"{prefix}.manifest.json"
+    if not os.path.isfile(manifest):
+        return None
+    try:
+        recorded = read_object(manifest).get("tokenizer")
+    except InputError:
+        return None  # verify says what is wrong with it
+    size = recorded.get("vocabulary_size") if isinstance(recorded, dict) else None
+    return size if type(size) is int else None

@@ -1,0 +1,320 @@
+"""The exports of instruction data: folders in the formats of other trainers, made once the datasets are published.
+
+An export is a function of the published tokens and masks, so its bytes do not depend on shards, workers or crashes. A
+finished job to which `--export` is added makes the export alone. An export that is not asked for is removed if it was
+made of other tokens than those that are published now.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import time
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from dsindex.datasets.exports import Counts, ExportedSequences, SequenceSource
+from dsindex.engine.export_folder import (
+    ExportContent,
+    ExportedFile,
+    ExportedSplit,
+    ExportFolder,
+    ExportManifest,
+    read_export_manifest,
+    remove_export,
+    require_own,
+)
+from dsindex.engine.identity import Plan
+from dsindex.engine.lock import hold_lock
+from dsindex.engine.manifest import describe_run, read_manifest
+from dsindex.engine.partial_files import PROVENANCE_SUFFIX
+from dsindex.engine.start import require_room, size_of_files
+from dsindex.errors import DsindexError, FormatError
+from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy
+from dsindex.jobs.exports.megatron_sft import SUFFIX, MessagesTask, RecordReading, SplitLines
+from dsindex.jobs.instruct_export_files import ExportFiles
+from dsindex.store.urls import absolute, is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from dsindex.datasets.exports import WrittenFile
+    from dsindex.engine.manifest import Content
+    from dsindex.engine.shards.tokenize import ShardTask
+    from dsindex.engine.source import TextSource
+    from dsindex.execution.calls import Executor
+    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.instruction.config import InstructionConfig
+    from dsindex.jobs.instruct_shards import SplitOutputs
+    from dsindex.options.instruct import ExportKind, InstructConfig
+    from dsindex.store.storage import StoredFile
+    from dsindex.text.forms import TextPart
+
+FORMAT = 1
+"""Raised whenever the same datasets give other bytes, so that exports of earlier releases are made again."""
+SPLIT_NAMES = {None: "train", "train": "train", "valid": "validation", "test": "test"}
+"""A split's names in the exports, as `datasets` and the trainers call them."""
+BYTES_PER_TOKEN: dict[ExportKind, float] = {"hf": 1.5, "hf-disk": 13.0, "bridge": 1.0}
+"""Disk space that is asked for: of `hf-disk` all, of what is compressed what English text took at least."""
+FOLDERS: dict[ExportKind, str] = {"hf": "hf", "hf-disk": "hf_disk", "bridge": "bridge", "sft": "sft"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeExport:
+    """A published export."""
+
+    kind: ExportKind
+    path: str
+    """Its folder, below the prefix as it was given."""
+    content: ExportContent
+    already_complete: bool
+
+
+class InstructExports:
+    """Makes the exports of one job.
+
+    Args:
+        config: The options of the job.
+        instruction: The form of the records.
+        splits: The published datasets.
+        source: The job's inputs and tokenizer.
+        reporter: Shows progress.
+    """
+
+    def __init__(
+        self,
+        config: InstructConfig,
+        instruction: InstructionConfig,
+        *,
+        splits: Sequence[SplitOutputs],
+        source: TextSource,
+        reporter: Reporter,
+    ) -> None:
+        self._config = config
+        self._instruction = instruction
+        self._splits = splits
+        self._source = source
+        self._reporter = reporter
+        self._prefix = absolute(config.output_prefix)
+        self._paths = {kind: self._path(kind) for kind in config.export}
+        self.made: list[MadeExport] = []
+        """The exports, in the order of the options."""
+
+    @property
+    def are_due(self) -> bool:
+        """Whether exports are asked for, or there are some that may be out of date."""
+        return bool(self._paths) or bool(self._others())
+
+    def examine(self) -> None:
+        """Check that no folder of an export holds somebody else's files.
+
+        Raises:
+            OutputError: If one does.
+        """
+        for path in self._paths.values():
+            require_own(path)
+
+    def room_for(self, num_tokens: float) -> int:
+        """Return the bytes that all exports of so many tokens take, estimated."""
+        return int(sum(self._room_for(kind, num_tokens) for kind in self._paths))
+
+    def make(self, executor: Executor) -> None:
+        """Make the exports that are missing, and remove those of other tokens.
+
+        Raises:
+            DsindexError: If an export cannot be made; its folder is then unchanged.
+        """
+        contents = {prefix: _published(prefix) for split in self._splits for prefix in split.prefixes[:2]}
+        for path in self._others():
+            self._remove_if_old(path, contents)
+        for kind, path in self._paths.items():
+            self.made.append(self._make(kind, path, contents, executor))
+
+    def _room_for(self, kind: ExportKind, num_tokens: float) -> float:
+        return self._source.text_bytes if kind == "sft" else BYTES_PER_TOKEN[kind] * num_tokens
+
+    def _path(self, kind: ExportKind) -> str:
+        length = f"_{self._config.seq_length}" if kind == "bridge" else ""
+        return f"{self._config.output_prefix}_{FOLDERS[kind]}{length}"
+
+    def _others(self) -> list[str]:
+        """Return the folders of exports that this job does not make."""
+        if is_url(self._prefix):
+            return []
+        names = re.compile(rf"({'|'.join(FOLDERS.values())})(_[0-9]+)?")
+        found = glob.glob(f"{glob.escape(self._prefix)}_*/")
+        paths = [path.rstrip("/") for path in sorted(found)]
+        known = set(map(os.path.abspath, self._paths.values()))
+        return [path for path in paths if path not in known and names.fullmatch(path.removeprefix(f"{self._prefix}_"))]
+
+    def _remove_if_old(self, path: str, contents: Mapping[str, Content]) -> None:
+        try:
+            manifest = read_export_manifest(path)
+            if manifest is None or manifest.content.sources == self._sources(manifest.content.kind, contents):
+                return
+            remove_export(path)
+            self._reporter.say(f"{path}: removed, since it was made of earlier tokens")
+        except DsindexError as error:
+            self._reporter.say(f"{path}: was made of earlier tokens, and is left where it is ({error})")
+
+    def _sources(self, kind: str, contents: Mapping[str, Content]) -> dict[str, dict[str, ExportedFile]]:
+        """Return the files of the datasets that an export is made of."""
+        suffixes = {"bin", "idx", "provenance.parquet"} if kind == "sft" else {"bin", "idx"}
+        prefixes = [prefix for split in self._splits for prefix in split.prefixes[: 1 if kind == "sft" else 2]]
+        return {
+            prefix.removeprefix(f"{self._prefix}_"): {
+                suffix: ExportedFile(size_bytes=file.size_bytes, xxh3_128=file.digest)
+                for suffix, file in sorted(contents[prefix].digests.items())
+                if suffix in suffixes
+            }
+            for prefix in prefixes
+        }
+
+    def _make(self, kind: ExportKind, path: str, contents: Mapping[str, Content], executor: Executor) -> MadeExport:
+        began = time.time()
+        folder = ExportFolder(path=os.path.abspath(path), plan=self._plan(kind, contents))
+        with hold_lock(f"{folder.path}.dsindex-lock", what=f"the export {path}"):
+            finished = None if self._config.fresh else folder.find_finished()
+            if finished is not None:
+                return MadeExport(kind=kind, path=path, content=finished.content, already_complete=True)
+            require_own(path)
+            num_tokens = sum(contents[split.prefixes[0]].tokens for split in self._splits)
+            require_room(
+                os.path.dirname(folder.path),
+                int(self._room_for(kind, num_tokens)) - size_of_files(folder.partial),
+                what=f"the export {kind}",
+                remedy="make room, and run the same command again: the datasets are finished",
+            )
+            folder.begin()
+            job = ExportFiles(
+                kind=kind,
+                folder=folder,
+                splits=tuple(self._sequences(split, contents) for split in self._splits),
+                has_splits=self._config.split is not None,
+                sequence_length=self._config.seq_length,
+                messages=self._messages(folder.partial) if kind == "sft" else None,
+                executor=executor,
+                policy=RetryPolicy(deadline_seconds=self._config.shard_deadline),
+                statistics=DispatchStatistics(),
+                reporter=self._reporter,
+            )
+            written, small = job.write()
+            content = self._content(kind, contents, written, [*(file.file for file in written), *small])
+            run = describe_run(
+                folder.plan, began=began, executor=executor, statistics=job.statistics, shards=len(written)
+            )
+            folder.publish(ExportManifest(content=content, run=run))
+        return MadeExport(kind=kind, path=path, content=content, already_complete=False)
+
+    def _plan(self, kind: ExportKind, contents: Mapping[str, Content]) -> Plan:
+        """Return what an export depends on."""
+        sources = self._sources(kind, contents)
+        settings: dict[str, Any] = {
+            "export": kind,
+            "format": FORMAT,
+            "sources": {
+                name: {suffix: file.model_dump() for suffix, file in files.items()} for name, files in sources.items()
+            },
+        }
+        if kind == "bridge":
+            settings["seq-length"] = self._config.seq_length
+        if kind == "sft":
+            first = contents[self._splits[0].prefixes[0]]
+            settings["on-bad-record"] = self._config.on_bad_record
+            reading = self._instruction.model_dump(
+                mode="json", include={"record_format", "role_mapping", "learn", "assistant_role"}
+            )
+            settings |= reading
+            settings["inputs"] = [[file.size_bytes, file.fingerprint] for file in first.inputs]
+        return Plan(settings=settings, inputs=())
+
+    def _sequences(self, split: SplitOutputs, contents: Mapping[str, Content]) -> ExportedSequences:
+        tokens, mask = split.prefixes[:2]
+        return ExportedSequences(
+            name=SPLIT_NAMES[split.split],
+            source=SequenceSource(tokens=tokens, mask=mask),
+            num_sequences=contents[tokens].sequences,
+        )
+
+    def _messages(self, folder: str) -> MessagesTask:
+        return MessagesTask(
+            parts=tuple(_parts_of_inputs(self._source.tasks())),
+            splits=tuple(
+                SplitLines(
+                    provenance=f"{split.prefixes[0]}.{PROVENANCE_SUFFIX}", name=f"{SPLIT_NAMES[split.split]}.{SUFFIX}"
+                )
+                for split in self._splits
+            ),
+            reading=RecordReading(
+                record_format=self._instruction.record_format,
+                roles=tuple(self._instruction.role_mapping.items()),
+                learn=self._instruction.learn,
+                assistant_role=self._instruction.assistant_role,
+            ),
+            leave_out=self._config.on_bad_record == "quarantine",
+            folder=folder,
+        )
+
+    def _content(
+        self,
+        kind: ExportKind,
+        contents: Mapping[str, Content],
+        written: Sequence[WrittenFile],
+        files: Sequence[StoredFile],
+    ) -> ExportContent:
+        return ExportContent(
+            kind=kind,
+            sequence_length=self._config.seq_length if kind == "bridge" else None,
+            sources=self._sources(kind, contents),
+            tokenizer=self._source.describe_tokenizer().model_dump(exclude_none=True),
+            writer=None if kind == "sft" else _writer(),
+            splits=_count_splits(kind, [SPLIT_NAMES[split.split] for split in self._splits], written),
+            digests={
+                file.name: ExportedFile(size_bytes=file.size_bytes, xxh3_128=file.digest)
+                for file in sorted(files, key=lambda file: file.name)
+            },
+        )
+
+
+def _parts_of_inputs(tasks: Iterable[ShardTask]) -> Iterator[tuple[int, TextPart]]:
+    """Yield the parts of all inputs to be read one after the other, each with the number of its input.
+
+    What was unpacked for the shards of a stream is gone once the job is finished, so it is read as a whole.
+    """
+    for number, group in groupby(tasks, key=lambda task: task.input):
+        own = list(group)
+        if own[0].is_of_stream:
+            own = [replace(own[0], end=own[-1].end)]
+        for task in own:
+            yield number, replace(task, unpacked=None).part
+
+
+def _published(prefix: str) -> Content:
+    manifest = read_manifest(prefix)
+    if manifest is None:
+        msg = f"{prefix}: expected the manifest of the dataset to export, found none; run the same command again"
+        raise FormatError(msg)
+    return manifest.content
+
+
+def _writer() -> str:
+    import pyarrow as pa
+
+    return f"pyarrow {pa.__version__}"
+
+
+def _count_splits(kind: ExportKind, names: Sequence[str], written: Sequence[WrittenFile]) -> dict[str, ExportedSplit]:
+    """Return the counts of each split, whose name the names of its files begin with, unless there is only one."""
+    splits = {}
+    for name in names:
+        total = Counts()
+        own = [file for file in written if len(names) == 1 or file.file.name.startswith(name)]
+        for file in own:
+            total += file.counts
+        if kind == "sft":
+            splits[name] = ExportedSplit(rows=total.rows, left_out=sum(file.left_out for file in own))
+        else:
+            splits[name] = ExportedSplit(**asdict(total))
+    return splits

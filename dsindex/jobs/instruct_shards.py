@@ -1,0 +1,616 @@
+"""The unit of work of instruction data: encode the conversations of one byte range into partial datasets.
+
+Each split has a `.bin`/`.idx` pair of tokens and one of masks (uint8, 1 = trainable), with the same sequences and
+documents. A conversation is a document; it has more than one sequence only if it was too long and was split.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections import Counter
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.datasets.provenance import provenance_rows
+from dsindex.dtypes import cast_tokens
+from dsindex.engine.assemble import TokenSource
+from dsindex.engine.manifest import Content, RecordCounts, RecordedPacking, read_manifest
+from dsindex.engine.merge import Part, read_lengths
+from dsindex.engine.publishing import Dataset, Target, shard_part, shard_provenance, shard_quarantine, stored_path
+from dsindex.engine.shards.attempt import Attempt, check_ids
+from dsindex.engine.shards.tokenize import (
+    KeyResult,
+    ShardResult,
+    check_unchanged,
+    fingerprint_input,
+    quarantine_line,
+    require_unpacked,
+    shard_attempt,
+)
+from dsindex.engine.source import count_records
+from dsindex.errors import BadRecordError, FormatError, LimitError, RecordLimitError, RecordProblem
+from dsindex.execution.shard_progress import report
+from dsindex.formats.mmididx import LENGTH, IndexHeader
+from dsindex.instruction.blocks import lay_out_blocks
+from dsindex.instruction.recipe import EncoderRecipe, make_instruction_encoder
+from dsindex.instruction.splits import SPLITS, split_by_hash
+from dsindex.instruction.statistics import InstructionStatistics
+from dsindex.store.requests import request_counts
+from dsindex.store.urls import absolute, is_url, lengthened
+from dsindex.text.fields import JSON_WHITESPACE
+from dsindex.text.guarded.limits import Limits, default_limits
+from dsindex.text.guarded_process import LimitReachedError
+from dsindex.text.parts import read_part_lines
+from dsindex.text.record_blocks import BadRecord, describe_long_line
+from dsindex.text.streams import LongLine, cut_large
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from dsindex.engine.manifest import RecordedInput
+    from dsindex.engine.shards.attempt import AttemptFile
+    from dsindex.engine.shards.tokenize import ShardTask
+    from dsindex.engine.source import TextSource
+    from dsindex.instruction.encoder import EncodedConversation
+    from dsindex.options.instruct import InstructConfig
+    from dsindex.store.storage import StoredFile
+    from dsindex.text.streams import LineBlock
+
+
+MASK_DTYPE = np.dtype(np.uint8)
+BLOCK_BYTES = 1 << 20
+"""Text encoded before it is written; a longer line takes memory for its own size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionSettings:
+    """The settings that all shards of a job share; sent to every worker once."""
+
+    recipe: EncoderRecipe
+    vocabulary_size: int
+    dtype: str
+    """Token type on disk."""
+    fractions: tuple[float, float, float] | None
+    """Shares of train, valid and test; None for a single dataset."""
+    split_seed: int
+    quarantine: bool
+    """Whether bad records are quarantined; otherwise the first one is an error."""
+    max_record_bytes: int | None
+    provenance: bool
+    work_dir: str
+    """The work folder, which holds the files of attempts."""
+    limits: Limits = field(default_factory=default_limits)
+    """Time and memory limits of templates and patterns for one record."""
+
+
+def split_names(fractions: Sequence[float] | None) -> tuple[str | None, ...]:
+    """Return the splits with a share above 0, or None alone for a single dataset.
+
+    >>> split_names(None), split_names((0.9, 0.1, 0))
+    ((None,), ('train', 'valid'))
+    """
+    if fractions is None:
+        return (None,)
+    return tuple(name for name, share in zip(SPLITS, fractions, strict=True) if share > 0)
+
+
+def split_prefix(prefix: str, split: str | None) -> str:
+    """Return the prefix of a split's datasets, as expected by PackedInstructionDataset.
+
+    >>> split_prefix("out/chat", "valid"), split_prefix("out/chat", None)
+    ('out/chat_valid', 'out/chat')
+    """
+    return prefix if split is None else lengthened(prefix, f"_{split}")
+
+
+def text_key(split: str | None) -> str:
+    """Return the key of a split's tokens in a shard's result, which is also the suffix to the job's prefix.
+
+    >>> text_key(None), text_key("valid")
+    ('text_document', 'valid_text_document')
+    """
+    return "text_document" if split is None else f"{split}_text_document"
+
+
+def mask_key(split: str | None) -> str:
+    """Return the key of a split's masks in a shard's result."""
+    return "loss_mask" if split is None else f"{split}_loss_mask"
+
+
+def statistics_of(results: Iterable[ShardResult], split: str | None) -> InstructionStatistics:
+    """Return the statistics of a split over all shards."""
+    total: Counter[str] = Counter()
+    for result in results:
+        total.update(dict(result.counts))
+    key = text_key(split)
+    return InstructionStatistics(
+        **{field.name: total[f"{key}.{field.name}"] for field in fields(InstructionStatistics)}
+    )
+
+
+def bad_records_of(results: Iterable[ShardResult]) -> dict[str, int]:
+    """Return the number of quarantined records over all shards, by kind of problem."""
+    total: Counter[str] = Counter()
+    for result in results:
+        for name, count in result.counts:
+            if name.startswith(_BAD):
+                total[name.removeprefix(_BAD)] += count
+    return dict(sorted(total.items()))
+
+
+_BAD = "bad."
+
+
+def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
+    """Encode the conversations of a byte range into files under names unique to this attempt, synced to disk.
+
+    Raises:
+        BadRecordError: At the range's first bad record, unless bad records are quarantined.
+        RecordLimitError: At the first record for which a template or pattern takes too much time or memory.
+        InputError: If the input is missing or has changed since the job was planned.
+        TokenizerError: If the tokenizer is damaged.
+        OutputError: If the work folder cannot be written.
+    """
+    check_unchanged(task)
+    with shard_attempt(task, settings.work_dir) as attempt:
+        shard = _Shard(attempt, task, settings)
+        for block in read_part_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
+            with _collected_later():
+                shard.add(block)
+            report(*shard.so_far)
+        check_unchanged(task)
+        require_unpacked(task)
+        result = shard.finish()
+        attempt.commit()
+    return result
+
+
+@contextlib.contextmanager
+def _collected_later() -> Iterator[None]:
+    """Put off the search for reference cycles: the objects of a block's records have none, and are many."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class _Shard:
+    """Writes and counts the conversations of one attempt at a shard."""
+
+    def __init__(self, attempt: Attempt, task: ShardTask, settings: InstructionSettings) -> None:
+        self._attempt = attempt
+        self._task = task
+        self._settings = settings
+        self._encoder = make_instruction_encoder(settings.recipe, settings.limits)
+        self._lines = self._blank = self._text_bytes = 0
+        self._bad: Counter[str] = Counter()
+        self._quarantine: AttemptFile | None = None
+        with attempt.errors_named():
+            self._splits = {split: _SplitWriter(split, attempt, settings) for split in split_names(settings.fractions)}
+
+    @property
+    def so_far(self) -> tuple[int, int, int]:
+        """Bytes of text, conversations and tokens so far."""
+        splits = self._splits.values()
+        conversations = sum(split.statistics.conversations for split in splits)
+        return self._text_bytes, conversations, sum(split.num_tokens for split in splits)
+
+    def add(self, block: LineBlock | LongLine) -> None:
+        """Encode lines and append them to this attempt's files."""
+        if isinstance(block, LongLine):
+            self._lines += 1
+            self._text_bytes += block.num_bytes + 1
+            self._refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, block.limit))
+            return
+        offsets, sizes = block.offsets().tolist(), block.line_sizes().tolist()
+        limit = self._settings.max_record_bytes
+        lines = [block.text(number) for number in range(len(sizes))]
+        is_blank = [not line.strip(JSON_WHITESPACE) for line in lines]
+        is_large = [limit is not None and size > limit for size in sizes]
+        encoded = self._encoder.encode_lines(
+            [line for line, *left_out in zip(lines, is_blank, is_large, strict=True) if not any(left_out)]
+        )
+        for number, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
+            if is_blank[number]:
+                self._blank += 1
+                continue
+            line = block.first_line + number
+            outcome = _too_large(size, limit or 0) if is_large[number] else self._next(encoded, offset, line)
+            if isinstance(outcome, RecordProblem):
+                self._refuse(offset, line, cut_large(block.line(number), limit), outcome)
+            else:
+                self._splits[self._split_of(outcome)].take(outcome, offset, line)
+        self._lines += len(sizes)
+        self._text_bytes += block.source_bytes
+        with self._attempt.errors_named():
+            for split in self._splits.values():
+                split.write()
+
+    def _next(
+        self, encoded: Iterator[EncodedConversation | RecordProblem], offset: int, line: int
+    ) -> EncodedConversation | RecordProblem:
+        try:
+            outcome = next(encoded)
+        except LimitReachedError as error:
+            place = (self._task.begin, line)
+            raise RecordLimitError(self._task.path, offset, error.reason, part=place) from error
+        return outcome
+
+    def _split_of(self, encoded: EncodedConversation) -> str | None:
+        fractions = self._settings.fractions
+        if fractions is None:
+            return None
+        return split_by_hash(encoded.fingerprint, fractions=fractions, seed=self._settings.split_seed)
+
+    def _refuse(self, offset: int, line: int, line_bytes: bytes, problem: RecordProblem) -> None:
+        reason = f"{problem.reason} ({problem.kind})"
+        if not self._settings.quarantine:
+            place, is_row = (self._task.begin, line), self._task.form.is_table
+            raise BadRecordError(self._task.path, offset, reason, part=place, is_row=is_row)
+        record = BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason)
+        with self._attempt.errors_named():
+            if self._quarantine is None:
+                self._quarantine = self._attempt.open("quarantine")
+            self._quarantine.write(quarantine_line(self._task.path, record))
+        self._bad[problem.kind] += 1
+
+    def finish(self) -> ShardResult:
+        """Sync all files and return the result."""
+        counts = {f"{_BAD}{kind}": count for kind, count in self._bad.items()}
+        with self._attempt.errors_named():
+            keys = tuple(key for split in self._splits.values() for key in split.finish())
+            quarantine = self._quarantine.finish() if self._quarantine is not None else None
+        for split in self._splits.values():
+            counts |= split.counts()
+        return ShardResult(
+            shard=self._task.shard,
+            num_lines=self._lines,
+            num_blank=self._blank,
+            num_records=sum(split.statistics.conversations for split in self._splits.values()),
+            num_quarantined=self._bad.total(),
+            text_bytes=self._text_bytes,
+            keys=keys,
+            provenance=None,
+            quarantine=quarantine,
+            input_fingerprint=fingerprint_input(self._task.path),
+            decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
+            counts=tuple(sorted(counts.items())),
+            requests=request_counts() if is_url(self._task.path) or is_url(self._settings.work_dir) else None,
+        )
+
+
+class _SplitWriter:
+    """The tokens, masks and provenance of one split."""
+
+    def __init__(self, split: str | None, attempt: Attempt, settings: InstructionSettings) -> None:
+        self._split = split
+        self._dtype = np.dtype(settings.dtype)
+        self._vocabulary_size = settings.vocabulary_size
+        self._tokens = attempt.open_part(text_key(split), self._dtype)
+        self._masks = attempt.open_part(mask_key(split), MASK_DTYPE)
+        self._provenance = attempt.open(f"{text_key(split)}.prov") if settings.provenance else None
+        self._pending: list[EncodedConversation] = []
+        self._places: list[tuple[int, int]] = []
+        self.statistics = InstructionStatistics()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens written so far."""
+        return self._tokens.index.num_tokens
+
+    def take(self, encoded: EncodedConversation, offset: int, line: int) -> None:
+        """Buffer a conversation until the next `write`."""
+        self._pending.append(encoded)
+        self._places.append((offset, line))
+
+    def write(self) -> None:
+        """Write the buffered conversations."""
+        if not self._pending:
+            return
+        lengths = np.concatenate([encoded.lengths for encoded in self._pending])
+        per_document = np.array([len(encoded.lengths) for encoded in self._pending], np.int64)
+        tokens = np.concatenate([encoded.tokens for encoded in self._pending])
+        check_ids(tokens, self._vocabulary_size)
+        mask = np.concatenate([encoded.mask for encoded in self._pending])
+        self.statistics += InstructionStatistics.of(self._pending, learnt=int(np.count_nonzero(mask)))
+        self._tokens.add(cast_tokens(tokens, self._dtype), lengths, per_document)
+        self._masks.add(mask, lengths, per_document)
+        if self._provenance is not None:
+            offsets, lines = np.array(self._places, np.int64).T
+            self._provenance.write(provenance_rows(offsets, lines).data)
+        self._pending, self._places = [], []
+
+    def finish(self) -> tuple[KeyResult, KeyResult]:
+        """Sync the files and return the results for tokens and masks."""
+        provenance = self._provenance.finish() if self._provenance is not None else None
+        index = self._tokens.index
+        common: Mapping[str, Any] = {
+            "num_sequences": index.num_sequences,
+            "num_documents": index.num_documents,
+            "num_tokens": index.num_tokens,
+            "num_empty_documents": 0,
+            "eod_in_text": 0,
+        }
+        results = []
+        for key, part, is_aligned in (
+            (text_key(self._split), self._tokens, False),
+            (mask_key(self._split), self._masks, True),
+        ):
+            bin_file, idx_file = part.finish()
+            own = None if is_aligned else provenance
+            results.append(
+                KeyResult(key=key, bin=bin_file, idx=idx_file, provenance=own, is_aligned=is_aligned, **common)
+            )
+        return results[0], results[1]
+
+    def counts(self) -> dict[str, int]:
+        """Return the statistics as named counts, which are added up over shards."""
+        return {
+            f"{text_key(self._split)}.{field.name}": getattr(self.statistics, field.name)
+            for field in fields(InstructionStatistics)
+        }
+
+
+def _too_large(num_bytes: int, limit: int) -> RecordProblem:
+    return RecordProblem("too-large", describe_long_line(num_bytes, limit))
+
+
+# The packing as a file: an MMIDIDX of int32 whose sequences are blocks and whose entries are sequence numbers.
+#
+# It depends only on the lengths of all sequences in order, not on how the job was cut into shards.
+
+LAYOUT_DTYPE = np.dtype("<i4")
+MAX_SEQUENCES = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackingTask:
+    """Task of packing the sequences of one split into blocks."""
+
+    name: str
+    """Name of the files to write."""
+    parts: tuple[Part, ...]
+    """The shards' tokens, in output order."""
+    sequence_length: int
+    """L: tokens per block."""
+    work_dir: str
+    """The work folder, which holds the files of attempts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackingResult:
+    """The result of one attempt."""
+
+    num_blocks: int
+    num_sequences: int
+    """Number of token sequences, each of which is in one block."""
+    num_tokens: int
+    bin: StoredFile
+    idx: StoredFile
+
+
+def write_packing(task: PackingTask) -> PackingResult:
+    """Assign sequences to blocks by best fit and write the packing, in about 40 bytes of memory per sequence.
+
+    Raises:
+        LimitError: If there are more sequences than int32 can number.
+        InputError: If an index is missing or shorter than its header says.
+        OutputError: If the work folder cannot be written.
+    """
+    num_sequences = sum(part.header.num_sequences for part in task.parts)
+    if num_sequences > MAX_SEQUENCES:
+        raise LimitError(
+            f"{task.name}: expected at most {MAX_SEQUENCES:,} sequences to pack, got {num_sequences:,}; "
+            "build from fewer inputs at a time"
+        )
+    lengths = np.concatenate([np.empty(0, LENGTH), *read_lengths(task.parts)])
+    plan = lay_out_blocks(lengths, sequence_length=task.sequence_length)
+    with Attempt(task.work_dir, folder="shards/packing", name=task.name) as attempt:
+        with attempt.errors_named():
+            part = attempt.open_part("blocks", LAYOUT_DTYPE)
+            part.add(
+                plan.conversations.astype(LAYOUT_DTYPE), np.diff(plan.block_starts), np.ones(plan.num_blocks, np.int64)
+            )
+            bin_file, idx_file = part.finish()
+        attempt.commit()
+    return PackingResult(
+        num_blocks=plan.num_blocks,
+        num_sequences=num_sequences,
+        num_tokens=plan.num_tokens,
+        bin=bin_file,
+        idx=idx_file,
+    )
+
+
+# The outputs of `dsindex instruct` as data: the datasets of each split, their parts and their manifests.
+#
+# A split has two or three datasets: `<prefix>_text_document` (tokens), `<prefix>_loss_mask` (uint8) and, if blocks
+# were
+# packed, `<prefix>_packing_<L>`. With --split, `<prefix>` ends in `_train`, `_valid` or `_test`.
+
+if TYPE_CHECKING:
+    SplitResults = Sequence[tuple[ShardTask, ShardResult]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitOutputs:
+    """The datasets of one split."""
+
+    split: str | None
+    config: InstructConfig
+    work_dir: str
+    dtype: np.dtype[Any]
+    """Type of tokens on disk."""
+
+    @property
+    def prefix(self) -> str:
+        """The prefix to open with PackedInstructionDataset."""
+        return absolute(split_prefix(self.config.output_prefix, self.split))
+
+    @property
+    def prefixes(self) -> list[str]:
+        """The prefixes of the datasets: tokens, masks, packing."""
+        length = self.config.seq_length
+        names = ["text_document", "loss_mask", *([] if length is None else [f"packing_{length}"])]
+        return [lengthened(self.prefix, f"_{name}") for name in names]
+
+    def former_packings(self) -> list[str]:
+        """Return the prefix of the packing in the published tokens' manifest, if its L differs from this job's.
+
+        That packing does not fit new tokens. Packings that the manifest does not name are not searched.
+        """
+        try:
+            manifest = read_manifest(self.prefixes[0])
+        except FormatError:
+            return []
+        length = None if manifest is None else manifest.run.plan["settings"].get("seq-length")
+        if not isinstance(length, int) or length == self.config.seq_length:
+            return []
+        return [lengthened(self.prefix, f"_packing_{length}")]
+
+    def token_sources(self, plan_id: str, input_bytes: int) -> list[TokenSource]:
+        """Return tokens and masks, which are made of shards alone, with how to find their parts."""
+        text, mask = self.prefixes[:2]
+        return [
+            TokenSource(
+                target=Target(prefix=prefix, plan_id=plan_id, bound_bytes=input_bytes * dtype.itemsize),
+                part_of=partial(self._part, key, dtype),
+            )
+            for prefix, key, dtype in (
+                (text, text_key(self.split), self.dtype),
+                (mask, mask_key(self.split), MASK_DTYPE),
+            )
+        ]
+
+    def _part(self, key: str, dtype: np.dtype[Any], result: ShardResult) -> Part:
+        return shard_part(next(part for part in result.keys if part.key == key), self.work_dir, dtype)
+
+    def datasets(
+        self,
+        sources: Sequence[TokenSource],
+        results: SplitResults,
+        packing: PackingResult | None,
+        inputs: Sequence[str],
+    ) -> list[Dataset]:
+        """Return the datasets to assemble, in the order of `prefixes`.
+
+        Args:
+            sources: Tokens and masks.
+            results: All shards with their results, in plan order.
+            packing: The packing, if there is one.
+            inputs: Paths of the inputs as given.
+        """
+        text, mask = sources
+        key = text_key(self.split)
+        found = [
+            Dataset(
+                target=text.target,
+                parts=tuple(text.part_of(result) for _, result in results),
+                provenance=None if self.config.no_provenance else shard_provenance(results, self.work_dir, key=key),
+                # Bad records belong to no split, so each split's tokens get all of them.
+                quarantine=shard_quarantine(results, self.work_dir, inputs),
+            ),
+            Dataset(target=mask.target, parts=tuple(mask.part_of(result) for _, result in results), provenance=None),
+        ]
+        if packing is not None:
+            target = Target(prefix=self.prefixes[2], plan_id=text.target.plan_id, bound_bytes=packing.bin.size_bytes)
+            found.append(Dataset(target=target, parts=(self._packing_part(packing),), provenance=None))
+        return found
+
+    def _packing_part(self, packing: PackingResult) -> Part:
+        return Part(
+            bin_path=stored_path(self.work_dir, packing.bin),
+            idx_path=stored_path(self.work_dir, packing.idx),
+            identity=f"{packing.bin.digest} {packing.idx.digest}",  # every run makes it again with the same content
+            bin_bytes=packing.bin.size_bytes,
+            header=IndexHeader(
+                dtype=LAYOUT_DTYPE,
+                num_sequences=packing.num_blocks,
+                num_boundaries=packing.num_blocks + 1,
+                has_modes=False,
+            ),
+        )
+
+    def contents(
+        self,
+        source: TextSource,
+        instruction: Mapping[str, Any],
+        results: SplitResults,
+        packing: PackingResult | None,
+        made: Sequence[tuple[Dataset, dict[str, StoredFile]]],
+    ) -> list[Content]:
+        """Return the contents of the manifests, in the order of `prefixes`.
+
+        Args:
+            source: The job's inputs and tokenizer.
+            instruction: The instruction configuration, in plain JSON types.
+            results: All shards with their results, in plan order.
+            packing: The packing, if there is one.
+            made: Each dataset with its files.
+        """
+        shards = [result for _, result in results]
+        inputs = self._describe_inputs(source, results)
+        source.describe_damaged()
+        options = source.describe_options(
+            seq_length=self.config.seq_length,
+            split=None if self.config.split is None else list(self.config.split),
+            split_seed=self.config.split_seed,
+            split_name=self.split,
+            instruction=dict(instruction),
+        )
+        counts = self._count_records(shards)
+        contents = [
+            Content(
+                inputs=inputs,
+                **source.describe_damaged(),
+                documents=dataset.header.num_documents,
+                sequences=dataset.header.num_sequences,
+                tokens=dataset.bin_bytes // dataset.header.dtype.itemsize,
+                token_dtype=dataset.header.dtype.name,
+                options=options,
+                digests=files,
+            )
+            for dataset, files in made
+        ]
+        of_tokens = {
+            "account": RecordCounts(**counts, documents_with_tokens=counts["kept"], empty_documents=0),
+            "tokenizer": source.describe_tokenizer(),
+            "statistics": asdict(statistics_of(shards, self.split)),
+            "bad_records": bad_records_of(shards),
+            "packing": None if packing is None else describe_packing(packing, self.config.seq_length or 0),
+        }
+        return [contents[0].model_copy(update=of_tokens), *contents[1:]]
+
+    def _count_records(self, shards: Sequence[ShardResult]) -> dict[str, int]:
+        """Return record counts; `kept` are the records of this split, `elsewhere` those of other splits."""
+        lines = count_records(shards)
+        key = text_key(self.split)
+        kept = sum(part.num_documents for shard in shards for part in shard.keys if part.key == key)
+        return {**lines, "kept": kept, "elsewhere": lines["kept"] - kept}
+
+    def _describe_inputs(self, source: TextSource, results: SplitResults) -> list[RecordedInput]:
+        shards: list[list[ShardResult]] = [[] for _ in source.inputs]
+        for task, result in results:
+            shards[task.input].append(result)
+        return [
+            described.model_copy(update=self._count_records(own))
+            for described, own in zip(source.describe_inputs(results), shards, strict=True)
+        ]
+
+
+def describe_packing(packing: PackingResult, sequence_length: int) -> RecordedPacking:
+    """Return how full the blocks are; the fill is a share, to six digits."""
+    places = packing.num_blocks * sequence_length
+    return RecordedPacking(
+        sequence_length=sequence_length,
+        blocks=packing.num_blocks,
+        padding=places - packing.num_tokens,
+        fill=round(packing.num_tokens / places, 6) if places else 1.0,
+    )

@@ -1,0 +1,196 @@
+"""The driver of `dsindex merge`: joins many datasets, with the same ranges, ledger and publishing as a build."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dsindex.engine.frame import Job, Made, run_job
+from dsindex.engine.identity import Plan
+from dsindex.engine.inputs import InputFile
+from dsindex.engine.manifest import Content, RecordedInput, RecordedOptions, RecordedTokenizer, read_manifest
+from dsindex.engine.merge import Part, check_sequences, merged_header, open_part
+from dsindex.engine.nodes import require_seen
+from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
+from dsindex.engine.publishing import Dataset, Target
+from dsindex.engine.start import require_room
+from dsindex.errors import FormatError, InputError
+from dsindex.formats.mmididx import read_header
+from dsindex.store.reading import input_status
+from dsindex.store.urls import absolute, is_url, lengthened, parse_url, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dsindex.engine.start import Work
+    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.options.merge import MergeConfig
+    from dsindex.store.storage import StoredFile
+    from dsindex.store.urls import ObjectUrl
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeReport:
+    """The result of a merge."""
+
+    prefix: str
+    num_inputs: int
+    num_documents: int
+    num_sequences: int
+    num_tokens: int
+    files: dict[str, StoredFile]
+    already_complete: bool
+
+
+def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeReport:
+    """Merge datasets in the order given, continuing an interrupted run of the same plan.
+
+    Raises:
+        FormatError: If an input is damaged, or differs from the first in token type or in having modes.
+        DsindexError: If the merge cannot be done as asked; final names then never refer to incomplete files.
+    """
+    prefixes = [_without_suffix(path) for path in config.input]
+    parts = tuple(_open(prefix) for prefix in prefixes)
+    merged_header(parts)
+    prefix = absolute(config.output_prefix)
+    inputs = tuple(_input_file(lengthened(given, ending)) for given in prefixes for ending in (".bin", ".idx"))
+    plan = Plan(settings={"output-prefix": str(prefix)}, inputs=inputs)
+    target = Target(prefix=prefix, plan_id=plan.plan_id, bound_bytes=sum(part.bin_bytes for part in parts))
+    dataset = Dataset(target=target, parts=parts, provenance=None)
+    tokenizer, tokenizer_path = _shared_tokenizer(prefixes, parts)
+
+    def make(_: Work) -> Made:
+        return Made(groups=((dataset,),), num_shards=len(parts))
+
+    def describe(_: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
+        _require_unchanged(inputs)
+        return [_content(config, dataset, files[0], tokenizer)]
+
+    job = Job(
+        config=config,
+        plan=plan,
+        outputs=(Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES),),
+        may_grow=False,
+        examine=lambda: _examine(prefix, parts),
+        check_nodes=partial(require_seen, files=[str(file.path) for file in inputs if not is_url(file.path)]),
+        make=make,
+        describe=describe,
+        tokenizer_path=tokenizer_path,
+    )
+    outcome = run_job(job, reporter=reporter)
+    return _report(config, outcome.contents[0], already_complete=outcome.already_complete)
+
+
+def _require_unchanged(inputs: Sequence[InputFile]) -> None:
+    for file in inputs:
+        now = _input_file(file.path)
+        if (now.version, now.size_bytes) != (file.version, file.size_bytes):
+            msg = f"{file.path}: changed while it was merged; leave inputs alone, then run again with --fresh"
+            raise InputError(msg)
+
+
+def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> tuple[RecordedTokenizer | None, str | None]:
+    """Return the tokenizer of all datasets and its path; None if one does not name it, or they differ."""
+    shared, path = None, None
+    for prefix, part in zip(prefixes, parts, strict=True):
+        try:
+            manifest = read_manifest(prefix)
+        except FormatError:
+            return None, None
+        if manifest is None or manifest.content.tokenizer is None or not _describes(manifest.content, part):
+            return None, None
+        own = manifest.content.tokenizer
+        if shared is None:
+            shared, path = own, manifest.run.tokenizer_path
+        if own.model_copy(update={"name": shared.name}) != shared:
+            return None, None
+    return shared, path
+
+
+def _describes(content: Content, part: Part) -> bool:
+    """Tell whether a manifest is that of a dataset, and not of one that was there before."""
+    header = part.header
+    return (content.documents, content.sequences, content.tokens) == (
+        header.num_documents,
+        header.num_sequences,
+        part.bin_bytes // header.dtype.itemsize,
+    )
+
+
+def _content(
+    config: MergeConfig, dataset: Dataset, files: dict[str, StoredFile], tokenizer: RecordedTokenizer | None
+) -> Content:
+    """Return the content of the manifest."""
+    header = dataset.header
+    content = Content(
+        inputs=[
+            RecordedInput(path=path, documents=part.header.num_documents, sequences=part.header.num_sequences)
+            for path, part in zip(config.input, dataset.parts, strict=True)
+        ],
+        documents=header.num_documents,
+        sequences=header.num_sequences,
+        tokens=dataset.bin_bytes // header.dtype.itemsize,
+        token_dtype=header.dtype.name,
+        options=RecordedOptions(),
+        digests=files,
+    )
+    return content if tokenizer is None else content.model_copy(update={"tokenizer": tokenizer})
+
+
+def _report(config: MergeConfig, content: Content, *, already_complete: bool) -> MergeReport:
+    return MergeReport(
+        prefix=config.output_prefix,
+        num_inputs=len(content.inputs),
+        num_documents=content.documents,
+        num_sequences=content.sequences,
+        num_tokens=content.tokens,
+        files=content.digests,
+        already_complete=already_complete,
+    )
+
+
+def _without_suffix(path: str) -> str:
+    """Return the prefix `x` of `x.bin` or `x.idx`, which a shell's completion yields."""
+    suffix = os.path.splitext(path)[1]
+    return shortened(path, suffix) if suffix in {".bin", ".idx"} else path
+
+
+def _open(prefix: str) -> Part:
+    if is_url(prefix):
+        return _open_in_store(parse_url(prefix))
+    try:
+        return open_part(prefix)
+    except FormatError as error:
+        msg = f"{error}; check --input, which takes paths without .bin and .idx"
+        raise (InputError(msg) if not os.path.exists(f"{prefix}.idx") else error) from error
+
+
+def _open_in_store(prefix: ObjectUrl) -> Part:
+    """Open a dataset in an object store, both of whose objects are read as they are now."""
+    idx, tokens = input_status(prefix.lengthened(".idx")), input_status(prefix.lengthened(".bin"))
+    return Part(
+        bin_path=tokens.path,
+        idx_path=idx.path,
+        identity=prefix,
+        bin_bytes=tokens.size_bytes,
+        header=read_header(idx.path),
+    )
+
+
+def _input_file(path: str) -> InputFile:
+    try:
+        status = input_status(path)
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror}); check --input"
+        raise InputError(msg) from error
+    return InputFile(path=path, absolute_path=absolute(path), size_bytes=status.size_bytes, version=status.version)
+
+
+def _examine(prefix: str, parts: tuple[Part, ...]) -> None:
+    """Check the disk space, and the order of the tokens in the inputs."""
+    if not is_url(prefix):
+        needed = sum(part.bin_bytes + part.header.size_bytes for part in parts)
+        require_room(os.path.dirname(prefix), needed, what="the output", remedy="make room, or write elsewhere")
+    check_sequences(parts)

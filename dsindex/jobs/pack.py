@@ -1,0 +1,366 @@
+"""The driver of `dsindex pack`: from JSONL to a `.pbin`, with the same shards, executors and work folder as a build."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.engine.assemble import TokenSource
+from dsindex.engine.frame import Job, JobOutcome, Made, run_job
+from dsindex.engine.identity import Plan
+from dsindex.engine.manifest import Content, RecordCounts
+from dsindex.engine.merge import Piece, read_lengths
+from dsindex.engine.nodes import require_sound_nodes
+from dsindex.engine.outputs import PBIN_SUFFIXES, Output
+from dsindex.engine.publishing import (
+    Dataset,
+    PbinEnds,
+    Target,
+    identify_parts,
+    shard_part,
+    shard_provenance,
+    shard_quarantine,
+    stored_path,
+)
+from dsindex.engine.sample import examine_sample
+from dsindex.engine.shards.attempt import Attempt
+from dsindex.engine.shards.tokenize import ShardSettings
+from dsindex.engine.source import (
+    count_missing,
+    count_records,
+    count_reference_texts,
+    describe_kept,
+    open_source,
+    require_recorded_inputs,
+)
+from dsindex.engine.standard_input import piped_input_named
+from dsindex.engine.start import check_room
+from dsindex.engine.tokenize import make_shards
+from dsindex.errors import TokenizerError
+from dsindex.execution.choice import wants_ray
+from dsindex.execution.dispatch import ordered_runner
+from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, PbinIndexWriter, token_bytes_for_vocabulary
+from dsindex.jobs.conversion import TYPE_OF_SIZE
+from dsindex.options.config import work_folder_path
+from dsindex.store.requests import RequestCounts, all_requests
+from dsindex.store.urls import absolute, folder_of
+from dsindex.text.selection import open_pattern
+from dsindex.text.tokenizer import shared_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dsindex.engine.manifest import Run
+    from dsindex.engine.merge import Part
+    from dsindex.engine.shards.tokenize import ShardResult, ShardTask
+    from dsindex.engine.start import Work
+    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.formats.pbin import PbinVersion
+    from dsindex.formats.raw_index import RunTasks
+    from dsindex.options.pack import PackConfig
+    from dsindex.store.clients import Bytes
+    from dsindex.store.storage import StoredFile
+    from dsindex.text.tokenizer import Tokenizer
+
+
+# The parts of a `.pbin` besides its tokens: the token size, the header before them, the pickled index after them.
+#
+# Header and index are written to the work folder, on a disk or in an object store, and the output is then assembled
+# from
+# them by ranges. The index is cut into files of INDEX_FILE_BYTES, as a worker has each of them in memory.
+
+INDEX_FILE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PbinIndexTask:
+    """Writing the index of a `.pbin` from the lengths in the shards' `.idx` files."""
+
+    parts: tuple[Part, ...]
+    """The shards, in output order."""
+    header: PbinHeader
+    work_dir: str
+
+
+def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
+    """Return the size of a token by Modalities' rule, which counts the vocabulary without added tokens.
+
+    Raises:
+        TokenizerError: If an added token's id does not fit that size.
+    """
+    loaded = shared_tokenizer(tokenizer)
+    vocabulary_size = loaded.get_vocab_size(with_added_tokens=False)
+    try:
+        token_bytes = token_bytes_for_vocabulary(vocabulary_size) if version.names_token_size else 4
+    except ValueError as error:
+        raise TokenizerError(f"{tokenizer.name}: {error}; choose another tokenizer") from error
+    token, largest = max(loaded.get_vocab(with_added_tokens=True).items(), key=lambda item: (item[1], item[0]))
+    if largest >= 1 << 8 * token_bytes:
+        msg = (
+            f"{tokenizer.name}: expected ids that fit {token_bytes} bytes, the size of a token in Modalities for a "
+            f"vocabulary of {vocabulary_size} entries without added tokens, got {largest} for {token!r}; "
+            f"`dsindex build` and then `dsindex convert` make a .pbin with larger tokens"
+        )
+        raise TokenizerError(msg)
+    return token_bytes
+
+
+def make_ends(
+    header: PbinHeader, parts: Sequence[Part], *, work_dir: str, identity: str, run_tasks: RunTasks
+) -> PbinEnds:
+    """Write the header and the index of a `.pbin` to files of their own.
+
+    Args:
+        header: The header of the `.pbin`.
+        parts: The shards, in output order, with one sequence per document.
+        work_dir: The marked work folder.
+        identity: Id of the parts, so that ranges merged from other parts are not reused.
+        run_tasks: Runs `write_pbin_index`.
+
+    Raises:
+        OutputError: If the work folder cannot be written.
+    """
+
+    def piece(file: StoredFile, name: str) -> Piece:
+        path = stored_path(work_dir, file)
+        return Piece(path=path, identity=f"{identity}.{name}", offset=0, size_bytes=file.size_bytes)
+
+    head = _write_file(work_dir, "head", header.to_bytes())
+    [index] = run_tasks(write_pbin_index, [PbinIndexTask(parts=tuple(parts), header=header, work_dir=work_dir)])
+    return PbinEnds(
+        head=piece(head, "head"),
+        index=tuple(piece(file, f"index{number}") for number, file in enumerate(index)),
+    )
+
+
+def write_pbin_index(task: PbinIndexTask) -> tuple[StoredFile, ...]:
+    """Write the index of a `.pbin` to files of the work folder, under names unique to this attempt.
+
+    Raises:
+        InputError: If a shard is missing.
+        OutputError: If the work folder cannot be written.
+    """
+    files: list[StoredFile] = []
+    pending = bytearray()
+
+    def write(data: Bytes) -> None:
+        pending.extend(data)
+        while len(pending) >= INDEX_FILE_BYTES:
+            files.append(_write_file(task.work_dir, "index", pending[:INDEX_FILE_BYTES]))
+            del pending[:INDEX_FILE_BYTES]
+
+    writer = PbinIndexWriter(write, task.header)
+    for lengths in read_lengths(task.parts):
+        writer.add(lengths)
+    writer.close()
+    if pending:
+        files.append(_write_file(task.work_dir, "index", pending))
+    return tuple(files)
+
+
+def _write_file(work_dir: str, suffix: str, content: Bytes) -> StoredFile:
+    """Write a file of the work folder under a name that is used once."""
+    with Attempt(work_dir, folder="shards/ends", name="ends") as attempt:
+        with attempt.errors_named():
+            file = attempt.open(suffix)
+            file.write(memoryview(content))
+            stored = file.finish()
+        attempt.commit()
+    return stored
+
+
+Results = list[tuple["ShardTask", "ShardResult"]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackReport:
+    """The result of packing."""
+
+    path: str
+    num_documents: int
+    num_tokens: int
+    num_empty: int
+    """Number of records whose text has no tokens; they make no documents."""
+    token_dtype: str
+    counts: RecordCounts
+    files: dict[str, StoredFile]
+    already_complete: bool
+    input_bytes: int
+    seconds: float
+    run: Run
+    engine: str
+    """Name of the engine."""
+    input_notes: tuple[str, ...]
+    """Sentences about inputs that are repeated or were left out."""
+    requests: RequestCounts
+    """The requests to object stores."""
+
+
+def run_pack(config: PackConfig, *, reporter: Reporter) -> PackReport:
+    """Pack JSONL into a `.pbin`, continuing an interrupted run of the same plan.
+
+    Raises:
+        DsindexError: If the input cannot be packed as asked; final names then never refer to incomplete files.
+    """
+    with piped_input_named(work_folder_path(config), config.input):
+        return _Pack(config, reporter).run()
+
+
+class _Pack:
+    """The parts of packing that other kinds of job do not have."""
+
+    def __init__(self, config: PackConfig, reporter: Reporter) -> None:
+        self._requests_before = all_requests()
+        self._selection = open_pattern(config.jq_pattern)
+        if self._selection.needs_jq and config.executor == "auto" and not wants_ray(config):
+            # With a jq pattern, Python code checks every record and holds the interpreter's lock.
+            config = config.model_copy(update={"executor": "processes"})
+        self._config = config
+        self._reporter = reporter
+        self._prefix = absolute(config.output_prefix)
+        self._output = Output(prefix=config.output_prefix, suffixes=PBIN_SUFFIXES)
+        self._work_dir = work_folder_path(config)
+        self._results: Results = []
+        self._source = open_source(config, append_eod=True, reporter=reporter)
+        self._version = PBIN_VERSIONS[config.pbin_era]
+        self._token_bytes = choose_token_bytes(self._source.tokenizer, self._version)
+        settings = self._source.settings()
+        own = {
+            "eod-token": settings.pop("append-eod"),
+            "jq-pattern": config.jq_pattern,
+            "output": str(absolute(config.output)),
+            "pbin-era": config.pbin_era,
+        }
+        self._plan = Plan(settings=settings | own, inputs=self._source.inputs)
+        self._target = Target(
+            prefix=self._prefix,
+            plan_id=self._plan.plan_id,
+            bound_bytes=self._source.text_bytes * self._token_bytes,
+            header_bytes=self._version.header_bytes,
+            swapped_bytes=self._token_bytes if self._version.byte_order == ">" else 1,
+        )
+
+    def run(self) -> PackReport:
+        source, keys = self._source, self._selection.names
+        job = Job(
+            config=self._config,
+            plan=self._plan,
+            outputs=(self._output,),
+            input_bytes=source.total_bytes,
+            engine=source.engine,
+            notes=source.first_notes(),
+            require_same_inputs=partial(require_recorded_inputs, source.inputs),
+            examine=self._examine,
+            check_nodes=partial(require_sound_nodes, source, keys=keys),
+            count_missing=partial(count_missing, source),
+            make=self._make,
+            describe=lambda _, files: [self._content(self._results, files[0])],
+            describe_kept=partial(describe_kept, source, self._work_dir),
+        )
+        return self._report(run_job(job, reporter=self._reporter))
+
+    def _examine(self) -> None:
+        """Check a sample of the input, and the disk space."""
+        source = self._source
+        estimate = examine_sample(
+            source.inputs, self._selection.names, source.tokenizer, source.engine, selection=self._selection
+        )
+        check_room(
+            estimate,
+            itemsize=self._token_bytes,
+            num_keys=1,
+            output_folder=folder_of(self._prefix),
+            work_dir=self._work_dir,
+            unfinished=self._target.partials,
+        )
+
+    def _make(self, work: Work) -> Made:
+        results = self._results = self._tokenize(work)
+        return Made(
+            groups=((self._dataset(results, work),),),
+            num_shards=len(results),
+            num_reference_texts=count_reference_texts(results),
+        )
+
+    def _tokenize(self, work: Work) -> Results:
+        """Make every shard; return all with their tasks, in plan order."""
+        config, source = self._config, self._source
+        settings = ShardSettings(
+            tokenizer=source.tokenizer,
+            engine=source.engine,
+            keys=self._selection.names,
+            selection=self._selection,
+            dtype=TYPE_OF_SIZE[self._token_bytes].str,
+            eod_id=source.eod_id,
+            layout="pbin",
+            quarantine=config.on_bad_record == "quarantine",
+            max_record_bytes=config.max_record_size,
+            provenance=not config.no_provenance,
+            work_dir=self._work_dir,
+        )
+        tasks = source.tasks()
+        tokens = TokenSource(target=self._target, part_of=self._part)
+        results = make_shards(work, tasks, settings, sources=[tokens], max_bad_records=config.max_bad_records)
+        return list(zip(tasks, results, strict=True))
+
+    def _dataset(self, results: Results, work: Work) -> Dataset:
+        parts = tuple(self._part(result) for _, result in results)
+        header = PbinHeader(
+            version=self._version, token_bytes=self._token_bytes, data_bytes=sum(part.bin_bytes for part in parts)
+        )
+        run_tasks = ordered_runner(work.executor, name="pack-index", policy=work.policy)
+        ends = make_ends(header, parts, work_dir=self._work_dir, identity=identify_parts(parts), run_tasks=run_tasks)
+        return Dataset(
+            target=self._target,
+            parts=parts,
+            provenance=None if self._config.no_provenance else shard_provenance(results, self._work_dir),
+            quarantine=shard_quarantine(results, self._work_dir, [file.path for file in self._source.inputs]),
+            pbin=ends,
+        )
+
+    def _part(self, result: ShardResult) -> Part:
+        return shard_part(result.keys[0], self._work_dir, TYPE_OF_SIZE[self._token_bytes])
+
+    def _content(self, results: Results, files: dict[str, StoredFile]) -> Content:
+        """Return the content of the manifest."""
+        shards = [result.keys[0] for _, result in results]
+        num_documents = sum(shard.num_documents for shard in shards)
+        return Content(
+            inputs=self._source.describe_inputs(results),
+            **self._source.describe_damaged(),
+            account=RecordCounts(
+                **count_records([result for _, result in results]),
+                documents_with_tokens=num_documents,
+                empty_documents=sum(shard.num_empty_documents for shard in shards),
+            ),
+            documents=num_documents,
+            sequences=num_documents,
+            tokens=sum(shard.num_tokens for shard in shards),
+            eod_in_text=sum(shard.eod_in_text for shard in shards),
+            token_dtype=np.dtype(f"u{self._token_bytes}").name,
+            tokenizer=self._source.describe_tokenizer(),
+            options=self._source.describe_options(jq_pattern=self._config.jq_pattern, pbin_era=self._config.pbin_era),
+            digests=files,
+        )
+
+    def _report(self, outcome: JobOutcome) -> PackReport:
+        [content] = outcome.contents
+        return PackReport(
+            path=self._config.output,
+            num_documents=content.documents,
+            num_tokens=content.tokens,
+            num_empty=content.record_counts.empty_documents,
+            token_dtype=content.token_dtype,
+            counts=content.record_counts,
+            files=content.digests,
+            already_complete=outcome.already_complete,
+            input_bytes=self._source.total_bytes,
+            seconds=outcome.seconds,
+            run=outcome.run,
+            engine=self._source.engine.name,
+            input_notes=self._source.notes,
+            requests=all_requests().since(self._requests_before),
+        )

@@ -1,0 +1,229 @@
+"""The options of `dsindex build`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from dsindex.option_problems import show_value
+from dsindex.options.config import TextConfig, check_text
+from dsindex.text.conversion.tiktoken import MEGATRON_SPECIAL_TOKENS
+from dsindex.text.joining import JOINED, decode_separator
+from dsindex.text.selection import is_program, output_name
+from dsindex.text.tokenizer_file import TOKENIZER_TYPES, TokenizerOptions, TokenizerType
+
+MAX_REPEATS = 1000
+"""The limit on the repetitions of an input, each of which is an input of the plan."""
+
+_WORD_PIECE = ", which is not read"
+_OTHER_TYPES = {
+    "BertWordPieceLowerCase": _WORD_PIECE,
+    "BertWordPieceCase": _WORD_PIECE,
+    "NullTokenizer": ", whose texts are numbers and need no tokenizer",
+    "NullMultimodalTokenizer": ", whose texts are numbers and need no tokenizer",
+    "MultimodalTokenizer": ", which is for images",
+    "SFTTokenizer": ", which is for conversations; use `dsindex instruct`",
+}
+"""Why the other types of Megatron are refused, and what to do."""
+
+
+class BuildConfig(TextConfig):
+    """`dsindex build`: from text to a merged dataset per key."""
+
+    tokenizer_type: TokenizerType | None = None
+    """Megatron's name of the kind of tokenizer; None for whatever the file is."""
+    vocab_file: str | None = None
+    """GPT-2's vocab.json, with `merge_file` in place of `tokenizer_model`."""
+    merge_file: str | None = None
+    tiktoken_encoding: str | None = None
+    """Pattern and special tokens of a tiktoken file; None if its name says it."""
+    tiktoken_pattern: Literal["v1", "v2"] = "v2"
+    tiktoken_num_special_tokens: int = Field(default=1000, ge=0, le=1 << 20)
+    vocab_size: int | None = Field(default=None, ge=1, lt=1 << 31)
+    """Size of the vocabulary of Megatron's TikTokenizer; None for 131,072."""
+    tokenizer_special_tokens: tuple[str, ...] = MEGATRON_SPECIAL_TOKENS
+    """The first special tokens of Megatron's TikTokenizer."""
+    json_keys: tuple[str, ...] = Field(default=("text",), min_length=1)
+    join: str | None = None
+    """The separator with which the texts of all keys become one, with its escapes decoded."""
+    where: str | None = None
+    """A jq condition that records must satisfy."""
+    token_ids: str | None = None
+    """The key of lists of token ids, in place of texts."""
+    append_eod: bool = False
+    empty_documents: Literal["keep", "eod"] = "keep"
+    """What a document without tokens becomes: an empty document, or one of EOD alone."""
+    shuffle_documents: int | None = Field(default=None, ge=0, lt=2**63)
+    """Seed of the documents' order; None: that of the inputs."""
+    sample: float | None = None
+    """Share of the records to keep, as the decimal it prints as; None: all."""
+    repeat: tuple[str, ...] = ()
+    """Inputs that are read several times or in part, as FILE=TIMES."""
+    check: bool = False
+    """Check on every node what a build needs, and build nothing."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that are read from each record, as they are written."""
+        return self.json_keys if self.token_ids is None else (self.token_ids,)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+        if self.join is not None:
+            return (JOINED,)
+        return tuple(output_name(key) or "" for key in self.keys)
+
+    @field_validator("join")
+    @classmethod
+    def _decode_escapes(cls, join: str | None) -> str | None:
+        return None if join is None else decode_separator(join)
+
+    @field_validator("where")
+    @classmethod
+    def _is_not_empty(cls, where: str | None) -> str | None:
+        if where is not None and not where.strip():
+            msg = "expected a jq condition such as '.score > 0.5', got an empty one"
+            raise ValueError(msg)
+        return where
+
+    @field_validator("tokenizer_type", mode="before")
+    @classmethod
+    def _type_can_be_read(cls, value: object) -> object:
+        if value is None or value in TOKENIZER_TYPES:
+            return value
+        msg = f"expected one of {', '.join(TOKENIZER_TYPES)}, got {value!r}{_OTHER_TYPES.get(str(value), '')}"
+        raise ValueError(msg)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _model_of_type(cls, values: object) -> object:
+        """Megatron's GPT2BPETokenizer needs no model: it has two files, or else GPT-2's own vocabulary."""
+        if not isinstance(values, dict) or values.get("tokenizer_model") is not None:
+            return values
+        own = values.get("vocab_file") or ("gpt2" if values.get("tokenizer_type") == "GPT2BPETokenizer" else None)
+        return values if own is None else {**values, "tokenizer_model": own}
+
+    @model_validator(mode="after")
+    def _files_belong_together(self) -> Self:
+        if (self.vocab_file is None) != (self.merge_file is None):
+            msg = "expected --vocab-file and --merge-file together; a single file is named with --tokenizer-model"
+            raise ValueError(msg)
+        if self.vocab_file is not None and self.tokenizer_type not in {None, "GPT2BPETokenizer"}:
+            msg = f"expected --vocab-file with --tokenizer-type GPT2BPETokenizer, got {self.tokenizer_type}"
+            raise ValueError(msg)
+        return self
+
+    def tokenizer_options(self) -> TokenizerOptions:
+        """Return what the tokenizer's file does not say."""
+        return TokenizerOptions(**{name: getattr(self, name) for name in TokenizerOptions.__slots__})
+
+    @field_validator("shuffle_documents", mode="before")
+    @classmethod
+    def _is_seed(cls, value: object) -> object:
+        is_seed = type(value) is int or (isinstance(value, str) and re.fullmatch(r"[0-9]{1,20}", value))
+        if value is not None and not is_seed:
+            msg = f"expected a seed that is an integer of at least 0, got {show_value(value)}"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("sample", mode="before")
+    @classmethod
+    def _is_share(cls, value: object) -> object:
+        return None if value is None else parse_share(value)
+
+    @field_validator("repeat", mode="before")
+    @classmethod
+    def _are_repeats(cls, value: object) -> object:
+        return parse_repeats(value)
+
+    @model_validator(mode="after")
+    def _eod_is_appended(self) -> Self:
+        if self.empty_documents == "eod" and not self.append_eod:
+            msg = "expected --empty-documents eod with --append-eod, without which no document gets an EOD"
+            raise ValueError(msg)
+        return self
+
+    @field_validator("json_keys")
+    @classmethod
+    def _keys_differ(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(keys)) != len(keys):
+            msg = f"expected each key once, got {' '.join(keys)}"
+            raise ValueError(msg)
+        return keys
+
+    @model_validator(mode="after")
+    def _keys_name_files(self) -> Self:
+        """Names of outputs become parts of file names, so they must not lead out of the folder."""
+        if self.token_ids is not None:
+            other = "--json-keys" if "json_keys" in self.model_fields_set else "--join" if self.join is not None else ""
+            if other:
+                msg = f"expected either --token-ids or {other}, got both"
+                raise ValueError(msg)
+            if is_program(self.token_ids):
+                msg = f"--token-ids: expected a name or a path such as .meta.ids, got the jq pattern {self.token_ids!r}"
+                raise ValueError(msg)
+        if self.join is None:
+            _check_names("--json-keys" if self.token_ids is None else "--token-ids", self.keys)
+        return self
+
+
+def _check_names(flag: str, keys: tuple[str, ...]) -> None:
+    names: dict[str, str] = {}
+    for key in keys:
+        name = output_name(key)
+        if name is None:
+            msg = (
+                f"{flag}: expected keys that can be part of a file name, got the jq pattern {key!r}; "
+                f"name its output, as in NAME={key}"
+            )
+            raise ValueError(msg)
+        check_text(name)
+        if not name or "/" in name or len(os.fsencode(name)) > 200:
+            remedy = f"; write NAME={key}" if key.startswith(".") else ""
+            msg = f"{flag}: expected keys that can be part of a file name, got {name!r}{remedy}"
+            raise ValueError(msg)
+        if name in names:
+            msg = f"{flag}: expected a different name for each output, got {name!r} for {names[name]} and {key}"
+            raise ValueError(msg)
+        names[name] = key
+
+
+def parse_share(value: object) -> float:
+    """Read a share of records.
+
+    >>> parse_share("10%"), parse_share("0.1"), parse_share(1)
+    (0.1, 0.1, 1.0)
+    """
+    text = str(value) if isinstance(value, str | int | float) else ""
+    match = re.fullmatch(r"([0-9]{1,25}(?:\.[0-9]{1,400})?(?:e-[0-9]{1,3})?)(%?)", text)
+    share = Fraction(0) if match is None else Fraction(match[1]) / (100 if match[2] else 1)
+    if share > 1 or float(share) == 0 or isinstance(value, bool):
+        msg = f"expected a share above 0 and of at most 100%, such as 10% or 0.1, got {show_value(value)}"
+        raise ValueError(msg)
+    return float(share)
+
+
+def parse_repeats(value: object) -> object:
+    """Read how often files are repeated: entries FILE=TIMES, or a mapping of files to numbers.
+
+    >>> parse_repeats({"a.jsonl": 2.5}), parse_repeats(("a=b.jsonl=2",))
+    (('a.jsonl=2.5',), ('a=b.jsonl=2',))
+    """
+    if isinstance(value, Mapping):
+        value = tuple(f"{name}={times}" for name, times in value.items())
+    if not isinstance(value, list | tuple):
+        return value
+    for entry in value:
+        name, _, times = str(entry).rpartition("=")
+        number = re.fullmatch(r"\d{1,9}(\.\d{1,9})?", times)
+        if not name or number is None or not 0 < float(times) <= MAX_REPEATS:
+            msg = f"expected FILE=TIMES with a number above 0 and up to {MAX_REPEATS}, as in a.jsonl=2.5, got {entry!r}"
+            raise ValueError(msg)
+        check_text(name)
+    return tuple(value)

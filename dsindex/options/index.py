@@ -1,0 +1,435 @@
+"""The options of `dsindex index`, under Megatron's names where Megatron has them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import fields
+from fractions import Fraction
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from dsindex.index.blend import MID_LEVEL_SURPLUS
+from dsindex.index.cache import FIM_CLASS
+from dsindex.index.epochs import FINAL_EPOCH_THRESHOLD
+from dsindex.index.job_tokenizer import JobTokenizer
+from dsindex.option_problems import show_value
+from dsindex.options.build import BuildConfig
+from dsindex.options.config import ExecutorConfig, LocalPath, SequenceLength, validated
+from dsindex.options.numbers import MEGATRON_COUNT
+from dsindex.store.urls import refuse_cache_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+Replacement = tuple[str, str]
+"""The beginning of a path here, and in the job."""
+
+
+def parse_replacements(words: Iterable[str]) -> list[Replacement]:
+    """Return the pairs among the words of `--dataset-path-as`; others are whole paths.
+
+    >>> parse_replacements(["data=/lustre/data", "/x"])
+    [('data', '/lustre/data')]
+    """
+    return [(here, there) for here, equals, there in (word.partition("=") for word in words) if equals]
+
+
+def job_path(path: str, replacements: Sequence[Replacement]) -> str:
+    """Return a path of this machine as the job types it; the longest beginning counts.
+
+    >>> job_path("data/web", [("data", "/lustre/data")])
+    '/lustre/data/web'
+    """
+    for here, there in sorted(replacements, key=lambda pair: -len(pair[0])):
+        if path.startswith(here):
+            return there + path.removeprefix(here)
+    return path
+
+
+def local_path(path: str, replacements: Sequence[Replacement]) -> str:
+    """Return a path that the job types as it is on this machine.
+
+    >>> local_path("/lustre/data/web", [("data", "/lustre/data")])
+    'data/web'
+    """
+    for here, there in sorted(replacements, key=lambda pair: -len(pair[1])):
+        if path.startswith(there):
+            return here + path.removeprefix(there)
+    return path
+
+
+TOKENIZER_NAMES = tuple(field.name for field in fields(JobTokenizer))
+"""The flags as names of options."""
+
+
+def take_job_tokenizer(merged: dict[str, Any]) -> None:
+    """Collect the tokenizer's flags as one option for a known release; without one they are flags without effect."""
+    _take_class(merged)
+    given = {name: merged.pop(name) for name in TOKENIZER_NAMES if name in merged}
+    if merged.get("megatron_release") is not None:
+        if given:
+            merged["job_tokenizer"] = given
+    elif given:
+        flags = tuple(name.replace("_", "-") for name in given)
+        merged["pretrain_flags"] = (*flags, *merged.get("pretrain_flags", ()))
+
+
+def copy_job_tokenizer(merged: dict[str, Any]) -> None:
+    """For a known release, let a build's own tokenizer be the job's: its flags count for both."""
+    _take_class(merged)
+    if merged.get("megatron_release") is not None and "job_tokenizer" not in merged:
+        given = {name: merged[name] for name in TOKENIZER_NAMES if merged.get(name) is not None}
+        if given:
+            merged["job_tokenizer"] = given
+
+
+def _take_class(merged: dict[str, Any]) -> None:
+    if merged.pop("fim_data", None):
+        merged["dataset_class"] = FIM_CLASS
+
+
+DEFAULT_SPLIT = "969, 30, 1"
+"""Megatron's default. Its spaces matter: they are part of the hash."""
+
+
+def _words(value: object) -> object:
+    """Accept weights as numbers and a single path as a string, as YAML has them."""
+    if isinstance(value, list | tuple):
+        return tuple(repr(word) if isinstance(word, float) else str(word) for word in value)
+    return tuple(value.split()) if isinstance(value, str) else value
+
+
+def _counts(value: object) -> object:
+    """Read `N`, `N,N,N` or a list; `none` or a missing number means one epoch."""
+    if value is None:
+        return None
+    words = [str(word) for word in value] if isinstance(value, list | tuple) else str(value).split(",")
+    counts = [None if word.strip().lower() in {"none", "null"} else word.strip() for word in words]
+    if not 1 <= len(counts) <= 3 or not all(count is None or re.fullmatch(r"[0-9]{1,18}", count) for count in counts):
+        msg = f"expected one to three numbers of samples, or none, as in 1000,none,0, got {show_value(value)}"
+        raise ValueError(msg)
+    numbers = [None if count is None else int(count) for count in counts]
+    return tuple(numbers + [None] * (3 - len(numbers)))
+
+
+def _fraction(value: object) -> object:
+    if value is None or isinstance(value, Fraction):
+        return value
+    text = str(value).strip()
+    is_number = len(text) <= 100 and re.fullmatch(r"\d+(\.\d+)?|\.\d+|\d+/\d*[1-9]\d*", text)
+    if not is_number or not 0 < Fraction(text) <= MEGATRON_COUNT:
+        msg = f"expected a positive number of epochs such as 2 or 2.5, up to {MEGATRON_COUNT}, got {show_value(value)}"
+        raise ValueError(msg)
+    return Fraction(text)
+
+
+def _known_flags(value: object) -> object:
+    if isinstance(value, dict) and (unknown := sorted(value.keys() - set(TOKENIZER_NAMES), key=str)):
+        msg = f"expected the flags of the job's tokenizer, such as tokenizer_type, got {unknown[0]!r}"
+        raise ValueError(msg)
+    return value
+
+
+def _iterations(value: object) -> object:
+    """Read `100,200` as Megatron does, a single number, or a list."""
+    if isinstance(value, str):
+        words = value.split(",")
+        if not all(re.fullmatch(r"\s*\d{1,18}\s*", word) for word in words):
+            msg = f"expected iterations such as 1000,5000, got {show_value(value)}"
+            raise ValueError(msg)
+        return tuple(sorted(int(word) for word in words))
+    return (value,) if isinstance(value, int) else value
+
+
+def _three(value: object) -> object:
+    return tuple(value.split()) if isinstance(value, str) else value
+
+
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+Counts = Annotated[tuple[int | None, int | None, int | None], BeforeValidator(_counts)]
+Epochs = Annotated[Fraction, BeforeValidator(_fraction)]
+Iterations = Annotated[tuple[int, ...], BeforeValidator(_iterations)]
+TokenizerFlags = Annotated[JobTokenizer, BeforeValidator(_known_flags)]
+
+
+class IndexConfig(ExecutorConfig):
+    """`dsindex index`: the index caches that a training job looks for."""
+
+    data_path: Words | None = None
+    train_data_path: Words | None = None
+    valid_data_path: Words | None = None
+    test_data_path: Words | None = None
+    data_args_path: str | None = None
+    per_split_data_args_path: str | None = None
+    data_cache_path: Annotated[str, AfterValidator(refuse_cache_url)] | None = None
+    """None: Megatron's default, beside each dataset."""
+    seq_length: SequenceLength | None = None
+    epochs: Epochs | None = None
+    num_samples: Counts | None = None
+    train_iters: int | None = Field(default=None, ge=1)
+    train_samples: int | None = Field(default=None, ge=1)
+    global_batch_size: int | None = Field(default=None, ge=1)
+    eval_interval: int | None = Field(default=None, ge=1)
+    eval_iters: int = Field(default=100, ge=0)
+    full_validation: bool = False
+    skip_train: bool = False
+    start_eval_at_iter: int | None = Field(default=None, ge=0)
+    eval_global_batch_size: int | None = Field(default=None, ge=1)
+    phase_transition_iterations: Iterations = ()
+    rampup_batch_size: Annotated[tuple[int, int, int] | None, BeforeValidator(_three)] = None
+    step_batch_size_schedule: str | None = None
+    multiple_validation_sets: bool = False
+    dataset_class: Literal["GPTDataset", "GPTFIMDataset"] = "GPTDataset"
+    split: str | None = None
+    seed: int | None = Field(default=None, ge=0, lt=2**32)
+    megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main", "nemo-automodel"] | None = None
+    job_tokenizer: TokenizerFlags | None = None
+    """The job's flags about its tokenizer, for `megatron_release`."""
+    tokenizer_identifiers: str | None = None
+    like: str | None = None
+    dataset_path_as: Words | None = None
+    per_dataset_sequences_path: LocalPath | None = None
+    no_extra_token: bool = False
+    keep_partial_validation: bool = False
+    mid_level_dataset_surplus: float = Field(default=MID_LEVEL_SURPLUS, ge=0, le=2**31)
+    layout: Literal["megatron", "bigscience"] = "megatron"
+    final_epoch_threshold: float = Field(default=FINAL_EPOCH_THRESHOLD, gt=0, le=1)
+    explain: bool = False
+    check: bool = False
+
+    @property
+    def has_paths_per_split(self) -> bool:
+        """Whether each split has paths of its own."""
+        return any(self.paths_per_split) or self.per_split_data_args_path is not None
+
+    @property
+    def paths_per_split(self) -> tuple[Words | None, Words | None, Words | None]:
+        """The paths of train, valid and test, if given for each split."""
+        return self.train_data_path, self.valid_data_path, self.test_data_path
+
+    @model_validator(mode="after")
+    def _options_agree(self) -> IndexConfig:
+        per_split = self.has_paths_per_split
+        together = bool(self.data_path) or self.data_args_path is not None
+        lengths = [self.epochs, self.num_samples, self.train_iters or self.train_samples]
+        said = sum(length is not None for length in lengths)
+        only_description = self.explain and self.like is not None and not together and not per_split
+        problems = {
+            "give --data-path, or a path for each split, not both": together and per_split,
+            "give --data-path or --data-args-path, not both": bool(self.data_path) and self.data_args_path is not None,
+            "give --per-split-data-args-path or --train-data-path and the like, not both": any(self.paths_per_split)
+            and self.per_split_data_args_path is not None,
+            "--data-args-path needs --split, here and in the job: Megatron's default is for --data-path only": (
+                self.data_args_path is not None and self.split is None and self.like is None
+            ),
+            "give --data-path (or --train-data-path and the like)": not (together or per_split or only_description),
+            "--split does not go with a path for each split": per_split and self.split is not None,
+            "give one of --epochs, --num-samples, --train-iters and --train-samples": said > 1
+            or (said == 0 and not only_description),
+            "--train-iters and --train-samples need --global-batch-size": lengths[2] is not None
+            and self.global_batch_size is None,
+            "give either --train-iters or --train-samples": self.train_iters is not None
+            and self.train_samples is not None
+            and not self.skip_train,
+            "--train-iters and --train-samples need --eval-interval, or --full-validation": lengths[2] is not None
+            and self.eval_interval is None
+            and not self.full_validation
+            and not self.skip_train,
+            "give --tokenizer-identifiers or --like, not both": self.tokenizer_identifiers is not None
+            and self.like is not None,
+            "give --tokenizer-identifiers or the job's --tokenizer-type, not both": self.tokenizer_identifiers
+            is not None
+            and self.job_tokenizer is not None,
+            "the flags of the job's tokenizer need --megatron-release": self.job_tokenizer is not None
+            and self.megatron_release is None,
+            "--megatron-release needs the job's --tokenizer-type and its other flags, or --like": self.megatron_release
+            is not None
+            and (self.job_tokenizer, self.like, self.tokenizer_identifiers) == (None, None, None),
+            "give --seq-length, or --like with a description that has it": self.seq_length is None
+            and self.like is None,
+            "--multiple-validation-sets needs a path for each split": self.multiple_validation_sets and not per_split,
+            "--dataset-class needs Megatron's caches; leave out --layout bigscience": self.layout == "bigscience"
+            and self.dataset_class != "GPTDataset",
+            "--layout bigscience has one --data-path for all splits": self.layout == "bigscience" and per_split,
+            "--layout bigscience always has the extra token and drops partial samples": self.layout == "bigscience"
+            and (self.no_extra_token or self.keep_partial_validation),
+            "--layout bigscience has no phases; leave out --phase-transition-iterations": self.layout == "bigscience"
+            and bool(self.phase_transition_iterations),
+            "--explain needs Megatron's caches; in --layout bigscience the file names hold all settings": self.layout
+            == "bigscience"
+            and self.explain,
+        }
+        for problem, there in problems.items():
+            if there:
+                raise ValueError(problem)
+        return self
+
+
+def split_options(merged: dict[str, Any]) -> tuple[BuildConfig, dict[str, Any] | None]:
+    """Split options into the build's and the indices'; the latter are None if none was given.
+
+    Raises:
+        UsageError: If either are invalid.
+    """
+    index = {
+        name: merged.pop(name)
+        for name in IndexConfig.model_fields.keys() - BuildConfig.model_fields.keys() & merged.keys()
+    }
+    config = validated(merged, BuildConfig)
+    if not index:
+        return config, None
+    executor = {name: getattr(config, name) for name in ExecutorConfig.model_fields}
+    validated({**index, **executor, "data_path": [config.output_prefix]}, IndexConfig)
+    return config, {**index, **executor}
+
+
+_DATA = {
+    "data_path": "a prefix, or a blend: W1 P1 W2 P2 … with weights, P1 P2 … in proportion to the datasets' lengths",
+    "train_data_path": "the same, for train alone",
+    "valid_data_path": "the same, for valid alone",
+    "test_data_path": "the same, for test alone",
+    "data_args_path": "a file with the words of --data-path, as in the job",
+    "per_split_data_args_path": "a JSON file with the words for each split, as in the job",
+    "multiple_validation_sets": (
+        "the datasets of --valid-data-path are no blend: each has the samples of valid, or all of its own"
+    ),
+    "per_dataset_sequences_path": (
+        "write the file that the job reads with this flag, for a faster start; --explain compares it"
+    ),
+}
+_QUESTIONS = {
+    "explain": "build nothing: show for each cache whether the job would find it, and if not, which settings differ",
+    "check": "build nothing: show what would be built, and its size",
+}
+_SAMPLES = {
+    "seq_length": "the job's --seq-length: tokens per sample",
+    "epochs": (
+        "train on E epochs, fractions allowed, and valid and test on one; the number of samples is in the description"
+    ),
+    "num_samples": (
+        "samples of train, valid and test, as the job requests them; `none` or a missing number means one epoch"
+    ),
+    "train_iters": "the job's training iterations",
+    "train_samples": "the job's training samples",
+    "global_batch_size": "samples per iteration",
+    "eval_interval": "iterations between validations",
+    "eval_iters": "iterations per validation (default: 100)",
+    "full_validation": "each validation is one epoch of valid",
+    "skip_train": "the job only validates, once, as with its --skip-train",
+    "start_eval_at_iter": "the job validates from this iteration on",
+    "eval_global_batch_size": "samples per iteration of a validation, from 0.18 on",
+    "phase_transition_iterations": "the job's phases: each has caches of its own samples, and all are built",
+    "rampup_batch_size": "up to 0.17; later releases ignore it",
+    "step_batch_size_schedule": (
+        "from 0.18 on; with what the job prints as `setting global batch size to` as --global-batch-size"
+    ),
+}
+_ORDER = {
+    "split": f"shares of train, valid and test, spelled as in the job (default: '{DEFAULT_SPLIT}')",
+    "seed": "the job's --seed (default: 1234)",
+    "no_extra_token": "samples of L tokens, not L + 1 (rare in Megatron)",
+    "keep_partial_validation": "keep valid's last, partial sample",
+    "mid_level_dataset_surplus": "the job's value, for weighted blends (default: 0.005)",
+}
+_NAMES = {
+    "data_cache_path": "the job's cache folder (default: P/cache/GPTDataset_indices)",
+    "megatron_release": (
+        "the job's release of megatron-core, by which the flags of its tokenizer become part of the names"
+    ),
+    "tokenizer_identifiers": "the tokenizer's `unique_identifiers` in the job's Megatron, a JSON object",
+    "like": "take tokenizer, seed, sequence length and split from a description that the job wrote; flags override it",
+    "dataset_path_as": (
+        "each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of all"
+    ),
+    "dataset_class": "the job's class of datasets: GPTFIMDataset with --fim-data (default: GPTDataset)",
+    "fim_data": "the same as --dataset-class GPTFIMDataset",
+    "layout": (
+        "Megatron-core's caches, or the files that BigScience's and OpenGPT-X's Megatron-DeepSpeed look for beside "
+        "the data (default: megatron)"
+    ),
+    "final_epoch_threshold": (
+        "shuffle the final epoch separately if less than this share of it is used: 0.80 in Megatron and BigScience, "
+        "0.95 in OpenGPT-X (default: 0.80)"
+    ),
+}
+_JOB_TOKENIZER = {
+    "tokenizer_type": "the job's kind of tokenizer, such as HuggingFaceTokenizer",
+    "tokenizer_model": "its path or name, spelled as in the job; nothing is loaded",
+    "vocab_file": "of a GPT2BPETokenizer or a Bert tokenizer",
+    "merge_file": "of a GPT2BPETokenizer",
+    "vocab_size": "of a NullTokenizer or TikTokenizer",
+    "tokenizer_special_tokens": "as in the job",
+}
+_METAVARS: dict[str, str | tuple[str, ...]] = {
+    **dict.fromkeys(("data_path", "train_data_path", "valid_data_path", "test_data_path", "dataset_path_as"), "P"),
+    **dict.fromkeys(("tokenizer_special_tokens", "tiktoken_special_tokens"), "T"),
+    **dict.fromkeys(("data_args_path", "per_split_data_args_path"), "FILE"),
+    **dict.fromkeys(("per_dataset_sequences_path", "tokenizer_identifiers"), "FILE.json"),
+    **dict.fromkeys(("vocab_file", "merge_file"), "PATH"),
+    "seq_length": "L",
+    "epochs": "E",
+    "num_samples": "N[,N,N]",
+    "phase_transition_iterations": "N,N",
+    "step_batch_size_schedule": "'0:N N:N'",
+    "rampup_batch_size": ("FIRST", "STEP", "SAMPLES"),
+    "split": "S",
+    "data_cache_path": "D",
+    "like": "DESCRIPTION.txt",
+    "tokenizer_type": "TYPE",
+}
+
+
+def add_index_arguments(parser: argparse.ArgumentParser, *, paths: bool = True) -> None:
+    """Add the flags that say which indices to build, each of the type of its option.
+
+    Args:
+        parser: The parser of `dsindex index`, or of a job that indexes its own output.
+        paths: Whether to add the flags that name datasets.
+    """
+    if paths:
+        _add(parser.add_argument_group("data", "prefixes are paths without .bin and .idx"), _DATA)
+        _add(parser, _QUESTIONS)
+        text = (
+            "for --megatron-release, all flags of pretrain_gpt.py that begin with --tokenizer, --tiktoken or "
+            "--null-tokenizer, and"
+        )
+        tokenizer = {name: _JOB_TOKENIZER.get(name, argparse.SUPPRESS) for name in TOKENIZER_NAMES}
+        _add(parser.add_argument_group("the job's tokenizer", text), tokenizer)
+    _add(parser.add_argument_group("samples", "how long the job trains, in one of four ways"), _SAMPLES)
+    _add(parser.add_argument_group("order"), _ORDER)
+    text = "Megatron finds a cache by a hash of its settings, so they must be spelled as in the job"
+    _add(parser.add_argument_group("names", text), _NAMES)
+
+
+def _add(group: argparse._ActionsContainer, texts: Mapping[str, str]) -> None:
+    types = {name: field.annotation for name, field in IndexConfig.model_fields.items()}
+    types |= {**get_type_hints(JobTokenizer), "fim_data": bool}
+    for name, text in texts.items():
+        [kind] = set(_plain_types(types[name])) - {type(None)}
+        metavar = _METAVARS.get(name, "N" if kind is int else "X")
+        settings: dict[str, Any] = {"metavar": metavar}
+        if kind is bool:
+            settings = {"action": "store_true"}
+        elif get_origin(kind) is Literal:
+            settings = {"choices": list(get_args(kind))}
+        elif kind == tuple[str, ...]:
+            settings["nargs"] = "+"
+        elif isinstance(metavar, tuple):
+            settings |= {"nargs": len(metavar), "type": int}
+        elif kind in {int, float}:
+            settings["type"] = kind
+        group.add_argument(f"--{name.replace('_', '-')}", default=None, help=text, **settings)
+
+
+def _plain_types(annotation: object) -> Iterator[Any]:
+    """Yield the members of a union, without what validates them."""
+    if get_origin(annotation) is Annotated:
+        yield from _plain_types(get_args(annotation)[0])
+    elif get_origin(annotation) in {Union, UnionType}:
+        for member in get_args(annotation):
+            yield from _plain_types(member)
+    else:
+        yield annotation

@@ -1,0 +1,82 @@
+"""The options of `dsindex instruct`, apart from the YAML configuration of `dsindex.instruction.config`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from dsindex.options.config import RecordsConfig, TextConfig
+from dsindex.store.urls import is_url
+
+ExportKind = Literal["hf", "hf-disk", "bridge", "sft"]
+
+
+def parse_shares(value: object) -> object:
+    """Read comma-separated shares.
+
+    >>> parse_shares("98, 1, 1"), parse_shares([0.9, 0.1, 0])
+    ((98.0, 1.0, 1.0), [0.9, 0.1, 0])
+    """
+    if not isinstance(value, str):
+        return value
+    if not re.fullmatch(r"\s*[\d.]+\s*,\s*[\d.]+\s*,\s*[\d.]+\s*", value):
+        msg = f"expected the shares of train, valid and test such as 98,1,1, got {value!r}"
+        raise ValueError(msg)
+    return tuple(float(share) for share in value.split(","))
+
+
+class InstructConfig(RecordsConfig):
+    """`dsindex instruct`: from conversations to tokens, masks and packed blocks."""
+
+    largest_shard: ClassVar[int] = 8 << 20
+    """Smaller than a build's: a worker encodes a tenth as fast, and all should be busy to the end."""
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto"
+    """`auto` is gigatoken where it returns the same tokens and masks."""
+    seq_length: int | None = Field(default=None, ge=2, le=2**27)
+    """Pack conversations into blocks of this many tokens; None: write no packing."""
+    split: Annotated[tuple[float, float, float] | None, BeforeValidator(parse_shares)] = None
+    """Shares of train, valid and test; None: one dataset."""
+    split_seed: int = Field(default=1234, ge=0, lt=2**64)
+    export: tuple[ExportKind, ...] = ()
+    """Formats of other trainers to write as well."""
+
+    @field_validator("split")
+    @classmethod
+    def _has_shares(cls, split: tuple[float, float, float] | None) -> tuple[float, float, float] | None:
+        if split is not None and not (min(split) >= 0 and 0 < sum(split) < float("inf")):
+            msg = f"expected three shares of at least 0 with a sum above 0, got {list(split)}"
+            raise ValueError(msg)
+        return split
+
+    @field_validator("export")
+    @classmethod
+    def _names_each_once(cls, export: tuple[ExportKind, ...]) -> tuple[ExportKind, ...]:
+        return tuple(dict.fromkeys(export))
+
+    @model_validator(mode="after")
+    def _can_be_exported(self) -> Self:
+        if self.export and is_url(self.output_prefix):
+            msg = (
+                f"--export makes folders beside the output, expected an output on a disk, got {self.output_prefix}; "
+                f"leave out --export, or write to a disk"
+            )
+            raise ValueError(msg)
+        if "bridge" in self.export and self.seq_length is None:
+            msg = "--export bridge needs --seq-length, the places of a pack"
+            raise ValueError(msg)
+        if "sft" in self.export and self.no_provenance:
+            msg = "--export sft needs the provenance, which tells what became of each line; leave out --no-provenance"
+            raise ValueError(msg)
+        return self
+
+
+class _ChatText(TextConfig):
+    largest_shard: ClassVar[int] = InstructConfig.largest_shard
+
+
+def as_text_config(config: InstructConfig) -> TextConfig:
+    """Return the options of a job that tokenizes without the post-processor."""
+    shared: dict[str, Any] = {name: getattr(config, name) for name in RecordsConfig.model_fields}
+    return _ChatText(**shared, engine=config.engine, tokenizer_hf_no_include_special_tokens=True)

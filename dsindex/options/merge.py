@@ -1,0 +1,24 @@
+"""The options of `dsindex merge`."""
+
+from __future__ import annotations
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from dsindex.errors import InputError
+from dsindex.options.config import WorkConfig, access_of
+from dsindex.store.urls import is_url, parse_url
+
+
+class MergeConfig(WorkConfig):
+    """`dsindex merge`: many datasets to one."""
+
+    input: tuple[str, ...] = Field(min_length=1)
+
+    @field_validator("input")
+    @classmethod
+    def _names_datasets(cls, given: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        try:
+            return tuple(parse_url(path, access_of(info)) if is_url(path) else path for path in given)
+        except InputError as error:
+            raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None

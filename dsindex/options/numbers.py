@@ -1,0 +1,78 @@
+"""The numbers that options take: how they are written, and their ranges.
+
+Every integer of an option is checked against MAX_NUMBER where the command line is parsed and where options are
+validated; dsindex.options.config has the types of narrower ranges. Nothing here loads pydantic: `--help` is fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING
+
+from dsindex.option_problems import show_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_NUMBER = 2**63 - 1
+"""The largest integer that plans, ledgers and manifests can store."""
+MAX_WORKERS = 1 << 20
+MAX_DIGITS = 25
+"""The most digits before or after the point of a number, so that reading it takes no time."""
+MEGATRON_COUNT = 2**31 - 1
+"""Megatron's helpers count the epochs of an index, and the tokens of a sample with the extra one, as int32."""
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+_SIZE = re.compile(rf"\s*([0-9]{{1,{MAX_DIGITS}}}(?:\.[0-9]{{1,{MAX_DIGITS}}})?)\s*([A-Za-z]*)\s*")
+
+
+def parse_size(value: object) -> object:
+    """Read a size with its unit, in bytes.
+
+    >>> parse_size("64MiB"), parse_size("1.5 GB"), parse_size("9223372036854775807")
+    (67108864, 1500000000, 9223372036854775807)
+    """
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value)
+    if match is None or match[2].upper() not in _UNITS:
+        msg = f"expected a size such as 4096, 64MiB or 1.5GB, got {show_value(value)}"
+        raise ValueError(msg)
+    whole, _, decimals = match[1].partition(".")
+    return int(whole + decimals) * _UNITS[match[2].upper()] // 10 ** len(decimals)
+
+
+def parse_integer(word: str, *, least: int = -MAX_NUMBER, most: int = MAX_NUMBER) -> int:
+    """Read an integer of the command line.
+
+    Raises:
+        ArgumentTypeError: If it is none, or is out of range.
+    """
+    if not re.fullmatch(r"[+-]?[0-9]+", word.strip(), flags=re.ASCII):
+        msg = f"expected an integer, got {show_value(word)}"
+        raise argparse.ArgumentTypeError(msg)
+    number = int(word) if len(word) < 100 else most + 1
+    if not least <= number <= most:
+        wanted = f"at least {least}" if number < least else f"at most {most}"
+        msg = f"expected {wanted}, got {show_value(word)}"
+        raise argparse.ArgumentTypeError(msg)
+    return number
+
+
+def integer(least: int, most: int = MAX_NUMBER) -> Callable[[str], int]:
+    """Return a reader of integers in a range, for an argument of the command line."""
+    return lambda word: parse_integer(word, least=least, most=most)
+
+
+def check_number(value: object) -> object:
+    """Check that a value of an option, or an entry of a list, can be stored if it is an integer.
+
+    Raises:
+        ValueError: If it cannot.
+    """
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, int) and abs(number) > MAX_NUMBER:
+            msg = f"expected integers of at most {MAX_NUMBER}, got {show_value(value)}"
+            raise ValueError(msg)
+    return value

@@ -1,0 +1,1 @@
+"""Files and objects: locations, ranges, atomic writes, locks."""

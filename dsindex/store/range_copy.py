@@ -1,0 +1,259 @@
+"""Copy ranges between files: read sources at offsets, and write chunks at a fixed offset of the output.
+
+Callers process the chunks in between: dsindex.engine.merge digests them, dsindex.formats.token_copy casts them. Since
+offsets are fixed, a second attempt writes the same bytes to the same place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from dsindex.errors import InputError
+from dsindex.store.fetching import fetch_later
+from dsindex.store.reading import ObjectReader
+from dsindex.store.requests import result_of
+from dsindex.store.storage import open_descriptor, read_into, start_writeback, write_at
+from dsindex.store.stores import read_range
+from dsindex.store.urls import is_url, parse_url
+from dsindex.store.writing import find_recent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
+
+    from dsindex.errors import OutputError
+    from dsindex.store.clients import Blocks
+    from dsindex.store.urls import ObjectUrl
+
+
+REQUEST_BYTES = 8 << 20
+"""Bytes of a request where it is known what will be read."""
+REQUESTS_AT_ONCE = 32
+"""Requests that are in flight then, for one reader."""
+OBJECTS_AHEAD = 8
+"""Objects that are requested before their reader comes to them."""
+BYTES_AHEAD = 64 << 20
+"""Bytes of objects that are requested ahead, beyond which no further object is begun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """A run of bytes in a source that will be read forwards."""
+
+    path: str
+    begin: int
+    end: int
+
+
+class Source(Protocol):
+    """A file or an object that is open for reading."""
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill a buffer with the bytes from an offset on.
+
+        Raises:
+            InputError: If it ends before the buffer is full, or cannot be read.
+        """
+        ...
+
+
+class RangeSource:
+    """A source file that is open for reading."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill a buffer with the bytes from an offset on.
+
+        Raises:
+            InputError: If the file ends before the buffer is full, or cannot be read (marked as transient).
+        """
+        try:
+            read_into(self._descriptor, buffer, offset)
+        except EOFError as error:
+            msg = f"{self._path}: {error}; it changed during the copy"
+            raise InputError(msg) from error
+        except OSError as error:
+            refused = _unreadable(self._path, error)
+            refused.transient = True
+            raise refused from error
+
+
+class ObjectSource:
+    """A source object that is open for reading."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._reader = ObjectReader(parse_url(path))
+
+    def expect_forwards(self, begin: int, end: int) -> None:
+        """Say that the bytes [begin, end) will be read forwards."""
+        self._reader.expect_forwards(begin, end)
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill a buffer with the bytes from an offset on.
+
+        Raises:
+            InputError: If the object ends before the buffer is full, or cannot be read.
+        """
+        if self._reader.read_into(buffer, offset) < len(buffer):
+            msg = f"{self._path}: ends at byte {self._reader.size_bytes}, too early; it changed during the copy"
+            raise InputError(msg)
+
+    def close(self) -> None:
+        """Forget what was requested ahead."""
+        self._reader.close()
+
+
+class HeldSource:
+    """A source object whose content this process still has."""
+
+    def __init__(self, content: Blocks) -> None:
+        self._content = content
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill a buffer with the bytes from an offset on, all of which there are."""
+        self._content.read_into(buffer, offset)
+
+    def close(self) -> None:
+        """Do nothing: what is held longer is not for its readers to say."""
+
+
+def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
+    """Yield a source for each run of bytes, open until the next one is asked for.
+
+    Objects are requested before their reader comes to them, so that it does not wait for each.
+
+    Raises:
+        InputError: If a source cannot be opened.
+    """
+    left = deque(extents)
+    ahead: deque[tuple[ObjectSource | HeldSource, int]] = deque()
+    try:
+        while left or ahead:
+            if not ahead and not is_url(left[0].path):
+                with open_source(left.popleft().path) as source:
+                    yield source
+                continue
+            while left and is_url(left[0].path) and _has_room(ahead):
+                extent = left.popleft()
+                ahead.append((_open_object(extent), extent.end - extent.begin))
+            try:
+                yield ahead[0][0]
+            finally:
+                ahead.popleft()[0].close()
+    finally:
+        for opened, _ in ahead:
+            opened.close()
+
+
+def _open_object(extent: Extent) -> ObjectSource | HeldSource:
+    held = find_recent(extent.path)
+    if held is not None:
+        return HeldSource(held)
+    opened = ObjectSource(extent.path)
+    opened.expect_forwards(extent.begin, extent.end)
+    return opened
+
+
+def _has_room(ahead: Sequence[tuple[ObjectSource | HeldSource, int]]) -> bool:
+    return not ahead or (len(ahead) <= OBJECTS_AHEAD and sum(size for _, size in ahead) < BYTES_AHEAD)
+
+
+def read_extents(wanted: Iterable[tuple[Extent, memoryview]]) -> None:
+    """Fill a buffer with each run of bytes; requests to objects are in flight together.
+
+    Raises:
+        InputError: If a source cannot be opened, or ends before the buffer is full.
+    """
+    requested: deque[Future[None]] = deque()
+    try:
+        for extent, buffer in wanted:
+            if not is_url(extent.path):
+                with open_source(extent.path) as source:
+                    source.read_into(buffer, extent.begin)
+                continue
+            held = find_recent(extent.path)
+            if held is not None:
+                held.read_into(buffer, extent.begin)
+                continue
+            for begin in range(extent.begin, extent.end, REQUEST_BYTES):
+                place = buffer[begin - extent.begin :][:REQUEST_BYTES]
+                if len(requested) >= REQUESTS_AT_ONCE:
+                    result_of(requested.popleft())
+                requested.append(fetch_later(partial(_read_object, parse_url(extent.path), begin, place)))
+        while requested:
+            result_of(requested.popleft())
+    finally:
+        for each in requested:
+            each.cancel()
+
+
+def _read_object(url: ObjectUrl, begin: int, buffer: memoryview) -> None:
+    buffer[:] = memoryview(read_range(url, begin, begin + len(buffer))).cast("B")
+
+
+@contextlib.contextmanager
+def open_source(path: str, *, extent: tuple[int, int] | None = None) -> Iterator[Source]:
+    """Open a source file or object for the time of the block.
+
+    Args:
+        path: The file, or the address of the object.
+        extent: The bytes [begin, end) that will be read forwards, if they are known.
+
+    Raises:
+        InputError: If it cannot be opened, or is not a regular file.
+    """
+    if is_url(path):
+        with contextlib.closing(ObjectSource(path)) as source:
+            if extent is not None:
+                source.expect_forwards(*extent)
+            yield source
+        return
+    try:
+        descriptor = open_descriptor(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    try:
+        yield RangeSource(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_chunks(
+    path: str, offset: int, chunks: Iterable[memoryview], *, refusal: Callable[[OSError], OutputError]
+) -> None:
+    """Write consecutive chunks into an existing file from an offset on, and sync them to disk.
+
+    Args:
+        path: The file; a symbolic link is refused.
+        offset: Byte at which the first chunk begins.
+        chunks: Each is written before the next is requested, so they may share a buffer.
+        refusal: Makes the error to raise from the system's.
+
+    Raises:
+        OutputError: If the file cannot be opened or written, as made by `refusal`.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+        try:
+            for chunk in chunks:
+                write_at(descriptor, chunk, offset)
+                start_writeback(descriptor, offset, len(chunk))
+                offset += len(chunk)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise refusal(error) from error
+
+
+def _unreadable(path: str, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be read ({error.strerror}); make it readable and run the same command again")

@@ -1,0 +1,434 @@
+"""Read an object as a file of which any bytes can be asked for, with ranges fetched ahead of its reader.
+
+Two kinds of ranges are held. Where a reader has said that it will read forwards, ranges of RANGE_BYTES are requested
+before it needs them. Elsewhere a range is requested when it is needed, and each one that continues another is twice as
+large. A handful of ranges is held at a time, whatever the size of the object.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections import OrderedDict
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dsindex.store.fetching import fetch_later
+from dsindex.store.requests import result_of
+from dsindex.store.storage import open_file, open_unbuffered
+from dsindex.store.stores import HEAD_BYTES, look_at_object, read_range
+from dsindex.store.urls import is_url, parse_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
+    from io import BufferedReader, FileIO
+
+    from dsindex.store.urls import ObjectUrl
+
+
+# Memory that is used again for one range of an object after the other.
+#
+# New memory costs as much as what is copied into it: the system clears each page first.
+
+MOST_SPARE_BYTES = 64 << 20
+"""Bytes that are kept for ranges to come."""
+_UNIT_BYTES = 1 << 20
+
+
+class _Spare:
+    """Buffers that nobody uses."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._buffers: list[bytearray] = []
+        self._num_bytes = 0
+
+    def take(self, num_bytes: int) -> bytearray:
+        with self._lock:
+            for number, buffer in enumerate(self._buffers):
+                if num_bytes <= len(buffer) <= 2 * num_bytes:
+                    self._num_bytes -= len(buffer)
+                    return self._buffers.pop(number)
+        return bytearray(-(-num_bytes // _UNIT_BYTES) * _UNIT_BYTES)
+
+    def give_back(self, buffer: bytearray) -> None:
+        with self._lock:
+            if self._num_bytes + len(buffer) <= MOST_SPARE_BYTES:
+                self._buffers.append(buffer)
+                self._num_bytes += len(buffer)
+
+
+_spare = _Spare()
+
+
+def _forget_buffers() -> None:
+    """Begin without buffers in a forked process; the lock may have been held while it was forked."""
+    global _spare
+    _spare = _Spare()
+
+
+os.register_at_fork(after_in_child=_forget_buffers)
+
+
+def take_buffer(num_bytes: int) -> bytearray:
+    """Return a buffer of at least so many bytes, with any content, for its taker alone."""
+    return _spare.take(num_bytes)
+
+
+def give_back(buffer: bytearray) -> None:
+    """Let a buffer be used again; nobody may have a view of it."""
+    _spare.give_back(buffer)
+
+
+# The seam between what reads inputs and where they are: files of this machine, or objects in stores.
+#
+# An input has a size and a version by which a change is noticed, and any range of its bytes can be read.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputStatus:
+    """What an input was when it was looked at."""
+
+    path: str
+    """Its path, or the address by which the same object is read again."""
+    size_bytes: int
+    version: str
+    """Modification time in ns, or an object's ETag."""
+
+
+class Readable(Protocol):
+    """An input that is open for reading."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size when it was opened."""
+        ...
+
+    def read_at(self, num_bytes: int, offset: int) -> bytes:
+        """Return the bytes from an offset on, fewer than asked for only at the end."""
+        ...
+
+    def read_into(self, view: memoryview[int], offset: int) -> int:
+        """Fill a buffer with the bytes from an offset on, or with some of them; return their number, 0 at the end."""
+        ...
+
+    def expect_forwards(self, begin: int, end: int) -> None:
+        """Say that the bytes [begin, end) will be read forwards."""
+        ...
+
+    def size_if_changed(self) -> int | None:
+        """Return its size by now if it changed since it was opened, which an object may say by an error instead."""
+        ...
+
+
+class LocalFile:
+    """A file of this machine."""
+
+    def __init__(self, file: FileIO) -> None:
+        self.file = file
+        status = os.fstat(file.fileno())
+        self.size_bytes = status.st_size
+        self.version = str(status.st_mtime_ns)
+
+    def read_at(self, num_bytes: int, offset: int) -> bytes:
+        """Return the bytes from an offset on, fewer than asked for only at the end."""
+        return os.pread(self.file.fileno(), num_bytes, offset)
+
+    def read_into(self, view: memoryview[int], offset: int) -> int:
+        """Fill a buffer with the bytes from an offset on, or with some of them; return their number, 0 at the end."""
+        return os.preadv(self.file.fileno(), [view], offset)
+
+    def expect_forwards(self, begin: int, end: int) -> None:  # noqa: ARG002 - Linux reads ahead in whole files
+        """Let the system read ahead."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self.file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def size_if_changed(self) -> int | None:
+        """Return its size by now if its size or time is not what it was."""
+        status = os.fstat(self.file.fileno())
+        now = (status.st_size, str(status.st_mtime_ns))
+        return None if now == (self.size_bytes, self.version) else status.st_size
+
+
+def input_status(path: str) -> InputStatus:
+    """Look at an input.
+
+    Raises:
+        OSError: If a local file cannot be read.
+        InputError: If an object cannot be read.
+    """
+    if is_url(path):
+        from dsindex.store.stores import look_at_object
+
+        url = parse_url(path)
+        if url.identity is None:
+            url, _ = look_at_object(url)
+        if url.identity is not None:
+            return InputStatus(path=url, size_bytes=url.identity.size_bytes, version=url.identity.version)
+    status = os.stat(path)
+    return InputStatus(path=path, size_bytes=status.st_size, version=str(status.st_mtime_ns))
+
+
+def is_there(path: str) -> bool:
+    """Tell whether a path leads to a file, or is an address: what is there is then told by reading it."""
+    return is_url(path) or os.path.isfile(path)
+
+
+def is_stored(path: str) -> bool:
+    """Tell whether there is a file at a path, or an object at an address, which is looked at.
+
+    Raises:
+        InputError: If an object store does not answer, or refuses.
+    """
+    if not is_url(path):
+        return os.path.isfile(path)
+    from dsindex.store.requests import MissingObjectError
+
+    try:
+        input_status(path)
+    except MissingObjectError:
+        return False
+    return True
+
+
+def stored_size(path: str) -> int:
+    """Return the size of a file or an object in bytes.
+
+    Raises:
+        OSError: If a local file cannot be read.
+        InputError: If an object cannot be read.
+    """
+    return input_status(path).size_bytes if is_url(path) else os.path.getsize(path)
+
+
+def open_stored(path: str) -> BufferedReader:
+    """Open a file or an object for reading in binary mode.
+
+    Raises:
+        OSError: If a local file cannot be opened, or is no file.
+        InputError: If an object cannot be read.
+    """
+    if not is_url(path):
+        return open_file(path)
+
+    return open_object(parse_url(path))
+
+
+@contextmanager
+def open_readable(path: str) -> Iterator[Readable]:
+    """Open an input for reading ranges.
+
+    Raises:
+        OSError: If a local file cannot be opened, or is no file.
+        InputError: If an object cannot be read.
+    """
+    if is_url(path):
+        reader = ObjectReader(parse_url(path))
+        try:
+            yield reader
+        finally:
+            reader.close()
+    else:
+        with open_unbuffered(path) as file:
+            yield LocalFile(file)
+
+
+RANGE_BYTES = 8 << 20
+"""About the bytes of a request where an object is read forwards: requests cost the same for every size."""
+RANGES_AHEAD = 3
+"""Ranges that are requested before their reader comes to them."""
+FIRST_BYTES = 64 << 10
+"""Bytes of a request elsewhere, at first."""
+HELD_RANGES = 4
+"""Ranges that are kept elsewhere."""
+
+
+@dataclass(slots=True)
+class _Range:
+    begin: int
+    end: int
+    future: Future[Any]
+    buffer: bytearray | None = None
+    """What the content is written into, to be used again."""
+
+    def content(self) -> memoryview[int]:
+        return memoryview(result_of(self.future)).cast("B")
+
+    def let_go(self) -> None:
+        """Forget the content, of which nobody has a view any more."""
+        if (self.future.cancel() or self.future.done()) and self.buffer is not None:
+            give_back(self.buffer)
+            self.buffer = None
+
+
+@dataclass(slots=True)
+class _Way:
+    """A part of the object that is read forwards."""
+
+    begin: int
+    next: int
+    """Where the next request begins."""
+    end: int
+    step: int
+    """Bytes of a request: all are about as large, since a small last one would cost as much as the others."""
+    ranges: list[_Range]
+
+
+class ObjectReader:
+    """An object that is open for reading.
+
+    Args:
+        url: Its address; it is looked at unless it was before, and read as it was then.
+
+    Raises:
+        InputError: If it cannot be read; as do all methods, also if the object was replaced.
+    """
+
+    def __init__(self, url: ObjectUrl) -> None:
+        if url.identity is None:
+            url, _ = look_at_object(url)
+        self._url = url
+        self._ways: list[_Way] = []
+        self._others: OrderedDict[int, _Range] = OrderedDict()
+        self._is_closed = False
+        identity = url.identity
+        self.size_bytes = 0 if identity is None else identity.size_bytes
+        self.version = "" if identity is None else identity.version
+
+    def expect_forwards(self, begin: int, end: int) -> None:
+        """Say that the bytes [begin, end) will be read forwards; requests for them begin at once."""
+        begin, end = max(0, begin), min(end, self.size_bytes)
+        if begin < end:
+            num_ranges = max(1, round((end - begin) / RANGE_BYTES))
+            way = _Way(begin=begin, next=begin, end=end, step=-(-(end - begin) // num_ranges), ranges=[])
+            self._ways = [*self._ways[-(HELD_RANGES - 1) :], way]
+            self._request_ahead(way, begin)
+
+    def read_at(self, num_bytes: int, offset: int) -> bytes:
+        """Return the bytes from an offset on, fewer than asked for only at the end of the object."""
+        content = bytearray(max(0, min(num_bytes, self.size_bytes - offset)))
+        self.read_into(memoryview(content), offset)
+        return bytes(content)
+
+    def read_into(self, view: memoryview[int], offset: int) -> int:
+        """Fill a buffer with the bytes from an offset on; return their number, smaller only at the object's end."""
+        wanted = max(0, min(len(view), self.size_bytes - offset))
+        done = 0
+        while done < wanted:
+            position = offset + done
+            found = self._range_with(position, wanted - done)
+            piece = found.content()[position - found.begin : position - found.begin + wanted - done]
+            view[done : done + len(piece)] = piece
+            done += len(piece)
+        return done
+
+    def size_if_changed(self) -> int | None:
+        """Return None: every request is for the object that was looked at, and an error otherwise."""
+        return None
+
+    def close(self) -> None:
+        """Forget what was requested ahead."""
+        self._is_closed = True
+        for way in self._ways:
+            for each in way.ranges:
+                each.let_go()
+        self._ways.clear()
+        self._others.clear()
+
+    def _range_with(self, position: int, num_bytes: int) -> _Range:
+        for way in reversed(self._ways):
+            if way.begin <= position < way.end:
+                found = self._on_way(way, position)
+                if found is not None:
+                    return found
+        return self._elsewhere(position, num_bytes)
+
+    def _on_way(self, way: _Way, position: int) -> _Range | None:
+        while way.ranges and way.ranges[0].end <= position:
+            way.ranges.pop(0).let_go()
+        self._request_ahead(way, position)
+        if way.ranges and way.ranges[0].begin <= position:
+            return way.ranges[0]
+        return None  # it was passed before
+
+    def _request_ahead(self, way: _Way, position: int) -> None:
+        if way.next < position < way.end and not way.ranges:
+            way.next = position
+        while way.next < way.end and len(way.ranges) <= RANGES_AHEAD:
+            end = min(way.next + way.step, way.end)
+            way.ranges.append(self._request(way.next, end, buffer=take_buffer(end - way.next)))
+            way.next = end
+
+    def _elsewhere(self, position: int, num_bytes: int) -> _Range:
+        size = FIRST_BYTES
+        for begin, held in self._others.items():
+            if held.begin <= position < held.end:
+                self._others.move_to_end(begin)
+                return held
+            if held.end == position:
+                size = 2 * (held.end - held.begin)
+        size = min(max(size, num_bytes), RANGE_BYTES)
+        begin, end = min(position, max(0, self.size_bytes - FIRST_BYTES)), position + size  # footers are read backwards
+        if position + num_bytes <= HEAD_BYTES:
+            begin, end = 0, HEAD_BYTES
+        held = self._request(begin, min(end, self.size_bytes))
+        self._others[begin] = held
+        while len(self._others) > HELD_RANGES:
+            self._others.popitem(last=False)
+        return held
+
+    def _request(self, begin: int, end: int, *, buffer: bytearray | None = None) -> _Range:
+        if end <= HEAD_BYTES and begin == 0:
+            _, head = look_at_object(self._url)
+            future: Future[Any] = fetch_later(lambda: head[:end])
+        else:
+            url, into = self._url, None if buffer is None else memoryview(buffer)[: end - begin]
+            future = fetch_later(lambda: read_range(url, begin, end, into=into, is_given_up=lambda: self._is_closed))
+        return _Range(begin, end, future, buffer)
+
+
+# An object as a file of Python's, for programs that read one forwards or by its end.
+
+_BUFFER_BYTES = 256 << 10
+
+
+class _RawObject(io.RawIOBase):
+    def __init__(self, reader: ObjectReader) -> None:
+        self._reader = reader
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._reader.size_bytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any buffer
+        done = self._reader.read_into(memoryview(buffer).cast("B"), self._position)
+        self._position += done
+        return done
+
+    def close(self) -> None:
+        if not self.closed:
+            self._reader.close()
+        super().close()
+
+
+def open_object(url: ObjectUrl) -> io.BufferedReader:
+    """Open an object for reading in binary mode.
+
+    Raises:
+        InputError: If it cannot be read; as do the methods.
+    """
+    return io.BufferedReader(_RawObject(ObjectReader(url)), _BUFFER_BYTES)

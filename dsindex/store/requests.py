@@ -1,0 +1,497 @@
+"""Requests to object stores: counted, tried again where that may help, and their failures put into sentences.
+
+What the library says about a failure holds the whole address, so nothing of it is ever shown but the status and the
+store's own name of the error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import threading
+import time
+import uuid
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+
+from dsindex.errors import DsindexError, InputError
+from dsindex.store.redirects import is_redirect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    from dsindex.store.urls import ObjectUrl
+
+
+# How many requests to a store are in flight: half as many after it asked to slow down, then slowly more again.
+
+MOST_REQUESTS = 64
+"""Requests of a process to one bucket or server that are in flight at once."""
+
+
+class Gate:
+    """Lets requests to one store pass, as many at once as it bears.
+
+    A refusal halves the limit, but those of requests that were in flight when it was halved last do not, since they say
+    nothing new. As many successes as the limit raise it by one.
+    """
+
+    def __init__(self, most: int = MOST_REQUESTS) -> None:
+        self._most = self._limit = most
+        self._in_flight = self._successes = self._halvings = 0
+        self._changed = threading.Condition()
+
+    @property
+    def limit(self) -> int:
+        """Requests that may be in flight by now."""
+        return self._limit
+
+    @contextlib.contextmanager
+    def passing(self) -> Iterator[int]:
+        """Wait until a request may begin; yields what `slow_down` wants to know of it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._in_flight < self._limit)
+            self._in_flight += 1
+            halvings = self._halvings
+        try:
+            yield halvings
+        finally:
+            with self._changed:
+                self._in_flight -= 1
+                self._changed.notify()
+
+    def slow_down(self, halvings: int) -> None:
+        """Note that the store refused a request because there were too many."""
+        with self._changed:
+            if halvings == self._halvings:
+                self._halvings += 1
+                self._limit = max(1, self._limit // 2)
+                self._successes = 0
+
+    def succeed(self) -> None:
+        """Note that the store answered a request."""
+        with self._changed:
+            self._successes += 1
+            if self._limit < self._most and self._successes >= self._limit:
+                self._successes = 0
+                self._limit += 1
+                self._changed.notify()
+
+
+_gates: dict[str, Gate] = {}
+_lock = threading.Lock()
+
+
+def gate_of(url: ObjectUrl) -> Gate:
+    """Return the gate of the bucket or server of an address in this process."""
+    with _lock:
+        store = f"{url.scheme}://{url.bucket} {url.access.endpoint_url or ''}"
+        return _gates.setdefault(store, Gate())
+
+
+def _forget() -> None:
+    """Begin anew in a forked process, in which the threads that were passing do not exist."""
+    global _lock
+    _lock = threading.Lock()
+    _gates.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+# Let another task compute while one waits for a store.
+#
+# Where tasks are threads of one process, as many compute at once as the machine has CPUs for them. One that waits for
+# an
+# answer gives its place to another until the answer is there. Elsewhere nothing happens.
+
+_thread = threading.local()
+
+Answer = TypeVar("Answer")
+
+
+class Places:
+    """As many tasks compute at once as there are places.
+
+    A place that becomes free goes to whoever has waited for a store first, and then to new tasks, in their order: none
+    overtakes another.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._lock = threading.Lock()
+        self._free = number
+        self._returning: deque[threading.Lock] = deque()
+        self._new: deque[threading.Lock] = deque()
+
+    def take(self, *, returning: bool = False) -> None:
+        """Wait for a place."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            turn = threading.Lock()
+            turn.acquire()
+            (self._returning if returning else self._new).append(turn)
+        turn.acquire()
+
+    def give(self) -> None:
+        """Give a place up."""
+        with self._lock:
+            waiting = self._returning or self._new
+            if waiting:
+                waiting.popleft().release()
+            else:
+                self._free += 1
+
+
+@contextlib.contextmanager
+def taking_place(places: Places) -> Iterator[None]:
+    """Run the block in one of the places, which it gives up while it waits for a store."""
+    places.take()
+    _thread.places = places
+    try:
+        yield
+    finally:
+        _thread.places = None
+        places.give()
+
+
+@contextlib.contextmanager
+def giving_place() -> Iterator[None]:
+    """Let another task compute while the block waits for a store."""
+    places: Places | None = getattr(_thread, "places", None)
+    if places is None:
+        yield
+        return
+    places.give()
+    try:
+        yield
+    finally:
+        places.take(returning=True)
+
+
+def result_of(future: Future[Answer]) -> Answer:
+    """Return the result of a request, and let another task compute until it is there.
+
+    Raises:
+        BaseException: What the request raised.
+    """
+    if not future.done():
+        with giving_place():
+            return future.result()
+    return future.result()
+
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+_METADATA = ("169.254.169.254", "metadata.google.internal", "169.254.170.2", "169.254.170.23")
+_SLOWER_STATUSES = {429, 503}
+REGION_CODES = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+_RENEW = "the credentials of this node do not hold, renew them"
+NODE_REMEDIES = {
+    "NoSuchBucket": "there is no such bucket, check its name and --endpoint-url",
+    "RequestTimeTooSkewed": "this machine's clock is wrong, set it",
+    **dict.fromkeys(
+        ("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthenticationRequired"),
+        _RENEW,
+    ),
+}
+"""The store's name of an error → what to do."""
+WRONG_SERVER = "check --endpoint-url: a store's web console has another address than the store"
+
+Outlook = Literal["final", "passing", "slower", "unreachable"]
+"""Whether a failure may pass: never, by itself, once fewer requests are made, or once the server is there again."""
+
+
+Describe: TypeAlias = "Callable[[ObjectUrl, Exception], tuple[DsindexError, Outlook]]"
+"""Returns an error of a library as a sentence, and whether it may pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How often a request is tried, and how long the pauses are."""
+
+    attempts: int = 8
+    first_pause: float = 0.2
+    """Seconds; each further pause is twice as long."""
+    longest_pause: float = 10.0
+    unreachable_attempts: int = 3
+    """For a server that cannot be reached, or does not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCounts:
+    """The requests of one process so far."""
+
+    process: str
+    """Random name of the process."""
+    gets: int = 0
+    lists: int = 0
+    puts: int = 0
+    """Requests that write, including the parts of uploads."""
+    retries: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+
+    def since(self, earlier: RequestCounts) -> RequestCounts:
+        """Return what was added since then."""
+        return RequestCounts(
+            process=self.process,
+            gets=self.gets - earlier.gets,
+            lists=self.lists - earlier.lists,
+            puts=self.puts - earlier.puts,
+            retries=self.retries - earlier.retries,
+            received_bytes=self.received_bytes - earlier.received_bytes,
+            sent_bytes=self.sent_bytes - earlier.sent_bytes,
+        )
+
+
+@dataclass(slots=True)
+class _Counters:
+    process: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    gets: int = 0
+    lists: int = 0
+    puts: int = 0
+    retries: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+
+
+_counters = _Counters()
+
+
+def _count_anew() -> None:
+    """Count from 0 in a forked process; the lock may have been held while it was forked."""
+    global _counters
+    _counters = _Counters()
+
+
+os.register_at_fork(after_in_child=_count_anew)
+_others: dict[str, RequestCounts] = {}
+"""Other process → its counts, as it told them last."""
+
+
+def count_requests(
+    *, gets: int = 0, lists: int = 0, puts: int = 0, retries: int = 0, received_bytes: int = 0, sent_bytes: int = 0
+) -> None:
+    """Add requests to the counts of this process."""
+    with _counters.lock:
+        _counters.gets += gets
+        _counters.lists += lists
+        _counters.puts += puts
+        _counters.retries += retries
+        _counters.received_bytes += received_bytes
+        _counters.sent_bytes += sent_bytes
+
+
+def request_counts() -> RequestCounts:
+    """Return the counts of this process."""
+    with _counters.lock:
+        return RequestCounts(
+            process=_counters.process,
+            gets=_counters.gets,
+            lists=_counters.lists,
+            puts=_counters.puts,
+            retries=_counters.retries,
+            received_bytes=_counters.received_bytes,
+            sent_bytes=_counters.sent_bytes,
+        )
+
+
+def note_requests(counts: RequestCounts | None) -> None:
+    """Remember what another process has counted so far; it may say so late, and more than once."""
+    if counts is not None and counts.process != _counters.process:
+        known = _others.get(counts.process)
+        if known is None or counts.gets + counts.lists + counts.puts > known.gets + known.lists + known.puts:
+            _others[counts.process] = counts
+
+
+def all_requests() -> RequestCounts:
+    """Return the counts of this process and of those that it knows of."""
+    own = request_counts()
+    known = [own, *_others.values()]
+    return RequestCounts(
+        process=own.process,
+        gets=sum(counts.gets for counts in known),
+        lists=sum(counts.lists for counts in known),
+        puts=sum(counts.puts for counts in known),
+        retries=sum(counts.retries for counts in known),
+        received_bytes=sum(counts.received_bytes for counts in known),
+        sent_bytes=sum(counts.sent_bytes for counts in known),
+    )
+
+
+class StoreError(InputError):
+    """An object store refuses a request, or cannot be reached."""
+
+
+class MissingObjectError(StoreError):
+    """There is no object at an address."""
+
+
+class EmptyRangeError(StoreError):
+    """A range begins behind the end of an object."""
+
+
+class ChangedObjectError(InputError):
+    """An object is not the one that was looked at."""
+
+
+def insist(
+    url: ObjectUrl,
+    request: Callable[[], Answer],
+    *,
+    describe: Describe | None = None,
+    patience: Patience | None = None,
+    is_given_up: Callable[[], bool] = lambda: False,
+) -> Answer:
+    """Make a request, again and again after pauses as long as the failure may pass.
+
+    Args:
+        url: What is asked for, for messages; all requests to its store share one gate.
+        request: Makes the request.
+        describe: Returns an error of `request` as a sentence, and whether it may pass; None for errors of obstore.
+        patience: How long to go on.
+        is_given_up: Tells whether nobody waits for the answer any more.
+
+    Raises:
+        DsindexError: If the request is refused, or fails for too long; the latter is transient.
+    """
+    patience = patience or Patience()
+    pause = patience.first_pause
+    gate = gate_of(url)
+    attempt = unreachable = halvings = 0
+    while True:
+        attempt += 1
+        try:
+            with gate.passing() as halvings:
+                answer = request()
+        except DsindexError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the libraries raise several kinds, and their texts hold signatures
+            failure, outlook = (describe or _describe)(url, error)
+            if outlook == "slower":
+                gate.slow_down(halvings)
+            unreachable = unreachable + 1 if outlook == "unreachable" else 0
+        else:
+            gate.succeed()
+            return answer
+        is_over = attempt >= patience.attempts or unreachable >= patience.unreachable_attempts
+        if outlook == "final" or is_over or is_given_up():
+            raise failure from None
+        count_requests(retries=1)
+        time.sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(2 * pause, patience.longest_pause)
+
+
+def changed_object(url: str) -> ChangedObjectError:
+    """Return the error for an object that is not what was looked at."""
+    return ChangedObjectError(
+        f"{url}: expected the object that was there when the job was planned, got another; the object was replaced,"
+        " run the job again from the start once nothing writes to it"
+    )
+
+
+def _describe(url: ObjectUrl, error: Exception) -> tuple[InputError, Outlook]:
+    """Return a failure to read by obstore as a sentence, and whether it may pass."""
+    text = str(error)
+    status = int(match[1]) if (match := _STATUS.search(text)) else None
+    code = match[1] if (match := _CODE.search(text)) else ""
+    refusal = _refusal_of_kind(url, type(error).__name__, text)
+    if refusal is not None:
+        return refusal, "final"
+    if "kind: Timeout" in text:
+        return _passing(url, "the server does not answer in time"), "unreachable"
+    if status is None and "kind: Connect" in text:
+        return _passing(url, "the server cannot be reached"), "unreachable"
+    return describe_answer(url, status, code)
+
+
+def describe_answer(url: ObjectUrl, status: int | None, code: str) -> tuple[InputError, Outlook]:
+    """Return a failure to read as a sentence, and whether it may pass, by the status and the store's name of it."""
+    refusal = _refusal_of_store(url, status, code)
+    if refusal is not None:
+        return refusal, "final"
+    answer = " ".join(filter(None, [str(status or ""), code])) or "a broken connection"
+    failure = _passing(url, f"the store answers with {answer}, again and again")
+    return failure, "slower" if status in _SLOWER_STATUSES else "passing"
+
+
+def _passing(url: ObjectUrl, what: str) -> StoreError:
+    failure = StoreError(f"{url}: cannot be read ({what}); run the same command again later, or check the network")
+    failure.transient = True
+    return failure
+
+
+def unusable_key(url: ObjectUrl) -> StoreError:
+    """Return the error for objects that no reader can name."""
+    return StoreError(f"{url}: expected keys without empty parts, `.` or `..` between slashes; rename the objects")
+
+
+def no_credentials(url: ObjectUrl) -> StoreError:
+    """Return the error for a node without credentials."""
+    return StoreError(
+        f"{url}: cannot be read (this node has no credentials: neither in the environment nor from a metadata "
+        f"server); set them on every node, or {_anonymous(url)} for public data"
+    )
+
+
+def _refusal_of_kind(url: ObjectUrl, kind: str, text: str) -> InputError | None:
+    """Return a failure that no further attempt changes, as the library tells it; None for others."""
+    if any(server in text for server in _METADATA):
+        return no_credentials(url)
+    if "CredentialsError" in text:  # of google_store
+        return StoreError(f"{url}: cannot be read (Google refuses the credentials of this node); renew them")
+    if kind == "NotSupportedError":
+        return StoreError(f"{url}: expected a server that sends parts of files, got one that does not; download it")
+    if "Received non-partial response" in text:
+        remedy = WRONG_SERVER if url.scheme == "s3" else "check the address"
+        return StoreError(f"{url}: expected a store that sends parts of objects, got another server; {remedy}")
+    if kind in {"ValueError", "InvalidPathError"}:
+        return unusable_key(url)
+    if is_redirect(text):
+        return StoreError(
+            f"{url}: expected an answer of this server, got a redirect to another one, which does not get what this "
+            f"one is told; {'check --endpoint-url and --region' if url.scheme == 's3' else 'check the address'}"
+        )
+    if "Received redirect without LOCATION" in text:
+        return _wrong_region(url)
+    return None
+
+
+def _refusal_of_store(url: ObjectUrl, status: int | None, code: str) -> InputError | None:
+    """Return a failure that no further attempt changes, by the store's answer; None for others."""
+    if status is None or status in {408, 429} or status >= 500:
+        return None
+    if status in {301, 307} or code in REGION_CODES:
+        return _wrong_region(url)
+    if status == 412:
+        return changed_object(url)
+    if status == 416:
+        return EmptyRangeError(f"{url}: expected more bytes, the object ends before; run the job again from the start")
+    if status == 404 and code != "NoSuchBucket":
+        return MissingObjectError(
+            f"{url}: cannot be read (no such object; a folder ends in a slash); check the address"
+        )
+    said = f"{status} {code}".strip()
+    remedy = NODE_REMEDIES.get(code) or (
+        "check what this node's credentials may read" if status in {401, 403} else "check the address"
+    )
+    return StoreError(f"{url}: cannot be read ({said}); {remedy}")
+
+
+def _wrong_region(url: ObjectUrl) -> InputError:
+    region = url.access.region
+    got = "the default one" if region is None else repr(region)
+    return StoreError(f"{url}: expected the region of the bucket, got {got}; name its region with --region")
+
+
+def _anonymous(url: ObjectUrl) -> str:
+    return {"s3": "AWS_SKIP_SIGNATURE=true", "gs": "GOOGLE_SKIP_SIGNATURE=true"}.get(
+        url.scheme, "AZURE_SKIP_SIGNATURE=true"
+    )

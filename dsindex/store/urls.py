@@ -1,0 +1,344 @@
+"""Addresses of files in object stores: texts that show no secret, and know how to be reached.
+
+Everything that handles paths handles these: as a text, an address is its URL without user information and query, which
+is what is recorded, compared and shown. What else is needed to read it travels beside the text, also to other
+processes.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+from dsindex.errors import InputError
+from dsindex.locations import BUCKET_SCHEMES, OTHER_NAMES, URL, WEB_SCHEMES, Location
+
+if TYPE_CHECKING:
+    from typing import Self
+
+OUTPUT_SCHEMES = ("s3", "gs")
+"""Stores that are written to."""
+SCHEMES = (*BUCKET_SCHEMES, *WEB_SCHEMES)
+_HUB = re.compile(r"datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)")
+_HUB_SERVER = "https://huggingface.co"
+_MAGIC = re.compile(r"[*?[]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How the stores of a job are reached, apart from credentials."""
+
+    endpoint_url: str | None = None
+    """Address of a server that speaks S3's language; None for AWS_ENDPOINT_URL or Amazon's own."""
+    region: str | None = None
+    """Region of S3's buckets; None for AWS_REGION or us-east-1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectIdentity:
+    """An object as it was when it was looked at."""
+
+    size_bytes: int
+    version: str
+    """Its ETag, or without one `modified` and the time that the server says."""
+
+
+NO_ACCESS = Access()
+
+
+class ObjectUrl(Location):
+    """The URL of an object, a folder of objects or a pattern."""
+
+    __slots__ = ("access", "identity", "query")
+
+    access: Access
+    query: str
+    """The query of a web address, which may hold a signature; empty for buckets."""
+    identity: ObjectIdentity | None
+    """None until it was looked at."""
+
+    def __new__(
+        cls, url: str, *, query: str = "", access: Access = NO_ACCESS, identity: ObjectIdentity | None = None
+    ) -> Self:
+        """Make an address of its text without a query, and what is not shown of it."""
+        self = str.__new__(cls, url)
+        self.query, self.access, self.identity = query, access, identity
+        self.raw = f"{url}?{query}" if query else str(url)
+        return self
+
+    @property
+    def scheme(self) -> str:
+        """One of SCHEMES."""
+        return self.partition("://")[0]
+
+    @property
+    def is_web(self) -> bool:
+        """Whether it is the address of one file on a web server, which has no listing."""
+        return self.scheme in WEB_SCHEMES
+
+    @property
+    def bucket(self) -> str:
+        """The bucket, or the server with its port."""
+        return self.partition("://")[2].partition("/")[0]
+
+    @property
+    def key(self) -> str:
+        """What follows the bucket and a slash."""
+        return self.partition("://")[2].partition("/")[2]
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it ends as a folder does."""
+        return not self.is_web and (self.endswith("/") or not self.key)
+
+    @property
+    def has_magic(self) -> bool:
+        """Whether it is a pattern."""
+        return not self.is_web and _MAGIC.search(self.key) is not None
+
+    def with_key(self, key: str, *, identity: ObjectIdentity | None = None) -> ObjectUrl:
+        """Return another address in the same bucket."""
+        return ObjectUrl(f"{self.scheme}://{self.bucket}/{key}", access=self.access, identity=identity)
+
+    def lengthened(self, ending: str) -> ObjectUrl:
+        """Return the address whose text is longer by an ending."""
+        return ObjectUrl(f"{self}{ending}", query=self.query, access=self.access)
+
+    def shortened(self, ending: str) -> ObjectUrl:
+        """Return the address whose text is shorter by an ending, if it has it."""
+        return ObjectUrl(self.removesuffix(ending), query=self.query, access=self.access)
+
+    def identified(self, identity: ObjectIdentity) -> ObjectUrl:
+        """Return the address with what was found there."""
+        return ObjectUrl(str(self), query=self.query, access=self.access, identity=identity)
+
+
+def is_url(path: object) -> bool:
+    """Tell whether a text is an address, and no path of this machine.
+
+    >>> is_url("s3://bucket/key"), is_url("data/docs.jsonl")
+    (True, False)
+    """
+    return isinstance(path, str) and URL.match(path) is not None
+
+
+def parse_url(url: str, access: Access = NO_ACCESS) -> ObjectUrl:
+    """Return an address from a user; one that is parsed already stays as it is.
+
+    >>> parse_url("https://example.com/a.jsonl?X-Amz-Signature=9f86d0")
+    'https://example.com/a.jsonl'
+
+    Raises:
+        InputError: If its scheme is not read, or it names no bucket.
+    """
+    if isinstance(url, ObjectUrl):
+        return url
+    shown = Location(url)
+    scheme, rest = shown.raw.split("://", 1)
+    scheme = scheme.lower()
+    if scheme == "hf":
+        return parse_url(_find_in_hub(rest), access)
+    if scheme not in SCHEMES:
+        other = OTHER_NAMES.get(scheme)
+        remedy = f"write it as {other}://BUCKET/KEY" if other else "copy it to one of these, or to this machine"
+        msg = f"{shown}: expected a path or an address of {', '.join(f'{name}://' for name in SCHEMES)}; {remedy}"
+        raise InputError(msg)
+    if scheme in WEB_SCHEMES:
+        return _parse_web_url(shown, access)
+    bucket, _, key = rest.partition("/")
+    if shown != shown.raw:
+        msg = f"{shown}: expected an address without user, password and query; give credentials by the environment"
+        raise InputError(msg)
+    if not bucket or _MAGIC.search(bucket) or "@" in bucket:
+        msg = (
+            f"{scheme}://{bucket}: expected the name of a bucket after {scheme}://, got another text; check the address"
+        )
+        raise InputError(msg)
+    if {"", ".", ".."} & set(key.rstrip("/").split("/")) and key:
+        msg = f"{shown}: expected a key without empty parts, `.` or `..` between slashes, got one; rename the object"
+        raise InputError(msg)
+    return ObjectUrl(f"{scheme}://{bucket}/{key}", access=access)
+
+
+def _parse_web_url(shown: Location, access: Access) -> ObjectUrl:
+    try:
+        parts = urlsplit(shown.raw)
+    except ValueError as error:  # an incomplete IPv6 address
+        msg = f"{shown}: expected the address of a file on a web server, got none; check it"
+        raise InputError(msg) from error
+    if not shown.raw.startswith(shown):
+        msg = f"{shown}: expected an address without user and password; use a signed URL"
+        raise InputError(msg)
+    if not parts.netloc or parts.path in ("", "/"):
+        msg = f"{parts.scheme}://{parts.netloc}: expected the address of a file on a web server, got none; check it"
+        raise InputError(msg)
+    return ObjectUrl(urlunsplit((parts.scheme, parts.netloc, parts.path, "", "")), query=parts.query, access=access)
+
+
+def _find_in_hub(name: str) -> str:
+    """Return the web address of a file of a dataset in the Hugging Face hub, at HF_ENDPOINT if that is set.
+
+    >>> _find_in_hub("datasets/allenai/c4@main/en/part.json.gz")
+    'https://huggingface.co/datasets/allenai/c4/resolve/main/en/part.json.gz'
+    """
+    match = _HUB.fullmatch(name)
+    if match is None or _MAGIC.search(name) or name.endswith("/"):
+        msg = (
+            f"{Location(f'hf://{name}')}: expected hf://datasets/ORGANISATION/NAME/FILE or …/NAME@REVISION/FILE, the "
+            f"address of one file; name each file, as the hub has no listing for patterns and folders here"
+        )
+        raise InputError(msg)
+    server = os.environ.get("HF_ENDPOINT", "").rstrip("/") or _HUB_SERVER
+    return f"{server}/datasets/{match[1]}/resolve/{match[2] or 'main'}/{match[3]}"
+
+
+def absolute(path: str) -> str:
+    """Return a path of this machine as an absolute one, and an address as it is."""
+    return parse_url(path) if is_url(path) else posixpath.abspath(path)
+
+
+def folder_of(path: str) -> str:
+    """Return the folder of an absolute or relative path as an absolute one, or the address above an address.
+
+    >>> folder_of(ObjectUrl("s3://bucket/data/docs")), folder_of("/data/docs")
+    ('s3://bucket/data', '/data')
+    """
+    known = absolute(path)
+    if isinstance(known, ObjectUrl):
+        return known.with_key(posixpath.dirname(known.key))
+    return posixpath.dirname(known)
+
+
+def joined(folder: str, name: str) -> str:
+    """Return the path, or the address, of what has a name relative to a folder.
+
+    >>> joined("work", "shards/a.bin"), joined(ObjectUrl("s3://bucket/work"), "shards/a.bin")
+    ('work/shards/a.bin', 's3://bucket/work/shards/a.bin')
+    """
+    if isinstance(folder, ObjectUrl):
+        return folder.lengthened(name if folder.endswith("/") else f"/{name}")
+    return posixpath.join(folder, name)
+
+
+def lengthened(path: str, ending: str) -> str:
+    """Return a path, or an address, that is longer by an ending."""
+    return path.lengthened(ending) if isinstance(path, ObjectUrl) else path + ending
+
+
+ONLY_INPUTS = "expected a path, got an address: only inputs are read from object stores; copy it to this machine"
+ONLY_PATHS = (
+    "expected a path, got an address: only build, merge, pack and instruct write to object stores; copy finished files"
+)
+
+
+def refuse_url(path: str) -> str:
+    """Return the path of an output that is written to this machine.
+
+    Raises:
+        ValueError: If it is an address, which would become a folder `s3:`.
+    """
+    if is_url(path):
+        raise ValueError(ONLY_PATHS)
+    return path
+
+
+def refuse_cache_url(path: str) -> str:
+    """Return the folder of index caches.
+
+    Raises:
+        ValueError: If it is an address, since nothing reads caches there.
+    """
+    if is_url(path):
+        msg = (
+            "expected a folder, got an address: a training job maps index caches into memory, so they must be on a "
+            "disk; choose a folder that its nodes share"
+        )
+        raise ValueError(msg)
+    return path
+
+
+OWN_VERSION = "dsindex:own:"
+"""The beginning of the version of objects that nothing replaces; a fingerprint of their content may follow."""
+
+
+def own_object(url: str, size_bytes: int, *, fingerprint: str = "") -> str:
+    """Return the address of an object of this size that nothing replaces; a path stays as it is.
+
+    Args:
+        url: Its address.
+        size_bytes: Its size.
+        fingerprint: Fingerprint of its content, which takes the place of an ETag; empty if nobody asks for it.
+    """
+    identity = ObjectIdentity(size_bytes=size_bytes, version=f"{OWN_VERSION}{fingerprint}")
+    return url.identified(identity) if isinstance(url, ObjectUrl) else url
+
+
+def parse_output_url(url: str, access: Access) -> ObjectUrl:
+    """Return the address of an output or a work folder from a user.
+
+    Raises:
+        InputError: If nothing can be written there, saying why.
+    """
+    parsed = parse_url(url, access)
+    if parsed.scheme not in OUTPUT_SCHEMES:
+        msg = (
+            f"{parsed}: expected a path or an address of s3:// or gs://, the only object stores that are written to, "
+            f"got {parsed.scheme}://; other stores are for inputs"
+        )
+        raise InputError(msg)
+    key = parsed.key.rstrip("/")
+    if not key or parsed.has_magic or key != parsed.key:
+        expected = f"{parsed.scheme}://BUCKET/KEY"
+        msg = f"{parsed}: expected {expected}, with a key that ends in a name and without * ? [; choose another"
+        raise InputError(msg)
+    return parsed
+
+
+def shortened(path: str, ending: str) -> str:
+    """Return a path, or an address, that is shorter by an ending, if it has it."""
+    return path.shortened(ending) if isinstance(path, ObjectUrl) else path.removesuffix(ending)
+
+
+def located(path: str | os.PathLike[str], *, endpoint_url: str | None = None, region: str | None = None) -> str:
+    """Return a path as it is, or an address with how its store is reached.
+
+    Raises:
+        InputError: If the address cannot be used.
+        ValueError: If the endpoint is none.
+    """
+    text = os.fspath(path)
+    if not is_url(text):
+        return text
+    endpoint = None if endpoint_url is None else check_endpoint(endpoint_url)
+    return parse_url(text, Access(endpoint_url=endpoint, region=region))
+
+
+def pickled_address(path: str) -> str:
+    """Return a path or an address that may be pickled.
+
+    Raises:
+        TypeError: If it is a signed address, as a pickle would store the signature.
+    """
+    if isinstance(path, ObjectUrl) and path.query:
+        msg = (
+            f"{path}: expected an address without a signature to pickle, got a signed one, which would be stored; "
+            f"use credentials of the environment, or open it in each process"
+        )
+        raise TypeError(msg)
+    return path
+
+
+def check_endpoint(url: str) -> str:
+    """Return the address of a server.
+
+    Raises:
+        ValueError: If it is none, or holds more than that.
+    """
+    if not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", url):
+        msg = "expected an address such as https://storage.example.com, without user, password and query"
+        raise ValueError(msg)
+    return url

@@ -1,0 +1,379 @@
+"""Write, look at and remove objects by conditional requests, each of which is repeated until its outcome is known.
+
+An answer may be lost after its request succeeded. So a repeated conditional request that is refused looks at what is
+there: if that is what it wanted to write, it did write it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import uuid
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from dsindex.store.clients import (
+    UNKNOWN_HEADER,
+    Blocks,
+    Bytes,
+    Checksum,
+    StoreWriteError,
+    checksum_arguments,
+    client_of,
+    describe_writing,
+    foreign_answer,
+    known_checksum,
+    learn_checksum,
+    list_pages,
+    persist,
+    use_md5,
+)
+from dsindex.store.requests import count_requests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from dsindex.store.urls import ObjectUrl
+
+
+MOST_OBJECT_BYTES = 5 << 30
+"""Size of the largest object that can be written by one request."""
+
+TAG = "dsindex"
+"""Name of the metadata by which an object is recognised as written by a job."""
+_KEYS_AT_ONCE = 1000
+_REFUSED = ("PreconditionFailed", "412")
+_ABSENT = ("NoSuchKey", "404", "NotFound")
+_UNMET = (*_REFUSED, *_ABSENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundObject:
+    """An object as its store describes it."""
+
+    size_bytes: int
+    etag: str
+    """What conditional writes compare: its ETag, or its generation in Google's stores."""
+    tag: str | None
+    """The value of the metadata TAG."""
+    age_seconds: float
+    """Time since it was written, by the store's clock."""
+    written_ns: int
+    """Time at which it was written, in ns since 1970."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedObject:
+    """An object in a listing."""
+
+    url: ObjectUrl
+    size_bytes: int
+
+
+def new_tag() -> str:
+    """Return a new value for the metadata TAG."""
+    return uuid.uuid4().hex
+
+
+def put_object(url: ObjectUrl, data: Bytes | Blocks, *, tag: str | None = None) -> None:
+    """Write an object, replacing one of this name.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    _put(url, data, {} if tag is None else {"Metadata": {TAG: tag}})
+
+
+def put_if_absent(url: ObjectUrl, data: Bytes) -> str | None:
+    """Write an object unless there is one of this name; return its ETag, or None if there is another one.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    try:
+        return _put(url, data, {"IfNoneMatch": "*"}, expected=_UNMET)
+    except StoreWriteError as error:
+        if error.code not in _UNMET:
+            raise
+    found = read_object(url, most_bytes=memoryview(data).nbytes + 1)
+    return found[1].etag if found is not None and found[0] == bytes(data) else None  # the answer was lost
+
+
+def put_if_same(url: ObjectUrl, data: Bytes, etag: str) -> str | None:
+    """Replace an object if it has this ETag; return the new one's, or None if there is another one, or none.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    for condition in dict.fromkeys((etag, etag.strip('"'))):
+        try:
+            return _put(url, data, {"IfMatch": condition}, expected=_UNMET)
+        except StoreWriteError as error:
+            if error.code not in _UNMET:
+                raise
+        found = read_object(url, most_bytes=memoryview(data).nbytes + 1)
+        if found is None:
+            return None
+        if found[1].etag != etag:
+            return found[1].etag if found[0] == bytes(data) else None  # the answer was lost, or it is another one's
+        # It is the same object, and yet refused: Ceph's radosgw 16 compares with the ETag without quotation marks.
+    return None
+
+
+def _put(url: ObjectUrl, data: Bytes | Blocks, options: Mapping[str, Any], *, expected: tuple[str, ...] = ()) -> str:
+    client = client_of(url)
+    checksum = known_checksum(client)
+    body = data if isinstance(data, Blocks) else Blocks.of(data)
+
+    def send(kinds: Sequence[Checksum], expected: tuple[str, ...]) -> Any:  # noqa: ANN401 - boto3's answer
+        checked = {name: value for kind in kinds for name, value in checksum_arguments(kind, body).items()}
+
+        def request() -> Any:  # noqa: ANN401 - boto3's answer
+            count_requests(puts=1, sent_bytes=len(body))
+            return client.put_object(
+                Bucket=url.bucket, Key=url.key, Body=body, ContentLength=len(body), **checked, **options
+            )
+
+        return persist(url, request, expected=expected)
+
+    if checksum is not None:
+        return _etag(url, send([checksum], expected))
+    try:
+        answer = send([*Checksum], (*expected, *UNKNOWN_HEADER))
+    except StoreWriteError as error:
+        if error.code not in UNKNOWN_HEADER:
+            raise
+        use_md5(client)
+        answer = send([Checksum.MD5], expected)
+    else:
+        learn_checksum(client, answer)
+    return _etag(url, answer)
+
+
+def find_object(url: ObjectUrl) -> FoundObject | None:
+    """Look at an object; return None if there is none.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    client = client_of(url)
+
+    def request() -> Any:  # noqa: ANN401 - boto3's answer
+        count_requests(gets=1)
+        return client.head_object(Bucket=url.bucket, Key=url.key)
+
+    try:
+        return _found(url, persist(url, request, expected=_ABSENT))
+    except StoreWriteError as error:
+        if error.code not in _ABSENT:
+            raise
+        return None
+
+
+def read_object(url: ObjectUrl, *, most_bytes: int | None = None) -> tuple[bytes, FoundObject] | None:
+    """Read a small object; return None if there is none.
+
+    Args:
+        url: Its address.
+        most_bytes: Read no more than these.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    client = client_of(url)
+
+    def request() -> tuple[bytes, FoundObject]:
+        count_requests(gets=1)
+        answer = client.get_object(Bucket=url.bucket, Key=url.key)
+        content = answer["Body"].read(most_bytes)
+        answer["Body"].close()
+        count_requests(received_bytes=len(content))
+        size_bytes = int(answer["ContentLength"])
+        if len(content) < (size_bytes if most_bytes is None else min(size_bytes, most_bytes)):
+            msg = "the answer was cut off"  # boto3 notices it only where all is read at once
+            raise ConnectionError(msg)
+        return content, _found(url, answer)
+
+    try:
+        return persist(url, request, expected=_ABSENT)
+    except StoreWriteError as error:
+        if error.code not in _ABSENT:
+            raise
+        return None
+
+
+def _etag(url: ObjectUrl, answer: Any) -> str:  # noqa: ANN401 - boto3's answer
+    if "ETag" not in answer:
+        raise foreign_answer(url)
+    return str(answer["ETag"])
+
+
+def _found(url: ObjectUrl, answer: Any) -> FoundObject:  # noqa: ANN401 - boto3's answer
+    etag, headers = _etag(url, answer), answer["ResponseMetadata"]["HTTPHeaders"]
+    try:
+        written, now = (parsedate_to_datetime(headers[name]) for name in ("last-modified", "date"))
+        age_seconds = (now - written).total_seconds()
+    except (KeyError, ValueError, TypeError) as error:  # TypeError: a time without a zone
+        raise foreign_answer(url) from error
+    return FoundObject(
+        size_bytes=int(answer["ContentLength"]),
+        etag=etag,
+        tag=answer.get("Metadata", {}).get(TAG),
+        age_seconds=age_seconds,
+        written_ns=int(written.timestamp()) * 10**9,
+    )
+
+
+def remove_objects(urls: Iterable[ObjectUrl]) -> None:
+    """Remove objects of one bucket by their names; those that are absent already are no matter.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    left = list(urls)
+    while left:
+        batch, left = left[:_KEYS_AT_ONCE], left[_KEYS_AT_ONCE:]
+        first = batch[0]
+        client = client_of(first)
+        entries = [{"Key": url.key} for url in batch]
+
+        def request(client: Any = client, first: ObjectUrl = first, entries: Any = entries) -> Any:  # noqa: ANN401 - boto3's client and answer
+            count_requests(puts=1)
+            return client.delete_objects(Bucket=first.bucket, Delete={"Objects": entries, "Quiet": True})
+
+        for refused in persist(first, request).get("Errors", ()):
+            url, code = first.with_key(refused.get("Key", first.key)), refused.get("Code", "")
+            if code in _ABSENT:
+                continue  # as some stores say
+            msg = f"{url}: cannot be removed ({code}); check what this node's credentials may remove"
+            raise StoreWriteError(msg)
+
+
+def list_objects(folder: ObjectUrl, *, most: int | None = None) -> list[ListedObject]:
+    """Return the objects whose names begin with that of a folder and a slash, by a request per 1,000.
+
+    Args:
+        folder: The folder.
+        most: End once there are so many.
+
+    Raises:
+        StoreWriteError: If the store refuses.
+    """
+    found: list[ListedObject] = []
+    for page in list_pages(folder, describe=describe_writing()):
+        found += [ListedObject(url=folder.with_key(entry["Key"]), size_bytes=int(entry["Size"])) for entry in page]
+        if most is not None and len(found) >= most:
+            break
+    return found
+
+
+# Objects that this process has written and will read again: held in memory, so that they need not be fetched.
+#
+# Only objects under names that are used once are held, since such a name never stands for other content. Whoever runs
+# tasks in this process decides how much is held; in processes that run a task at a time, what one writes is seldom
+# what
+# it reads next, and nothing is held.
+
+SMALL_BYTES = 1 << 20
+"""Objects below this size, which are read last, do not have to go for larger ones."""
+_SHARE_OF_SMALL = 8
+"""Small objects have this part of the room."""
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """Contents in the order in which they were written, which is about that in which they are read."""
+
+    contents: dict[str, Blocks] = field(default_factory=dict)
+    unread: dict[str, int] = field(default_factory=dict)
+    """Bytes of each content that nobody has read to the end."""
+    most_bytes: int = 0
+    held_bytes: int = 0
+
+    def hold(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self._make_room()
+
+    def keep(self, name: str, content: Blocks) -> None:
+        if len(content) <= self.most_bytes and name not in self.contents:
+            self.contents[name], self.unread[name] = content, len(content)
+            self.held_bytes += len(content)
+            self._make_room()
+
+    def note_read(self, name: str, num_bytes: int) -> None:
+        if name in self.contents:
+            self.unread[name] -= num_bytes
+            if self.unread[name] <= 0:
+                self._let_go(name)
+
+    def _make_room(self) -> None:
+        while self.held_bytes > self.most_bytes:
+            self._let_go(next(iter(self.contents)))
+
+    def _let_go(self, name: str) -> None:
+        del self.unread[name]
+        self.held_bytes -= len(self.contents.pop(name))
+
+
+@dataclass(slots=True)
+class _Recent:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    large: _Shelf = field(default_factory=_Shelf)
+    small: _Shelf = field(default_factory=_Shelf)
+    pinned: dict[str, Blocks] = field(default_factory=dict)
+    """What a task has in hand, whatever the room."""
+
+
+_recent = _Recent()
+
+
+def _forget() -> None:
+    """Hold nothing in a forked process; the lock may have been held while it was forked."""
+    global _recent
+    _recent = _Recent()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def hold_recent(most_bytes: int) -> None:
+    """Hold objects of so many bytes together from now on; 0 lets all go."""
+    with _recent.lock:
+        small_bytes = most_bytes // _SHARE_OF_SMALL
+        _recent.small.hold(small_bytes)
+        _recent.large.hold(most_bytes - small_bytes)
+
+
+def keep_recent(url: ObjectUrl, content: Blocks) -> None:
+    """Hold an object that was written, if there is room for it."""
+    with _recent.lock:
+        shelf = _recent.small if len(content) < SMALL_BYTES else _recent.large
+        shelf.keep(str(url), content)
+
+
+@contextlib.contextmanager
+def holding(contents: Mapping[str, Blocks]) -> Iterator[None]:
+    """Hold objects for the time of the block, by their addresses, such as what a task reads several times."""
+    with _recent.lock:
+        _recent.pinned.update(contents)
+    try:
+        yield
+    finally:
+        with _recent.lock:
+            for name in contents:
+                _recent.pinned.pop(name, None)  # a second attempt at the same task may have been here
+
+
+def find_recent(path: str) -> Blocks | None:
+    """Return the content of an object that is held; None for others."""
+    name = str(path)
+    with _recent.lock:
+        return _recent.large.contents.get(name) or _recent.small.contents.get(name) or _recent.pinned.get(name)
+
+
+def let_go_read(path: str, num_bytes: int) -> None:
+    """Say that so many bytes of an object will not be read again; it is let go once all of them are read."""
+    with _recent.lock:
+        _recent.large.note_read(str(path), num_bytes)

@@ -1,0 +1,1 @@
+"""Jobs that read datasets: verify, compare, inspect, trace, mix, report, estimate, doctor."""

@@ -1,0 +1,572 @@
+"""Look into a dataset: what it is, how long its documents are, and the tokens of some of them as text.
+
+Nothing is written. Damage is a finding, and what can still be read is shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from dsindex.amounts import count
+from dsindex.datasets.blended import BlendedDataset
+from dsindex.datasets.exports import export_folder_of, read_facts
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.instruction import packing_prefix
+from dsindex.datasets.opening import DESCRIPTION_SUFFIX, MASK_SUFFIX, open_dataset
+from dsindex.datasets.raw import RawLines
+from dsindex.engine.export_folder import ExportedSplit, read_export_manifest
+from dsindex.engine.ledger import ledger_path, read_history
+from dsindex.engine.lock import owner_is_gone
+from dsindex.engine.work_folder import LOCK_FILE
+from dsindex.errors import DsindexError, FormatError, InputError
+from dsindex.execution.local import available_cpus
+from dsindex.execution.progress.progress_file import LARGEST_BYTES, PROGRESS_FILE
+from dsindex.formats.mmididx import read_header
+from dsindex.index.cache import BLENDED_CLASS, read_description, source_changes
+from dsindex.index.slot import read_record
+from dsindex.json_text import decode_json
+from dsindex.store.storage import read_own
+from dsindex.text.references import reference_of
+from dsindex.tools.inspect_excerpts import BEFORE, FIRST_TOKENS, Excerpt, Excerpts, find_ids, pieces_of
+from dsindex.tools.inspect_kinds import IndexedStore, PackedStore, size_of, tell_kind
+from dsindex.tools.inspect_origin import Origin, find_origin, summarize_lengths
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dsindex.datasets.gpt import GPTDataset
+    from dsindex.formats.token_copy import Tokens
+    from dsindex.tools.inspect_kinds import Subject
+    from dsindex.tools.inspect_origin import LengthSummary
+
+
+# Look at index caches: their settings, whether they fit their data, and the tokens of a sample.
+
+
+@dataclass(slots=True, kw_only=True)
+class CacheView:
+    """One index cache."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
+    dataset: GPTDataset | BlendedDataset | None = None
+    """None if it could not be opened."""
+    prefix: str = ""
+    """Prefix of its first dataset."""
+
+    def sample(self, number: int, *, tokenizer_model: str | None, max_tokens: int | None) -> list[Excerpt]:
+        """Return the parts of a sample, each from one sequence.
+
+        Raises:
+            IndexError: If there is no such sample.
+            FormatError: If the indices point outside the data.
+        """
+        if self.dataset is None:
+            return []
+        if not 0 <= number < len(self.dataset):
+            msg = f"expected a sample from 0 to {len(self.dataset) - 1}, got {number}"
+            raise IndexError(msg)
+        datasets = {each.prefix: each for each in _datasets_of(self.dataset)}
+        origins: dict[str, Origin] = {}
+        excerpts = []
+        left = FIRST_TOKENS * 16 if max_tokens is None else max_tokens
+        for part in self.dataset.parts(number):
+            data = datasets[part.prefix]
+            origin = origins.setdefault(part.prefix, find_origin(part.prefix, tokenizer_model))
+            document = data.document_of(part.sequence)
+            shown = data.get(part.sequence, part.offset, min(part.num_tokens, left)).tolist()
+            before = data.get(part.sequence, max(part.offset - BEFORE, 0), min(part.offset, BEFORE)).tolist()
+            left -= len(shown)
+            where = f"tokens {part.offset:,} to {part.offset + part.num_tokens - 1:,} of sequence {part.sequence:,}"
+            excerpt = Excerpt(
+                title=f"sample {number:,}: {where} (document {document:,}) of {part.prefix}",
+                num_tokens=part.num_tokens,
+                pieces=tuple(pieces_of(shown, origin.tokenizer, before=before)),
+                document=document,
+                source=origin.source_of(document),
+                part=origin.part_of(document),
+            )
+            excerpts.append(excerpt)
+        return excerpts
+
+
+def _datasets_of(dataset: GPTDataset | BlendedDataset) -> list[Any]:
+    parts = dataset.datasets if isinstance(dataset, BlendedDataset) else (dataset,)
+    return [part.dataset for part in parts]
+
+
+def look_at_cache(path: str, *, split: str | None, data_path: Sequence[str] | None) -> CacheView:
+    """Describe the index caches in a folder, or one, and open that of a split.
+
+    Args:
+        path: The folder, or a description.
+        split: Which split to open; None for the first of train, valid and test that is there.
+        data_path: Prefixes of the datasets, if they were moved.
+
+    Raises:
+        InputError: If the split has no cache, or several.
+        FormatError: If a description is damaged.
+    """
+    is_folder = os.path.isdir(path)
+    pattern = os.path.join(glob.escape(path), f"*{DESCRIPTION_SUFFIX}")
+    descriptions = {each: read_description(each) for each in (sorted(glob.glob(pattern)) if is_folder else [path])}
+    view = CacheView()
+    for each, description in descriptions.items():
+        view.facts.setdefault("caches", []).extend(_describe(description))
+        view.findings += _changes(each, data_path)
+    splits = {str(known.get("index_split", known.get("split"))) for known in descriptions.values()}
+    chosen = split or next((name for name in ("train", "valid", "test") if name in splits), None)
+    try:
+        prefixes = None if data_path is None else list(data_path)
+        opened = open_dataset(path, split=chosen if is_folder else None, prefix=prefixes)
+    except (FormatError, ValueError) as error:
+        view.findings.append(str(error))
+        return view
+    except InputError as error:
+        if split is not None:
+            raise
+        view.findings.append(str(error))
+        return view
+    view.dataset = cast("GPTDataset | BlendedDataset", opened)  # as only they have descriptions
+    view.prefix = _datasets_of(view.dataset)[0].prefix
+    view.facts["split"] = chosen or "the only one"
+    view.facts["samples"] = len(opened)
+    return view
+
+
+def _describe(description: dict[str, Any]) -> list[str]:
+    if description["class"] == BLENDED_CLASS:
+        parts = [str(part.get("dataset_path")) for part in description["datasets"]]
+        return [f"{description['split']}: a blend of {len(parts)}", *(f"  {part}" for part in parts)]
+    shown = ("sequence_length", "num_samples", "random_seed", "split")
+    settings = ", ".join(f"{name} = {description[name]}" for name in shown if description.get(name) is not None)
+    return [f"{description['index_split']}: {description['dataset_path']}", f"  {settings}"]
+
+
+def _changes(path: str, data_path: Sequence[str] | None) -> list[str]:
+    """Return how the data differ from what dsindex recorded beside a cache; nothing for another program's cache."""
+    record = read_record(f"{path.removesuffix(DESCRIPTION_SUFFIX)}-dsindex.json")
+    source = record.get("source") if isinstance(record, dict) else None
+    if not isinstance(source, dict):
+        return []
+    prefix = data_path[0] if data_path is not None and len(data_path) == 1 else source.get("prefix")
+    try:
+        return source_changes(str(prefix), source)
+    except (KeyError, TypeError, ValueError, OSError):
+        return [f"{path}: expected a record of the data beside it, got a damaged one; build the cache again"]
+
+
+# Look at an export of instruction data: what it is for, what is in it, and what it was made of.
+
+READERS = {
+    "hf": "Parquet with labels: TRL, transformers, axolotl",
+    "hf-disk": "a saved dataset with labels: LLaMA-Factory, transformers",
+    "bridge": "packed sequences: Megatron-Bridge, NeMo",
+    "sft": "messages: Megatron-LM's --sft",
+}
+
+
+def look_at_export(facts: dict[str, Any], findings: list[str], path: str) -> None:
+    """Describe the folder of an export, or one file of it.
+
+    Raises:
+        FormatError: If its manifest, or the Parquet file, cannot be read.
+    """
+    if os.path.isfile(path) and path.endswith(".parquet"):
+        own = read_facts(path)
+        facts["export"] = describe_kind(own.get("export", ""))
+        facts["files"] = size_of([path])
+        facts |= {name: int(value) for name, value in own.items() if name != "export" and value.isdecimal()}
+        return
+    folder = export_folder_of(path) or path
+    manifest = read_export_manifest(folder)
+    if manifest is None:
+        return
+    content = manifest.content
+    facts["export"] = describe_kind(content.kind)
+    names = [os.path.join(folder, name) for name in content.digests]
+    facts["files"] = size_of([name for name in names if os.path.isfile(name)])
+    for name, split in content.splits.items():
+        facts[name] = describe_split(split)
+    facts["made of"] = list(content.sources)
+    if content.tokenizer is not None:
+        facts["tokenizer"] = str(content.tokenizer.get("name"))
+    for name, file in content.digests.items():
+        full = os.path.join(folder, name)
+        found = os.path.getsize(full) if os.path.isfile(full) else None
+        if found != file.size_bytes:
+            got = "no such file" if found is None else f"{found} bytes"
+            findings.append(f"{full}: expected {file.size_bytes} bytes as in the manifest, got {got}; export it again")
+
+
+def describe_kind(kind: str) -> str:
+    """Return a kind of export with its readers."""
+    return f"{kind}, {READERS[kind]}" if kind in READERS else kind
+
+
+def describe_split(split: ExportedSplit) -> str:
+    """Return the rows of a split and what is learnt of them."""
+    if split.targets is None:
+        return count(split.rows, "row") + (f", {split.left_out:,} left out" if split.left_out else "")
+    return (
+        f"{count(split.rows, 'row')}, {count(split.tokens or 0, 'token')}, {split.trainable or 0:,} trainable, "
+        f"{count(split.targets, 'target')}"
+    )
+
+
+# Look at what has no tokens of its own: raw indices, loss masks and work folders.
+
+BLOCK_BYTES = 1 << 22
+FIRST_LINES = 3
+LINE_CHARACTERS = 400
+
+
+def look_at_lines(
+    facts: dict[str, Any], excerpts: list[Excerpt], index_path: str, *, line: int | None, cut: int | None
+) -> None:
+    """Describe a raw index and show lines of its file.
+
+    Raises:
+        InputError: If the file is missing.
+        FormatError: If the index is damaged or belongs to another file.
+        IndexError: If there is no such line.
+    """
+    lines = open_dataset(index_path)
+    if not isinstance(lines, RawLines):
+        msg = f"{index_path}: expected a raw index, got another kind of dataset"
+        raise FormatError(msg)
+    facts["files"] = size_of([lines.path, index_path])
+    facts["lines"] = len(lines)
+    for number in range(min(FIRST_LINES, len(lines))) if line is None else [line]:
+        if not 0 <= number < len(lines):
+            msg = f"{index_path}: expected a line from 0 to {len(lines) - 1}, got {number}"
+            raise IndexError(msg)
+        text = lines[number].decode(errors="replace")
+        shown = len(text) if line is not None and cut is None else min(len(text), cut or LINE_CHARACTERS)
+        more = f" … {len(text) - shown:,} more characters" if shown < len(text) else ""
+        excerpts.append(Excerpt(title=f"line {number:,} of the index", num_tokens=0, text=f"{text[:shown]}{more}"))
+
+
+def open_loss_masks(prefix: str) -> Tokens | None:
+    """Return the loss mask of each token of instruction data; None if they cannot be read."""
+    try:
+        return IndexedDataset(f"{prefix}{MASK_SUFFIX}").token_columns()[0]
+    except FormatError:
+        return None
+
+
+def look_at_loss_masks(facts: dict[str, Any], findings: list[str], prefix: str) -> None:
+    """Count the trainable tokens of instruction data, and name its block layouts."""
+    try:
+        masks = IndexedDataset(f"{prefix}{MASK_SUFFIX}")
+    except FormatError as error:
+        findings.append(str(error))
+        return
+    values = masks.token_columns()[0]
+    trainable = sum(
+        int(np.count_nonzero(values[begin : begin + BLOCK_BYTES])) for begin in range(0, len(values), BLOCK_BYTES)
+    )
+    facts["trainable tokens"] = f"{trainable:,} of {len(values):,}"
+    if "tokens" in facts and facts["tokens"] != len(values):
+        findings.append(f"{prefix}{MASK_SUFFIX}: expected {facts['tokens']:,} masks, got {len(values):,}")
+    layouts = sorted(glob.glob(f"{packing_prefix(glob.escape(prefix), 0)[:-1]}*.idx"))
+    if layouts:
+        facts["block layouts"] = [os.path.basename(layout).removesuffix(".idx") for layout in layouts]
+
+
+def look_at_work_folder(path: str) -> dict[str, Any]:
+    """Describe a work folder: its job, and how far it is.
+
+    Raises:
+        FormatError: If its ledger cannot be read.
+    """
+    history = read_history(ledger_path(path))
+    progress = _read_progress(os.path.join(path, PROGRESS_FILE))
+    facts: dict[str, Any] = {"finished": "yes" if history.finished else "no: run the same command again to continue"}
+    if history.plan is not None:
+        inputs = [str(entry[0]) for entry in history.plan["inputs"]]
+        facts["inputs"] = inputs[:FIRST_LINES] + [f"and {len(inputs) - FIRST_LINES:,} more"] * (
+            len(inputs) > FIRST_LINES
+        )
+        settings: Mapping[str, Any] = history.plan["settings"]
+        facts["settings"] = [f"{name} = {value}" for name, value in settings.items() if value not in (None, False, "")]
+    for name in ("output", "state", "started", "updated", "host", "error", "message"):
+        if isinstance(progress.get(name), str):
+            facts[name] = progress[name]
+    if facts.get("state") == "running" and owner_is_gone(os.path.join(path, LOCK_FILE)):
+        facts["state"] = "running when it ended: its driver is gone"
+    stage = progress.get("stage")
+    if isinstance(stage, dict):
+        facts["stage"] = (
+            f"{stage.get('stage', stage.get('name', 'unknown'))}: {stage.get('done')} of {stage.get('total')}"
+        )
+    return facts
+
+
+def _read_progress(path: str) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        progress = decode_json(read_own(path, most_bytes=LARGEST_BYTES))
+        if isinstance(progress, dict):
+            return progress
+    return {}
+
+
+FIRST_DOCUMENTS = 3
+CONTEXT_TOKENS = 8
+"""Tokens shown on each side of a match."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectOptions:
+    """What to show; without a choice, an overview."""
+
+    document: int | None = None
+    sequence: int | None = None
+    sample: int | None = None
+    find: str | None = None
+    limit: int = 10
+    """The largest number of matches."""
+    max_tokens: int | None = None
+    """The largest number of tokens shown of a document; None for a default."""
+    tokenizer_model: str | None = None
+    split: str | None = None
+    data_path: tuple[str, ...] | None = None
+    """Prefixes of an index cache's datasets, if they were moved."""
+
+    @property
+    def is_overview(self) -> bool:
+        """Whether nothing was chosen."""
+        return (self.document, self.sequence, self.sample, self.find) == (None, None, None, None)
+
+
+@dataclass(slots=True, kw_only=True)
+class Inspection:
+    """What was seen."""
+
+    path: str
+    kind: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Name -> number, text, list of texts, or sizes of files by path."""
+    lengths: dict[str, LengthSummary] = field(default_factory=dict)
+    """`documents` and `sequences`, in tokens."""
+    excerpts: list[Excerpt] = field(default_factory=list)
+    matches: int | None = None
+    """Number of matches shown, if a text was looked for."""
+    notes: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+    """Sentences about damage."""
+
+
+def run_inspect(path: str, options: InspectOptions) -> Inspection:
+    """Look at what a path leads to.
+
+    Raises:
+        InputError: If there is nothing that dsindex knows, or it has no such document, sequence or sample.
+        FormatError: If the file is in none of the known formats.
+        TokenizerError: If the tokenizer that was given cannot be read.
+    """
+    subject = tell_kind(path)
+    seen = Inspection(path=subject.path, kind=subject.kind)
+    _refuse_foreign(subject, options)
+    try:
+        if subject.kind == "MMIDIDX":
+            _look_at_indexed(seen, subject.path, options)
+        elif subject.kind == "pbin":
+            _look_at_packed(seen, options)
+        elif subject.kind == "instruction data":
+            masks = open_loss_masks(subject.path)
+            _look_at_indexed(seen, f"{subject.path}_text_document", options, masks=masks)
+            look_at_loss_masks(seen.facts, seen.findings, subject.path)
+        elif subject.kind == "index cache":
+            _look_at_cache(seen, options)
+        elif subject.kind == "raw index":
+            look_at_lines(seen.facts, seen.excerpts, subject.path, line=options.document, cut=options.max_tokens)
+        elif subject.kind == "export":
+            look_at_export(seen.facts, seen.findings, subject.path)
+        else:
+            seen.facts |= look_at_work_folder(subject.path)
+    except IndexError as error:
+        raise InputError(str(error)) from error
+    except FormatError as error:
+        seen.findings.append(str(error))
+    return seen
+
+
+def _refuse_foreign(subject: Subject, options: InspectOptions) -> None:
+    """Refuse a choice that this kind does not have.
+
+    Raises:
+        InputError: If there is one.
+    """
+    has = {
+        "MMIDIDX": {"document", "sequence", "find"},
+        "instruction data": {"document", "sequence", "find"},
+        "pbin": {"document", "find"},
+        "raw index": {"document"},
+        "index cache": {"sample", "split", "data_path"},
+        "export": set(),
+        "work folder": set(),
+    }[subject.kind]
+    for name in ("document", "sequence", "sample", "find", "split", "data_path"):
+        if getattr(options, name) is not None and name not in has:
+            able = ", ".join(f"--{each.replace('_', '-')}" for each in sorted(has)) or "none of these flags"
+            flag = f"--{name.replace('_', '-')}"
+            msg = f"{subject.path}: expected {able}, got {flag}, which does not apply to this kind ({subject.kind})"
+            raise InputError(msg)
+
+
+def _look_at_indexed(seen: Inspection, prefix: str, options: InspectOptions, *, masks: Tokens | None = None) -> None:
+    seen.facts["files"] = size_of([f"{prefix}.bin", f"{prefix}.idx"])
+    origin = find_origin(prefix, options.tokenizer_model)
+    is_whole = True
+    try:
+        store = IndexedStore(prefix)
+    except FormatError as error:
+        seen.findings.append(str(error))
+        is_whole = False
+        header = read_header(f"{prefix}.idx")
+        seen.facts |= {"token type": str(header.dtype), "documents": header.num_documents}
+        seen.facts |= {"sequences": header.num_sequences}
+        _tell_origin(seen, origin)
+        try:
+            store = IndexedStore(prefix, check=False)
+        except FormatError:
+            return
+    seen.facts |= {"token type": str(store.dataset.dtype), "documents": store.num_documents}
+    seen.facts |= {"sequences": store.num_sequences, "tokens": len(store.tokens)}
+    if store.dataset.sequence_modes is not None:
+        seen.facts["modes"] = "each sequence has a mode"
+    _look_at_tokens(seen, store, origin, options, is_whole=is_whole, masks=masks)
+
+
+def _look_at_packed(seen: Inspection, options: InspectOptions) -> None:
+    seen.facts["files"] = size_of([seen.path])
+    origin = find_origin(seen.path.removesuffix(".pbin"), options.tokenizer_model)
+    try:
+        store = PackedStore(seen.path)
+    except FormatError:
+        _tell_origin(seen, origin)
+        raise
+    header = store.header
+    seen.facts |= {"version": header.version.name, "token type": f"{header.token_bytes} bytes, unsigned"}
+    seen.facts |= {"documents": store.num_documents, "tokens": header.num_tokens}
+    _look_at_tokens(seen, store, origin, options, is_whole=True)
+
+
+def _look_at_tokens(
+    seen: Inspection,
+    store: IndexedStore | PackedStore,
+    origin: Origin,
+    options: InspectOptions,
+    *,
+    is_whole: bool,
+    masks: Tokens | None = None,
+) -> None:
+    _tell_origin(seen, origin)
+    if not _agrees(seen, store, origin):
+        origin = origin.without_provenance()
+    excerpts = Excerpts(store, origin, options.max_tokens, masks=masks)
+    if options.document is not None:
+        seen.excerpts.append(excerpts.document(options.document))
+    elif options.sequence is not None and isinstance(store, IndexedStore):
+        seen.excerpts.append(excerpts.sequence(options.sequence))
+    elif options.find is not None:
+        _find(seen, store, origin, excerpts, options.find, limit=options.limit)
+    else:
+        if is_whole:
+            seen.lengths["documents"] = summarize_lengths(store.document_lengths)
+            if isinstance(store, IndexedStore) and store.num_sequences != store.num_documents:
+                seen.lengths["sequences"] = summarize_lengths(store.sequence_lengths)
+        seen.excerpts += [
+            excerpts.document(number, first_only=True) for number in range(min(FIRST_DOCUMENTS, store.num_documents))
+        ]
+    seen.findings += excerpts.findings
+
+
+def _agrees(seen: Inspection, store: IndexedStore | PackedStore, origin: Origin) -> bool:
+    """Compare a dataset with the counts in its manifest, which may be that of another dataset."""
+    content = origin.content
+    if content is None or (content.documents, content.tokens) == (store.num_documents, len(store.tokens)):
+        return True
+    seen.findings.append(
+        f"{store.paths[0]}: expected {content.documents:,} documents and {content.tokens:,} tokens as in its manifest, "
+        f"got {store.num_documents:,} and {len(store.tokens):,}; one of them belongs to another dataset"
+    )
+    return False
+
+
+def _tell_origin(seen: Inspection, origin: Origin) -> None:
+    if seen.facts.get("origin") is None:
+        seen.facts |= origin.facts
+        seen.notes += origin.notes
+        seen.findings += origin.findings
+
+
+def _find(
+    seen: Inspection,
+    store: IndexedStore | PackedStore,
+    origin: Origin,
+    excerpts: Excerpts,
+    text: str,
+    *,
+    limit: int,
+) -> None:
+    if store.tokens.dtype.kind not in "iu":
+        msg = f"{seen.path}: expected integer tokens to find a text in, got {store.tokens.dtype}"
+        raise InputError(msg)
+    tokenizer = origin.tokenizer
+    if tokenizer is None:
+        msg = f"{seen.path}: --find needs the dataset's tokenizer; give it with --tokenizer-model"
+        raise InputError("; ".join([msg, *origin.notes[:1]]))
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        msg = f"--find: expected a text in UTF-8, got {text!r}"
+        raise InputError(msg) from error
+    bare = text.removeprefix(" ")
+    forms = [bare, f" {bare}"]
+    tokens, counts = reference_of(tokenizer).encode(forms, add_special_tokens=False)
+    first, second = tuple(tokens[: counts[0]].tolist()), tuple(tokens[counts[0] :].tolist())
+    patterns = [ids for ids in dict.fromkeys((first, second)) if ids]
+    if first and second[-len(first) :] == first:  # whatever has the second form has the first one
+        patterns = [first]
+    if not bare or not patterns:
+        msg = f"--find: expected a text that has tokens, got {text!r}"
+        raise InputError(msg)
+    matches = find_ids(store, patterns, limit=limit, threads=available_cpus())
+    for match in matches:
+        ids = patterns[match.pattern]
+        seen.excerpts.append(excerpts.match(match, len(ids), around=CONTEXT_TOKENS))
+    seen.matches = len(matches)
+    for form, ids in zip(forms, (first, second), strict=True):
+        seen.notes.append(f"looked for {form!r} as the ids {' '.join(map(str, ids))}")
+    if len(matches) == limit:
+        seen.notes.append(f"stopped after {limit:,}; there may be more, which --limit shows")
+    seen.notes.append(
+        "a text can be tokenized differently within other text, so some occurrences may not be found this way"
+    )
+
+
+def _look_at_cache(seen: Inspection, options: InspectOptions) -> None:
+    cache = look_at_cache(seen.path, split=options.split, data_path=options.data_path)
+    seen.facts |= cache.facts
+    seen.findings += cache.findings
+    if cache.dataset is None:
+        return
+    origin = find_origin(cache.prefix, options.tokenizer_model)
+    seen.notes += [note for note in origin.notes if not note.startswith("no manifest")] if options.is_overview else []
+    if not options.is_overview:
+        seen.notes += origin.notes
+    number = options.sample if options.sample is not None else 0
+    if options.sample is None and not len(cache.dataset):
+        return
+    try:
+        seen.excerpts += cache.sample(number, tokenizer_model=options.tokenizer_model, max_tokens=options.max_tokens)
+    except DsindexError as error:
+        seen.findings.append(str(error))

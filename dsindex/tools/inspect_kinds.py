@@ -1,0 +1,371 @@
+"""Tell what a path is, from the files themselves rather than from their names alone."""
+
+from __future__ import annotations
+
+import bisect
+import glob
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+
+from dsindex.datasets.exports import export_folder_of, read_facts
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.opening import DESCRIPTION_SUFFIX, LINES_SUFFIX, MASK_SUFFIX, PBIN_SUFFIX, TEXT_SUFFIX, read_head
+from dsindex.engine.shards.ownership import MARKER_FILE
+from dsindex.errors import FormatError, InputError
+from dsindex.formats.mmididx import MAGIC
+from dsindex.formats.pbin import PICKLE_START, open_tokens, read_document_lengths, read_pbin_header
+from dsindex.formats.raw_index import raw_index_path
+from dsindex.store.reading import is_stored, stored_size
+from dsindex.store.storage import what_is_no_file
+from dsindex.store.urls import is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from dsindex.formats.token_copy import Tokens
+
+
+KindName = Literal["MMIDIDX", "pbin", "raw index", "index cache", "instruction data", "export", "work folder"]
+
+BESIDE_SUFFIXES = (".manifest.json", ".provenance.parquet")
+"""Endings of files that lie beside a dataset and lead to it."""
+_ARRAYS = ("-document_index.npy", "-sample_index.npy", "-shuffle_index.npy", "-dataset_index.npy")
+_CACHE_SUFFIXES = (DESCRIPTION_SUFFIX, *_ARRAYS, "-dataset_sample_index.npy", "-dsindex.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What a path leads to."""
+
+    kind: KindName
+    path: str
+    """The prefix of MMIDIDX and instruction data; the `.pbin`; the `.idx` of a raw index; the folder or description of
+    an index cache; the folder or file of an export; the work folder."""
+
+
+def tell_kind(path: str) -> Subject:
+    """Tell what a path leads to. A damaged dataset is still recognized by the names of its files.
+
+    Raises:
+        InputError: If there is nothing, or nothing that dsindex knows, or it is unclear which dataset is meant.
+        FormatError: If the file is in none of the known formats, or cannot be read.
+    """
+    if is_url(path):
+        return _in_store(path)
+    refused = what_is_no_file(path)
+    if refused is not None or "\0" in path:
+        msg = f"{path}: expected a dataset, got {refused or 'a name with a NUL character'}"
+        raise InputError(msg)
+    if os.path.isdir(path):
+        folder = _folder(path)
+        if folder is not None:
+            return folder
+    elif os.path.isfile(path):
+        return _file(path)
+    subject = _prefix(path)
+    if subject is None:
+        raise InputError(_nothing(path))
+    return subject
+
+
+def _in_store(url: str) -> Subject:
+    """Tell which dataset an address in an object store leads to, where nothing is listed.
+
+    Raises:
+        InputError: If there is none, or it cannot be looked at.
+    """
+    endings = (".bin", ".idx", *BESIDE_SUFFIXES)
+    prefix = next((url.removesuffix(ending) for ending in endings if url.endswith(ending)), url)
+    if prefix.endswith(PBIN_SUFFIX):
+        return Subject(kind="pbin", path=prefix)
+    if is_stored(f"{prefix}.idx") or is_stored(f"{prefix}.bin"):
+        return Subject(kind="MMIDIDX", path=prefix)
+    if is_stored(f"{prefix}{TEXT_SUFFIX}.idx") and is_stored(f"{prefix}{MASK_SUFFIX}.idx"):
+        return Subject(kind="instruction data", path=prefix)
+    if is_stored(f"{prefix}{PBIN_SUFFIX}"):
+        return Subject(kind="pbin", path=f"{prefix}{PBIN_SUFFIX}")
+    msg = (
+        f"{url}: there is no dataset: expected the prefix of a .bin and .idx, or a .pbin, found none; index caches, "
+        f"raw indices and folders are looked at on this machine only"
+    )
+    raise InputError(msg)
+
+
+def _folder(path: str) -> Subject | None:
+    if os.path.isfile(os.path.join(path, MARKER_FILE)):
+        return Subject(kind="work folder", path=path)
+    if glob.glob(os.path.join(glob.escape(path), f"*{DESCRIPTION_SUFFIX}")):
+        return Subject(kind="index cache", path=path)
+    if export_folder_of(path) is not None:
+        return Subject(kind="export", path=path)
+    return None
+
+
+def _prefix(path: str) -> Subject | None:
+    if os.path.isfile(f"{path}{TEXT_SUFFIX}.idx") and os.path.isfile(f"{path}{MASK_SUFFIX}.idx"):
+        return Subject(kind="instruction data", path=path)
+    if os.path.isfile(f"{path}.idx") and read_head(f"{path}.idx").startswith(PICKLE_START):
+        return Subject(kind="raw index", path=f"{path}.idx")
+    if os.path.isfile(f"{path}.idx") or os.path.isfile(f"{path}.bin"):
+        return Subject(kind="MMIDIDX", path=path)
+    if os.path.isfile(f"{path}{PBIN_SUFFIX}"):
+        return Subject(kind="pbin", path=f"{path}{PBIN_SUFFIX}")
+    return None
+
+
+def _file(path: str) -> Subject:
+    stem, suffix = os.path.splitext(path)
+    if export_folder_of(path) is not None or (_is_plain_parquet(path) and "export" in read_facts(path)):
+        return Subject(kind="export", path=path)
+    beside = next((each for each in BESIDE_SUFFIXES if path.endswith(each)), None)
+    if beside is not None:
+        return _of_file_beside(path, path.removesuffix(beside))
+    ending = next((each for each in _CACHE_SUFFIXES if path.endswith(each)), None)
+    if ending is not None:
+        return Subject(kind="index cache", path=f"{path.removesuffix(ending)}{DESCRIPTION_SUFFIX}")
+    if suffix == PBIN_SUFFIX:  # begins with a number, so its first byte can be any
+        return Subject(kind="pbin", path=path)
+    head = read_head(path)
+    if head.startswith(MAGIC) or suffix == ".bin":
+        return Subject(kind="MMIDIDX", path=stem if suffix in {".bin", ".idx"} else path)
+    if head.startswith(PICKLE_START):
+        return Subject(kind="raw index", path=path)
+    if suffix == ".idx":
+        return Subject(kind="MMIDIDX", path=stem)
+    if suffix == LINES_SUFFIX or head.lstrip().startswith(b"{"):
+        return _lines(path)
+    return _nameless(path, head)
+
+
+def _is_plain_parquet(path: str) -> bool:
+    return path.endswith(".parquet") and not path.endswith(BESIDE_SUFFIXES) and read_head(path).startswith(b"PAR1")
+
+
+def _nameless(path: str, head: bytes) -> Subject:
+    """Tell what a file is whose name and first bytes say nothing.
+
+    Raises:
+        FormatError: If it is not a `.pbin`, the only kind left.
+    """
+    try:
+        read_pbin_header(path)
+    except FormatError as error:
+        msg = (
+            f"{path}: expected a dataset of .bin and .idx, a .pbin, a raw index, an index cache, instruction data, a "
+            f"work folder or a manifest, got a file that begins with {head[:8]!r}"
+        )
+        raise FormatError(msg) from error
+    return Subject(kind="pbin", path=path)
+
+
+def _of_file_beside(path: str, prefix: str) -> Subject:
+    subject = _prefix(prefix)
+    if subject is None:
+        msg = f"{path}: expected the dataset {prefix} beside it, found none; move it there or build it again"
+        raise InputError(msg)
+    return subject
+
+
+def _lines(path: str) -> Subject:
+    index = raw_index_path(path)
+    if not os.path.isfile(index):
+        msg = (
+            f"{path}: expected a dataset, got text without the raw index {index}; build a dataset from it "
+            f"(dsindex build), or index its lines (dsindex raw-index)"
+        )
+        raise InputError(msg)
+    return Subject(kind="raw index", path=index)
+
+
+def _nothing(path: str) -> str:
+    beside = sorted(glob.glob(f"{glob.escape(path)}_*.idx"))
+    if os.path.isdir(path):
+        inside = os.path.join(glob.escape(path), "*")
+        found = sorted([*glob.glob(f"{inside}.idx"), *glob.glob(f"{inside}{PBIN_SUFFIX}")])
+        got = "a folder with several" if found else "a folder without any"
+        return f"{path}: expected a dataset, got {got}; {_hint(found)}"
+    return f"{path}: there is no dataset: expected a file, or a {path}.idx; {_hint(beside)}"
+
+
+def _hint(found: list[str]) -> str:
+    names = [name.removesuffix(".idx") for name in found]
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return f"choose one of {', '.join(names[:4])}{more}" if names else "check the path"
+
+
+# The tokens and documents of a dataset, read in blocks, so that memory does not depend on the number of documents.
+
+BLOCK_ITEMS = 1 << 18
+"""Entries of an index held in memory at once."""
+
+
+class TokenStore(Protocol):
+    """Tokens in file order, and where documents begin."""
+
+    @property
+    def tokens(self) -> Tokens:
+        """All tokens, to be sliced, shape [tokens]."""
+        ...
+
+    @property
+    def num_documents(self) -> int:
+        """Number of documents, including empty ones."""
+        ...
+
+    def document_lengths(self) -> Iterator[NDArray[np.int64]]:
+        """Yield the tokens of each document, in file order, a block at a time."""
+        ...
+
+    def document_span(self, document: int) -> tuple[int, int]:
+        """Return the first token of a document, and one past its last.
+
+        Raises:
+            IndexError: If there is no such document.
+        """
+        ...
+
+    def documents_at(self, positions: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Return the documents of tokens, which are in ascending order: number, first token, one past the last."""
+        ...
+
+
+class IndexedStore:
+    """An MMIDIDX dataset.
+
+    Args:
+        prefix: Path without `.bin` and `.idx`.
+        check: Check every entry of the index.
+
+    Raises:
+        FormatError: If a file is missing or damaged.
+    """
+
+    def __init__(self, prefix: str, *, check: bool = True) -> None:
+        self.dataset = IndexedDataset(prefix, check=check)
+        self.tokens, self._lengths, self._pointers, self._shift = self.dataset.token_columns()
+        self._boundaries = self.dataset.document_indices
+        self.num_documents = self.dataset.num_documents
+        self.num_sequences = len(self.dataset)
+        self.paths: tuple[str, ...] = (f"{prefix}.bin", f"{prefix}.idx")
+
+    def document_lengths(self) -> Iterator[NDArray[np.int64]]:
+        """Yield the tokens of each document, in file order, a block at a time."""
+        for begin in range(0, self.num_documents, BLOCK_ITEMS):
+            end = min(begin + BLOCK_ITEMS, self.num_documents)
+            yield np.diff(self._begins(self._boundaries[begin : end + 1]))
+
+    def sequence_lengths(self) -> Iterator[NDArray[np.int64]]:
+        """Yield the tokens of each sequence, in file order, a block at a time."""
+        for begin in range(0, self.num_sequences, BLOCK_ITEMS):
+            yield self._lengths[begin : begin + BLOCK_ITEMS].astype(np.int64)
+
+    def document_span(self, document: int) -> tuple[int, int]:
+        """Return the first token of a document, and one past its last.
+
+        Raises:
+            IndexError: If there is no such document.
+        """
+        _require(self.paths[1], document, self.num_documents, "document")
+        begin, end = self._begins(self._boundaries[document : document + 2]).tolist()
+        return begin, end
+
+    def sequence_span(self, sequence: int) -> tuple[int, int]:
+        """Return the first token of a sequence, and one past its last.
+
+        Raises:
+            IndexError: If there is no such sequence.
+        """
+        _require(self.paths[1], sequence, self.num_sequences, "sequence")
+        begin = int(self._pointers[sequence]) >> self._shift
+        return begin, begin + int(self._lengths[sequence])
+
+    def documents_at(self, positions: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Return the documents of tokens, which are in ascending order: number, first token, one past the last."""
+        found = []
+        for position in positions:
+            # Empty sequences begin where the next one does, so the last that begins at or before owns the token.
+            sequence = bisect.bisect_right(self._pointers, position << self._shift) - 1
+            document = self.document_of(sequence)
+            found.append((document, *self.document_span(document)))
+        return found
+
+    def document_of(self, sequence: int) -> int:
+        """Return the document of a sequence that there is."""
+        # Not np.searchsorted, which would copy all of the boundaries: they are not aligned in the file.
+        return bisect.bisect_right(self._boundaries, sequence) - 1
+
+    def _begins(self, sequences: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the first token of each sequence; the number of tokens for the one past the last."""
+        begins = np.full(len(sequences), len(self.tokens), np.int64)
+        inside = (sequences >= 0) & (sequences < self.num_sequences)
+        begins[inside] = self._pointers[sequences[inside]] >> self._shift
+        return begins
+
+
+class PackedStore:
+    """A `.pbin` of any version, whose index is read as a stream.
+
+    Args:
+        path: The `.pbin`.
+
+    Raises:
+        FormatError: If the file is not a `.pbin`, or its index is damaged.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.header = read_pbin_header(path)
+        self.tokens = open_tokens(path, self.header)
+        self.paths: tuple[str, ...] = (path,)
+        self.num_documents = sum(map(len, self.document_lengths()))
+
+    def document_lengths(self) -> Iterator[NDArray[np.int64]]:
+        """Yield the tokens of each document, in file order, a block at a time."""
+        return read_document_lengths(self.paths[0], self.header)
+
+    def document_span(self, document: int) -> tuple[int, int]:
+        """Return the first token of a document, and one past its last.
+
+        Raises:
+            IndexError: If there is no such document.
+        """
+        _require(self.paths[0], document, self.num_documents, "document")
+        first_document = first_token = 0
+        for lengths in self.document_lengths():
+            if document < first_document + len(lengths):
+                begin = first_token + int(lengths[: document - first_document].sum())
+                return begin, begin + int(lengths[document - first_document])
+            first_document += len(lengths)
+            first_token += int(lengths.sum())
+        raise IndexError(document)
+
+    def documents_at(self, positions: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Return the documents of tokens, which are in ascending order: number, first token, one past the last."""
+        found: list[tuple[int, int, int]] = []
+        first_document = first_token = 0
+        for lengths in self.document_lengths():
+            if len(found) == len(positions):
+                break
+            ends = first_token + np.cumsum(lengths)
+            while len(found) < len(positions) and len(ends) and positions[len(found)] < ends[-1]:
+                number = int(np.searchsorted(ends, positions[len(found)], side="right"))
+                found.append((first_document + number, int(ends[number] - lengths[number]), int(ends[number])))
+            first_document += len(lengths)
+            first_token = int(ends[-1]) if len(ends) else first_token
+        return found
+
+
+def size_of(paths: Sequence[str]) -> dict[str, int]:
+    """Return the sizes of those files that exist, by path."""
+    return {path: stored_size(path) for path in paths if is_stored(path)}
+
+
+def _require(path: str, number: int, total: int, what: str) -> None:
+    if not 0 <= number < total:
+        have = f"from 0 to {total - 1}" if total else "in it, but it has none"
+        msg = f"{path}: expected a {what} {have}, got {number}"
+        raise IndexError(msg)

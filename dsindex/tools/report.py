@@ -1,0 +1,546 @@
+"""Write the report of one or several datasets: one pass over the tokens of each, and one page of all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+import dsindex
+from dsindex.amounts import count
+from dsindex.datasets.origins import find_document_origins
+from dsindex.engine.partial_files import PROVENANCE_SUFFIX
+from dsindex.errors import DsindexError, FormatError, InputError, OutputError
+from dsindex.execution.local import available_cpus
+from dsindex.store.reading import is_stored, stored_size
+from dsindex.store.storage import atomic_writer, make_folder, open_file, output_error, require_path
+from dsindex.store.urls import absolute, is_url
+from dsindex.text.tokenizer import load_tokenizer
+from dsindex.tools.inspect import look_at_loss_masks
+from dsindex.tools.inspect_kinds import IndexedStore, PackedStore, size_of, tell_kind
+from dsindex.tools.inspect_origin import find_origin, summarize_lengths
+from dsindex.tools.page.documents import (
+    DatasetSummary,
+    DocumentTexts,
+    choose_examples,
+    draw_evenly,
+    make_examples,
+    show_lengths,
+    show_overview,
+    show_sources,
+    show_unusual,
+)
+from dsindex.tools.page.drawing import require_drawing
+from dsindex.tools.page.page import (
+    HEAD_BYTES,
+    Page,
+    Section,
+    distinct,
+    is_page,
+    number,
+    percent,
+    short,
+    size,
+    write_page,
+)
+from dsindex.tools.page.run import show_digests, show_records, show_run
+from dsindex.tools.page.tokens import find_foreign_ids, show_caches, show_tokens
+from dsindex.tools.report_measures import (
+    ConsecutiveSources,
+    OneSource,
+    RecordedSources,
+    find_spans,
+    measure,
+    read_drawn,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from dsindex.engine.manifest import Content
+    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.tools.inspect_kinds import Subject
+    from dsindex.tools.inspect_origin import LengthSummary, Origin
+    from dsindex.tools.page.page import Block
+    from dsindex.tools.report_measures import Measurement, Sources
+
+
+# Open a dataset for its report, and find out of which sources its documents are.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedDataset:
+    """A dataset, and what is known of its origin."""
+
+    name: str
+    """As it was given."""
+    kind: str
+    prefix: str
+    files: tuple[str, ...]
+    origin: Origin
+    store: IndexedStore | PackedStore | None
+    """None if it is damaged."""
+    facts: dict[str, Any]
+    findings: tuple[str, ...]
+
+    @classmethod
+    def open(cls, subject: Subject, tokenizer_model: str | None) -> Self:
+        """Open a dataset; damage is a finding.
+
+        Raises:
+            InputError: If it is not a dataset of tokens.
+            TokenizerError: If the tokenizer that was given cannot be read.
+        """
+        facts: dict[str, Any] = {}
+        findings: list[str] = []
+        prefix = subject.path
+        if subject.kind == "instruction data":
+            prefix = f"{subject.path}_text_document"
+            look_at_loss_masks(facts, findings, subject.path)
+        elif subject.kind == "pbin":
+            prefix = subject.path.removesuffix(".pbin")
+        elif subject.kind != "MMIDIDX":
+            msg = f"{subject.path}: expected a dataset of tokens (.bin and .idx, or .pbin), got {_name(subject.kind)}"
+            raise InputError(msg)
+        files = (subject.path,) if subject.kind == "pbin" else (f"{prefix}.bin", f"{prefix}.idx")
+        origin = find_origin(prefix, tokenizer_model)
+        store: IndexedStore | PackedStore | None = None
+        try:
+            store = PackedStore(subject.path) if subject.kind == "pbin" else IndexedStore(prefix)
+            if store.tokens.dtype.kind not in "iu":
+                findings.append(f"{files[0]}: expected integer tokens, got {store.tokens.dtype}")
+                store = None
+        except FormatError as error:
+            findings.append(str(error))
+        return cls(
+            name=subject.path if subject.kind != "instruction data" else prefix,
+            kind=subject.kind,
+            prefix=prefix,
+            files=files,
+            origin=origin,
+            store=store,
+            facts=facts,
+            findings=(*findings, *origin.findings),
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens to read."""
+        return 0 if self.store is None else len(self.store.tokens)
+
+    @property
+    def sequence_lengths(self) -> NDArray[np.int32] | None:
+        """Tokens of each sequence, if index caches can be of it."""
+        return self.store.dataset.sequence_lengths if isinstance(self.store, IndexedStore) else None
+
+    def is_at(self, prefix: str) -> bool:
+        """Tell whether a path leads to this dataset."""
+        try:
+            return os.path.samefile(f"{prefix}.idx", f"{self.prefix}.idx")
+        except OSError:
+            return absolute(prefix) == absolute(self.prefix)
+
+
+class KnownSources:
+    """The sources of a dataset, as far as they are known; a damaged record of them is a finding."""
+
+    def __init__(self, sources: Sources, names: Sequence[str], input_bytes: Sequence[int | None]) -> None:
+        self._sources: Sources = sources
+        self.num_sources = sources.num_sources
+        self.names = names
+        self.input_bytes = input_bytes
+        self.findings: list[str] = []
+        self.is_damaged = False
+        """Whether the record turned out to be damaged while it was read, so that totals by source are wrong."""
+
+    @classmethod
+    def of_dataset(cls, opened: OpenedDataset, content: Content | None) -> Self:
+        """Return the sources that provenance or manifest record; otherwise all documents are of one source."""
+        store = opened.store
+        inputs = content.inputs if content is not None else []
+        names = distinct([file.path for file in inputs])
+        # The size says something about tokens only if all records became tokens.
+        input_bytes = [
+            None if file.share is not None or file.filtered or file.elsewhere else file.text_bytes or file.size_bytes
+            for file in inputs
+        ]
+        own = [file.documents for file in inputs]
+        problem = None
+        path = f"{opened.prefix}.{PROVENANCE_SUFFIX}"
+        if store is not None and names and is_stored(path):
+            try:
+                recorded = RecordedSources(path, num_documents=store.num_documents, num_inputs=len(names))
+                return cls(recorded, names, input_bytes)
+            except FormatError as error:
+                problem = str(error)
+        counts = [num for num in own if num is not None]
+        if store is not None and len(counts) == len(own) > 0 and sum(counts) == store.num_documents:
+            return cls(ConsecutiveSources(counts), names, input_bytes)
+        whole = [size_bytes for size_bytes in input_bytes if size_bytes is not None]
+        name = names[0] if len(names) == 1 else "all"
+        known = cls(OneSource(), [name], [sum(whole) if whole and len(whole) == len(input_bytes) else None])
+        known.findings += [] if problem is None else [problem]
+        return known
+
+    def of(self, begin: int, end: int) -> NDArray[np.int64]:
+        """Return the numbers of the sources of documents [begin, end); zeros once the record is found damaged."""
+        if not self.is_damaged:
+            try:
+                return self._sources.of(begin, end)
+            except FormatError as error:
+                self.findings.append(str(error))
+                self.is_damaged = True
+        return np.zeros(end - begin, np.int64)
+
+
+def _name(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+# Measure one dataset, and put together its section of the report.
+
+MOST = 20
+"""Documents that are kept as longest, shortest and most repeated."""
+SHOWN_DRAWN, SHOWN_EACH = 60, 10
+"""Examples that are drawn evenly, and those of each other kind."""
+SHOWN_TOKENS = 100
+SHOWN_SMALL = 3
+"""The divisor of these numbers where many datasets share a page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a dataset may take."""
+
+    text_bytes: int
+    """Bytes of its examples on the page."""
+    is_small: bool
+    """Whether lists are short, since there are many datasets."""
+    folder: str
+    """Where files without a name may be made."""
+
+    def few(self, num: int) -> int:
+        """Return how many of a list may be shown."""
+        return -(-num // SHOWN_SMALL) if self.is_small else num
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetReport:
+    """A dataset's part of the report."""
+
+    section: Section
+    summary: DatasetSummary | None
+    """Its numbers beside those of others; None if it could not be measured."""
+
+
+def report_dataset(opened: OpenedDataset, room: Room, *, advance: Callable[[int], None]) -> DatasetReport:
+    """Measure a dataset and describe it.
+
+    Raises:
+        OutputError: If there is no room for the documents' digests.
+    """
+    findings = list(opened.findings)
+    facts: dict[str, Any] = {"kind": opened.kind, "files": _sizes(opened.files)}
+    content = opened.origin.content
+    store = opened.store
+    if store is None:
+        section = _section(opened, facts, findings)
+        return DatasetReport(section=section, summary=None)
+    is_own = content is None or (content.documents, content.tokens) == (store.num_documents, len(store.tokens))
+    if content is not None and not is_own:
+        findings.append(
+            f"{opened.files[0]}: expected {content.documents:,} documents and {content.tokens:,} tokens as in its "
+            f"manifest, got {store.num_documents:,} and {len(store.tokens):,}; one of them belongs to another dataset"
+        )
+        content = None
+    sources = KnownSources.of_dataset(opened, content)
+    try:
+        found = measure(store, sources, threads=available_cpus(), folder=room.folder, most=MOST, on_progress=advance)
+        summary = summarize_lengths(store.document_lengths)
+    except FormatError as error:
+        return DatasetReport(section=_section(opened, facts, [*findings, str(error)]), summary=None)
+    findings += sources.findings
+    return _describe(opened, store, content, found, summary, sources, room, facts=facts, findings=findings)
+
+
+def _describe(
+    opened: OpenedDataset,
+    store: IndexedStore | PackedStore,
+    content: Content | None,
+    found: Measurement,
+    summary: LengthSummary,
+    sources: KnownSources,
+    room: Room,
+    *,
+    facts: dict[str, Any],
+    findings: list[str],
+) -> DatasetReport:
+    origin = opened.origin
+    tokenizer = origin.tokenizer
+    recorded = content.tokenizer if content is not None else None
+    vocabulary_size = tokenizer.vocabulary_size if tokenizer is not None else None
+    if vocabulary_size is None and recorded is not None:
+        vocabulary_size = recorded.vocabulary_size
+    findings += [
+        f"{opened.files[0]}: {finding}" for finding in find_foreign_ids(found.counts, vocabulary_size, tokenizer)
+    ]
+
+    drawn = draw_evenly(found.documents, room.few(SHOWN_DRAWN))
+    chosen = choose_examples(found, drawn, room.few(SHOWN_EACH))
+    wanted = {*chosen, *(document for each in found.sources for document in each.drawn)}
+    wanted |= {each.first for each in found.repeats.most}
+    texts = DocumentTexts(store, find_spans(store, wanted), tokenizer)
+    notes: list[str] = []
+    lines = _lines_of(opened, content, [*chosen], notes, findings)
+    used = int(np.count_nonzero(found.counts.by_id))
+    share = texts.bytes_per_token(drawn[::2])
+    tiles = [
+        ("documents", short(found.documents)),
+        ("tokens", short(found.tokens)),
+        ("tokens per document", f"{found.tokens / found.documents:,.1f}" if found.documents else "-"),
+        ("median length", number(summary.quantiles["50"]) if found.documents else "-"),
+        ("repeated documents", percent(found.repeats.num_extra, found.documents)),
+        ("vocabulary used", "-" if vocabulary_size is None else percent(min(used, vocabulary_size), vocabulary_size)),
+        ("size", size(sum(map(stored_size, opened.files)))),
+    ]
+    if share is not None:
+        tiles.insert(4, ("bytes of text per token", f"{share:.2f}"))
+    facts |= {
+        "token type": str(np.dtype(store.tokens.dtype).name),
+        "documents": number(found.documents),
+        "tokens": number(found.tokens),
+    }
+    if isinstance(store, IndexedStore):
+        facts["sequences"] = number(store.num_sequences)
+    blocks = [
+        *([show_records(content)] if content is not None else []),
+        *([] if sources.is_damaged else [show_sources(found.sources, sources.names, sources.input_bytes, texts)]),
+        show_lengths(found, summary),
+        show_tokens(found.counts, tokenizer, vocabulary_size, shown=room.few(SHOWN_TOKENS)),
+        show_unusual(found, texts),
+        *([show_run(opened.prefix, origin.manifest)] if content is not None and origin.manifest is not None else []),
+        *([show_digests(content)] if content is not None else []),
+    ]
+    section = _section(opened, facts, findings)
+    examples = make_examples(chosen, texts, found, source_of=lines.get, room_bytes=room.text_bytes)
+    section = replace(
+        section,
+        notes=(*section.notes, *notes),
+        tiles=tuple(tiles),
+        blocks=tuple(block for block in blocks if not block.is_empty),
+        examples=examples,
+    )
+    return DatasetReport(
+        section=section,
+        summary=DatasetSummary(
+            name=section.name,
+            documents=found.documents,
+            tokens=found.tokens,
+            median=summary.quantiles.get("50"),
+            longest=summary.quantiles.get("100"),
+            extra_documents=found.repeats.num_extra,
+            extra_tokens=found.repeats.extra_tokens,
+            bytes_per_token=share,
+            used_ids=used,
+            vocabulary_size=vocabulary_size,
+            lengths=found.lengths,
+            tokenizer=None if recorded is None else f"{recorded.name} ({recorded.sha256[:8]})",
+            digest=content.digests["bin"].digest if content is not None and "bin" in content.digests else None,
+        ),
+    )
+
+
+def _lines_of(
+    opened: OpenedDataset, content: Content | None, documents: list[int], notes: list[str], findings: list[str]
+) -> dict[int, str]:
+    """Return where documents come from, as far as it is recorded: lines of inputs, or documents of merged datasets."""
+    is_recorded = opened.origin.has_provenance or opened.origin.has_parts
+    if content is None or not is_recorded or opened.store is None:
+        return {}
+    try:
+        found, unknown = find_document_origins(opened.prefix, opened.store.num_documents, documents)
+    except DsindexError as error:
+        if str(error) not in findings:
+            findings.append(str(error))
+        return {}
+    notes += unknown
+    lines = {}
+    for document, origin in zip(documents, found, strict=True):
+        parts = []
+        if origin.part is not None:
+            parts.append(f"document {origin.part.document:,} of {origin.part.prefix}")
+        if origin.source is not None:
+            parts.append(f"{origin.source.path}, line {origin.source.line:,}")
+        if parts:
+            lines[document] = " · ".join(parts)
+    return lines
+
+
+def _section(opened: OpenedDataset, facts: dict[str, Any], findings: Sequence[str]) -> Section:
+    known = opened.origin.facts
+    recorded: dict[str, Any] = {name: known[name] for name in ("tokenizer", "options") if name in known}
+    shown: dict[str, Any] = {**facts, **opened.facts, **recorded}
+    return Section(
+        name=opened.name,
+        kind=opened.kind,
+        facts=tuple(
+            (name, tuple(value) if isinstance(value, list) else (str(value),)) for name, value in shown.items()
+        ),
+        notes=tuple(opened.origin.notes),
+        findings=tuple(dict.fromkeys(findings)),
+    )
+
+
+def _sizes(files: Sequence[str]) -> list[str]:
+    return [f"{path}, {size(size_bytes)}" for path, size_bytes in size_of(files).items()]
+
+
+MOST_DATASETS = 24
+"""Datasets on one page, so that it stays below 3 MB."""
+LARGEST_PAGE_BYTES = 64 << 20
+"""The limit on the size of a file that may be an earlier report."""
+TEXT_BYTES = 1_200_000
+"""Bytes of all examples together."""
+TEXT_BYTES_OF_DATASET = 250_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOptions:
+    """What the report is made with."""
+
+    output: str
+    """The page to write."""
+    tokenizer_model: str | None = None
+    """The tokenizer of all datasets; None for that in each manifest."""
+    cache: tuple[str, ...] = ()
+    """Folders of index caches of the datasets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenReport:
+    """The page that was written."""
+
+    output: str
+    size_bytes: int
+    datasets: tuple[DatasetReport, ...]
+    findings: tuple[str, ...]
+    """Sentences about caches that cannot be read."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found wrong."""
+        return not self.findings and not any(dataset.section.findings for dataset in self.datasets)
+
+
+def run_report(paths: Sequence[str], options: ReportOptions, *, reporter: Reporter) -> WrittenReport:
+    """Measure datasets and write a page about them. Damage of a dataset is a finding on the page.
+
+    Args:
+        paths: Datasets as `dsindex inspect` knows them: prefixes, their files, or `.pbin` files, here or in object
+            stores.
+        options: The page, and what it is made with.
+        reporter: Shows progress.
+
+    Raises:
+        MissingPackageError: If the package that draws pictures is not installed.
+        InputError: If one is not there, is no dataset of tokens, or is given twice; or a folder has no caches of them.
+        FormatError: If a file is in none of the known formats.
+        TokenizerError: If the tokenizer that was given cannot be read.
+        OutputError: If the page is someone else's file, or cannot be written.
+    """
+    require_drawing()
+    _check_output(options.output)
+    if len(paths) > MOST_DATASETS:
+        msg = f"expected at most {MOST_DATASETS} datasets on a page, got {len(paths)}; write several reports"
+        raise InputError(msg)
+    subjects = [tell_kind(path) for path in paths]
+    opened = [OpenedDataset.open(subject, options.tokenizer_model) for subject in subjects]
+    _refuse_twice(opened)
+    if options.tokenizer_model is not None:
+        load_tokenizer(options.tokenizer_model)  # even if no dataset can be opened
+    closing: list[Block] = []
+    findings: list[str] = []
+    for cache in options.cache:
+        drawn = read_drawn(cache, lambda named: _lengths_of(opened, named))
+        closing += show_caches(cache, drawn)
+        findings += drawn.findings
+    folder = os.path.dirname(os.path.abspath(options.output))
+    make_folder(folder)
+    if not os.access(folder, os.W_OK):
+        raise output_error(options.output, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    room = Room(
+        text_bytes=min(TEXT_BYTES_OF_DATASET, TEXT_BYTES // len(opened)),
+        is_small=len(opened) > 4,
+        folder=folder,
+    )
+    reporter.stage("read", total=sum(each.num_tokens for each in opened), unit="tokens")
+    reports = [report_dataset(each, room, advance=reporter.advance) for each in opened]
+    reporter.end_stage()
+    names = [report.section.name for report in reports]
+    page = write_page(
+        Page(
+            title=names[0] if len(names) == 1 else f"{names[0]} and {count(len(names) - 1, 'other dataset')}",
+            version=dsindex.__version__,
+            overview=show_overview([report.summary for report in reports if report.summary is not None]),
+            sections=tuple(report.section for report in reports),
+            closing=tuple(closing),
+        )
+    )
+    _check_output(options.output)
+    with atomic_writer(options.output) as file:
+        file.write(page)
+    return WrittenReport(output=options.output, size_bytes=len(page), datasets=tuple(reports), findings=tuple(findings))
+
+
+def _check_output(path: str) -> None:
+    """Refuse to replace a file unless it is a report that nobody has changed.
+
+    Raises:
+        OutputError: If there is such a file, or it is an address.
+    """
+    require_path(path)
+    if not os.path.basename(path) or os.path.isdir(path):
+        msg = f"{path}: expected the name of a file to write, got a folder; add a name such as report.html"
+        raise OutputError(msg)
+    if not os.path.lexists(path):
+        return
+    if os.path.isfile(path) and not os.path.islink(path) and _read_if_page(path):
+        return
+    msg = f"{path}: exists already and is not an unchanged report of dsindex; remove it, or choose another --output"
+    raise OutputError(msg)
+
+
+def _read_if_page(path: str) -> bool:
+    try:
+        with open_file(path) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            return HEAD_BYTES < size_bytes <= LARGEST_PAGE_BYTES and is_page(file.read())
+    except OSError as error:
+        msg = f"{path}: exists already and cannot be read ({error.strerror}); choose another --output"
+        raise OutputError(msg) from error
+
+
+def _refuse_twice(opened: Sequence[OpenedDataset]) -> None:
+    known: set[str] = set()
+    for each in opened:
+        file = each.files[-1] if is_url(each.files[-1]) else os.path.realpath(each.files[-1])
+        if file in known:
+            msg = f"{each.name}: expected every dataset once, got it twice; leave one out"
+            raise InputError(msg)
+        known.add(file)
+
+
+def _lengths_of(opened: Sequence[OpenedDataset], named: str) -> NDArray[np.int32] | None:
+    """Return the lengths of the sequences of the dataset that a description names; None if it is none of them."""
+    fitting = [each for each in opened if each.sequence_lengths is not None and each.is_at(named)]
+    if not fitting:  # on another machine, data are known by their names
+        base = os.path.basename(named)
+        fitting = [
+            each for each in opened if each.sequence_lengths is not None and os.path.basename(each.prefix) == base
+        ]
+    return fitting[0].sequence_lengths if len(fitting) == 1 else None

@@ -1,0 +1,342 @@
+"""Trace training samples to documents, lines and text, and documents and lines to samples and steps."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.datasets.blended import BlendedDataset
+from dsindex.datasets.gpt import GPTDataset, expect_scattered_reads
+from dsindex.datasets.opening import open_dataset
+from dsindex.datasets.origins import DocumentOrigin, Origins, PartDocument, find_document_origins, find_parts
+from dsindex.datasets.samples import trace_samples
+from dsindex.errors import FormatError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from dsindex.datasets.indexed import IndexedDataset
+    from dsindex.datasets.origins import PartOfDataset, SourceLine
+    from dsindex.datasets.samples import Batches, Occurrence, SampleTrace
+    from dsindex.tools.verify_source import TracedTexts
+
+Samples = GPTDataset | BlendedDataset
+CHARACTERS_PER_TOKEN = 4
+"""Roughly; how much of a document is shown where its tokens have no text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPart:
+    """A run of a sample's tokens, as the report shows it."""
+
+    prefix: str
+    dataset: int
+    """Number of the dataset in the blend."""
+    document: int
+    begin: int
+    """First token, within the document."""
+    end: int
+    """One past the last token."""
+    source: SourceLine | None
+    part: PartDocument | None
+    """The document in the dataset that was merged into this one."""
+    text: str | None
+    """The text of the first tokens; None if there is no tokenizer."""
+    tokens: tuple[int, ...]
+    """The first tokens, of which `text` is the text."""
+    document_text: str | None
+    """The beginning of the document in its input; None if `text` is there, or the input moved or changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownSample:
+    """A sample in the report."""
+
+    sample: int
+    step: int | None
+    rank: int | None
+    parts: tuple[ShownPart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardReport:
+    """Where samples come from."""
+
+    num_samples: int
+    """Samples of the split."""
+    samples: tuple[ShownSample, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownOccurrence:
+    """Tokens of a document in a sample."""
+
+    sample: int
+    step: int | None
+    rank: int | None
+    epoch: int
+    begin: int
+    """First token, within the document."""
+    end: int
+    """One past the last token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedDocument:
+    """A document and the samples that have it."""
+
+    prefix: str
+    dataset: int
+    document: int
+    num_tokens: int
+    source: SourceLine | None
+    part: PartDocument | None
+    """The document in the dataset that was merged into this one."""
+    occurrences: tuple[ShownOccurrence, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardReport:
+    """Which samples have documents."""
+
+    num_samples: int
+    documents: tuple[TracedDocument, ...]
+    notes: tuple[str, ...]
+
+
+def open_samples(path: str, *, split: str | None, prefixes: Sequence[str] | None) -> Samples:
+    """Open an index cache without reading all of it.
+
+    Raises:
+        InputError: If the path is no index cache.
+        FormatError: If the cache or its data are damaged.
+    """
+    found = open_dataset(path, split=split, prefix=prefixes, check=False)
+    if not isinstance(found, Samples):
+        msg = (
+            f"{path}: expected the folder of an index cache or one of its descriptions, got a dataset without samples; "
+            f"`dsindex index` builds a cache"
+        )
+        raise InputError(msg)
+    return found
+
+
+def trace_forward(
+    samples: Samples,
+    numbers: Iterable[int],
+    *,
+    texts: TracedTexts,
+    batches: Batches | None = None,
+    shown_tokens: int,
+) -> ForwardReport:
+    """Trace samples to documents, lines and text.
+
+    Raises:
+        InputError: If there is no such sample.
+        FormatError: If the cache, a manifest or provenance is damaged.
+        TokenizerError: If another tokenizer is given than a dataset was made with.
+    """
+    wanted = list(numbers)
+    for number in wanted:
+        if not 0 <= number < len(samples):
+            msg = f"expected a sample from 0 to {len(samples) - 1}, got {number}"
+            raise InputError(msg)
+    for own in samples.datasets if isinstance(samples, BlendedDataset) else [samples]:
+        tokens, lengths, *_ = own.dataset.token_columns()
+        mapped = [tokens] if isinstance(tokens, np.ndarray) else []
+        expect_scattered_reads(*mapped, lengths, own.document_index, own.sample_index)
+    traces = trace_samples(samples.locate(number) for number in wanted)
+    notes = {note: None for trace in traces for note in trace.notes}
+    shown = tuple(_show_sample(samples, trace, texts, batches, shown_tokens) for trace in traces)
+    return ForwardReport(num_samples=len(samples), samples=shown, notes=(*notes, *texts.notes))
+
+
+def _show_sample(
+    samples: Samples, trace: SampleTrace, texts: TracedTexts, batches: Batches | None, shown_tokens: int
+) -> ShownSample:
+    parts = []
+    for part in trace.parts:
+        data = _datasets(samples)[part.dataset]
+        tokens = data.get(part.sequence, part.sequence_offset, min(part.num_tokens, shown_tokens)).tolist()
+        text = texts.decode(part.prefix, tokens)
+        document_text = None
+        if part.source is not None:
+            made = part.prefix if part.part is None else part.part.prefix
+            texts.check_input(made, part.source.input)
+            if text is None and shown_tokens:
+                document_text = _cut(texts.read(made, part.source), shown_tokens * CHARACTERS_PER_TOKEN)
+        parts.append(
+            ShownPart(
+                prefix=part.prefix,
+                dataset=part.dataset,
+                document=part.document,
+                begin=part.offset,
+                end=part.offset + part.num_tokens,
+                source=part.source,
+                part=part.part,
+                text=text,
+                tokens=tuple(tokens),
+                document_text=document_text,
+            )
+        )
+    return ShownSample(sample=trace.sample, **_step(trace.sample, batches), parts=tuple(parts))
+
+
+def trace_document(
+    samples: Samples, document: int, *, prefix: str | None, batches: Batches | None, texts: TracedTexts
+) -> BackwardReport:
+    """Trace a document to the samples that have it.
+
+    Args:
+        samples: The index cache.
+        document: Number of the document in its dataset.
+        prefix: Its dataset; may be None if there is only one.
+        batches: How samples are dealt out to steps; None if this is not known.
+        texts: Checks the inputs.
+
+    Raises:
+        InputError: If there is no such dataset or document.
+        FormatError: If the cache, a manifest or provenance is damaged.
+    """
+    datasets = _datasets(samples)
+    known = list(dict.fromkeys(data.prefix for data in datasets))
+    if prefix is None and len(known) > 1:
+        msg = (
+            f"expected PREFIX:NUMBER, since the blend has {len(known)} datasets, got {document}; they are {_few(known)}"
+        )
+        raise InputError(msg)
+    chosen = known[0] if prefix is None else prefix
+    own = [number for number, data in enumerate(datasets) if os.path.abspath(data.prefix) == os.path.abspath(chosen)]
+    if not own:
+        msg = f"{chosen}: expected a dataset of the index cache, which has {_few(known)}"
+        raise InputError(msg)
+    count = datasets[own[0]].num_documents
+    if not 0 <= document < count:
+        msg = f"{chosen}: expected a document from 0 to {count - 1}, got {document}"
+        raise InputError(msg)
+    data = datasets[own[0]]
+    [origin], notes = find_document_origins(data.prefix, count, [document])
+    _check_input(texts, data.prefix, origin)
+    found = tuple(_trace_back(samples, number, document, origin, batches) for number in own)
+    return BackwardReport(num_samples=len(samples), documents=found, notes=(*notes, *texts.notes))
+
+
+def trace_line(
+    samples: Samples, path: str, line: int, *, batches: Batches | None, texts: TracedTexts
+) -> BackwardReport:
+    """Trace a line of an input to the samples that have its document.
+
+    Raises:
+        InputError: If no dataset was made from the file, or the line became no document.
+        FormatError: If the cache, a manifest or provenance is damaged.
+    """
+    found, notes, inputs, has_file = [], dict[str, None](), dict[str, None](), False
+    opened: dict[str, list[tuple[PartOfDataset, Origins]]] = {}
+    for number, data in enumerate(_datasets(samples)):
+        if data.prefix not in opened:
+            opened[data.prefix] = _open_origins(data, notes)
+        for part, origins in opened[data.prefix]:
+            inputs.update(dict.fromkeys(origins.inputs))
+            if not origins.has_input(path):
+                continue
+            has_file = True
+            documents = origins.find(path, line)
+            for document, source in zip(documents, origins.of(documents), strict=True):
+                place = None if part.is_whole else PartDocument(prefix=part.prefix, document=document)
+                origin = DocumentOrigin(source=source, part=place)
+                _check_input(texts, data.prefix, origin)
+                found.append(_trace_back(samples, number, part.first_document + document, origin, batches))
+    if not has_file:
+        if not inputs and notes:
+            raise InputError(next(iter(notes)))
+        msg = f"{path}: expected an input of the index cache's datasets, which are {_few(list(inputs))}"
+        raise InputError(msg)
+    if not found:
+        msg = (
+            f"{path}, line {line}: expected a line that became a document, found none; the file ends before it, or the "
+            f"line is blank, was left out by --where, --sample or --repeat, or was quarantined"
+        )
+        raise InputError(msg)
+    return BackwardReport(num_samples=len(samples), documents=tuple(found), notes=(*notes, *texts.notes))
+
+
+def _open_origins(data: IndexedDataset, notes: dict[str, None]) -> list[tuple[PartOfDataset, Origins]]:
+    """Open the origins of all parts of a dataset, and note where they are unknown.
+
+    Raises:
+        FormatError: If the dataset's own manifest or provenance is damaged or belongs to another dataset.
+    """
+    opened = []
+    for part in find_parts(data.prefix, data.num_documents):
+        try:
+            opened.append((part, Origins(part.prefix, part.num_documents)))
+        except InputError as error:
+            notes[str(error)] = None
+        except FormatError as error:
+            if part.is_whole:
+                raise
+            notes[str(error)] = None
+    return opened
+
+
+def _check_input(texts: TracedTexts, prefix: str, origin: DocumentOrigin) -> None:
+    if origin.source is not None:
+        texts.check_input(prefix if origin.part is None else origin.part.prefix, origin.source.input)
+
+
+def _trace_back(
+    samples: Samples, number: int, document: int, origin: DocumentOrigin, batches: Batches | None
+) -> TracedDocument:
+    data = _datasets(samples)[number]
+    if isinstance(samples, BlendedDataset):
+        occurrences = samples.find_document(number, document)
+    else:
+        occurrences = samples.find_document(document)
+    sequences = data.document_sequences(document)
+    lengths = data.sequence_lengths[sequences.start : sequences.stop].tolist()
+    return TracedDocument(
+        prefix=data.prefix,
+        dataset=number,
+        document=document,
+        num_tokens=sum(lengths),
+        source=origin.source,
+        part=origin.part,
+        occurrences=tuple(
+            _show_occurrence(each, sum(lengths[: each.sequence - sequences.start]), batches) for each in occurrences
+        ),
+    )
+
+
+def _show_occurrence(each: Occurrence, before: int, batches: Batches | None) -> ShownOccurrence:
+    begin = before + each.offset
+    return ShownOccurrence(
+        sample=each.sample,
+        **_step(each.sample, batches),
+        epoch=each.epoch,
+        begin=begin,
+        end=begin + each.num_tokens,
+    )
+
+
+def _step(sample: int, batches: Batches | None) -> dict[str, int | None]:
+    if batches is None:
+        return {"step": None, "rank": None}
+    return {"step": batches.step_of(sample), "rank": batches.rank_of(sample)}
+
+
+def _datasets(samples: Samples) -> list[IndexedDataset]:
+    own = samples.datasets if isinstance(samples, BlendedDataset) else [samples]
+    return [each.dataset for each in own]
+
+
+def _cut(text: str | None, size: int) -> str | None:
+    return text if text is None or len(text) <= size else f"{text[:size]}…"
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return f"{', '.join(names[:4])}{more}"

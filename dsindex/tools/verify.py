@@ -1,0 +1,221 @@
+"""The driver of `dsindex verify`: checks an MMIDIDX pair against its manifest, its index caches and its source."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BeforeValidator, Field
+
+from dsindex.engine.export_folder import read_export_manifest
+from dsindex.engine.manifest import manifest_path
+from dsindex.engine.nodes import require_shared
+from dsindex.engine.partial_files import PROVENANCE_SUFFIX
+from dsindex.engine.start import start_with_nodes
+from dsindex.errors import FormatError
+from dsindex.execution.calls import Call
+from dsindex.store.reading import is_stored, stored_size
+from dsindex.store.storage import digest_file
+from dsindex.tools.verify_caches import find_caches, verify_cache
+from dsindex.tools.verify_files import (
+    DOCUMENTS_PER_PIECE,
+    DocumentPiece,
+    IndexCounts,
+    describe_empty_texts,
+    describe_last_key,
+    verify_ends,
+    verify_index,
+)
+from dsindex.tools.verify_provenance import check_provenance
+from dsindex.tools.verify_recorded import open_for_comparison, run_and_compare
+from dsindex.tools.verify_report import (
+    Check,
+    Step,
+    Verdict,
+    VerifyReport,
+    check_counts,
+    check_files,
+    check_quarantine,
+    check_record_counts,
+    make_report,
+    read_recorded,
+    report_absence,
+)
+from dsindex.tools.verify_source import SourceConfig
+from dsindex.tools.verify_tokens import check_tokens
+
+if TYPE_CHECKING:
+    from dsindex.engine.manifest import Content
+    from dsindex.execution.calls import Executor
+    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.tools.verify_report import Recorded
+
+
+def parse_share(value: object) -> object:
+    """Return a share such as `1%` as a number; other types are returned as they are.
+
+    >>> parse_share("1%"), parse_share("0.5"), parse_share(1)
+    (0.01, 0.5, 1)
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value[:-1]) / 100 if value.endswith("%") else float(value)
+    except ValueError:
+        msg = f"expected a share such as 1% or 0.01, got {value!r}"
+        raise ValueError(msg) from None
+
+
+class VerifyConfig(SourceConfig):
+    """Options of `dsindex verify`."""
+
+    cache: str | None = None
+    """Folder with index caches to check against the data."""
+    against_source: bool = False
+    sample: Annotated[float, BeforeValidator(parse_share), Field(gt=0, le=1)] = 1.0
+    """Share of the documents to tokenize again."""
+
+
+def run_verify(prefix: str, config: VerifyConfig, *, reporter: Reporter) -> VerifyReport:
+    """Verify one dataset: always its structure; the rest as far as a manifest and options allow.
+
+    Raises:
+        InputError: If `--against-source` or `--cache` asks for a check that is impossible.
+        InputError: If a node of the cluster does not see the dataset.
+        TokenizerError: If the tokenizer for `--against-source` is not the one that the dataset was made with.
+    """
+    absence = report_absence(prefix, [f"{prefix}.bin", f"{prefix}.idx", manifest_path(prefix)])
+    if absence is not None:
+        return absence
+    executor = start_with_nodes(config, reporter)
+    try:
+        require_shared(executor, files=(f"{prefix}.{suffix}" for suffix in ("bin", "idx", PROVENANCE_SUFFIX)))
+        return _verify(prefix, config, executor=executor, reporter=reporter)
+    finally:
+        executor.close()
+
+
+def _verify(prefix: str, config: VerifyConfig, *, executor: Executor, reporter: Reporter) -> VerifyReport:
+    recorded = read_recorded(prefix, token_suffix="bin")
+    content = recorded.content
+    source, opened = open_for_comparison(recorded, config) if config.against_source else (None, Check())
+    counts, findings = verify_index(prefix)
+    structure = "structure of the .idx, and every entry against the .bin" if counts is not None else None
+    checks = [recorded.check, opened, Check(name=structure, findings=tuple(findings))]
+    if content is not None and counts is not None:
+        checks += [
+            check_counts(prefix, content, counts),
+            check_record_counts(prefix, content, counts, keeps_empty=True),
+            check_quarantine(recorded),
+        ]
+    if content is None:
+        checks.append(_look_at_foreign(prefix, counts))
+    checks.append(_check_tokens(recorded, counts))
+    if content is not None and counts is not None:
+        checks.append(_check_ends(prefix, content, counts))
+    checks += check_files(recorded, token_suffix="bin", structural=("bin", "idx"))
+    provenance = Check()
+    if counts is not None:
+        provenance = check_provenance(recorded, num_documents=counts.num_documents, num_without_row=0)
+        checks += [provenance, _check_caches(prefix, config.cache)]
+    ran = run_and_compare(
+        checks,
+        source,
+        provenance=provenance,
+        counts=counts,
+        share=config.sample,
+        executor=executor,
+        reporter=reporter,
+    )
+    return make_report(prefix, ran, counts=counts, has_manifest=recorded.is_there)
+
+
+def _look_at_foreign(prefix: str, counts: IndexCounts | None) -> Check:
+    """Return notes about the program that wrote a dataset without a manifest."""
+    said = describe_last_key(prefix) if counts is None else describe_empty_texts(prefix)
+    return Check(notes=() if said is None else (said,))
+
+
+def _check_tokens(recorded: Recorded, counts: IndexCounts | None) -> Check:
+    """Return the check of every token of the `.bin`, which may be intact even if the `.idx` is not."""
+    path = f"{recorded.prefix}.bin"
+    content = recorded.content
+    dtype = counts.token_dtype if counts is not None else content.token_dtype if content else None
+    if dtype is None or not is_stored(path):
+        return Check()
+    return check_tokens(
+        recorded, suffix="bin", dtype=dtype, tokens=(0, stored_size(path)), judge_num_eod=partial(_judge_eod, path)
+    )
+
+
+def _judge_eod(path: str, content: Content, num_eod: int) -> Verdict:
+    if content.eod_id is None or content.account is None or content.eod_in_text is None:
+        return Verdict()
+    num_ended = content.account.documents_with_tokens
+    if content.options.empty_documents == "eod":
+        num_ended += content.account.empty_documents
+    expected = num_ended + content.eod_in_text
+    finding = (
+        f"{path}: expected {expected} EOD tokens (one per document with tokens, and "
+        f"{content.eod_in_text} from text), got {num_eod}; its content changed, restore it or build it again"
+    )
+    return Verdict(checked=("the number of EOD tokens",), findings=() if num_eod == expected else (finding,))
+
+
+def _check_ends(prefix: str, content: Content, counts: IndexCounts) -> Check:
+    if content.eod_id is None:
+        return Check()
+    pieces = (
+        DocumentPiece(
+            prefix=prefix,
+            begin=begin,
+            end=min(begin + DOCUMENTS_PER_PIECE, counts.num_documents),
+            eod_id=content.eod_id,
+        )
+        for begin in range(0, counts.num_documents, DOCUMENTS_PER_PIECE)
+    )
+    call = partial(Call, place=prefix, function=verify_ends)
+    return Check(
+        name="every document with tokens ends with EOD",
+        steps=(Step(call=call(name=f"ends[{piece.begin}]", arguments=(piece,))) for piece in pieces),
+    )
+
+
+def _check_caches(prefix: str, folder: str | None) -> Check:
+    if folder is None:
+        return Check()
+    tasks = find_caches(folder, prefix)
+    if not tasks:
+        name = os.path.basename(prefix)
+        finding = f"{folder}: expected an index cache of {name}, found none; check --cache, or build one: dsindex index"
+        return Check(findings=(finding,))
+    kinds = Counter("blend" if "-BlendedDataset-" in task.description else "dataset" for task in tasks)
+    said = " and ".join(f"{count} of a {kind}" for kind, count in sorted(kinds.items(), reverse=True))
+    calls = (Call(name="cache", place=task.description, function=verify_cache, arguments=(task,)) for task in tasks)
+    return Check(name=f"index caches against the data: {said}", steps=(Step(call=call) for call in calls))
+
+
+# Verify the folder of an export: every file has the size and the digest that its manifest says.
+
+
+def verify_export(folder: str, *, reporter: Reporter) -> VerifyReport:
+    """Read every file of an export once."""
+    try:
+        manifest = read_export_manifest(folder)
+    except FormatError as error:
+        return VerifyReport(prefix=folder, findings=(str(error),), has_manifest=True)
+    findings = []
+    files = {} if manifest is None else manifest.content.digests
+    reporter.stage("verify", total=len(files), unit="files")
+    for name, file in files.items():
+        path = os.path.join(folder, name)
+        if not os.path.isfile(path):
+            findings.append(f"{path}: is missing, but the manifest lists it; export it again")
+        elif os.path.getsize(path) != file.size_bytes or digest_file(path) != file.xxh3_128:
+            findings.append(f"{path}: expected the content that the manifest describes, got another; export it again")
+        reporter.advance(1)
+    return VerifyReport(
+        prefix=folder, checks=("digest of every file of the export",), findings=tuple(findings), has_manifest=True
+    )

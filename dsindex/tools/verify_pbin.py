@@ -1,0 +1,405 @@
+"""The driver of `dsindex verify FILE.pbin`: checks a `.pbin` against its manifest and its source."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.engine.manifest import manifest_path
+from dsindex.engine.nodes import require_shared
+from dsindex.engine.start import start_with_nodes
+from dsindex.errors import FormatError
+from dsindex.execution.calls import Call
+from dsindex.formats.pbin import (
+    CURRENT_VERSION,
+    DATA_LENGTH_BYTES,
+    JOIN_SHORTFALL,
+    PBIN_VERSIONS,
+    PICKLE_START,
+    TOKEN_SIZE_BYTES,
+    TOKEN_SIZES,
+    PbinHeader,
+    open_tokens,
+    read_pbin_header,
+)
+from dsindex.formats.safe_pickle import read_pairs
+from dsindex.options.pack import PBIN_SUFFIX
+from dsindex.store.reading import is_stored
+from dsindex.store.storage import open_file
+from dsindex.tools.verify_files import IndexCounts, read_runs
+from dsindex.tools.verify_provenance import check_provenance
+from dsindex.tools.verify_recorded import open_for_comparison, run_and_compare
+from dsindex.tools.verify_report import (
+    Check,
+    Recorded,
+    Step,
+    Verdict,
+    VerifyReport,
+    check_counts,
+    check_files,
+    check_quarantine,
+    check_record_counts,
+    make_report,
+    read_pbin_options,
+    read_recorded,
+    report_absence,
+)
+from dsindex.tools.verify_tokens import check_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from dsindex.engine.manifest import Content
+    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.formats.pbin import PbinVersion
+    from dsindex.tools.verify import VerifyConfig
+    from dsindex.tools.verify_files import PbinRun
+
+
+# Check the structure of a `.pbin`: its header, every entry of its index, and EOD at the end of documents.
+#
+# The index is read as a stream, so memory does not depend on the number of documents. Source: docs/formats.md,
+# section 3.
+
+DOCUMENTS_PER_ENDS = 1 << 18
+"""Documents whose ends are checked in one call, which receives their lengths: 2 MiB."""
+_SHOWN = 3
+_REMEDY = "restore the file, or pack it again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PbinEndsPiece:
+    """Consecutive documents of a `.pbin`, whose last tokens must be EOD."""
+
+    path: str
+    header: PbinHeader
+    run: PbinRun
+    eod_id: int
+
+
+def verify_pbin_header(path: str, *, version_name: str | None) -> tuple[PbinHeader | None, list[str]]:
+    """Detect the version of a `.pbin` and check its header against the file.
+
+    Args:
+        path: The file.
+        version_name: The version in the manifest; None if it is unknown.
+
+    Returns:
+        The header (None for a file that fits no version), and findings. If the manifest has the version and only the
+        index is damaged, there is a header and no finding.
+    """
+    try:
+        header = read_pbin_header(path)
+    except FormatError as error:
+        return _judge_damage(path, error, version_name)
+    if version_name is None or version_name == header.version.name:
+        return header, []
+    with contextlib.suppress(FormatError):  # a file without documents fits two versions
+        return read_pbin_header(path, version=PBIN_VERSIONS[version_name]), []
+    finding = (
+        f"{path}: expected a .pbin of version {version_name} as in the manifest, got version {header.version.name}"
+    )
+    return header, [f"{finding}; the manifest belongs to another file"]
+
+
+def _judge_damage(path: str, error: FormatError, version_name: str | None) -> tuple[PbinHeader | None, list[str]]:
+    """Describe why a file is not a `.pbin` of the version in the manifest, or of one with a token size."""
+    try:
+        with open_file(path) as file:
+            head = file.read(DATA_LENGTH_BYTES + TOKEN_SIZE_BYTES)
+            size_bytes = os.fstat(file.fileno()).st_size
+    except OSError:
+        return None, [f"{error}; {_REMEDY}"]
+    for version in (
+        (CURRENT_VERSION, PBIN_VERSIONS["2024-01-30"]) if version_name is None else (PBIN_VERSIONS[version_name],)
+    ):
+        header = _parse_head(head, version)
+        if header is None:
+            continue
+        misfit = _describe_misfit(path, header, size_bytes)
+        if misfit is None and version_name is not None:
+            return header, []  # the index is checked separately
+        misfit = misfit or _describe_index(path, header)
+        return None, [f"{path}: {misfit}; the file was cut off or changed, {_REMEDY}"]
+    what = (
+        f"expected the header of a .pbin, {DATA_LENGTH_BYTES} bytes with the size of all tokens and "
+        f"{TOKEN_SIZE_BYTES} with that of one (1, 2 or 4), got {head.hex() or 'nothing'}"
+    )
+    return None, [f"{path}: {what}; {_REMEDY}"]
+
+
+def _parse_head(head: bytes, version: PbinVersion) -> PbinHeader | None:
+    """Parse a header in the layout of a version without checking its size; None if it has no valid token size."""
+    if len(head) < version.header_bytes:
+        return None
+    data_bytes = int(np.frombuffer(head, f"{version.byte_order}u8", 1)[0])
+    token_bytes = TOKEN_SIZE_BYTES
+    if version.names_token_size:
+        token_bytes = int(np.frombuffer(head, f"{version.byte_order}u4", 1, DATA_LENGTH_BYTES)[0])
+    return (
+        PbinHeader(version=version, token_bytes=token_bytes, data_bytes=data_bytes)
+        if token_bytes in TOKEN_SIZES
+        else None
+    )
+
+
+def _describe_misfit(path: str, header: PbinHeader, size_bytes: int) -> str | None:
+    """Describe how a file contradicts its header; None if it does not."""
+    end = header.index_offset
+    if end >= size_bytes:
+        return f"expected tokens up to byte {end}, as its header says, and an index, got a file of {size_bytes} bytes"
+    if header.data_bytes % header.token_bytes:
+        return f"expected whole tokens of {header.token_bytes} bytes, got {header.data_bytes} bytes in its header"
+    with open_file(path) as file:
+        file.seek(end)
+        begin = file.read(1)
+    if begin != PICKLE_START:
+        return f"expected its index at byte {end}, where its header says that the tokens end, got {begin.hex()}"
+    return None
+
+
+def _describe_index(path: str, header: PbinHeader) -> str:
+    """Describe why the beginning of an index fits no version."""
+    try:
+        first = next((int(pairs[0, 0]) for pairs in read_pairs(path, offset=header.index_offset) if len(pairs)), None)
+    except FormatError as error:
+        return str(error).removeprefix(f"{path}: ")
+    return f"expected its first document at offset 0, or that of its first token in the file, got {first}"
+
+
+def verify_pbin_index(path: str, header: PbinHeader) -> tuple[IndexCounts | None, list[str]]:
+    """Check that the documents of an index cover the tokens, in order, without gap or overlap.
+
+    Returns:
+        The counts (None for a damaged index), and findings.
+    """
+    scan = _IndexScan(path, header)
+    try:
+        for pairs in read_pairs(path, offset=header.index_offset):
+            if len(pairs):
+                scan.add(pairs)
+    except FormatError as error:
+        return None, [f"{error}; {_REMEDY}"]
+    findings = scan.judge()
+    return (None if findings else scan.counts()), findings
+
+
+class _IndexScan:
+    """Checks the entries of an index, a chunk at a time."""
+
+    def __init__(self, path: str, header: PbinHeader) -> None:
+        self._path = path
+        self._header = header
+        self._documents = self._empty = self._joints = self._length_bytes = 0
+        self._end = header.version.first_offset
+        self._fits_a_join = True
+        self._wrong: list[str] = []
+
+    def add(self, pairs: NDArray[np.int64]) -> None:
+        """Check the next entries, shape [n, 2], n at least 1."""
+        header = self._header
+        offsets, lengths = pairs[:, 0], pairs[:, 1]
+        ends = offsets + lengths  # exceeds int64 only if a length is found to be too large
+        before = np.concatenate(([self._end], ends[:-1]))
+        short = before - offsets
+        last = header.version.first_offset + header.data_bytes
+        too_long = lengths > header.data_bytes
+        outside = (offsets < header.version.first_offset) | too_long | (offsets > last - lengths)
+        torn = lengths % header.token_bytes != 0
+        self._fits_a_join &= not np.any(too_long | torn | (short < 0) | (short % JOIN_SHORTFALL != 0))
+        self._joints += int(np.count_nonzero(short))
+        for at in np.flatnonzero(outside | torn | (short != 0))[: _SHOWN - len(self._wrong)].tolist():
+            what = self._describe(
+                self._documents + at, pairs[at].tolist(), int(before[at]), is_outside=outside[at], is_torn=torn[at]
+            )
+            self._wrong.append(f"{self._path}: expected {what}; its index was changed, {_REMEDY}")
+        self._documents += len(pairs)
+        self._empty += int(np.count_nonzero(lengths == 0))
+        self._length_bytes += int(np.minimum(lengths, header.data_bytes + 1).sum())
+        self._end = int(ends[-1])
+
+    def _describe(self, number: int, entry: list[int], before: int, *, is_outside: bool, is_torn: bool) -> str:
+        offset, length = entry
+        header = self._header
+        if is_torn:
+            return f"document {number} to be whole tokens of {header.token_bytes} bytes, got {length} bytes"
+        if is_outside:
+            first = header.version.first_offset
+            limits = f"from offset {first} to {first + header.data_bytes}"
+            return f"document {number} within the tokens, {limits}, got {length} bytes at offset {offset}"
+        if number == 0:
+            return f"document 0 at offset {before}, where the tokens begin, got {offset}"
+        what = "the two overlap" if offset < before else "the bytes between belong to no document"
+        return f"document {number} at offset {before}, where document {number - 1} ends, got {offset}: {what}"
+
+    def judge(self) -> list[str]:
+        """Return the findings after all entries were checked."""
+        header = self._header
+        if self._joints and self._fits_a_join and self._length_bytes == header.data_bytes:
+            low = f"the offsets are {JOIN_SHORTFALL} bytes too low after each of {self._joints} joints"
+            remedy = f"repair it with: dsindex repair {self._path} --output NEW.pbin"
+            return [f"{self._path}: {low}, as Modalities leaves them when it joins files; {remedy}"]
+        last = header.version.first_offset + header.data_bytes
+        if not self._wrong and self._end != last:
+            what = f"the last document to end at offset {last}, where the tokens end, got {self._end}"
+            return [f"{self._path}: expected {what}; its index was changed, {_REMEDY}"]
+        return self._wrong
+
+    def counts(self) -> IndexCounts:
+        """Return the counts of an intact index."""
+        return IndexCounts(
+            num_sequences=self._documents,
+            num_documents=self._documents,
+            num_tokens=self._header.num_tokens,
+            num_empty_documents=self._empty,
+            token_dtype=self._header.dtype.newbyteorder("=").name,
+        )
+
+
+def verify_pbin_ends(piece: PbinEndsPiece) -> list[str]:
+    """Find documents that have tokens and do not end with EOD. The index must be intact."""
+    lengths = piece.run.lengths
+    has_tokens = np.flatnonzero(lengths)
+    ends = piece.run.first_token + np.cumsum(lengths)[has_tokens] - 1
+    try:
+        values: NDArray[Any] = open_tokens(piece.path, piece.header)[ends]
+    except FormatError as error:
+        return [str(error)]
+    wrong = np.flatnonzero(values != piece.eod_id)
+    return [
+        f"{piece.path}: expected document {piece.run.first_document + has_tokens[at]} to end with EOD "
+        f"({piece.eod_id}), got {values[at]}; its tokens or its index were changed, {_REMEDY}"
+        for at in wrong[:_SHOWN]
+    ]
+
+
+_SUFFIX = PBIN_SUFFIX.removeprefix(".")
+
+
+def run_pbin_verify(path: str, config: VerifyConfig, *, reporter: Reporter) -> VerifyReport:
+    """Verify one `.pbin`: always its structure; the rest as far as a manifest and options allow.
+
+    Raises:
+        InputError: If `--against-source` asks for a check that is impossible.
+        TokenizerError: If the tokenizer for `--against-source` is not the one that the file was made with.
+    """
+    absence = report_absence(path, [path, manifest_path(path.removesuffix(PBIN_SUFFIX))])
+    if absence is not None:
+        return absence
+    recorded, version_name = _read_recorded(path)
+    header, findings = verify_pbin_header(path, version_name=version_name)
+    name = "the header against the file, and its version" if header is not None else None
+    checks = [recorded.check, Check(name=name, findings=tuple(findings))]
+    source = None
+    if config.against_source and header is not None:
+        source, opened = open_for_comparison(recorded, config, pbin=header)
+        checks.append(opened)
+    elif config.against_source:
+        checks.append(Check(notes=("the header is damaged, so the file could not be compared with its source",)))
+    counts, index = _check_index(path, header)
+    provenance = _check_provenance(recorded, counts)
+    checks += [index, *_check_content(path, recorded, header, counts), provenance]
+    selection = source.settings.selection if source is not None else None
+    executor = start_with_nodes(config, reporter, holds_gil=selection is not None and selection.needs_jq)
+    try:
+        require_shared(executor, files=[path])
+        ran = run_and_compare(
+            checks,
+            source,
+            provenance=provenance,
+            counts=counts,
+            share=config.sample,
+            executor=executor,
+            reporter=reporter,
+        )
+    finally:
+        executor.close()
+    version = header.version.name if header is not None else None
+    return make_report(path, ran, counts=counts, version=version, has_manifest=recorded.is_there)
+
+
+def _read_recorded(path: str) -> tuple[Recorded, str | None]:
+    """Read the manifest; return it with the version of the `.pbin` that it records."""
+    prefix = path.removesuffix(PBIN_SUFFIX)
+    recorded = read_recorded(prefix, token_suffix=_SUFFIX)
+    if recorded.content is None:
+        return recorded, None
+    try:
+        return recorded, read_pbin_options(prefix, recorded.content).pbin_era
+    except FormatError as error:
+        return Recorded(prefix=prefix, is_there=True, check=Check(findings=(str(error),))), None
+
+
+def _check_index(path: str, header: PbinHeader | None) -> tuple[IndexCounts | None, Check]:
+    if header is None:
+        return None, Check()
+    counts, findings = verify_pbin_index(path, header)
+    name = "every entry of the index against the tokens" if counts is not None else None
+    return counts, Check(name=name, findings=tuple(findings))
+
+
+def _check_content(
+    path: str, recorded: Recorded, header: PbinHeader | None, counts: IndexCounts | None
+) -> Iterator[Check]:
+    """Yield the checks against the manifest, and of the tokens."""
+    content = recorded.content
+    if content is not None and counts is not None:
+        yield check_counts(path, content, counts)
+        yield check_record_counts(path, content, counts, keeps_empty=False)
+        yield check_quarantine(recorded)
+    if is_stored(path):
+        yield check_tokens(
+            recorded,
+            suffix=_SUFFIX,
+            dtype=header.dtype.str if header is not None else "u1",
+            tokens=(header.version.header_bytes, header.index_offset) if header is not None else (0, 0),
+            judge_num_eod=partial(_judge_eod, path, header),
+        )
+    yield from check_files(recorded, token_suffix=_SUFFIX, structural=(_SUFFIX,))
+    if content is not None and content.eod_id is not None and header is not None and counts is not None:
+        yield _check_ends(path, content.eod_id, header, counts.num_documents)
+
+
+def _check_provenance(recorded: Recorded, counts: IndexCounts | None) -> Check:
+    if counts is None:
+        return Check()
+    account = recorded.content.account if recorded.content is not None else None
+    return check_provenance(
+        recorded,
+        num_documents=counts.num_documents,
+        num_without_row=account.empty_documents if account is not None else 0,
+    )
+
+
+def _judge_eod(path: str, header: PbinHeader | None, content: Content, num_eod: int) -> Verdict:
+    """Check the number of EOD tokens: one per document and those from text, which may coincide."""
+    if header is None or content.eod_id is None or content.eod_in_text is None:
+        return Verdict()
+    low, high = max(content.documents, content.eod_in_text), content.documents + content.eod_in_text
+    wanted = f"{low}" if low == high else f"{low} to {high}"
+    finding = (
+        f"{path}: expected {wanted} EOD tokens (one at the end of each document, {content.eod_in_text} "
+        f"from text, which may be the same), got {num_eod}; its content changed, restore it or pack it again"
+    )
+    return Verdict(checked=("the number of EOD tokens",), findings=() if low <= num_eod <= high else (finding,))
+
+
+def _check_ends(path: str, eod_id: int, header: PbinHeader, num_documents: int) -> Check:
+    bounds = (
+        (begin, min(begin + DOCUMENTS_PER_ENDS, num_documents)) for begin in range(0, num_documents, DOCUMENTS_PER_ENDS)
+    )
+    pieces = (
+        PbinEndsPiece(path=path, header=header, run=run, eod_id=eod_id) for run in read_runs(path, header, bounds)
+    )
+    call = partial(Call, place=path, function=verify_pbin_ends)
+    return Check(
+        name="every document with tokens ends with EOD",
+        steps=(Step(call=call(name=f"ends[{piece.run.first_document}]", arguments=(piece,))) for piece in pieces),
+    )

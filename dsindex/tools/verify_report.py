@@ -1,0 +1,471 @@
+"""Check a dataset of any kind against its manifest: counts of the index, record counts, and files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby, tee
+from typing import TYPE_CHECKING, Any
+
+from dsindex.engine.manifest import Content, Manifest, manifest_path, read_manifest
+from dsindex.engine.partial_files import QUARANTINE_SUFFIX
+from dsindex.errors import FormatError, TokenizerError
+from dsindex.execution.calls import Call
+from dsindex.execution.dispatch import run_in_order
+from dsindex.json_text import encode_json
+from dsindex.store.reading import is_stored, stored_size
+from dsindex.store.urls import is_url
+from dsindex.text.recorded_tokenizer import NamedTokenizer, find_tokenizer
+from dsindex.tools.verify_files import verify_digest, verify_quarantine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from dsindex.engine.manifest import RecordedTokenizer
+    from dsindex.execution.calls import Executor
+    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.text.tokenizer import Tokenizer
+    from dsindex.tools.verify_files import IndexCounts
+
+
+# Checks as values: a name, findings known at once, the calls still to run, and how to judge their results.
+#
+# Planning a check reads little and runs nothing. `run_checks` runs the calls of all checks, and `make_report` in
+# `report`
+# collects the results. Both keep the order of the checks, so a report does not depend on where they ran or which
+# ended
+# first.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One call of a check."""
+
+    call: Call
+    size: int = 0
+    """Size in the progress display, in the stage's unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The conclusion from the results of a check's calls."""
+
+    checked: tuple[str, ...] = ()
+    """Names of completed checks that are known only from the results."""
+    findings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Sentences about parts that could not be checked, and why."""
+
+
+def collect_findings(results: Iterable[Sequence[str]]) -> Verdict:
+    """Judge calls that return findings."""
+    return Verdict(findings=tuple(chain.from_iterable(results)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One check. Without steps it is already complete, or its notes say why it cannot be made."""
+
+    name: str | None = None
+    """The name in the report; None: not listed, or named by the verdict."""
+    findings: tuple[str, ...] = ()
+    """Findings known without a call."""
+    notes: tuple[str, ...] = ()
+    """Sentences about parts that cannot be checked, and why."""
+    steps: Iterable[Step] = ()
+    """The steps, consumed once and only as they can be started."""
+    size: int = 0
+    """Total size of all steps."""
+    shared: object = None
+    """Last argument of every call, sent to each worker once; None: no such argument."""
+    judge: Callable[[Iterator[Any]], Verdict] = collect_findings
+    """Called with the results in the order of the steps, as an iterator that waits for each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanCheck:
+    """A completed check and its verdict."""
+
+    check: Check
+    verdict: Verdict
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the check has a name and neither it nor its verdict has findings."""
+        return self.check.name is not None and not self.check.findings and not self.verdict.findings
+
+
+def run_checks(
+    checks: Sequence[Check], *, executor: Executor, reporter: Reporter, stage: str = "verify", unit: str = "bytes"
+) -> list[RanCheck]:
+    """Run the calls of all checks side by side; memory does not depend on the number of calls.
+
+    Args:
+        checks: The checks, in the order of the report.
+        executor: Runs the calls.
+        reporter: Shows progress.
+        stage: Name of the stage in the progress display.
+        unit: Unit of the steps' sizes.
+
+    Returns:
+        The checks with their verdicts, in the same order.
+
+    Raises:
+        DsindexError: The error of the first call that fails.
+    """
+    reporter.stage(stage, total=sum(check.size for check in checks), unit=unit)
+    planned, awaited = tee(_all_steps(checks, executor))
+    with contextlib.closing(
+        run_in_order(executor, (step.call for _, step in planned), on_idle=reporter.tick)
+    ) as results:
+
+        def taken() -> Iterator[tuple[int, Any]]:
+            for value, (number, step) in zip(results, awaited, strict=True):
+                reporter.advance(step.size)
+                yield number, value
+
+        verdicts = {
+            number: checks[number].judge(value for _, value in group)
+            for number, group in groupby(taken(), key=lambda numbered: numbered[0])
+        }
+    return [
+        RanCheck(check=check, verdict=verdicts[number] if number in verdicts else check.judge(iter(())))
+        for number, check in enumerate(checks)
+    ]
+
+
+def _all_steps(checks: Sequence[Check], executor: Executor) -> Iterator[tuple[int, Step]]:
+    """Yield the steps of all checks, each with the number of its check."""
+    for number, check in enumerate(checks):
+        if check.shared is None:
+            yield from ((number, step) for step in check.steps)
+            continue
+        shared = executor.share(check.shared)
+        for step in check.steps:
+            yield number, replace(step, call=replace(step.call, arguments=(*step.call.arguments, shared)))
+
+
+# Load the tokenizer in a manifest, or the one at a path that was given for it.
+
+
+def name_tokenizer(recorded: RecordedTokenizer, manifest: Manifest) -> NamedTokenizer:
+    """Return the tokenizer in a manifest, to look for it."""
+    inputs = manifest.run.plan["inputs"]
+    return NamedTokenizer(
+        name=recorded.name,
+        sha256=recorded.sha256,
+        revision=recorded.revision,
+        options=encode_json(recorded.options or {}),
+        path=manifest.run.tokenizer_path,
+        first_input=str(inputs[0][0]) if inputs else None,
+    )
+
+
+def load_recorded(prefix: str, recorded: RecordedTokenizer, manifest: Manifest, *, given: str | None) -> Tokenizer:
+    """Load the tokenizer that a dataset was made with.
+
+    Args:
+        prefix: The dataset's path without suffix.
+        recorded: The tokenizer in its manifest.
+        manifest: The manifest.
+        given: The path to load it from; None to look for it.
+
+    Raises:
+        TokenizerError: If it is missing or differs from the recorded one.
+    """
+    named = name_tokenizer(recorded, manifest)
+    if given is not None:
+        tokenizer = named.load(given, is_given=True)
+        if tokenizer.sha256 != named.sha256:
+            raise _another(named, given, tokenizer.sha256)
+        return tokenizer
+    found, others = find_tokenizer(named, prefix)
+    if found is not None:
+        return found
+    if not others:
+        msg = (
+            f"expected the tokenizer {named.name!r} (sha256 {named.sha256[:16]}…) that the dataset was made with, "
+            f"found none by that name; give its path with --tokenizer-model"
+        )
+        raise TokenizerError(msg)
+    other = next((each for each in others if each.sha256 is not None), others[0])
+    raise TokenizerError(other.error) if other.sha256 is None else _another(named, other.place, other.sha256)
+
+
+def _another(named: NamedTokenizer, path: str, sha256: str) -> TokenizerError:
+    return TokenizerError(
+        f"{path}: expected the tokenizer with sha256 {named.sha256} that the dataset was made with, got {sha256}; give "
+        f"that one with --tokenizer-model"
+    )
+
+
+# Read the options of `dsindex pack` from the manifest of a `.pbin`.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PbinOptions:
+    """The options of `dsindex pack` that the dataset depends on."""
+
+    jq_pattern: str
+    pbin_era: str
+
+
+def read_pbin_options(prefix: str, content: Content) -> PbinOptions:
+    """Return the options with which a `.pbin` was packed.
+
+    Args:
+        prefix: Path of the `.pbin` without suffix, for messages.
+        content: The manifest's content.
+
+    Raises:
+        FormatError: If one is missing.
+    """
+    options = content.options
+    if options.jq_pattern is None or options.pbin_era is None:
+        missing = "jq_pattern" if options.jq_pattern is None else "pbin_era"
+        msg = (
+            f"{manifest_path(prefix)}: expected a valid content.options.{missing}, got a damaged manifest (Field "
+            f"required); restore the file, or pack again with --fresh"
+        )
+        raise FormatError(msg)
+    return PbinOptions(jq_pattern=options.jq_pattern, pbin_era=options.pbin_era)
+
+
+# The report on one verified dataset: completed checks, findings, and notes on what could not be checked.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """The result of a verification."""
+
+    prefix: str
+    """The dataset as given: a prefix, or the path of a `.pbin`."""
+    checks: tuple[str, ...] = ()
+    """Names of the completed checks, with or without findings."""
+    findings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Sentences about what could not be checked, and why."""
+    counts: IndexCounts | None = None
+    version: str | None = None
+    """Version of a `.pbin`."""
+    has_manifest: bool = False
+    is_there: bool = True
+    """False if none of the dataset's files exists; the finding then names the missing files."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there are no findings."""
+        return not self.findings
+
+
+def make_report(
+    prefix: str,
+    ran: Sequence[RanCheck],
+    *,
+    counts: IndexCounts | None = None,
+    version: str | None = None,
+    has_manifest: bool = False,
+) -> VerifyReport:
+    """Return the report of completed checks: first what was known without a call, then the verdicts.
+
+    Args:
+        prefix: The dataset as given.
+        ran: The checks, in the order of the report.
+        counts: Counts of the index; None if it is damaged.
+        version: Version of a `.pbin`.
+        has_manifest: Whether the dataset has a manifest.
+    """
+    checks, verdicts = [each.check for each in ran], [each.verdict for each in ran]
+    said: list[Check | Verdict] = [*checks, *verdicts]
+    return VerifyReport(
+        prefix=prefix,
+        checks=(
+            *(check.name for check in checks if check.name is not None),
+            *(name for verdict in verdicts for name in verdict.checked),
+        ),
+        findings=tuple(finding for each in said for finding in each.findings),
+        notes=tuple(note for each in said for note in each.notes),
+        counts=counts,
+        version=version,
+        has_manifest=has_manifest,
+    )
+
+
+def report_absence(given: str, paths: Sequence[str]) -> VerifyReport | None:
+    """Return the report on a dataset of which no file exists; None if there is one.
+
+    Args:
+        given: The dataset as given.
+        paths: Paths of its files.
+    """
+    if any(is_stored(path) if is_url(path) else os.path.lexists(path) for path in paths):
+        return None
+    sought = " and ".join((", ".join(paths[:-1]), paths[-1]) if len(paths) > 1 else paths)
+    finding = f"there is no dataset: looked for {sought}; check the path"
+    if os.path.isdir(given):
+        finding += ", which is a folder; add the name of a dataset in it, without .bin and .idx"
+    return VerifyReport(prefix=given, findings=(finding,), is_there=False)
+
+
+_UNCHECKED = "digests, vocabulary and EOD could not be checked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A dataset's manifest, as far as it can be read."""
+
+    prefix: str
+    """Path without suffix."""
+    manifest: Manifest | None = None
+    """The manifest; None if it is missing, damaged or another dataset's."""
+    is_foreign: bool = False
+    """Whether the manifest belongs to another dataset under the same name."""
+    is_there: bool = False
+    """Whether this dataset has a manifest, readable or not."""
+    check: Check = field(default_factory=Check)
+    """Findings and notes about the manifest itself."""
+
+    @property
+    def content(self) -> Content | None:
+        """The manifest's part about the dataset; None if there is no usable manifest."""
+        return self.manifest.content if self.manifest is not None else None
+
+
+def read_recorded(prefix: str, *, token_suffix: str) -> Recorded:
+    """Read the manifest of a dataset, and recognise one of another dataset under the same name.
+
+    Args:
+        prefix: Path without suffix.
+        token_suffix: Suffix of the token file, which the manifest must list.
+    """
+    try:
+        refuse_irregular(manifest_path(prefix))
+        manifest = read_manifest(prefix)
+    except FormatError as error:
+        return Recorded(prefix=prefix, is_there=True, check=Check(findings=(str(error),)))
+    if manifest is None:
+        return Recorded(prefix=prefix, check=Check(notes=(f"there is no manifest: {_UNCHECKED}",)))
+    content = manifest.content
+    others = content.digests.keys() & {"bin", "idx", "pbin"} - {token_suffix}
+    if token_suffix not in content.digests and others:
+        known = " and ".join(f".{suffix}" for suffix in sorted(others))
+        note = f"{manifest_path(prefix)} belongs to the {known}: {_UNCHECKED}"
+        return Recorded(prefix=prefix, is_foreign=True, check=Check(notes=(note,)))
+    return Recorded(prefix=prefix, manifest=manifest, is_there=True)
+
+
+def refuse_irregular(path: str) -> None:
+    """Refuse a path that is not a regular file, since opening a pipe could block; a missing file is accepted.
+
+    Raises:
+        FormatError: If it exists and is not a regular file.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        msg = f"{path}: expected a regular file, got something else; move it away"
+        raise FormatError(msg)
+
+
+def check_counts(given: str, content: Content, counts: IndexCounts) -> Check:
+    """Compare the counts of the index with the manifest.
+
+    Args:
+        given: The dataset, for messages.
+        content: The manifest's content.
+        counts: The counts of the index.
+    """
+    pairs = {
+        "sequences": (content.sequences, counts.num_sequences),
+        "documents": (content.documents, counts.num_documents),
+        "tokens": (content.tokens, counts.num_tokens),
+        "token_dtype": (content.token_dtype, counts.token_dtype),
+    }
+    return Check(
+        findings=tuple(
+            f"{given}: expected {name} {expected} as in the manifest, got {got}; the manifest belongs to other files"
+            for name, (expected, got) in pairs.items()
+            if expected != got
+        )
+    )
+
+
+def check_record_counts(given: str, content: Content, counts: IndexCounts, *, keeps_empty: bool) -> Check:
+    """Check that the record counts add up, if the manifest has them.
+
+    Args:
+        given: The dataset, for messages.
+        content: The manifest's content.
+        counts: The counts of the index.
+        keeps_empty: Whether a record without tokens is a document.
+    """
+    account = content.account
+    if account is None:
+        return Check()
+    if content.options.empty_documents == "eod":  # their tokens are EOD
+        with_tokens, keeps_empty = counts.num_documents - account.empty_documents, False
+    else:
+        with_tokens = counts.num_documents - counts.num_empty_documents
+    sums = [
+        ("lines = records + blank", account.lines, account.records + account.blank),
+        (
+            "records = kept + filtered + quarantined + elsewhere",
+            account.records,
+            account.kept + account.filtered + account.quarantined + account.elsewhere,
+        ),
+        ("kept = documents with tokens + empty", account.kept, account.documents_with_tokens + account.empty_documents),
+        ("documents with tokens = those of the index", account.documents_with_tokens, with_tokens),
+        (
+            "empty documents = those of the index",
+            account.empty_documents if keeps_empty else 0,
+            counts.num_empty_documents,
+        ),
+        ("lines = lines of all inputs", account.lines, sum(file.lines or 0 for file in content.inputs)),
+        ("kept = records kept of all inputs", account.kept, sum(file.kept or 0 for file in content.inputs)),
+    ]
+    empty = "empty" if keeps_empty else "without tokens"
+    filtered = " filtered," if account.filtered else ""
+    return Check(
+        name=f"record counts: every line of the input is a document, {empty},{filtered} blank or quarantined",
+        findings=tuple(
+            f"{given}: the record counts do not add up: expected {what}, got {left} and {right}; "
+            f"the manifest was changed, or belongs to other files"
+            for what, left, right in sums
+            if left != right
+        ),
+    )
+
+
+def check_quarantine(recorded: Recorded) -> Check:
+    """Check the number of quarantined records, if there are any."""
+    account = recorded.content.account if recorded.content is not None else None
+    path = f"{recorded.prefix}.{QUARANTINE_SUFFIX}"
+    if account is None or not (account.quarantined or os.path.exists(path) or is_stored(path)):
+        return Check()
+    call = Call(name="quarantine", place=path, function=verify_quarantine, arguments=(path, account.quarantined))
+    return Check(name="quarantine: the number of records in the manifest", steps=[Step(call=call)])
+
+
+def check_files(recorded: Recorded, *, token_suffix: str, structural: Collection[str]) -> Iterator[Check]:
+    """Compare files with the sizes and digests in the manifest.
+
+    Args:
+        recorded: The dataset's manifest.
+        token_suffix: Suffix of the token file, whose digest is checked together with its tokens.
+        structural: Suffixes of files whose absence another check reports.
+    """
+    for suffix, file in recorded.content.digests.items() if recorded.content is not None else ():
+        path = f"{recorded.prefix}.{suffix}"
+        if not is_stored(path):
+            if suffix not in structural:
+                what = "expected a regular file, got something else" if os.path.exists(path) else "is missing"
+                yield Check(findings=(f"{path}: {what}, but the manifest lists it; restore it",))
+            continue
+        size_bytes = stored_size(path)
+        if size_bytes != file.size_bytes:
+            finding = (
+                f"{path}: expected {file.size_bytes} bytes as in the manifest, got {size_bytes}; restore or repair it"
+            )
+            yield Check(findings=(finding,))
+        elif suffix != token_suffix:
+            call = Call(name=f"digest[{suffix}]", place=path, function=verify_digest, arguments=(path, file.digest))
+            yield Check(name=f"digest of the .{suffix}", steps=[Step(call=call, size=size_bytes)], size=size_bytes)

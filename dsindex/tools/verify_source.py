@@ -1,0 +1,772 @@
+"""Compare a dataset with its source text: tokenize again, and report the first document that differs.
+
+A piece is either a run of documents, found in the inputs through the provenance, or, without provenance, a range of an
+input whose first document is known from counting the records before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+import xxhash
+
+from dsindex.datasets.provenance import count_rows, read_rows
+from dsindex.engine.input_paths import STANDARD_INPUT
+from dsindex.engine.inputs import detect_form, find_parts
+from dsindex.engine.manifest import read_manifest
+from dsindex.engine.partial_files import PROVENANCE_SUFFIX
+from dsindex.engine.shards.attempt import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
+from dsindex.engine.shards.tokenize import fingerprint_input
+from dsindex.engine.spool import spooled_path
+from dsindex.errors import BadRecordError, InputError, TokenizerError
+from dsindex.execution.calls import Call
+from dsindex.execution.dispatch import run_in_order
+from dsindex.options.config import ExecutorConfig
+from dsindex.options.pack import PBIN_SUFFIX
+from dsindex.store.reading import input_status, is_stored, is_there
+from dsindex.store.requests import MissingObjectError, StoreError
+from dsindex.text.forms import JSON_LINES, InputForm, TextPart
+from dsindex.text.parts import read_part
+from dsindex.text.record_blocks import TextColumn
+from dsindex.text.selection import Selection, open_pattern, open_selection
+from dsindex.text.tokenizer import decode, load_tokenizer
+from dsindex.tools.verify_files import IndexedDocuments, PbinDocuments, ShuffledDocuments
+from dsindex.tools.verify_report import load_recorded, read_pbin_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from dsindex.datasets.origins import SourceLine
+    from dsindex.engine.inputs import InputFormat
+    from dsindex.engine.manifest import Content, Manifest, RecordedInput
+    from dsindex.execution.calls import Executor
+    from dsindex.formats.pbin import PbinHeader
+    from dsindex.text.engines import Engine
+    from dsindex.text.record_blocks import RecordBlock
+    from dsindex.text.tokenizer import Tokenizer
+    from dsindex.tools.verify_files import Documents, PbinRun, StoredDocuments
+
+
+DOCUMENTS_PER_SLICE = 1 << 16
+DOCUMENTS_PER_RUN = 16
+"""Consecutive documents that a sample takes together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceInput:
+    """One input in its current state."""
+
+    path: str
+    size_bytes: int
+    form: InputForm = JSON_LINES
+    share: float | None = None
+    """Share of its records that was kept; None: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSettings:
+    """The settings that all pieces share; sent to every worker once."""
+
+    dataset: str
+    """A prefix, or the path of a `.pbin`."""
+    pbin: PbinHeader | None
+    """Header of the `.pbin`; None for an MMIDIDX pair."""
+    inputs: tuple[SourceInput, ...]
+    key: str
+    selection: Selection | None = None
+    """The records to keep and the values to read; `key` is its output."""
+    tokenizer: Tokenizer
+    engine: Engine
+    dtype: str
+    eod_id: int | None
+    """Appended to documents; None to append nothing."""
+    empty_documents: Literal["keep", "eod"] = "keep"
+    """What a document without tokens becomes, as `lay_out_documents` says."""
+    max_record_bytes: int | None
+    quarantine: bool
+    """Whether bad records were quarantined; otherwise there must be none."""
+    provenance: str | None
+    """Path of the provenance file, if there is one."""
+    sample: float | None = None
+    """Share of the records of every input that was kept; None: all."""
+    shuffle_seed: int | None = None
+    """Seed of the documents' order; None: that of the inputs."""
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether records can be read where the provenance says, as only plain lines allow."""
+        return all(file.form.can_seek for file in self.inputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentSlice:
+    """Documents [begin, end), or a sample of them."""
+
+    begin: int
+    end: int
+    share: float
+    """Share of the documents to compare, in (0, 1]."""
+    run: PbinRun | None = None
+    """The same documents in a `.pbin`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRange:
+    """A part of an input: the lines that begin in the byte range [begin, end), or row groups of a table."""
+
+    input: int
+    begin: int
+    end: int
+    first_document: int
+    num_documents: int | None
+    """Documents of its records; None if they have not been counted."""
+    first_line: int
+    """Number of the first line, from 1."""
+    run: PbinRun | None = None
+    """Documents of a `.pbin` with which the range is compared."""
+    positions: NDArray[np.int64] | None = None
+    """Place of each document in a shuffled dataset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordCounts:
+    """The numbers of lines and documents of a range."""
+
+    lines: int
+    documents: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A document that differs from its source."""
+
+    document: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceResult:
+    """The result of one piece."""
+
+    documents: int
+    """Number of documents compared, up to the first that differs."""
+    difference: Difference | None
+
+
+def plan_slices(num_documents: int, share: float) -> list[DocumentSlice]:
+    """Cut the documents into slices; a share of each slice is compared."""
+    return [
+        DocumentSlice(begin=begin, end=min(begin + DOCUMENTS_PER_SLICE, num_documents), share=share)
+        for begin in range(0, num_documents, DOCUMENTS_PER_SLICE)
+    ]
+
+
+def choose_runs(piece: DocumentSlice) -> list[tuple[int, int]]:
+    """Choose the documents to compare by a hash of their numbers, which is the same every time and everywhere.
+
+    >>> choose_runs(DocumentSlice(begin=0, end=40, share=1.0))
+    [(0, 40)]
+    >>> choose_runs(DocumentSlice(begin=0, end=40, share=0.1))
+    [(32, 40)]
+    """
+    if piece.share >= 1:
+        return [(piece.begin, piece.end)]
+    runs = range(piece.begin, piece.end, DOCUMENTS_PER_RUN)
+    wanted = max(1, -(-int(len(runs) * piece.share * 1e6) // 10**6))
+    chosen = sorted(sorted(runs, key=lambda run: xxhash.xxh3_64_intdigest(run.to_bytes(8, "big")))[:wanted])
+    return [(begin, min(begin + DOCUMENTS_PER_RUN, piece.end)) for begin in chosen]
+
+
+def choose_ranges(ranges: Sequence[SourceRange], share: float) -> list[SourceRange]:
+    """Choose a share of ranges by a hash, as `choose_runs` does."""
+    if share >= 1:
+        return list(ranges)
+    order = sorted(ranges, key=lambda piece: xxhash.xxh3_64_intdigest(f"{piece.input} {piece.begin}".encode()))
+    chosen = order[: max(1, -(-int(len(order) * share * 1e6) // 10**6))]
+    return sorted(chosen, key=lambda piece: (piece.input, piece.begin))
+
+
+def count_records(piece: SourceRange, settings: SourceSettings) -> RecordCounts:
+    """Count lines and documents of a range.
+
+    Texts are encoded only for a packed layout, or where the tokenizer's library may have failed on some.
+    """
+    lines = documents = 0
+    for block in _read(piece, settings):
+        lines += block.num_lines
+        if settings.pbin is None and not settings.quarantine:
+            documents += len(block.offsets)
+        else:
+            documents += len(_lay_out(block, piece, settings)[1].sequences_per_document)
+    return RecordCounts(lines=lines, documents=documents)
+
+
+def compare_slice(piece: DocumentSlice, settings: SourceSettings) -> SourceResult:
+    """Tokenize the chosen documents of a slice again, reading them where the provenance points."""
+    comparison = _Comparison(settings, piece.run)
+    path = settings.provenance or ""
+    num_rows = count_rows(path)
+    for begin, end in choose_runs(piece):
+        before, after = max(0, begin - 1), min(end + 1, num_rows)
+        inputs, offsets, lines = read_rows(path, before, after)
+        own = slice(begin - before, end - before)
+        cuts = np.flatnonzero(np.diff(inputs[own])) + 1
+        for first, last in pairwise([0, *cuts.tolist(), end - begin]):
+            low, high = own.start + first, own.start + last
+            number = int(inputs[low])
+            source = SourceRange(
+                input=number,
+                # A full comparison also reads the text between documents, where none may be missing.
+                begin=0 if piece.share >= 1 and (low == 0 or inputs[low - 1] != number) else int(offsets[low]),
+                end=_end_of_run(settings, number, inputs, offsets, high)
+                if piece.share >= 1
+                else min(int(offsets[high - 1]) + 1, settings.inputs[number].size_bytes),
+                first_document=begin + first,
+                num_documents=last - first,
+                first_line=1,
+            )
+            comparison.compare(source, offsets[low:high], lines[low:high])
+            if comparison.difference is not None:
+                return comparison.result()
+    return comparison.result()
+
+
+def compare_range(piece: SourceRange, settings: SourceSettings) -> SourceResult:
+    """Tokenize a range again and compare it with its documents."""
+    stored = None
+    if piece.positions is not None:
+        stored = ShuffledDocuments(settings.dataset, piece.first_document, piece.positions)
+    comparison = _Comparison(settings, piece.run, stored)
+    comparison.compare(piece, None, None)
+    return comparison.result()
+
+
+def lay_out_range(piece: SourceRange, settings: SourceSettings) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Tokenize a range and return only the lengths for an index.
+
+    Returns:
+        Tokens of each sequence, shape [sequences], and sequences of each document, shape [documents].
+    """
+    lengths, counts = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
+    for block in _read(piece, settings):
+        _, documents = _lay_out(block, piece, settings)
+        lengths.append(documents.sequence_lengths.astype(np.int32))
+        counts.append(documents.sequences_per_document.astype(np.int32))
+    return np.concatenate(lengths), np.concatenate(counts)
+
+
+def _end_of_run(
+    settings: SourceSettings, number: int, inputs: NDArray[np.int32], offsets: NDArray[np.int64], after: int
+) -> int:
+    """Return the offset at which the document after a run begins, or the end of the input."""
+    if after < len(inputs) and inputs[after] == number:
+        return int(offsets[after])
+    return settings.inputs[number].size_bytes
+
+
+def _read(piece: SourceRange, settings: SourceSettings) -> Iterator[RecordBlock]:
+    """Read a range's records; a bad one is an error unless the build quarantined bad records."""
+    from dsindex.text.parts import read_part  # loads pyarrow, only when needed
+    from dsindex.text.sampling import sample_records
+
+    source = settings.inputs[piece.input]
+    shares = tuple(share for share in (settings.sample, source.share) if share is not None)
+    part = TextPart(
+        path=source.path, begin=piece.begin, end=piece.end, form=source.form, expected_size=source.size_bytes
+    )
+    for block in read_part(
+        part,
+        keys=(settings.key,),
+        selection=settings.selection,
+        max_record_bytes=settings.max_record_bytes,
+    ):
+        _require_good(block, piece, settings)
+        yield sample_records(block, shares) if shares else block
+
+
+def _require_good(block: RecordBlock, piece: SourceRange, settings: SourceSettings) -> None:
+    if block.bad and not settings.quarantine:
+        raise BadRecordError(settings.inputs[piece.input].path, block.bad[0].offset, block.bad[0].reason)
+
+
+def _lay_out(block: RecordBlock, piece: SourceRange, settings: SourceSettings) -> tuple[RecordBlock, LaidOutDocuments]:
+    """Return the block without the records on which the tokenizer's library fails, and its documents."""
+    from dsindex.text.encoders import encode_block
+
+    block, encoded = encode_block(block, settings.tokenizer, settings.engine)
+    _require_good(block, piece, settings)
+    batch, per_record = encoded[settings.key]
+    dtype = np.dtype(settings.dtype)
+    if settings.pbin is not None:
+        return block, lay_out_pbin_documents(batch, dtype=dtype, eod_id=settings.eod_id)
+    empty = settings.empty_documents
+    return block, lay_out_documents(batch, per_record, dtype=dtype, eod_id=settings.eod_id, empty_documents=empty)
+
+
+def _open_documents(settings: SourceSettings, run: PbinRun | None) -> StoredDocuments:
+    if settings.pbin is None:
+        return IndexedDocuments(settings.dataset)
+    if run is None:
+        msg = "expected the documents of a .pbin with the piece, got none"
+        raise ValueError(msg)
+    return PbinDocuments(settings.dataset, settings.pbin, run)
+
+
+class _Comparison:
+    """Compares ranges until the first document that differs."""
+
+    def __init__(self, settings: SourceSettings, run: PbinRun | None, stored: StoredDocuments | None = None) -> None:
+        self._settings = settings
+        self._stored = stored or _open_documents(settings, run)
+        self._documents = 0
+        self.difference: Difference | None = None
+
+    def result(self) -> SourceResult:
+        return SourceResult(documents=self._documents, difference=self.difference)
+
+    def compare(self, piece: SourceRange, offsets: NDArray[np.int64] | None, lines: NDArray[np.int64] | None) -> None:
+        """Compare a range's documents; `offsets` and `lines` are their provenance."""
+        path = self._settings.inputs[piece.input].path
+        document = piece.first_document
+        for read in _read(piece, self._settings):
+            block, got = _lay_out(read, piece, self._settings)
+            # A record without tokens is no document of a `.pbin`.
+            own = slice(None) if got.is_document is None else got.is_document
+            block_offsets, block_lines = block.offsets[own], block.lines[own] + piece.first_line
+            done = document - piece.first_document
+            if offsets is not None and lines is not None:
+                wrong = _first_unlike(block_offsets, offsets[done : done + len(block_offsets)])
+                if wrong is not None:
+                    self._differs(document + wrong, f"the provenance does not lead to its record in {path}")
+                    return
+                block_lines = lines[done : done + len(block_offsets)]
+            room = max(0, self._stored.end - document)
+            if len(block_offsets) > room:
+                place = f"{path}, line {block_lines[room]}"
+                self._differs(document + room, f"{place}, has a record, but the dataset ends before it")
+                return
+            found = self._first_difference(document, got)
+            if found is not None:
+                at, what = found
+                self._documents += at
+                self._differs(document + at, f"{path}, line {block_lines[at]}, gives {what}")
+                return
+            document += len(block_offsets)
+            self._documents += len(block_offsets)
+        if offsets is not None and document - piece.first_document != len(offsets):
+            self._differs(document, f"{path} ends before its record")
+
+    def _differs(self, document: int, what: str) -> None:
+        again = "build" if self._settings.pbin is None else "pack"
+        document = self._stored.position(document)
+        self.difference = Difference(
+            document=document,
+            sentence=f"{self._settings.dataset}: document {document} differs from its source: {what}; "
+            f"restore the dataset's files, or {again} it again with --fresh",
+        )
+
+    def _first_difference(self, document: int, got: LaidOutDocuments) -> tuple[int, str] | None:
+        """Compare documents with the dataset's from `document` on; return the first difference, if any."""
+        stored = self._stored.read(document, len(got.sequences_per_document))
+        if (
+            np.array_equal(stored.sequences_per_document, got.sequences_per_document)
+            and np.array_equal(stored.sequence_lengths, got.sequence_lengths)
+            and np.array_equal(stored.tokens, got.tokens)
+        ):
+            return None
+        for number, (there, here) in enumerate(zip(_split(stored), _split(got), strict=True)):
+            if not all(map(np.array_equal, there, here)):
+                return number, _describe_difference(there, here)
+        return None
+
+
+Document = tuple["NDArray[Any]", "NDArray[Any]"]
+
+
+def _split(documents: Documents | LaidOutDocuments) -> Iterator[Document]:
+    """Yield each document's sequence lengths and tokens."""
+    sequence = token = 0
+    for count in documents.sequences_per_document.tolist():
+        own = documents.sequence_lengths[sequence : sequence + count]
+        size = int(own.sum(dtype=np.int64))
+        yield own, documents.tokens[token : token + size]
+        sequence, token = sequence + count, token + size
+
+
+def _describe_difference(there: Document, here: Document) -> str:
+    if len(there[1]) != len(here[1]):
+        return f"{len(here[1])} tokens where the dataset has {len(there[1])}"
+    token = _first_unlike(here[1], there[1])
+    if token is None:
+        return f"sequences of {here[0].tolist()[:8]} tokens where the dataset has {there[0].tolist()[:8]}"
+    return f"token {token} as {here[1][token]} where the dataset has {there[1][token]}"
+
+
+def _first_unlike(left: NDArray[Any], right: NDArray[Any]) -> int | None:
+    """Return the first index at which two arrays differ; a shorter one differs at its end."""
+    size = min(len(left), len(right))
+    wrong = np.flatnonzero(left[:size] != right[:size])
+    if len(wrong):
+        return int(wrong[0])
+    return size if len(left) != len(right) and size < len(left) else None
+
+
+# Find a dataset's source as recorded in its manifest, and tokenize it again on any executor.
+
+RANGE_BYTES = 16 << 20
+"""Size of a range of an input, if there is no provenance through which documents are found."""
+
+
+class SourceConfig(ExecutorConfig):
+    """Options of a job that needs the source of an existing dataset."""
+
+    tokenizer_model: str | None = None
+    """Path of the tokenizer; None to use the path in the manifest."""
+    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSource:
+    """The inputs, tokenizer and options with which a dataset was made."""
+
+    settings: SourceSettings
+    findings: tuple[str, ...]
+    """Sentences about inputs that are missing or changed."""
+
+    def without_provenance(self) -> RecordedSource:
+        """Return the source without its provenance, which is damaged."""
+        return replace(self, settings=replace(self.settings, provenance=None))
+
+
+def open_recorded_source(
+    prefix: str,
+    manifest: Manifest | None,
+    config: SourceConfig,
+    *,
+    pbin: PbinHeader | None = None,
+) -> RecordedSource:
+    """Find the source of a dataset.
+
+    Args:
+        prefix: Path without suffix.
+        manifest: The dataset's manifest, if there is one.
+        config: Options of tokenizer and engine.
+        pbin: Header of the `.pbin`; None for an MMIDIDX pair.
+
+    Raises:
+        InputError: If there is no manifest, the dataset was not made from text, or an object store is out of reach.
+        FormatError: If the manifest is damaged.
+        TokenizerError: If the tokenizer is missing or differs from the recorded one.
+    """
+    from dsindex.text.engines import choose_engine
+
+    content = manifest.content if manifest is not None else None
+    recorded = content.tokenizer if content is not None else None
+    selection = _recorded_text(prefix, manifest, pbin)
+    if manifest is None or content is None or recorded is None or selection is None:
+        maker = "a build" if pbin is None else "`dsindex pack`"
+        msg = (
+            f"{prefix}: expected the manifest of {maker}, which names inputs and tokenizer, got none; without it the "
+            f"dataset cannot be compared with its source (for a merged one, compare the datasets it was made of)"
+        )
+        raise InputError(msg)
+    options = content.options
+    tokenizer = load_recorded(prefix, recorded, manifest, given=config.tokenizer_model)
+    provenance = f"{prefix}.{PROVENANCE_SUFFIX}"
+    inputs, findings = _find_inputs(content.inputs, manifest.run.plan)
+    set_aside = options.on_bad_record == "quarantine" and any(file.quarantined != 0 for file in content.inputs)
+    # Texts on which the reference fails are no problem for gigatoken, and would be documents now.
+    is_by_reference = manifest.run.engine is not None and manifest.run.engine.name == tokenizer.library
+    engine = "reference" if set_aside and is_by_reference and config.engine == "auto" else config.engine
+    settings = SourceSettings(
+        dataset=prefix if pbin is None else f"{prefix}{PBIN_SUFFIX}",
+        pbin=pbin,
+        inputs=inputs,
+        key=selection.outputs[0],
+        selection=selection,
+        tokenizer=tokenizer,
+        engine=choose_engine(tokenizer, engine, add_special_tokens=not options.tokenizer_hf_no_include_special_tokens),
+        dtype=content.token_dtype,
+        eod_id=content.eod_id,
+        empty_documents=options.empty_documents or "keep",
+        max_record_bytes=options.max_record_size,
+        quarantine=set_aside,
+        provenance=provenance if is_stored(provenance) else None,
+        sample=options.sample,
+        shuffle_seed=options.shuffle_documents,
+    )
+    return RecordedSource(settings=settings, findings=tuple(findings))
+
+
+def read_document_text(manifest: Manifest, path: str, *, offset: int, format: InputFormat) -> str | None:
+    """Return the text of the record at an offset of an input, as the build read it; None if the values are no texts.
+
+    Args:
+        manifest: Of a dataset that was built from the input.
+        path: The input, unchanged since then.
+        offset: Byte offset of the record's line.
+        format: The format of the input, in the manifest.
+
+    Returns:
+        The text, in which several texts of one document are lines; None as well for an input that cannot be read from
+        the middle, such as a table or a compressed one.
+
+    Raises:
+        InputError: If the input cannot be read.
+    """
+    form = detect_form(path, shown_as=path, wanted=format)
+    selection = _recorded_selection(manifest.content, manifest.run.plan)
+    if selection is None or selection.vocabulary_size is not None or not form.can_seek:
+        return None
+    part = TextPart(path=path, begin=offset, end=offset + 1, form=form)
+    for block in read_part(part, keys=selection.names, selection=selection):
+        column = block.columns[selection.outputs[0]]
+        if isinstance(column, TextColumn) and len(block.offsets) == 1 and block.offsets[0] == offset:
+            return "\n".join(column.texts.to_pylist())
+    return None
+
+
+def _recorded_text(prefix: str, manifest: Manifest | None, pbin: PbinHeader | None) -> Selection | None:
+    """Return what a dataset was made from; None if it is unknown.
+
+    Raises:
+        InputError: If the dataset was made from conversations.
+    """
+    if manifest is None:
+        return None
+    content = manifest.content
+    if content.options.instruction is not None:
+        msg = (
+            f"{prefix}: expected a dataset of texts, got one of `dsindex instruct`, which cannot be compared record by "
+            f"record; run the same `dsindex instruct` with another --output-prefix and compare the digests in both "
+            f"manifests"
+        )
+        raise InputError(msg)
+    if pbin is None:
+        return _recorded_selection(content, manifest.run.plan)
+    return open_pattern(read_pbin_options(prefix, content).jq_pattern)
+
+
+def _recorded_selection(content: Content, plan: Mapping[str, Any]) -> Selection | None:
+    """Return the selection of a build, whose first output is the dataset; None if it was not built from records.
+
+    Raises:
+        InputError: If a jq program in the manifest does not compile.
+    """
+    options = content.options
+    key = options.json_key if options.token_ids is None else options.token_ids
+    keys = options.json_keys or ([] if key is None else [key])
+    if not keys or content.tokenizer is None:
+        return None
+    is_sampled = options.sample is not None or any(file.share is not None for file in content.inputs)
+    has_bad = content.account is not None and content.account.quarantined > 0
+    if (is_sampled or has_bad) and options.json_key is not None:
+        keys += _other_keys(options.json_key, plan)
+    size = None if options.token_ids is None else content.tokenizer.vocabulary_size
+    return open_selection(keys, where=options.where, join=options.join, vocabulary_size=size)
+
+
+def _other_keys(key: str, plan: Mapping[str, Any]) -> list[str]:
+    """Return the build's other keys: a record that is bad for one of them was quarantined for all.
+
+    A sample depends on the texts of all keys, too.
+    """
+    keys = plan["settings"].get("json-keys")
+    if not isinstance(keys, list) or key not in keys:
+        return []
+    return [other for other in keys if isinstance(other, str) and other != key]
+
+
+def _find_inputs(
+    recorded: Sequence[RecordedInput], plan: Mapping[str, Any]
+) -> tuple[tuple[SourceInput, ...], list[str]]:
+    """Find the inputs, by their paths as given or else their absolute paths; return also sentences about changes."""
+    absolute = [entry[0] for entry in plan["inputs"]]
+    inputs, findings = [], []
+    for number, file in enumerate(recorded):
+        path = file.path
+        is_piped = path == STANDARD_INPUT
+        if (is_piped or not is_there(path)) and number < len(absolute):
+            path = absolute[number]
+        try:
+            path = spooled_path(path) if is_piped else path
+            status = input_status(path)
+            path, size_bytes = status.path, status.size_bytes
+            fingerprint = fingerprint_input(path)
+            form = detect_form(path, shown_as=file.path, wanted=cast("InputFormat", file.format or "jsonl"))
+        except OSError as error:
+            remedy = "store standard input there again" if is_piped else "restore it"
+            findings.append(f"{path}: cannot be read ({error.strerror}); the dataset was made from it, {remedy}")
+            continue
+        except InputError as error:
+            if isinstance(error, StoreError) and not isinstance(error, MissingObjectError):
+                raise  # out of reach now, which says nothing about the dataset
+            findings.append(str(error))
+            continue
+        if size_bytes != file.size_bytes or fingerprint != file.fingerprint:
+            findings.append(
+                f"{path}: expected the input of {file.size_bytes} bytes with fingerprint {file.fingerprint} as in the "
+                f"manifest, got {size_bytes} bytes with {fingerprint}; it changed, restore the original"
+            )
+        inputs.append(SourceInput(path=path, size_bytes=size_bytes, form=form, share=file.share))
+    return tuple(inputs), findings
+
+
+def plan_ranges(settings: SourceSettings) -> list[SourceRange]:
+    """Cut all inputs into ranges, whose first documents and lines are not yet known.
+
+    Raises:
+        InputError: If an input cannot be read.
+    """
+    return [
+        SourceRange(input=number, begin=begin, end=end, first_document=0, num_documents=None, first_line=1)
+        for number, file in enumerate(settings.inputs)
+        for begin, end in pairwise(_bounds(file))
+    ]
+
+
+def _bounds(file: SourceInput) -> tuple[int, ...]:
+    """Return where ranges of an input begin, and where the last one ends; a compressed stream is one range."""
+    parts = find_parts(file.path, file.form, shard_size=RANGE_BYTES)
+    return (*range(0, file.size_bytes, RANGE_BYTES), file.size_bytes) if parts is None else parts.bounds
+
+
+def lay_out_source(
+    settings: SourceSettings, *, executor: Executor
+) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+    """Tokenize all inputs again and yield the lengths for an index, range by range, in order.
+
+    Returns:
+        For each range, the tokens of each sequence and the sequences of each document.
+    """
+    shared = executor.share(settings)
+    calls = (
+        Call(name=f"tokenize[{number}]", place=settings.dataset, function=lay_out_range, arguments=(piece, shared))
+        for number, piece in enumerate(plan_ranges(settings))
+    )
+    return run_in_order(executor, calls)
+
+
+# The text of tokens that were traced, and whether their inputs are still what they were.
+
+
+class TracedTexts:
+    """Decodes tokens with the tokenizer that each dataset was made with.
+
+    Args:
+        tokenizer_model: Path of the tokenizer; None to use the paths in the manifests.
+    """
+
+    def __init__(self, tokenizer_model: str | None) -> None:
+        self._given = tokenizer_model
+        self._manifests: dict[str, Manifest | None] = {}
+        self._tokenizers: dict[str, Tokenizer | None] = {}
+        self._by_sha256: dict[str, Tokenizer] = {}
+        self._inputs: dict[tuple[str, int], str | None] = {}
+        self._notes: dict[str, None] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about tokenizers that were not found, and inputs that moved or changed."""
+        return tuple(self._notes)
+
+    def decode(self, prefix: str, tokens: Sequence[int]) -> str | None:
+        """Return the text of tokens of a dataset; None if its tokenizer was not found, which a note says.
+
+        Raises:
+            TokenizerError: If the given tokenizer is not the one that the dataset was made with.
+            FormatError: If the manifest is damaged.
+        """
+        if prefix not in self._tokenizers:
+            self._tokenizers[prefix] = self._load(prefix)
+        tokenizer = self._tokenizers[prefix]
+        if tokenizer is None or not tokens:
+            return None
+        if max(tokens) >= tokenizer.vocabulary_size:
+            msg = (
+                f"{prefix}: expected tokens below {tokenizer.vocabulary_size}, the size of {tokenizer.name}, got "
+                f"{max(tokens)}; give the tokenizer that the dataset was made with, by --tokenizer-model"
+            )
+            raise TokenizerError(msg)
+        return decode(tokenizer, tokens)
+
+    def check_input(self, prefix: str, number: int) -> str | None:
+        """Return the path of an input; None, and a note, if it moved or changed since the dataset was made from it."""
+        place = (prefix, number)
+        if place not in self._inputs:
+            manifest = self._manifest(prefix)
+            self._inputs[place] = None if manifest is None else self._find_input(manifest, number)
+        return self._inputs[place]
+
+    def read(self, prefix: str, source: SourceLine) -> str | None:
+        """Return the text of a document from its input; None if that moved or changed, or cannot be read there.
+
+        Raises:
+            InputError: If the input cannot be read.
+        """
+        path, manifest = self.check_input(prefix, source.input), self._manifest(prefix)
+        if path is None or manifest is None:
+            return None
+        wanted = cast("InputFormat", manifest.content.inputs[source.input].format or "jsonl")
+        return read_document_text(manifest, path, offset=source.offset, format=wanted)
+
+    def _find_input(self, manifest: Manifest, number: int) -> str | None:
+        recorded, planned = manifest.content.inputs[number], manifest.run.plan["inputs"]
+        path = recorded.path
+        if (path == STANDARD_INPUT or not is_there(path)) and number < len(planned):
+            path = str(planned[number][0])
+        was = "lines are those that it had when the dataset was made from it"
+        if not is_there(path):
+            if recorded.path != STANDARD_INPUT:
+                self._notes[f"{path}: this input is not there any more; {was}"] = None
+            return None
+        try:
+            path = spooled_path(path) if recorded.path == STANDARD_INPUT else path
+            status = input_status(path)
+            path = status.path
+            same = status.size_bytes == recorded.size_bytes and fingerprint_input(path) == recorded.fingerprint
+        except MissingObjectError:
+            self._notes[f"{path}: this input is not there any more; {was}"] = None
+            return None
+        except InputError as error:
+            self._notes[f"{error}; {was}"] = None
+            return None
+        except OSError as error:
+            self._notes[f"{path}: this input cannot be read ({error.strerror}); {was}"] = None
+            return None
+        if not same:
+            self._notes[f"{path}: this input has changed; {was}"] = None
+        return path if same else None
+
+    def _manifest(self, prefix: str) -> Manifest | None:
+        if prefix not in self._manifests:
+            self._manifests[prefix] = read_manifest(prefix)
+        return self._manifests[prefix]
+
+    def _load(self, prefix: str) -> Tokenizer | None:
+        manifest = self._manifest(prefix)
+        recorded = None if manifest is None else manifest.content.tokenizer
+        if recorded is None or manifest is None:
+            if self._given is None:
+                self._notes[f"{prefix}: has no manifest that names its tokenizer; show text with --tokenizer-model"] = (
+                    None
+                )
+                return None
+            self._notes[
+                f"{prefix}: has no manifest that names its tokenizer; the text is {self._given}'s, which may be another"
+            ] = None
+            return self._by_sha256.setdefault("given", load_tokenizer(self._given))
+        if recorded.sha256 not in self._by_sha256:
+            try:
+                self._by_sha256[recorded.sha256] = load_recorded(prefix, recorded, manifest, given=self._given)
+            except TokenizerError as error:
+                if self._given is not None:
+                    raise
+                self._notes[f"{error}; without it, documents are shown instead of the text of the tokens"] = None
+                return None
+        return self._by_sha256[recorded.sha256]

@@ -1,0 +1,98 @@
+"""Functions on Ray, in threads, and in scripts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+import tokenizers
+
+import dsindex
+from tests.jobs.api.calls import EOD, TOKENIZER, assert_golden, build
+from tests.support.conversations import CONVERSATIONS, SPEC
+from tests.support.golden import OWN, ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dsindex import BuildResult
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+def test_connected_ray_is_used_and_left_open() -> None:
+    import ray
+
+    loaded = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+    built = build(tokenizer=loaded, eod_token=EOD)
+    assert built.run.executor == "ray"
+    assert_golden("out/docs_text_document")
+    assert dsindex.build_index(built, seq_length=16, epochs=1, data_cache_path="cache").results
+    assert dsindex.verify(built, against_source=True, tokenizer=loaded)
+    assert ray.is_initialized()
+    assert build("out/b", executor="local").run.executor == "local"
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+def test_instruct_uses_connected_ray_unless_its_configuration_says_otherwise() -> None:
+    def executor_of(prefix: str, **job: str) -> object:
+        config = {**SPEC, "job": job}
+        return dsindex.instruct(
+            CONVERSATIONS, config=config, tokenizer=TOKENIZER, output_prefix=prefix, on_bad_record="quarantine"
+        ).run.executor
+
+    assert executor_of("out/a") == "ray"
+    assert executor_of("out/b", executor="local") == "local"
+
+
+@pytest.mark.ray
+def test_ray_that_a_call_starts_leaves_nothing_behind() -> None:
+    script = (
+        "import os, dsindex, ray\n"
+        "before = {name: os.environ.get(name) for name in ('OMP_NUM_THREADS', 'TOKENIZERS_PARALLELISM')}\n"
+        f"built = dsindex.build({str(OWN.docs)!r}, tokenizer={str(TOKENIZER)!r}, append_eod=True,\n"
+        "    output_prefix='out/docs', executor='ray', workers=1)\n"
+        "after = {name: os.environ.get(name) for name in before}\n"
+        "print(built.run.executor, ray.is_initialized(), before == after)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "ray False True\n", done.stderr
+    assert_golden("out/docs_text_document")
+
+
+def test_functions_work_in_a_thread() -> None:
+    results: list[BuildResult] = []
+    thread = threading.Thread(target=lambda: results.append(build()))
+    thread.start()
+    thread.join()
+    assert [result.prefixes for result in results] == [("out/docs_text_document",)]
+    assert_golden("out/docs_text_document")
+
+
+def test_script_without_a_guard_works_in_processes(tmp_path: Path) -> None:
+    """Python would run the whole script once more in every process that it spawns."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import dsindex\n"
+        "print('begins', flush=True)\n"
+        f"built = dsindex.build({str(OWN.docs)!r}, tokenizer={str(TOKENIZER)!r}, append_eod=True,\n"
+        "    output_prefix='out/docs', executor='processes', workers=2, shard_size='16KiB')\n"
+        "print(built.run.executor)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("begins\nprocesses\n", 0), done.stderr
+    assert_golden("out/docs_text_document")

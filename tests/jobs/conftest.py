@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dsindex.execution.progress.displays import PlainDisplay
+from dsindex.execution.progress.reporter import Reporter
+from dsindex.options.build import BuildConfig
+from tests.support.golden import OWN
+from tests.support.object_server import ACCESS_KEY, SECRET_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def ray_instance() -> Iterator[None]:
+    """One private Ray instance for all tests that want the Ray executor; it finds the connection and uses it.
+
+    Its workers have the credentials of the tests' object stores, and do not know where these are.
+    """
+    import ray
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        patched.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def executor(request: pytest.FixtureRequest) -> str:
+    """The executor that a test is parametrized with, indirectly, so that Ray is started before the test begins."""
+    name: str = request.param
+    if name == "ray":
+        request.getfixturevalue("ray_instance")
+    return name
+
+
+@pytest.fixture(autouse=True)
+def _unconnected(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Tests that are not about Ray do not use the connection that others have left open for the session."""
+    if request.node.get_closest_marker("ray") is None and "ray" in sys.modules:
+        monkeypatch.setattr(sys.modules["ray"], "is_initialized", lambda: False)
+
+
+@pytest.fixture
+def quiet() -> Reporter:
+    """A reporter that writes a line only at the end of a stage."""
+    return Reporter(PlainDisplay(seconds=1e9))
+
+
+@pytest.fixture
+def make_config(tmp_path: Path) -> Callable[..., BuildConfig]:
+    """A build of the project's own golden text into a folder of the test."""
+
+    def make(**options: object) -> BuildConfig:
+        defaults: dict[str, object] = {
+            "input": (str(OWN.docs),),
+            "tokenizer_model": str(OWN.plain_tokenizer),
+            "append_eod": True,
+            "output_prefix": str(tmp_path / "out" / "docs"),
+            "executor": "local",
+            "workers": 2,
+            "shard_size": "8KiB",
+        }
+        return BuildConfig(**{**defaults, **options})
+
+    return make

@@ -1,0 +1,98 @@
+"""Paths, jq patterns, `--join`, `--where` and `--token-ids` of a build are under the one law."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import dsindex
+from dsindex.engine.ledger import Ledger
+from dsindex.jobs.build import run_build
+from tests.jobs.fields.field_builds import KINDS, WAYS, arguments, config_of
+from tests.support.published import published
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dsindex.execution.progress.reporter import Reporter
+
+
+@pytest.fixture(scope="module")
+def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, bytes]]:
+    """What a build of each kind publishes, made once with the first of the ways."""
+    made: dict[str, dict[str, bytes]] = {}
+
+    def of_kind(kind: str) -> dict[str, bytes]:
+        if kind not in made:
+            folder = tmp_path_factory.mktemp("expected")
+            dsindex.build(**arguments(config_of(source, folder, **KINDS[kind], **WAYS[0])))
+            made[kind] = published(folder)
+        return made[kind]
+
+    return of_kind
+
+
+@pytest.mark.parametrize("way", WAYS[1:], ids=["small shards", "reference engine"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_output_does_not_depend_on_the_way(
+    kind: str, way: dict[str, Any], source: Path, expected: Callable[[str], dict[str, bytes]], tmp_path: Path,
+    quiet: Reporter,
+) -> None:  # fmt: skip
+    run_build(config_of(source, tmp_path, **KINDS[kind], **way), reporter=quiet)
+    assert published(tmp_path) == expected(kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_output_of_processes_is_the_same(
+    kind: str, source: Path, expected: Callable[[str], dict[str, bytes]], tmp_path: Path, quiet: Reporter
+) -> None:
+    way = {"executor": "processes", "shard_size": "9KiB", "workers": 2}
+    run_build(config_of(source, tmp_path, **KINDS[kind], **way), reporter=quiet)
+    assert published(tmp_path) == expected(kind)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+@pytest.mark.parametrize("kind", ["path", "join and where", "token ids"])
+def test_output_on_ray_is_the_same(
+    kind: str, source: Path, expected: Callable[[str], dict[str, bytes]], tmp_path: Path, quiet: Reporter
+) -> None:
+    way = {"executor": "ray", "shard_size": "9KiB", "workers": 2}
+    run_build(config_of(source, tmp_path, **KINDS[kind], **way), reporter=quiet)
+    assert published(tmp_path) == expected(kind)
+
+
+class Stopped(Exception):
+    """The job ended in the middle."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_interrupted_build_continues_to_the_same_output(
+    kind: str, source: Path, expected: Callable[[str], dict[str, bytes]], tmp_path: Path, quiet: Reporter,
+) -> None:  # fmt: skip
+    config = config_of(source, tmp_path, **KINDS[kind], **WAYS[1])
+    record, committed = Ledger.record_shard, []
+
+    def recorded(ledger: Ledger, task: Any, result: Any) -> None:
+        record(ledger, task, result)
+        committed.append(task.shard)
+        if len(committed) == 10:
+            raise Stopped
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "record_shard", recorded)
+        with pytest.raises(Stopped):
+            run_build(config, reporter=quiet)
+    run_build(config, reporter=quiet)
+    assert {name: data for name, data in published(tmp_path).items() if "lock" not in name} == expected(kind)
+
+
+@pytest.mark.slow
+def test_jq_runs_in_processes(source: Path, tmp_path: Path, quiet: Reporter) -> None:
+    config = config_of(source, tmp_path, where=".n == 1", executor="auto", workers=1)
+    assert run_build(config, reporter=quiet).run.executor == "processes"
+    config = config_of(source, tmp_path / "b", json_keys=(".meta.text",), executor="auto", workers=1)
+    assert run_build(config, reporter=quiet).run.executor == "local"

@@ -1,0 +1,42 @@
+"""Index jobs of the tests, with the usual options."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from dsindex.execution.choice import make_executor
+from dsindex.jobs.index import IndexReport, run_index
+from dsindex.options.index import IndexConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def index(**options: Any) -> IndexReport:
+    config = IndexConfig(**{"executor": "local", "workers": 2, **options})
+    executor = make_executor(config)
+    try:
+        return run_index(config, executor=executor)
+    finally:
+        executor.close()
+
+
+IDENTIFIERS = {"class": "tests.Tokenizer", "tokenizer_path": ["gpt2"]}
+
+
+def options(**changes: Any) -> dict[str, Any]:
+    """Options of a small job; a change to None leaves an option out."""
+    chosen = {
+        "data_path": ["web"],
+        "seq_length": 30,
+        "epochs": "2.5",
+        "data_cache_path": "cache",
+        "tokenizer_identifiers": "identifiers.json",
+        **changes,
+    }
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def described(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_bytes()) for path in sorted(folder.glob("*description.txt"))]

@@ -1,0 +1,185 @@
+"""The one law for `dsindex instruct` where replies are found by rendering, and for exports of inputs in a bucket."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dsindex.errors import InputError
+from dsindex.execution.progress.displays import PlainDisplay
+from dsindex.execution.progress.reporter import Reporter
+from dsindex.instruction.config import check_config
+from dsindex.jobs import instruct
+from dsindex.jobs.instruct import run_instruct
+from dsindex.options.instruct import InstructConfig
+from tests.support.conversations import CONVERSATIONS, SPEC
+from tests.support.golden import OWN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dsindex.engine.shards.tokenize import ShardResult, ShardTask
+    from tests.support.object_server import ObjectServer
+
+pytestmark = pytest.mark.slow
+
+UNMARKED = check_config(
+    {
+        "chat_template": "{{ greeting }}{%- for message in messages %}"
+        "{{ '<' + message.role + '>' + message.content + '<|endoftext|>' }}{% endfor %}"
+        "{%- if add_generation_prompt %}{{ '<assistant>' }}{% endif %}",
+        "record_format": "sharegpt",
+    },
+    source="test",
+)
+"""A template without marks, which writes a variable of the record."""
+CONSTRUCTED = check_config({**SPEC, "max_length": 768, "too_long": "truncate"}, source="test")
+EXPORTED: dict[str, Any] = {"export": ("hf", "bridge", "sft")}
+WAYS = [
+    {"shard_size": "3KiB", "workers": 1},
+    {"executor": "processes", "shard_size": "40KiB"},
+    pytest.param({"executor": "ray", "shard_size": "20KiB"}, marks=[pytest.mark.ray]),
+]
+
+
+@pytest.fixture(scope="module")
+def way(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """A way of running a job; Ray is started before the test begins."""
+    options: dict[str, Any] = request.param
+    if options.get("executor") == "ray":
+        request.getfixturevalue("ray_instance")
+    return options
+
+
+def job(prefix: Path, source: str, **options: Any) -> InstructConfig:
+    defaults: dict[str, Any] = {
+        "input": (source,),
+        "tokenizer_model": str(OWN.plain_tokenizer),
+        "output_prefix": str(prefix),
+        "executor": "local",
+        "workers": 2,
+        "split": "8,1,1",
+        "seq_length": 768,
+    }
+    return InstructConfig(**{**defaults, **options})
+
+
+def published(folder: Path) -> dict[str, bytes]:
+    """All files but those that tell of the run; of the manifests, the part that is under the law without its paths."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.name.endswith("manifest.json"):
+            content = json.loads(path.read_bytes())["content"]
+            names = ("digests", "statistics", "splits", "bad_records", "packing")
+            found[str(path.relative_to(folder))] = json.dumps({name: content.get(name) for name in names}).encode()
+        elif path.is_file() and not path.name.endswith((".dsindex-lock", ".progress.json")):
+            found[str(path.relative_to(folder))] = path.read_bytes()
+    return found
+
+
+def run(config: InstructConfig, instruction: Any, *, fails_after: int | None = None) -> Any:
+    """Run a job; with `fails_after`, once with a failure after so many shards, and then again."""
+    reporter = Reporter(PlainDisplay(seconds=1e9))
+    if fails_after is not None:
+        encode_shard, done = instruct.encode_shard, []
+
+        def fail(task: ShardTask, settings: Any) -> ShardResult:
+            if len(done) == fails_after:
+                raise InputError("the storage went away")
+            done.append(task.shard)
+            return encode_shard(task, settings)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(instruct, "encode_shard", fail)
+            with pytest.raises(InputError, match="the storage went away"):
+                run_instruct(config, instruction, reporter=reporter)
+    return run_instruct(config, instruction, reporter=reporter)
+
+
+@pytest.fixture(scope="module")
+def unusual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Records with weights, tools, parts and variables of their own."""
+    lines = []
+    for number, line in enumerate(CONVERSATIONS.read_bytes().splitlines()[:60]):
+        record = json.loads(line)
+        record["conversations"][1]["weight"] = number % 3
+        record["conversations"][0]["value"] = [{"type": "text", "text": record["conversations"][0]["value"]}]
+        record |= {"tools": "[]", "chat_template_kwargs": {"greeting": str(number % 5)}}
+        lines.append(json.dumps(record).encode())
+    path = tmp_path_factory.mktemp("unusual") / "in.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory, unusual: Path) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("found")
+    config = job(folder / "chat", str(unusual), seq_length=4096, on_bad_record="quarantine", workers=1)
+    report = run(config, UNMARKED)
+    # A weight of 2 is refused; a conversation whose only reply has weight 0 has nothing to learn.
+    assert sorted(report.bad_records) == ["bad-field", "nothing-learnt"]
+    assert report.bad_records["bad-field"] == 20
+    return published(folder)
+
+
+@pytest.mark.parametrize("way", [*WAYS, {"shard_size": "6KiB", "fails_after": 2, "workers": 1}], ids=str, indirect=True)
+def test_same_bytes_where_replies_are_found_and_left_out(
+    tmp_path: Path, unusual: Path, found: dict[str, bytes], way: dict[str, Any]
+) -> None:
+    options = dict(way)
+    fails_after = options.pop("fails_after", None)
+    config = job(tmp_path / "chat", str(unusual), seq_length=4096, on_bad_record="quarantine", **options)
+    run(config, UNMARKED, fails_after=fails_after)
+    assert published(tmp_path) == found
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Exports of a file on the disk."""
+    folder = tmp_path_factory.mktemp("exported")
+    source = folder / "in" / "chats.jsonl"
+    source.parent.mkdir()
+    source.write_bytes(b"\n".join(CONVERSATIONS.read_bytes().splitlines()[:60]) + b"\n")
+    config = job(folder / "out" / "chat", str(source), workers=1, **EXPORTED)
+    run(config, CONSTRUCTED)
+    return published(folder / "out")
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
+    """The same file in a public bucket: Ray's workers have no credentials."""
+    pytest.importorskip("obstore")
+    from tests.support.object_server import serving_objects
+
+    (tmp_path / "in").mkdir()
+    lines = CONVERSATIONS.read_bytes().splitlines()[:60]
+    (tmp_path / "in" / "chats.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    with serving_objects() as server:
+        server.put("b", tmp_path / "in")
+        server.public.add("b")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        yield server
+
+
+@pytest.mark.parametrize("way", [*WAYS, {"shard_size": "6KiB", "fails_after": 2, "workers": 1}], ids=str, indirect=True)
+def test_exports_of_a_bucket_are_those_of_the_disk(
+    tmp_path: Path,
+    bucket: ObjectServer,
+    exported: dict[str, bytes],
+    way: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = dict(way)
+    fails_after = options.pop("fails_after", None)
+    source = "s3://b/chats.jsonl"
+    if options.get("executor") == "ray":
+        monkeypatch.delenv("AWS_ENDPOINT_URL")
+        source = f"{bucket.url}/b/chats.jsonl"
+    config = job(tmp_path / "out" / "chat", source, **EXPORTED, **options)
+    run(config, CONSTRUCTED, fails_after=fails_after)
+    assert published(tmp_path / "out") == exported
+    assert bucket.count("GET") > 0

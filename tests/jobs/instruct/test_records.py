@@ -1,0 +1,222 @@
+"""The datasets and blocks that come out, usual shapes of records, bad records, and other plans."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import yaml
+
+from dsindex.cli.main import main
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.instruction import PackedInstructionDataset
+from dsindex.datasets.provenance import read_source
+from dsindex.demo.run import demo_conversations, write_demo_conversations
+from dsindex.errors import BadRecordError, InputError, PlanError, RecordProblem
+from dsindex.instruction.config import check_config, parse_config
+from dsindex.instruction.encoder import InstructionEncoder
+from dsindex.instruction.records import parse_record
+from dsindex.instruction.splits import split_by_hash
+from dsindex.instruction.tokens import ChatTokenizer
+from dsindex.jobs.instruct import InstructReport, run_instruct
+from tests.jobs.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
+from tests.support.chat_tokenizers import train
+from tests.support.conversations import BAD, CONVERSATIONS, SPEC, SPEC_RECORD, SPEC_YAML
+from tests.support.golden import OWN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dsindex.execution.progress.reporter import Reporter
+
+pytestmark = pytest.mark.slow
+
+
+def test_datasets_are_what_the_encoder_gives(tmp_path: Path, quiet: Reporter) -> None:
+    """Read with the package's own readers: tokens and masks by split, every sequence in one block, provenance."""
+    report = run_instruct(job(tmp_path / "chat"), SPLIT_IN_PARTS, reporter=quiet)
+    encoder = InstructionEncoder(SPLIT_IN_PARTS, ChatTokenizer.from_path(OWN.plain_tokenizer))
+    encoded = []
+    for line, text in enumerate(CONVERSATIONS.read_bytes().splitlines(), 1):
+        with contextlib.suppress(RecordProblem):
+            encoded.append((line, encoder.encode(parse_record(text))))
+    for split in report.splits:
+        name = split.prefix.rpartition("_")[2]
+        own = [entry for entry in encoded if split_by_hash(entry[1].fingerprint, fractions=(8, 1, 1)) == name]
+        texts, masks = (IndexedDataset(f"{split.prefix}_{what}") for what in ("text_document", "loss_mask"))
+        assert (texts.dtype, masks.dtype) == (np.uint16, np.uint8)
+        assert np.array_equal(texts.document_indices, masks.document_indices)
+        assert np.array_equal(np.concatenate(list(texts)), np.concatenate([item.tokens for _, item in own]))
+        assert np.array_equal(np.concatenate(list(masks)), np.concatenate([item.mask for _, item in own]))
+        blocks = PackedInstructionDataset(split.prefix, sequence_length=768, pad_id=0)
+        statistics = split.statistics
+        # A first token is nobody's target, and the BOS is never trained on: nothing is lost between mask and loss mask.
+        assert sum(int(block.loss_mask.sum()) for block in blocks) == statistics.learnt  # type: ignore[attr-defined]
+        assert len(blocks) == split.packing.blocks  # type: ignore[union-attr]
+        assert blocks.plan.num_padding == split.packing.padding  # type: ignore[union-attr]
+        assert sorted(blocks.plan.conversations.tolist()) == list(range(statistics.sequences))
+        last = len(own) - 1
+        assert read_source(f"{split.prefix}_text_document.provenance.parquet", last).line == own[last][0]
+    assert sum(split.statistics.conversations for split in report.splits) == report.counts.kept == len(encoded)
+
+
+def test_blocks_of_the_demo_are_99_percent_full(tmp_path: Path, quiet: Reporter) -> None:
+    write_demo_conversations(tmp_path / "demo.jsonl", num_conversations=600)
+    config = job(tmp_path / "out" / "demo", input=(str(tmp_path / "demo.jsonl"),), split=None, seq_length=2048)
+    instruction = check_config({**SPEC, "max_length": 2048, "too_long": "truncate"}, source="test")
+    report = run_instruct(config, instruction, reporter=quiet)
+    packing = report.splits[0].packing
+    assert packing is not None
+    assert packing.fill >= 0.99
+    tokens = report.splits[0].statistics.tokens
+    assert packing.fill == pytest.approx(tokens / (packing.blocks * 2048), abs=1e-6)
+
+
+def test_command_takes_the_yaml_of_the_spec_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = train("bytes")
+    (tmp_path / "tokenizer.json").write_text(tokenizer._json)
+    (tmp_path / "spec.yaml").write_text(SPEC_YAML)
+    (tmp_path / "spec.jsonl").write_text(json.dumps(SPEC_RECORD) + "\n")
+    given = ["--input", str(tmp_path / "spec.jsonl"), "--tokenizer-model", str(tmp_path / "tokenizer.json")]
+    command = ["instruct", str(tmp_path / "spec.yaml"), *given, "--output-prefix", str(tmp_path / "out" / "spec")]
+    assert main([*command, "--executor", "local"]) == 0
+    expected = InstructionEncoder(parse_config(SPEC_YAML), tokenizer).encode(SPEC_RECORD)
+    assert IndexedDataset(f"{tmp_path}/out/spec_text_document")[0].tolist() == expected.tokens.tolist()
+    assert IndexedDataset(f"{tmp_path}/out/spec_loss_mask")[0].tolist() == expected.mask.tolist()
+    shown = capsys.readouterr().out
+    assert "1 line = 1 kept + 0 quarantined + 0 blank" in shown
+    assert f"1 conversation, 1 sequence, {len(expected.tokens)} tokens, {expected.mask.sum()} trainable" in shown
+    assert main([*command, "--executor", "local"]) == 0
+    assert "already complete: the same plan was carried out before, nothing was done" in capsys.readouterr().out
+    for name in ("text_document", "loss_mask"):
+        assert main(["verify", f"{tmp_path}/out/spec_{name}"]) == 0
+
+
+@pytest.mark.parametrize("shape", ["messages", "sharegpt", "alpaca"])
+def test_usual_shapes_give_the_same_tokens_through_a_chat_template(tmp_path: Path, shape: str) -> None:
+    """The job's section in the configuration, and the converters, reached by `record_format`."""
+    records = list(demo_conversations(40))
+    texts = [[turn["value"] for turn in record["conversations"][:2]] for record in records]
+    shapes: dict[str, Any] = {
+        "messages": lambda a, b: {"messages": [{"role": "user", "content": a}, {"role": "assistant", "content": b}]},
+        "sharegpt": lambda a, b: {"conversations": [{"from": "human", "value": a}, {"from": "gpt", "value": b}]},
+        "alpaca": lambda a, b: {"instruction": a, "input": "", "output": b},
+    }
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(shapes[shape](*pair)) + "\n" for pair in texts))
+    (tmp_path / "template.jinja").write_text(CHATML)
+    described = {
+        "chat_template_file": "template.jinja",
+        "record_format": shape,
+        "job": {
+            "input": str(tmp_path / "in.jsonl"),
+            "output-prefix": str(tmp_path / "out" / "chat"),
+            "tokenizer_model": str(OWN.plain_tokenizer),
+            "executor": "local",
+        },
+    }
+    (tmp_path / "chat.yaml").write_text(yaml.safe_dump(described))
+    assert main(["instruct", str(tmp_path / "chat.yaml")]) == 0
+    dataset, masks = (IndexedDataset(f"{tmp_path}/out/chat_{name}") for name in ("text_document", "loss_mask"))
+    tokenizer = ChatTokenizer.from_path(OWN.plain_tokenizer)
+    for number, (question, answer) in enumerate(texts):
+        text = f"USER: {question}\nASSISTANT: {answer}<|endoftext|>"
+        assert dataset[number].tolist() == tokenizer.encode(text).ids.tolist()
+        assert tokenizer.decode(dataset[number][masks[number] == 1].astype(np.uint32)).endswith("<|endoftext|>")
+
+
+@pytest.mark.parametrize(("line", "kind"), BAD.items(), ids=BAD.values())
+def test_first_bad_record_is_named_with_file_and_line(tmp_path: Path, line: bytes, kind: str, quiet: Reporter) -> None:
+    good = CONVERSATIONS.read_bytes().splitlines()
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([*good[:5], line, *good[5:9], line]))
+    config = job(tmp_path / "out" / "chat", input=(str(tmp_path / "a.jsonl"),), on_bad_record="fail", shard_size="700B")
+    with pytest.raises(BadRecordError, match=rf"a\.jsonl, line 6: .* \({kind}\)"):
+        run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
+
+
+def test_bad_records_are_counted_by_kind(tmp_path: Path, broken: Path, quiet: Reporter) -> None:
+    config = job(tmp_path / "chat", input=(str(broken),), split=None)
+    report = run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
+    content = json.loads((tmp_path / "chat_text_document.manifest.json").read_bytes())["content"]
+    assert content["bad_records"] == report.bad_records
+    assert report.bad_records.keys() >= set(BAD.values())
+    assert sum(report.bad_records.values()) == report.counts.quarantined == content["account"]["quarantined"]
+    assert report.counts.lines == 120 + len(BAD) + 1
+    assert (tmp_path / "chat_text_document.quarantine.jsonl.zst").exists()
+    assert main(["verify", str(tmp_path / "chat_text_document")]) == 0
+    with pytest.raises(InputError, match="more than the 2 of --max-bad-records"):
+        run_instruct(config.model_copy(update={"max_bad_records": "2", "fresh": True}), SPLIT_IN_PARTS, reporter=quiet)
+
+
+@pytest.mark.slow
+def test_another_plan_is_refused_and_fresh_replaces_its_packing(tmp_path: Path, quiet: Reporter) -> None:
+    config = job(tmp_path / "chat", split=None)
+    run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
+    shorter = SPLIT_IN_PARTS.model_copy(update={"max_length": 512})
+    with pytest.raises(PlanError, match="max_length was 768 and is 512"):
+        run_instruct(config, shorter, reporter=quiet)
+    run_instruct(config.model_copy(update={"seq_length": 512, "fresh": True}), shorter, reporter=quiet)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert "chat_packing_512.idx" in names
+    assert not any("packing_768" in name for name in names)
+
+
+@pytest.mark.slow
+def test_fresh_leaves_datasets_of_like_names(tmp_path: Path, quiet: Reporter) -> None:
+    for name in ("chat", "chat_packing_v2", "chat_packing_7"):
+        run_instruct(job(tmp_path / name, split=None), SPLIT_IN_PARTS, reporter=quiet)
+    before = published(tmp_path)
+    config = job(tmp_path / "chat", split=None, seq_length=1024, fresh=True)
+    run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
+    after = published(tmp_path)
+    gone = {name for name in before if name not in after}
+    assert gone == {name for name in before if name.startswith("chat_packing_768.")}
+    others = [name for name in before if name.startswith(("chat_packing_v2", "chat_packing_7_"))]
+    assert [after[name] for name in others] == [before[name] for name in others]
+
+
+@pytest.mark.slow
+def test_added_inputs_continue(tmp_path: Path, broken: Path, quiet: Reporter) -> None:
+    both = (str(CONVERSATIONS), str(broken))
+    run_instruct(job(tmp_path / "a" / "chat", keep_shards=True), SPLIT_IN_PARTS, reporter=quiet)
+    grown = run_instruct(job(tmp_path / "a" / "chat", input=both), SPLIT_IN_PARTS, reporter=quiet)
+    whole = run_instruct(job(tmp_path / "b" / "chat", input=both), SPLIT_IN_PARTS, reporter=quiet)
+    assert published(tmp_path / "a") == published(tmp_path / "b")
+    assert without_prefix(grown) == without_prefix(whole)
+
+
+def without_prefix(report: InstructReport) -> list[Any]:
+    return [(split.statistics, split.packing, split.files) for split in report.splits]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "code", "message"),
+    [
+        ("message_construction: [role]", ["--seq-length", "1"], 2, "--seq-length: expected at least 2, got 1"),
+        ("message_construction: [role]", ["--split", "98"], 2, "expected the shares of train, valid and test"),
+        ("message_construction: [role]", ["--split", "0,0,0"], 2, "with a sum above 0"),
+        ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a block"),
+        ("{message_construction: [role], job: 5}", [], 1, "expected the section job to be a mapping"),
+        ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
+        ("{message_construction: [role], packing: 5}", [], 1, "packing: no such option"),
+        ("{message_construction: [role], special_tokens: {x: a b c}}", [], 1, "expected exactly one id of its own"),
+        ("special_tokens: {}", [], 1, "chat template"),
+        ("message_construction: [role", [], 1, "expected YAML"),
+    ],
+)
+def test_wrong_options_are_said_in_one_sentence(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    options: list[str],
+    code: int,
+    message: str,
+) -> None:
+    (tmp_path / "chat.yaml").write_text(text)
+    given = ["--input", str(CONVERSATIONS), "--tokenizer-model", str(OWN.plain_tokenizer)]
+    command = ["instruct", str(tmp_path / "chat.yaml"), *given, "--output-prefix", str(tmp_path / "out" / "x")]
+    assert main([*command, *options, "--executor", "local"]) == code
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

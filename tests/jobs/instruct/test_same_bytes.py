@@ -1,0 +1,160 @@
+"""The one law for tokens, masks and blocks: for any shard size and executor, after failures and kills."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from dsindex.cli.main import main
+from dsindex.demo.run import write_demo_conversations
+from dsindex.engine import frame as job_frame
+from dsindex.errors import InputError
+from dsindex.instruction.config import check_config
+from dsindex.jobs import instruct
+from dsindex.jobs.instruct import run_instruct
+from tests.jobs.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
+from tests.support.conversations import CONVERSATIONS, SPEC
+from tests.support.golden import OWN
+from tests.support.killed import run_until_killed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dsindex.engine.shards.tokenize import ShardResult, ShardTask
+    from dsindex.execution.progress.reporter import Reporter
+
+pytestmark = pytest.mark.slow
+
+WAYS = [
+    {"executor": "local", "shard_size": "64MiB", "workers": 1},
+    {"executor": "local", "shard_size": "3KiB", "workers": 3},
+    {"executor": "processes", "shard_size": "40KiB", "workers": 2},
+]
+
+RAY_WAY = {"executor": "ray", "shard_size": "30KiB", "workers": 2}
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, broken: Path, module_reporter: Reporter) -> dict[str, bytes]:
+    """What every way of doing the same has to give."""
+    folder = tmp_path_factory.mktemp("expected")
+    config = job(folder / "chat", input=(str(broken),), shard_size="64MiB", workers=1)
+    run_instruct(config, SPLIT_IN_PARTS, reporter=module_reporter)
+    return published(folder)
+
+
+def test_conversations_are_those_of_the_generator(tmp_path: Path) -> None:
+    write_demo_conversations(tmp_path / "c.jsonl", num_conversations=240)
+    assert (tmp_path / "c.jsonl").read_bytes() == CONVERSATIONS.read_bytes()
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.slow
+def test_same_bytes_for_any_shard_size_and_executor(
+    tmp_path: Path, broken: Path, expected: dict[str, bytes], way: dict[str, Any], quiet: Reporter
+) -> None:
+    run_instruct(job(tmp_path / "chat", input=(str(broken),), **way), SPLIT_IN_PARTS, reporter=quiet)
+    assert published(tmp_path) == expected
+    assert len(expected) == 3 * (3 * 3 + 2)  # per split three datasets, provenance and quarantine
+
+
+@pytest.mark.slow
+def test_same_bytes_through_a_chat_template_for_any_shard_size_and_executor(
+    tmp_path: Path, broken: Path, quiet: Reporter
+) -> None:
+    """Whole conversations are rendered by blocks, parts of split ones a few at a time."""
+    instruction = check_config(
+        {"chat_template": CHATML, "max_length": 120, "too_long": "split", "record_format": "sharegpt"}, source="test"
+    )
+    for number, way in enumerate(WAYS):
+        config = job(tmp_path / str(number) / "chat", input=(str(broken),), **way)
+        report = run_instruct(config, instruction, reporter=quiet)
+        assert sum(split.statistics.sequences - split.statistics.conversations for split in report.splits) > 10
+    assert published(tmp_path / "0") == published(tmp_path / "1") == published(tmp_path / "2")
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+def test_same_bytes_on_ray(tmp_path: Path, broken: Path, expected: dict[str, bytes], quiet: Reporter) -> None:
+    run_instruct(job(tmp_path / "chat", input=(str(broken),), **RAY_WAY), SPLIT_IN_PARTS, reporter=quiet)
+    assert published(tmp_path) == expected
+
+
+def test_same_bytes_after_a_failure_and_no_shard_twice(
+    tmp_path: Path,
+    broken: Path,
+    expected: dict[str, bytes],
+    quiet: Reporter,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[int] = []
+    encode_shard = instruct.encode_shard
+
+    def fail_after_some(task: ShardTask, settings: Any) -> ShardResult:
+        if len(done) == 3:
+            raise InputError("the storage went away")
+        result = encode_shard(task, settings)
+        done.append(task.shard)
+        return result
+
+    def count(task: ShardTask, settings: Any) -> ShardResult:
+        done.append(task.shard)
+        return encode_shard(task, settings)
+
+    config = job(tmp_path / "chat", input=(str(broken),), workers=1)
+    monkeypatch.setattr(instruct, "encode_shard", fail_after_some)
+    with pytest.raises(InputError, match="the storage went away"):
+        run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
+    assert published(tmp_path) == {}
+    monkeypatch.setattr(instruct, "encode_shard", count)
+    run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
+    assert published(tmp_path) == expected
+    assert sorted(done) == list(range(len(done)))
+    assert len(done) > 4
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+def test_same_bytes_after_publishing_was_cut_off(
+    tmp_path: Path, broken: Path, expected: dict[str, bytes], quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens go last: where their .idx stands, mask and blocks are whole."""
+    config = job(tmp_path / "chat", input=(str(broken),))
+    publish, calls = job_frame.publish, []
+
+    def fail_third(dataset: Any, *others: Any) -> None:
+        calls.append(dataset.target.prefix)
+        if len(calls) == 3:
+            raise InputError("the storage went away")
+        publish(dataset, *others)
+
+    monkeypatch.setattr(job_frame, "publish", fail_third)
+    with pytest.raises(InputError, match="the storage went away"):
+        run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
+    assert [os.path.basename(prefix) for prefix in calls] == [
+        "chat_train_packing_768",
+        "chat_train_loss_mask",
+        "chat_train_text_document",
+    ]
+    assert not (tmp_path / "chat_train_text_document.idx").exists()
+    monkeypatch.setattr(job_frame, "publish", publish)
+    run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
+    assert published(tmp_path) == expected
+
+
+@pytest.mark.slow
+def test_same_bytes_after_a_kill(tmp_path: Path, broken: Path, expected: dict[str, bytes]) -> None:
+    """The command, killed once some shards are committed; the same command again."""
+    out = tmp_path / "out"
+    config = tmp_path / "chat.yaml"
+    config.write_text(yaml.safe_dump({**SPEC, "max_length": 768, "too_long": "split"}))
+    command = ["instruct", str(config), "--input", str(broken)]
+    command += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(out / "chat")]
+    command += ["--seq-length", "768", "--split", "8,1,1", "--on-bad-record", "quarantine"]
+    command += ["--shard-size", "1KiB", "--executor", "local", "--workers", "1"]
+    run_until_killed(command, num_shards=3)
+    assert published(out) == {}
+    assert main(command) == 0
+    assert published(out) == expected

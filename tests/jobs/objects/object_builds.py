@@ -1,0 +1,46 @@
+"""Builds, and what of their outputs is under the one law, in a bucket and on a disk."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from dsindex.execution.progress.reporter import Reporter
+from dsindex.jobs.build import run_build
+from dsindex.options.build import BuildConfig
+from tests.support.golden import OWN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.object_server import ObjectServer
+
+FILES = ("bin", "idx", "provenance.parquet")
+
+
+def build(source: object, prefix: str, **options: Any) -> Any:
+    defaults: dict[str, Any] = {
+        "input": (str(source),),
+        "tokenizer_model": str(OWN.plain_tokenizer),
+        "append_eod": True,
+        "output_prefix": prefix,
+        "executor": "local",
+        "workers": 2,
+        "shard_size": "8KiB",
+    }
+    return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
+
+
+def built(store: ObjectServer, prefix: str) -> dict[str, bytes]:
+    """The objects of a dataset; of the manifest, the part under the one law."""
+    found = {suffix: store.content(f"{prefix}_text_document.{suffix}") for suffix in FILES}
+    manifest = json.loads(store.content(f"{prefix}_text_document.manifest.json"))
+    return {**found, "content": orjson.dumps(manifest["content"])}
+
+
+def on_disk(prefix: Path) -> dict[str, bytes]:
+    found = {suffix: prefix.with_name(f"{prefix.name}_text_document.{suffix}").read_bytes() for suffix in FILES}
+    manifest = json.loads(prefix.with_name(f"{prefix.name}_text_document.manifest.json").read_bytes())
+    return {**found, "content": orjson.dumps(manifest["content"])}

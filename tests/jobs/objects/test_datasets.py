@@ -1,0 +1,240 @@
+"""Commands that read datasets in a bucket say and write what they do for the same files on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("obstore")
+
+from dsindex.cli.main import main
+from tests.support.golden import TOKENIZERS
+from tests.support.object_server import Fault, ObjectServer
+from tests.support.pages import ReadPage
+
+DATASET = "docs_text_document"
+OF_CACHE = ["--seq-length", "32", "--epochs", "2", "--data-cache-path"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset with a manifest and provenance, and a `.pbin` of it."""
+    folder = tmp_path_factory.mktemp("built")
+    lines = [json.dumps({"text": "some words of a text " * (number % 13)}) for number in range(300)]
+    (folder / "docs.jsonl").write_text("\n".join(lines))
+    words = ["--input", folder / "docs.jsonl", "--output-prefix", folder / "docs", "--tokenizer-model"]
+    assert main(["build", *map(str, words), str(TOKENIZERS["bos"]), "--append-eod", "--executor", "local"]) == 0
+    assert main(["convert", str(folder / DATASET), str(folder / "docs.pbin"), "--flatten"]) == 0
+    return folder
+
+
+@pytest.fixture
+def store(store: ObjectServer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectServer:
+    """The store with the datasets in `b/data`; the environment names another one, so commands must name it."""
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    store.put("b/data", folder)
+    return store
+
+
+def said(words: list[str], capsys: pytest.CaptureFixture[str], *, code: int = 0) -> str:
+    """What a command prints, without the requests that it made and the time that it took."""
+    capsys.readouterr()
+    assert main(words) == code
+    out = re.sub(r"^objects: .*\n", "", capsys.readouterr().out, flags=re.MULTILINE)
+    return re.sub(r"; [\d.]+ \w+, [\d.]+ s$", "", out, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["verify", DATASET],
+        ["verify", "docs.pbin"],
+        ["verify", DATASET, "--against-source"],
+        ["inspect", DATASET],
+        ["inspect", f"{DATASET}.bin", "--document", "7"],
+        ["inspect", "docs.pbin", "--document", "7"],
+        ["inspect", DATASET, "--find", "of a"],
+        ["compare", DATASET, "docs.pbin"],
+    ],
+    ids=" ".join,
+)
+def test_reading_commands_say_the_same(
+    folder: Path, store: ObjectServer, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    def placed(place: str) -> list[str]:
+        return [f"{place}/{word}" if word.startswith("docs") else word for word in words]
+
+    here = said(placed(str(folder)), capsys)
+    there = said([*placed("s3://b/data"), "--endpoint-url", store.url], capsys)
+    inputs = f"{folder}/docs.jsonl"  # is there in either case
+    hidden = here.replace(inputs, "INPUT").replace(str(folder), "s3://b/data")
+    assert there.replace(inputs, "INPUT") == hidden
+
+
+def test_writing_commands_write_the_same(
+    folder: Path, store: ObjectServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place, name in ((str(folder), "here"), ("s3://b/data", "there")):
+        out = tmp_path / name
+        out.mkdir()
+        reached = ["--endpoint-url", store.url]
+        pair = [f"{place}/{DATASET}", str(folder / DATASET)]
+        assert main(["merge", "--input", *pair, "--output-prefix", str(out / "m"), *reached]) == 0
+        assert main(["convert", f"{place}/{DATASET}", str(out / "a.pbin"), "--flatten", *reached]) == 0
+        assert main(["convert", f"{place}/docs.pbin", str(out / "back"), *reached]) == 0
+        words = [*OF_CACHE, str(out)]
+        assert main(["index", "--data-path", f"{place}/{DATASET}", *words, *reached]) == 0
+    for suffix in ("m.bin", "m.idx", "a.pbin", "back.bin", "back.idx"):
+        assert (tmp_path / "there" / suffix).read_bytes() == (tmp_path / "here" / suffix).read_bytes()
+    arrays = sorted(path.name for path in (tmp_path / "here").glob("*.npy"))
+    assert arrays
+    for name in arrays:
+        assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+    cache = str(tmp_path / "there")
+    assert "was there already" in said(["index", "--data-path", f"s3://b/data/{DATASET}", *words], capsys)
+    checked = said(["verify", f"s3://b/data/{DATASET}", "--cache", cache], capsys)
+    assert "index caches against the data" in checked
+    traced = said(["trace", cache, "--sample", "3"], capsys)
+    assert f"{folder}/docs.jsonl, line" in traced
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+def test_flags_reach_the_nodes_of_a_cluster(
+    folder: Path,
+    store: ObjectServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Ray's workers were started in another environment, which does not say where the server is."""
+    store.region = "eu-west-3"
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    there, reached = f"s3://b/data/{DATASET}", ["--endpoint-url", store.url, "--region", store.region]
+    reached += ["--executor", "ray", "--address", "auto"]
+    assert f"{there}: intact" in said(["verify", there, *reached], capsys)
+    assert main(["convert", there, str(tmp_path / "a.pbin"), "--flatten", *reached]) == 0
+    assert (tmp_path / "a.pbin").read_bytes() == (folder / "docs.pbin").read_bytes()
+    assert main(["index", "--data-path", there, *OF_CACHE, str(tmp_path / "own"), *reached]) == 0
+    assert list((tmp_path / "own").glob("*-shuffle_index.npy"))
+    assert main(["merge", "--input", there, there, "--output-prefix", str(tmp_path / "m"), *reached]) == 0
+    assert (tmp_path / "m.bin").read_bytes() == 2 * (folder / f"{DATASET}.bin").read_bytes()
+
+
+def test_reports_are_the_same(
+    folder: Path, store: ObjectServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With examples, sources, caches, and the speed of the build, which the progress file beside a dataset has."""
+    pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
+    store.objects["b/data/docs.progress.json"] = (folder / "docs.progress.json").read_bytes()
+    cache = str(tmp_path / "cache")
+    assert main(["index", "--data-path", str(folder / DATASET), *OF_CACHE, cache]) == 0
+    pages = []
+    for place in (str(folder), "s3://b/data"):
+        words = [f"{place}/{DATASET}", f"{place}/docs.pbin", "-o", str(tmp_path / "page.html"), "--cache", cache]
+        out = said(["report", *words, "--endpoint-url", store.url], capsys)
+        page = ReadPage((tmp_path / "page.html").read_bytes())
+        texts = [
+            out.partition("\n")[2],
+            *(text for name in ("h2", "h3", "p", "dd", "td", "th", "script") for text in page.texts[name]),
+        ]
+        pages.append([text.replace(place, "PLACE").replace(str(folder), "PLACE") for text in texts])
+    assert pages[0] == pages[1]
+    assert any("docs.jsonl, line " in text for text in pages[1])
+    assert any("tokenize" in text for text in pages[1])
+
+
+def test_damage_in_a_bucket_is_found(store: ObjectServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = bytearray((folder / f"{DATASET}.bin").read_bytes())
+    content[100] ^= 1
+    store.objects[f"b/data/{DATASET}.bin"] = bytes(content)
+    words = ["verify", f"s3://b/data/{DATASET}", "--endpoint-url", store.url]
+    assert f"FOUND: s3://b/data/{DATASET}.bin: expected the digest" in said(words, capsys, code=1)
+    store.objects[f"b/data/{DATASET}.bin"] = bytes(content[:-2])
+    assert "expected a .bin of" in said(words, capsys, code=1)
+    del store.objects[f"b/data/{DATASET}.bin"]
+    assert "no such object" in said(words, capsys, code=1)
+
+
+def test_requests_are_shown_and_faults_passed(store: ObjectServer, capsys: pytest.CaptureFixture[str]) -> None:
+    store.faults += [Fault(kind=kind, match=".bin") for kind in ("503", "truncate", "reset")]
+    assert main(["verify", f"s3://b/data/{DATASET}", "--endpoint-url", store.url]) == 0
+    [shown] = re.findall(r"^objects: .*$", capsys.readouterr().out, flags=re.MULTILINE)
+    assert re.fullmatch(r"objects: \d+ GETs, .* \w?B read, 3 repetitions", shown)
+    assert store.count("list-type") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["verify", "s3://b/d*"], "expected the address of one dataset, got a pattern or a folder"),
+        (["verify", "https://h/d?sig=planted"], "https://h/d: expected an address without a signature"),
+        (["convert", "s3://b/d", "s3://b/x.pbin"], "got an address"),
+        (
+            ["report", "s3://b/d?sig=planted", "-o", "x"],
+            "s3://b/d: expected an address without user, password and query",
+        ),
+        (["report", "s3://b/d", "-o", "x", "--cache", "s3://b/cache"], "expected a path of this machine"),
+        (["repair", "s3://b/d", "--output", "x"], "repair the copy, or build it again with --fresh"),
+        (["trace", "s3://b/cache", "--sample", "1"], "expected a path of this machine"),
+        (["inspect", "hf://datasets/a"], "expected hf://datasets/ORGANISATION/NAME/FILE"),
+        (["verify", "d", "--endpoint-url", "http://u:planted@h"], "expected an address such as https://"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_not_read_is_refused(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(words)
+    except SystemExit as ended:  # as argparse does
+        code = ended.code  # type: ignore[assignment]
+    assert code == 2
+    shown = capsys.readouterr().err
+    assert message in re.sub(r"\s+", " ", shown)
+    assert "planted" not in shown
+    assert not os.listdir()
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["inspect", "s3://b/none"], "s3://b/none: there is no dataset"),
+        (["compare", "s3://b/none", "s3://b/none"], "expected a dataset, found no s3://b/none.idx"),
+        (["report", "s3://b/none", "-o", "x.html"], "s3://b/none: there is no dataset"),
+        (
+            ["report", f"s3://b/data/{DATASET}", f"s3://b/data/{DATASET}.bin", "-o", "x.html"],
+            "expected every dataset once, got it twice",
+        ),
+        (["merge", "--input", "s3://b/none", "--output-prefix", "x"], "no such object"),
+        (["convert", "s3://b/none", "x.pbin"], "no such object"),
+        (["index", "--data-path", "s3://b/none", "--seq-length", "8", "--epochs", "1"], "no such file"),
+        (
+            ["index", "--data-path", f"s3://b/data/{DATASET}", "--seq-length", "8", "--epochs", "1"],
+            "expected --data-cache-path with a dataset in an object store",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_not_there_is_one_sentence(
+    store: ObjectServer,
+    words: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, "--endpoint-url", store.url]) == 1
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert "Traceback" not in shown
+    assert [name for name in Path().iterdir() if name.name not in {"cache", "x.build"}] == []

@@ -1,0 +1,222 @@
+"""Outputs and work folders in Google Cloud Storage: the same bytes as on a disk, by Google's words."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("boto3")
+pytest.importorskip("obstore")
+pytest.importorskip("google.auth")
+
+from dsindex.cli.main import main
+from dsindex.errors import InputError, OutputError, PlanError
+from tests.jobs.objects.object_builds import build, built, on_disk
+from tests.support.golden import OWN, ROOT
+from tests.support.google_server import SUBJECT, TOKEN, GoogleServer, account_key, serving_google
+from tests.support.object_server import Fault
+from tests.support.object_server_rules import Conditions, Piece, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GoogleServer]:
+    (tmp_path / "home").mkdir()
+    with serving_google(monkeypatch, tmp_path / "home", buckets={"out"}) as server:
+        yield server
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize(
+    "options", [{}, {"shard_size": "3KiB", "workers": 1}, {"shard_size": None}], ids=["8KiB", "3KiB", "one shard"]
+)
+def test_objects_are_the_files_of_a_disk(
+    options: dict[str, Any], store: GoogleServer, text: Path, tmp_path: Path
+) -> None:
+    store.objects["in/text.jsonl"] = text
+    build("gs://in/*.jsonl", str(tmp_path / "x"))
+    build("gs://in/*.jsonl", "gs://out/data/x", **options)
+    assert built(store, "out/data/x") == on_disk(tmp_path / "x")
+    assert not store.uploads
+    assert {"PutObject", "UploadPart", "CompleteMultipartUpload", "DeleteObjects"} <= set(store.operations)
+
+
+def test_other_processes_write_the_same(store: GoogleServer, text: Path, tmp_path: Path) -> None:
+    build(text, str(tmp_path / "x"))
+    build(text, "gs://out/data/x", executor="processes")
+    assert built(store, "out/data/x") == on_disk(tmp_path / "x")
+    assert store.token_requests == 3  # the driver's, and one for each worker
+
+
+def test_same_command_again_does_nothing_and_another_replaces(store: GoogleServer, text: Path) -> None:
+    build(text, "gs://out/data/x")
+    before = built(store, "out/data/x")
+    assert build(text, "gs://out/data/x").already_complete
+    build(text, "gs://out/data/x", append_eod=False, fresh=True)
+    assert built(store, "out/data/x")["bin"] != before["bin"]
+
+
+def test_two_drivers_at_once(store: GoogleServer, text: Path, tmp_path: Path) -> None:
+    """The second one is refused, and the first one does not notice."""
+    refused: list[str] = []
+
+    def start_another(moment: str, operation: str, _: str) -> None:
+        if (moment, operation) == ("arrived", "UploadPart") and not refused:
+            with pytest.raises(PlanError) as error:
+                build(text, "gs://out/data/x")
+            refused.append(str(error.value))
+
+    store.watch = start_another
+    build(text, "gs://out/data/x", shard_size=None, workers=1)
+    assert f"another driver (process {os.getpid()} on" in refused[0]
+    build(text, str(tmp_path / "x"))
+    assert built(store, "out/data/x") == on_disk(tmp_path / "x")
+
+
+LOCK = {"host": "elsewhere", "boot": "b", "pid_namespace": "n", "pid": 7, "started": "5", "token": "t"}
+
+
+def test_lock_of_a_dead_owner_is_taken_by_one_driver(store: GoogleServer, text: Path) -> None:
+    """Its generation is compared: where another driver was quicker, nothing is replaced."""
+    store.objects["out/x.build/owner.json"] = json.dumps(LOCK).encode()  # changed long ago, so it has lapsed
+    other = json.dumps({**LOCK, "host": "third"}).encode()
+    piece = Piece(content=other, size=len(other), digest="0", modified=time.time())
+    puts: list[str] = []
+
+    def be_quicker(moment: str, operation: str, target: str) -> None:
+        if (moment, operation) == ("arrived", "PutObject") and "owner.json" in target:
+            puts.append(target)
+            if len(puts) == 2:  # the first one found the lock
+                stored = Stored(pieces=(piece,), etag='"0"', modified=piece.modified)
+                store.write("out/x.build/owner.json", stored, Conditions())
+
+    store.watch = be_quicker
+    with pytest.raises(PlanError, match="process 7 on third"):
+        build(text, "gs://out/x")
+    assert store.content("out/x.build/owner.json") == other
+
+
+def test_upload_is_given_up_by_clean(store: GoogleServer, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store.faults.append(Fault(kind="403", code="AccessDenied", operation="CompleteMultipartUpload", times=99))
+    with pytest.raises(OutputError, match=r"403 AccessDenied\); check what this node's credentials may write"):
+        build(text, "gs://out/data/x")
+    assert store.uploads
+    assert main(["clean", "gs://out/data/x", "--yes"]) == 0
+    assert "unfinished upload: gs://out/data/x_text_document.bin" in capsys.readouterr().out
+    assert not store.uploads
+    assert store.names("out") == []
+
+
+def test_token_is_asked_for_once_by_each_process(store: GoogleServer, text: Path) -> None:
+    build(text, "gs://out/x")
+    assert store.token_requests == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Fault(kind="403", code="AccessDenied", operation="PutObject", times=99), "may write"),
+        (Fault(kind="401", code="AuthenticationRequired", operation="PutObject", times=99), "renew them"),
+        (Fault(kind="404", code="NoSuchBucket", operation="PutObject", times=99), "no such bucket"),
+    ],
+    ids=lambda value: value.code if isinstance(value, Fault) else "",
+)
+def test_refusals_are_one_sentence(fault: Fault, said: str, store: GoogleServer, text: Path) -> None:
+    store.faults.append(fault)
+    with pytest.raises(OutputError, match=rf"^gs://out/x.*{said}"):
+        build(text, "gs://out/x")
+
+
+def test_account_that_is_refused_is_a_sentence(
+    store: GoogleServer, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.has_account = False
+    with pytest.raises(OutputError, match="Google refuses the credentials of this node"):
+        build(text, "gs://out/x")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere")
+    with pytest.raises(OutputError, match=r"this node has no credentials\); run `gcloud auth"):
+        build(text, "gs://out/x")
+
+
+def test_identity_of_another_cloud_reads_and_writes(
+    store: GoogleServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workload identity federation, which obstore does not know itself."""
+    file, subject = tmp_path / "federation.json", tmp_path / "subject"
+    subject.write_text(SUBJECT)
+    described = {"type": "external_account", "audience": "//iam.googleapis.com/pool", "token_url": f"{store.url}/token"}
+    described["subject_token_type"] = "urn:ietf:params:oauth:token-type:jwt"
+    file.write_text(json.dumps({**described, "credential_source": {"file": str(subject)}}))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    store.objects["in/text.jsonl"] = text
+    build("gs://in/text.jsonl", str(tmp_path / "x"))
+    build("gs://in/text.jsonl", "gs://out/data/x")
+    assert built(store, "out/data/x") == on_disk(tmp_path / "x")
+    subject.write_text("of yesterday")
+    monkeypatch.setenv("GOOGLE_LATER", "yes")  # a new client, which knows no token
+    with pytest.raises(InputError, match=r"cannot be read \(Google refuses the credentials of this node\); renew them"):
+        build("gs://in/text.jsonl", str(tmp_path / "other"))
+    file.write_text("{}")
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(file))
+    with pytest.raises(InputError, match="gs://in: expected credentials of Google"):
+        build("gs://in/text.jsonl", str(tmp_path / "other"))
+    with pytest.raises(OutputError, match="the credentials of this node cannot be read"):
+        build(text, "gs://out/other")
+
+
+def test_token_is_not_sent_without_encryption(store: GoogleServer, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOOGLE_ALLOW_HTTP")
+    with pytest.raises(OutputError, match="GOOGLE_BASE_URL has no https://"):
+        build(text, "gs://out/x")
+    assert not store.requests
+
+
+def run(*options: str, program: tuple[str, ...] = ("-m", "dsindex")) -> subprocess.CompletedProcess[str]:
+    command = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod", "--executor", "processes"]
+    return subprocess.run(
+        [sys.executable, *program, *command, *options], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_metadata_server_gives_what_is_found_nowhere(
+    store: GoogleServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The account of a virtual machine or of a pod: its token is in no object, file or message."""
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
+    said = ""
+    for fault in (None, Fault(kind="403", code="AccessDenied", operation="UploadPart", times=99)):
+        store.faults[:] = [fault] if fault else []
+        prefix = f"gs://out/{'refused' if fault else 'whole'}"
+        ended = run("--input", str(text), "--output-prefix", prefix, "--keep-shards", "--debug")
+        assert ended.returncode == (1 if fault else 0), ended.stderr
+        said += ended.stdout + ended.stderr
+    contents = [store.content(name) for name in store.all_names()]
+    (tmp_path / "home" / "account.json").unlink()
+    contents += [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    for secret in (TOKEN, account_key()[0].splitlines()[1]):
+        assert secret not in said
+        assert not [True for content in contents if secret.encode() in content]
+    store.has_account = False
+    ended = run("--input", str(text), "--output-prefix", "gs://out/other")
+    assert ended.returncode == 1
+    assert "gs://out/other" in ended.stderr.splitlines()[-1]
+    assert "credentials" in ended.stderr.splitlines()[-1]
+    assert len(ended.stderr.splitlines()) < 5
+
+
+def test_without_the_library_a_sentence_says_what_to_install(text: Path) -> None:
+    program = (
+        "import sys; sys.modules['google.auth'] = None; from dsindex.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    ended = run("--input", str(text), "--output-prefix", "gs://out/x", program=("-c", program))
+    assert ended.returncode == 1
+    assert "pip install 'dsindex[google]'" in ended.stderr

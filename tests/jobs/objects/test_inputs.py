@@ -1,0 +1,332 @@
+"""Inputs in object stores: the same records, the same files, wherever the records are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("obstore")
+
+from dsindex.api.verify import verify
+from dsindex.cli.build import describe_build
+from dsindex.cli.main import main
+from dsindex.engine.inputs import find_inputs
+from dsindex.errors import InputError, PlanError
+from dsindex.execution.progress.reporter import Reporter
+from dsindex.jobs.build import run_build
+from dsindex.options.build import BuildConfig
+from dsindex.text.streams import LineBlock
+from tests.faults.corpus import write_corpus
+from tests.support.compressed import COMPRESSORS
+from tests.support.golden import OWN, ROOT
+from tests.support.killed import run_until_killed
+from tests.support.object_server import SECRET_KEY, Fault, ObjectServer
+from tests.support.processes import wait_until
+
+PUBLISHED = ("bin", "idx", "provenance.parquet")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same 300 records in every form."""
+    folder = tmp_path_factory.mktemp("forms")
+    plain = folder / "text.jsonl"
+    write_corpus(plain, num_lines=300, broken={})
+    for name, compress in COMPRESSORS.items():
+        (folder / f"text.{name}").write_bytes(compress(plain.read_bytes()))
+    rows = [json.loads(line) for line in plain.read_bytes().splitlines() if line.strip()]
+    table = pa.table({"text": [row["text"] for row in rows], "title": [row["title"] for row in rows]})
+    pq.write_table(table, folder / "rows.parquet", row_group_size=40)
+    with pa.ipc.new_file(folder / "rows.arrow", table.schema) as file:
+        file.write_table(table, max_chunksize=50)
+    with pa.ipc.new_stream(
+        folder / "stream.arrow", table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+    ) as stream:
+        stream.write_table(table, max_chunksize=50)
+    (folder / "lines.txt").write_bytes(b"".join(b"%d alpha beta\n" % line for line in range(200)))
+    (folder / "cells.csv").write_bytes(b"text,n\n" + b"".join(b'"line %d, and more",3\n' % row for row in range(200)))
+    return folder
+
+
+@pytest.fixture
+def store(store: ObjectServer, folder: Path) -> ObjectServer:
+    """The store, with the records in the bucket `b`."""
+    store.put("b", folder)
+    return store
+
+
+def build(source: str, out: Path, **options: Any) -> Any:
+    defaults: dict[str, Any] = {
+        "input": (source,),
+        "tokenizer_model": str(OWN.plain_tokenizer),
+        "append_eod": True,
+        "output_prefix": str(out / "x"),
+        "executor": "local",
+        "workers": 2,
+    }
+    return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
+
+
+def outputs(out: Path) -> dict[str, bytes]:
+    return {suffix: (out / f"x_text_document.{suffix}").read_bytes() for suffix in PUBLISHED}
+
+
+def both(folder: Path, tmp_path: Path, name: str, **options: Any) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """What is published from the disk, and from the bucket in the given way."""
+    kept = {key: value for key, value in options.items() if key == "input_format"}
+    build(str(folder / name), tmp_path / "disk", **kept)
+    build(f"s3://b/{name}", tmp_path / "bucket", **options)
+    return outputs(tmp_path / "disk"), outputs(tmp_path / "bucket")
+
+
+FORMS = [
+    *("text.jsonl", "rows.parquet", "rows.arrow", "stream.arrow", "cells.csv", "lines.txt"),
+    *("text.one.gz", "text.blocks.gz", "text.frames.zst", "text.one.xz", "text.one.bz2"),
+]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_bucket_gives_the_files_of_the_disk(folder: Path, store: ObjectServer, tmp_path: Path, name: str) -> None:
+    wanted = "lines" if name.endswith(".txt") else "auto"
+    disk, bucket = both(folder, tmp_path, name, shard_size="3KiB", input_format=wanted)
+    assert bucket == disk
+    assert store.count("GET") > 0
+
+
+def test_hub_gives_the_files_of_the_disk(
+    folder: Path, store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.objects["datasets/org/name/resolve/v2/text.jsonl"] = folder / "text.jsonl"
+    store.public.add("datasets")
+    monkeypatch.setenv("HF_ENDPOINT", store.url)
+    build("hf://datasets/org/name@v2/text.jsonl", tmp_path / "hub")
+    build(str(folder / "text.jsonl"), tmp_path / "disk")
+    assert outputs(tmp_path / "hub") == outputs(tmp_path / "disk")
+
+
+@pytest.mark.parametrize(
+    "way",
+    [{"shard_size": "1KiB", "workers": 1}, {"workers": 3}, {"executor": "processes", "shard_size": "9KiB"}],
+    ids=str,
+)
+def test_way_of_building_changes_nothing(
+    folder: Path, store: ObjectServer, tmp_path: Path, way: dict[str, Any]
+) -> None:
+    disk, bucket = both(folder, tmp_path, "text.jsonl", **way)
+    assert bucket == disk
+    assert not [request for request in store.requests if "list-type" in request]
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+@pytest.mark.parametrize("name", ["text.jsonl", "rows.parquet"])
+def test_ray_gives_the_same_from_a_server_that_only_the_driver_names(
+    folder: Path, store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")  # Ray's workers were started before with another environment
+    store.signatures.clear()
+    store.public.add("b")
+    address = f"{store.url}/b/{name}"
+    build(str(folder / name), tmp_path / "disk")
+    build(address, tmp_path / "bucket", executor="ray", address="auto", shard_size="4KiB")
+    assert outputs(tmp_path / "bucket") == outputs(tmp_path / "disk")
+
+
+@pytest.mark.fault
+def test_killed_build_goes_on(folder: Path, store: ObjectServer, tmp_path: Path) -> None:
+    command = ["build", "--input", "s3://b/text.jsonl", "--append-eod", "--tokenizer-model", str(OWN.plain_tokenizer)]
+    command += ["--output-prefix", str(tmp_path / "bucket/x"), "--shard-size", "2KiB", "--executor", "local"]
+    run_until_killed(command, num_shards=3)
+    before = len(store.requests)
+    report = build("s3://b/text.jsonl", tmp_path / "bucket", shard_size="2KiB")
+    build(str(folder / "text.jsonl"), tmp_path / "disk")
+    assert outputs(tmp_path / "bucket") == outputs(tmp_path / "disk")
+    assert report.requests.gets == store.count("GET") - sum("GET" in request for request in store.requests[:before])
+    assert build("s3://b/text.jsonl", tmp_path / "bucket", shard_size="2KiB").already_complete
+
+
+@pytest.mark.parametrize(
+    ("source", "operation"),
+    [("s3://b/", "ListObjectsV2"), ("s3://b/text.jsonl", "GetObject"), ("{}/b/text.jsonl", "GetObject")],
+)
+def test_build_that_waits_for_a_store_ends_at_a_signal(
+    store: ObjectServer, tmp_path: Path, source: str, operation: str
+) -> None:
+    store.public.add("b")
+    store.faults.append(Fault(kind="hang", operation=operation, seconds=60))
+    command = [sys.executable, "-m", "dsindex", "build", "--input", source.format(store.url)]
+    command += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "x")]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: bool(store.requests))
+        began = time.monotonic()
+        process.terminate()
+        _, said = process.communicate()
+    assert process.returncode == 143
+    assert "terminated" in said
+    assert time.monotonic() - began < 20
+
+
+def test_faults_on_the_way_change_nothing(folder: Path, store: ObjectServer, tmp_path: Path) -> None:
+    kinds = ("503", "reset", "500", "truncate", "429")
+    store.faults += [Fault(kind=kind, match="text.jsonl", times=1) for kind in kinds]
+    disk, bucket = both(folder, tmp_path, "text.jsonl", shard_size="4KiB")
+    assert bucket == disk
+    assert not any(fault.times for fault in store.faults)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("s3://b/d/*.jsonl", ["d/a.jsonl", "d/b c.jsonl"]),
+        ("s3://b/d/[b]*", ["d/b c.jsonl"]),
+        ("s3://b/**/*.jsonl", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
+        ("s3://b/d/", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
+        ("s3://b", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
+    ],
+)
+def test_patterns_and_folders_are_listed_once(store: ObjectServer, pattern: str, names: list[str]) -> None:
+    store.page_size = 2
+    others = ["d/.hidden.jsonl", "d/notes.md", "d/e/x.manifest.json"]
+    store.objects = {f"b/{name}": b'{"text": "a"}\n' for name in [*names, *others]}
+    store.objects |= {f"b/{name}": b"{}" for name in ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]}
+    store.objects["b/d/"] = b""
+    assert [file.path for file in find_inputs([pattern])] == [f"s3://b/{name}" for name in names]
+    assert store.count("list-type") == len(store.requests)  # sizes and ETags come with the listing
+
+
+@pytest.mark.usefixtures("store")
+def test_lists_name_objects(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("s3://b/text.jsonl\n# more\ns3://b/gone.jsonl\n")
+    with pytest.raises(InputError, match=r"list, line 3: s3://b/gone\.jsonl: cannot be read \(no such object"):
+        find_inputs([], lists=[str(tmp_path / "list")])
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_other_clouds_are_read_and_listed(
+    folder: Path, store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    key = {
+        "gcs_base_url": store.url,
+        "disable_oauth": True,
+        "client_email": "",
+        "private_key": "",
+        "private_key_id": "",
+    }
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(key))
+    for name in ("GOOGLE_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "AZURE_SKIP_SIGNATURE"):
+        monkeypatch.setenv(name, "true")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    monkeypatch.setenv("AZURE_ENDPOINT", f"{store.url}/account")
+    store.public |= {"c", "account"}
+    content = (folder / "text.jsonl").read_bytes()
+    store.objects |= {"c/d/text.jsonl": content, "account/c/d/text.jsonl": content}
+    build(f"{scheme}://c/d/*.jsonl", tmp_path / "bucket")
+    build(str(folder / "text.jsonl"), tmp_path / "disk")
+    assert outputs(tmp_path / "bucket") == outputs(tmp_path / "disk")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("s3://b/*.nothing", "expected at least one object to match"),
+        ("s3://b/nothing/", "expected files with records"),
+        ("s3://gone/", "there is no such bucket"),
+        ("s3://b/empty.jsonl", "got an empty object"),
+    ],
+)
+def test_what_is_not_there_is_a_sentence(store: ObjectServer, source: str, words: str) -> None:
+    store.objects["b/empty.jsonl"] = b""
+    with pytest.raises(InputError, match=words):
+        find_inputs([source])
+
+
+def test_object_that_is_replaced_during_a_build_is_named(
+    store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line_block = LineBlock.offsets
+    other = Path(store.objects["b/text.jsonl"]).read_bytes().replace(b"a", b"b")  # type: ignore[arg-type]
+
+    def replaced(block: LineBlock) -> Any:
+        store.objects["b/text.jsonl"] = other
+        return line_block(block)
+
+    monkeypatch.setattr(LineBlock, "offsets", replaced)
+    with pytest.raises(InputError, match=r"s3://b/text\.jsonl: .*the object was replaced"):
+        build("s3://b/text.jsonl", tmp_path, shard_size="1KiB", workers=1)
+
+
+def test_object_that_was_replaced_between_runs_is_named(store: ObjectServer, tmp_path: Path) -> None:
+    build("s3://b/text.jsonl", tmp_path)
+    content = (Path(store.objects["b/text.jsonl"])).read_bytes()  # type: ignore[arg-type]
+    store.objects["b/text.jsonl"] = content.replace(b"a", b"b")
+    with pytest.raises(PlanError, match="was written again"):
+        build("s3://b/text.jsonl", tmp_path)
+
+
+def test_source_is_found_again(store: ObjectServer, tmp_path: Path) -> None:
+    build("s3://b/text.jsonl", tmp_path)
+    prefix = str(tmp_path / "x_text_document")
+    assert verify(prefix, against_source=True, executor="local").is_whole
+    store.objects["b/text.jsonl"] = b'{"text": "another"}\n'
+    assert not verify(prefix, against_source=True, executor="local").is_whole
+
+
+def test_no_secret_is_written_or_shown(store: ObjectServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Neither the keys of the environment nor the signature of an address, in a build that works or one that fails."""
+    store.objects["b/bad.jsonl"] = b'{"text": "good"}\nbad\n'
+    for name in ("text.jsonl", "bad.jsonl"):
+        store.signatures[f"b/{name}"] = "X-Amz-Signature=9f86d081"
+    listed = tmp_path / "list"
+    query = "?X-Amz-Signature=9f86d081"
+    listed.write_text(f"{store.url}/b/text.jsonl{query}\n")
+    out = tmp_path / "out"
+    common = ["--tokenizer-model", str(OWN.plain_tokenizer), "--executor", "processes", "--workers", "1"]
+    whole = ["--input", "s3://b/rows.parquet", "--input-list", str(listed), "--keep-shards"]
+    assert main(["build", *whole, *common, "--output-prefix", f"{out}/x"]) == 0
+    assert main(["build", *whole, *common, "--output-prefix", f"{out}/x", "--log-json"]) == 0
+    for options in ([], ["--on-bad-record", "quarantine"], ["--debug"]):
+        main(["build", "--input", f"{store.url}/b/bad.jsonl{query}", *common, *options, "--output-prefix", f"{out}/y"])
+        main(["plan", "--input", f"{store.url}/b/gone.jsonl{query}", *common[:2], "--output-prefix", f"{out}/z"])
+    store.faults.append(Fault(kind="403", times=99))
+    main(["build", *whole, *common, "--output-prefix", f"{out}/v", "--debug"])
+    shown = "".join(capfd.readouterr())
+    assert "bad.jsonl" in shown
+    texts = {str(path): path.read_bytes() for path in out.rglob("*") if path.is_file()} | {"shown": shown.encode()}
+    assert len(texts) > 10
+    for secret in (SECRET_KEY, "9f86d081"):
+        assert not [name for name, text in texts.items() if secret.encode() in text]
+
+
+def test_signed_address_is_the_same_input_under_another_signature(store: ObjectServer, tmp_path: Path) -> None:
+    store.signatures["b/text.jsonl"] = "sig=1"
+    build(f"{store.url}/b/text.jsonl?sig=1", tmp_path)
+    store.signatures["b/text.jsonl"] = "sig=2"
+    assert build(f"{store.url}/b/text.jsonl?sig=2", tmp_path).already_complete
+
+
+def test_requests_are_few_and_shown(store: ObjectServer, tmp_path: Path) -> None:
+    report = build("s3://b/text.jsonl", tmp_path, shard_size="1MiB", executor="processes", workers=1)
+    assert report.requests.gets == store.count("GET") == len(store.requests)
+    assert store.count("GET") <= 4  # looked at; the audit's sample; the shard, from the start of its first range
+    assert f"objects: {report.requests.gets} GETs, " in "\n".join(describe_build(report))
+
+
+def test_missing_library_is_one_sentence(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['obstore'] = None; import dsindex.cli.main as m; sys.exit(m.main(sys.argv[1:]))"
+    command = ["build", "--input", "s3://b/a.jsonl", "--tokenizer-model", "t", "--output-prefix", str(tmp_path / "x")]
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *command], cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert "pip install 'dsindex[objects]'" in ended.stderr

@@ -1,0 +1,95 @@
+"""Instruction data in buckets: the same bytes as on a disk, in all its datasets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dsindex.cli.main import main
+from dsindex.execution import local
+from dsindex.execution.progress.reporter import Reporter
+from dsindex.instruction.config import check_config
+from dsindex.jobs.instruct import run_instruct
+from dsindex.options.instruct import InstructConfig
+from tests.faults.object_kills import objects
+from tests.jobs.objects.conftest import make_ranges_small
+from tests.support.conversations import CONVERSATIONS, SPEC
+from tests.support.golden import OWN
+from tests.support.published import published
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.object_server import ObjectServer
+
+
+def instruct(prefix: str, **options: Any) -> Any:
+    length = options.get("seq_length", 768)
+    defaults: dict[str, Any] = {
+        "input": (str(CONVERSATIONS),),
+        "tokenizer_model": str(OWN.plain_tokenizer),
+        "output_prefix": prefix,
+        "executor": "local",
+        "workers": 2,
+        "shard_size": "16KiB",
+        "split": "8,1,1",
+        "seq_length": 768,
+    }
+    instruction = check_config({**SPEC, "max_length": length, "too_long": "truncate"}, source="test")
+    return run_instruct(InstructConfig(**{**defaults, **options}), instruction, reporter=Reporter())
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("disk")
+    with pytest.MonkeyPatch.context() as patched:
+        make_ranges_small(patched)
+        instruct(str(folder / "x"), shard_size=None)
+    return published(folder)
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize(
+    "options", [{}, {"shard_size": "5KiB", "workers": 1}, {"work_dir": "disk"}], ids=["16KiB", "5KiB", "work on a disk"]
+)
+def test_objects_are_the_files_of_a_disk(
+    options: dict[str, Any],
+    store: ObjectServer,
+    expected: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local, "RECENT_BYTES", 0 if options else 1 << 20)  # what is held needs no request
+    work = {"work_dir": str(tmp_path / "work")} if "work_dir" in options else {}
+    instruct("s3://out/data/x", **{**options, **work})
+    assert objects(store, "data") == expected
+    assert not store.names("out", "data/x.build")
+    assert not store.uploads
+    assert instruct("s3://out/data/x", **{**options, **work}).already_complete
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_output_may_be_on_a_disk(store: ObjectServer, expected: dict[str, bytes], tmp_path: Path) -> None:
+    """Its exports are made from there."""
+    instruct(str(tmp_path / "x"), work_dir="s3://out/work", export=("hf",))
+    assert published(tmp_path) == expected
+    assert list((tmp_path / "x_hf").iterdir())
+    assert not store.names("out")
+
+
+def test_packing_of_another_length_is_removed(store: ObjectServer) -> None:
+    """It does not fit the new tokens; the store's address is known by a flag alone."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        for length in (768, 512):
+            instruct("s3://out/x", seq_length=length, split=None, fresh=True, endpoint_url=store.url)
+    packings = sorted(name for name in store.names("out") if "packing" in name)
+    assert packings == ["x_packing_512.bin", "x_packing_512.idx", "x_packing_512.manifest.json"]
+
+
+def test_exports_need_a_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "chat.yaml").write_text("special_tokens: {}")
+    words = ["instruct", str(tmp_path / "chat.yaml"), "--input", "a.jsonl", "--tokenizer-model", "t", "--export", "hf"]
+    assert main([*words, "--output-prefix", "s3://out/x"]) == 2
+    assert "expected an output on a disk, got s3://out/x; leave out --export" in capsys.readouterr().err

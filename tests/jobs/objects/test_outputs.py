@@ -1,0 +1,115 @@
+"""Outputs and work folders in buckets have the bytes that they have on a disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("boto3")
+pytest.importorskip("obstore")
+
+from dsindex.execution.progress.reporter import Reporter
+from dsindex.jobs.merge import run_merge
+from dsindex.options.merge import MergeConfig
+from tests.faults.corpus import write_corpus
+from tests.jobs.objects.object_builds import FILES, build, built, on_disk
+from tests.support.compressed import COMPRESSORS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.object_server import ObjectServer
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"shard_size": "3KiB", "workers": 1}, {"shard_size": None}, {"keep_shards": True}],
+    ids=["8KiB", "3KiB", "one shard", "kept"],
+)
+def test_objects_are_the_files_of_a_disk(
+    options: dict[str, Any], store: ObjectServer, text: Path, tmp_path: Path
+) -> None:
+    build(text, str(tmp_path / "x"))
+    build(text, "s3://out/data/x", **options)
+    assert built(store, "out/data/x") == on_disk(tmp_path / "x")
+    left = store.names("out", "data/x.build")
+    assert bool(left) == bool(options.get("keep_shards"))
+    assert not store.uploads
+
+
+def test_other_processes_write_the_same(
+    store: ObjectServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their way to the store travels in their tasks, and the credentials are in their environment."""
+    build(text, str(tmp_path / "x"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    build(text, "s3://out/x", executor="processes", endpoint_url=store.url)
+    assert built(store, "out/x") == on_disk(tmp_path / "x")
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_either_may_be_on_a_disk(store: ObjectServer, text: Path, tmp_path: Path) -> None:
+    build(text, str(tmp_path / "x"))
+    build(text, "s3://out/x", work_dir=str(tmp_path / "work"))
+    assert built(store, "out/x") == on_disk(tmp_path / "x")
+    assert not (tmp_path / "work").exists()
+    build(text, str(tmp_path / "y"), work_dir="s3://out/work")
+    assert on_disk(tmp_path / "y") == on_disk(tmp_path / "x")
+    assert not store.names("out", "work")
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_merge_of_files_becomes_an_object(store: ObjectServer, text: Path, tmp_path: Path) -> None:
+    for name in "ab":
+        build(text, str(tmp_path / name))
+    parts = tuple(str(tmp_path / f"{name}_text_document") for name in "ab")
+    for prefix in (str(tmp_path / "all"), "s3://out/all"):
+        run_merge(MergeConfig(input=parts, output_prefix=prefix, executor="local"), reporter=Reporter())
+    for suffix in ("bin", "idx"):
+        assert store.content(f"out/all.{suffix}") == (tmp_path / f"all.{suffix}").read_bytes()
+    assert sorted(store.names("out")) == ["all.bin", "all.idx", "all.manifest.json"]
+
+
+@pytest.mark.parametrize("name", ["one.gz", "one.zst"])
+def test_streams_are_unpacked_into_the_bucket(name: str, store: ObjectServer, text: Path, tmp_path: Path) -> None:
+    packed = tmp_path / f"text.jsonl.{name[4:]}"
+    packed.write_bytes(COMPRESSORS[name](text.read_bytes()))
+    build(packed, str(tmp_path / "x"))
+    build(packed, "s3://out/x")
+    assert built(store, "out/x") == on_disk(tmp_path / "x")
+    assert len(store.names("out")) == len(FILES) + 1
+
+
+def test_empty_text_is_an_empty_object(store: ObjectServer, tmp_path: Path) -> None:
+    path = tmp_path / "empty.jsonl"
+    path.write_bytes(b'{"text": ""}\n')
+    build(path, "s3://out/x", no_provenance=True)
+    assert store.content("out/x_text_document.bin") == b""
+    assert not store.uploads
+
+
+def test_inputs_are_added_to_kept_shards(store: ObjectServer, text: Path, tmp_path: Path) -> None:
+    more = tmp_path / "more.jsonl"
+    write_corpus(more, num_lines=50, broken={}, seed=9)
+    build(text, "s3://out/x", keep_shards=True)
+    shards = set(store.names("out", "x.build/shards/"))
+    build(text, "s3://out/x", input=(str(text), str(more)), keep_shards=True)
+    assert shards < set(store.names("out", "x.build/shards/"))
+    build(text, str(tmp_path / "y"), input=(str(text), str(more)))
+    assert built(store, "out/x") == on_disk(tmp_path / "y")
+
+
+def test_requests_are_few_and_counted(store: ObjectServer, text: Path) -> None:
+    report = build(text, "s3://out/x")
+    shards = report.run.shards
+    assert report.requests.puts == sum(
+        store.operations[name]
+        for name in (
+            *("PutObject", "UploadPart", "CreateMultipartUpload", "CompleteMultipartUpload"),
+            *("DeleteObjects", "AbortMultipartUpload"),
+        )
+    )
+    assert store.operations["PutObject"] <= 3 * shards + 20
+    assert report.requests.lists <= 30  # whatever the number of shards

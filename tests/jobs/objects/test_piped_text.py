@@ -1,0 +1,191 @@
+"""Standard input where the work folder is in a bucket: an object of it, with the rules that it has on a disk."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dsindex.cli.main import main
+from dsindex.engine import spool as object_spool
+from dsindex.jobs import build as build_job
+from dsindex.store import uploads
+from tests.faults.object_kills import objects
+from tests.support.golden import OWN
+from tests.support.object_server import Fault
+from tests.support.published import published
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.object_server import ObjectServer
+
+    Pipe = Callable[[bytes], io.BytesIO]
+
+LINES = OWN.docs.read_bytes().splitlines(keepends=True)
+TEXT, OTHER = b"".join(LINES[:60]), b"".join(LINES[60:90])
+TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
+WORDS = ("build", "--input", "-", *TOKENIZER, "--shard-size", "4KiB", "--executor", "local", "--output-prefix")
+STORED = "x.build/inputs/stdin"
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Pipe:
+    """Pipe bytes to the next command."""
+
+    def to_stdin(data: bytes) -> io.BytesIO:
+        piped = io.BytesIO(data)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(piped))
+        return piped
+
+    return to_stdin
+
+
+def build(prefix: str, *more: str) -> int:
+    return main([*WORDS, prefix, *more])
+
+
+def interrupt(prefix: str) -> None:
+    """End the next build after its shards, before anything is published."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(build_job, "count_reference_texts", stop)
+        assert build(prefix) == 130
+
+
+def test_bytes_are_those_of_a_disk_and_nothing_is_left(
+    store: ObjectServer, pipe: Pipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(TEXT)
+    assert build(str(tmp_path / "x")) == 0
+    monkeypatch.setattr(uploads, "PART_BYTES", 1000)  # several parts
+    pipe(TEXT)
+    assert build("s3://out/data/x") == 0
+    assert objects(store, "data") == published(tmp_path)
+    pipe(TEXT)
+    assert build(str(tmp_path / "here" / "x"), "--work-dir", "s3://out/work") == 0
+    assert published(tmp_path / "here") == published(tmp_path)
+    assert not store.names("out", "work")
+    assert not store.uploads
+
+
+def test_interrupted_build_continues_without_reading_again(
+    store: ObjectServer, pipe: Pipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe(TEXT)
+    interrupt("s3://out/x")
+    assert store.content(f"out/{STORED}") == TEXT
+    piped = pipe(OTHER)
+    assert build("s3://out/x") == 0
+    assert piped.tell() == 0
+    assert f"the interrupted run stored {len(TEXT):,} bytes of it in s3://out/{STORED}" in capsys.readouterr().err
+    pipe(TEXT)
+    assert build(str(tmp_path / "x")) == 0
+    assert objects(store, "") == published(tmp_path)
+
+
+def test_finished_build_knows_the_same_text_and_refuses_another(
+    store: ObjectServer, pipe: Pipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe(TEXT)
+    assert build("s3://out/x") == 0
+    before = objects(store, "")
+    pipe(TEXT)
+    capsys.readouterr()
+    assert build("s3://out/x") == 0
+    assert capsys.readouterr().out.startswith("already complete")
+    pipe(OTHER)
+    assert build("s3://out/x") == 1
+    assert f"was written again ({len(TEXT)} bytes then, {len(OTHER)} now)" in capsys.readouterr().err
+    assert objects(store, "") == before
+    assert not store.uploads
+
+
+def test_another_text_for_kept_shards_is_refused_and_fresh_takes_it(
+    store: ObjectServer, pipe: Pipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe(TEXT)
+    assert build("s3://out/x", "--keep-shards") == 0
+    pipe(OTHER)
+    assert build("s3://out/x", "--keep-shards") == 1
+    assert "expected the standard input of the shards that are here" in capsys.readouterr().err
+    assert store.content(f"out/{STORED}") == TEXT
+    pipe(OTHER)
+    assert build("s3://out/x", "--keep-shards", "--fresh") == 0
+    assert store.content(f"out/{STORED}") == OTHER
+    manifest = json.loads(store.content("out/x_text_document.manifest.json"))
+    assert manifest["content"]["inputs"][0]["size_bytes"] == len(OTHER)
+    assert not store.uploads
+
+
+def test_replaced_object_is_not_taken_for_what_was_read(store: ObjectServer, pipe: Pipe) -> None:
+    pipe(TEXT)
+    interrupt("s3://out/x")
+    store.objects[f"out/{STORED}"] = TEXT[:-1] + b" "
+    piped = pipe(TEXT)
+    assert build("s3://out/x") == 0
+    assert piped.tell() == len(TEXT)
+
+
+def test_kept_text_is_the_source_that_is_verified(
+    store: ObjectServer, pipe: Pipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe(TEXT)
+    assert build("s3://out/x", "--keep-shards") == 0
+    verify = ["verify", "s3://out/x_text_document", "--against-source", *TOKENIZER[:2]]
+    assert main(verify) == 0
+    store.objects[f"out/{STORED}"] = OTHER
+    capsys.readouterr()
+    assert main(verify) == 1
+    assert f"s3://out/{STORED}: expected the input of {len(TEXT)} bytes" in capsys.readouterr().out
+
+
+def test_cut_off_while_it_is_stored_leaves_what_clean_removes(
+    store: ObjectServer, pipe: Pipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its parts are refused, and so is its giving up, as if the driver had been killed."""
+    other = store.create_upload(f"out/{STORED}", {})
+    for operation in ("UploadPart", "AbortMultipartUpload"):
+        store.faults.append(Fault(kind="403", code="AccessDenied", operation=operation, times=99))
+    pipe(TEXT)
+    assert build("s3://out/x") == 1
+    assert f"s3://out/{STORED}: cannot be written (403 AccessDenied)" in capsys.readouterr().err
+    assert len(store.uploads) == 2
+    store.faults.clear()
+    assert main(["clean", "s3://out/x", "--yes"]) == 0
+    assert capsys.readouterr().out.count(f"unfinished upload: s3://out/{STORED}") == 1
+    assert list(store.uploads) == [other.upload_id]
+    assert not store.names("out")
+
+
+@pytest.mark.parametrize(("data", "said"), [(b"", "got nothing"), (TEXT + b"broken\n", "line 61: expected JSON")])
+def test_bad_text_is_named_and_an_unused_folder_removed(
+    data: bytes, said: str, store: ObjectServer, pipe: Pipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe(data)
+    assert build("s3://out/x") == 1
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert bool(data) == (f"- (stored as s3://out/{STORED})" in shown)
+    assert bool(data) == bool(store.names("out", "x.build"))
+
+
+def test_text_that_is_too_long_for_an_upload_is_refused(
+    store: ObjectServer,
+    pipe: Pipe,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(object_spool, "MOST_PARTS", 0)
+    pipe(TEXT)
+    assert build("s3://out/x") == 1
+    assert "expected at most 0 bytes on standard input, which an upload can have" in capsys.readouterr().err
+    assert not store.names("out")
+    assert not store.uploads

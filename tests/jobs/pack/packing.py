@@ -1,0 +1,80 @@
+"""The texts and tokenizers that the tests pack."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import tokenizers
+
+from dsindex.cli.main import main
+from dsindex.text.tokenizer import load_tokenizer
+from tests.support.golden import OWN
+from tests.support.pbin_files import pbin_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    import pytest
+
+    from dsindex.options.pack import PackConfig
+
+
+MakeConfig: TypeAlias = "Callable[..., PackConfig]"
+
+
+def words(folder: Path, size: int, *, added: Sequence[str] = ()) -> str:
+    """A tokenizer with `size` words, the first of which are those of the golden text, and <eod> as its last one."""
+    known = dict.fromkeys(["[UNK]", *" ".join(golden_texts()).split(), *(f"<{number}>" for number in range(size))])
+    vocabulary = [*list(known)[: size - 1], "<eod>"]
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: number for number, word in enumerate(vocabulary)}, unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["<eod>"])
+    tokenizer.add_tokens(list(added))
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eod>"}))
+    return str(folder)
+
+
+def packed_by_hand(texts: Sequence[str], tokenizer: str, *, version: str, token_bytes: int) -> bytes:
+    """What must come out, told as plainly as possible."""
+    loaded = tokenizers.Tokenizer.from_file(os.path.join(tokenizer, "tokenizer.json"))
+    eod = load_tokenizer(tokenizer).eod_id
+    documents = [loaded.encode(text).ids for text in texts]
+    closed = [ids if ids[-1] == eod else [*ids, eod] for ids in documents if ids]
+    return pbin_bytes(closed, version=version, token_bytes=token_bytes)
+
+
+def golden_texts() -> list[str]:
+    return [json.loads(line)["text"] for line in OWN.docs.read_text("utf-8").split("\n") if line]
+
+
+def published(folder: Path) -> dict[str, Any]:
+    """All published files; of the manifest, the part that is under the law."""
+    files: dict[str, Any] = {
+        path.name: path.read_bytes()
+        for path in folder.iterdir()
+        if path.is_file() and not path.name.endswith(".progress.json")
+    }
+    return {
+        name: json.loads(data)["content"] if name.endswith("manifest.json") else data for name, data in files.items()
+    }
+
+
+# The command line.
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
+    code = main(["pack", *map(str, arguments)])
+    shown = capsys.readouterr()
+    return code, shown.out + shown.err
+
+
+INPUT = ("--input", OWN.docs)
+
+TOKENIZER = ("--tokenizer-model", OWN.plain_tokenizer)

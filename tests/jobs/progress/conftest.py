@@ -1,0 +1,15 @@
+"""The clock of the displays."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsindex.execution.progress import reporter as progress
+from tests.jobs.progress.stage_play import Clock
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress.time, "monotonic", clock)
+    return clock

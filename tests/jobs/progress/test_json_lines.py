@@ -1,0 +1,78 @@
+"""`--log-json`: progress, results and errors as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dsindex.cli.main import main
+from dsindex.execution.progress.standard_streams import is_asked_for
+from tests.support.golden import OWN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_errors_are_json_lines_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "x")]
+    assert main([*words, "--input", "/nowhere.jsonl", "--log-json"]) == 1
+    line = json.loads(capsys.readouterr().err)
+    assert (line["event"], line["exit_code"]) == ("error", 1)
+    assert "/nowhere.jsonl: cannot be read" in line["message"]
+    (tmp_path / "c.yaml").write_text(f"log_json: true\ninput: [{tmp_path}/none]\n")
+    assert main([*words, "--config", str(tmp_path / "c.yaml")]) == 1
+    assert json.loads(capsys.readouterr().err)["event"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--shard-size"], "dsindex build: argument --shard-size: expected one argument"),
+        (["--fresh", "--fresh"], "dsindex build: argument --fresh: expected once, got it twice; leave one out"),
+        (["--workers", "0"], "dsindex build: "),
+    ],
+    ids=["argument", "twice", "value"],
+)
+@pytest.mark.parametrize("flag", ["--log-json", "--log-j"])
+def test_wrong_usage_is_a_json_line_too(
+    words: list[str], message: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sys.stderr
+    assert main(["build", flag, *words]) == 2
+    assert sys.stderr is before
+    shown = capsys.readouterr()
+    line = json.loads(shown.err)
+    assert (line["event"], line["exit_code"]) == ("error", 2)
+    assert line["message"].startswith(message)
+    assert shown.out == ""
+
+
+def test_log_of_a_whole_job_is_json_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prefix = str(tmp_path / "x")
+    words = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", prefix, "--executor", "local"]
+    options = tmp_path / "c.yaml"
+    options.write_text("log_json: true\n")
+    for flags in (["--log-json", "--log-interval", "5"], ["--config", str(options)]):  # a note about a flag
+        assert main([*words, "--input", str(OWN.docs), *flags]) == 0
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        lines = [json.loads(line) for line in shown.err.splitlines()]
+        summary = lines[-1]
+        assert summary["event"] == "summary"
+        assert "lines = " in summary["message"]
+        [output] = summary["outputs"]
+        assert output["prefix"] == f"{prefix}_text_document"
+        assert output["tokens"] > output["documents"] > 0
+        assert summary["already_complete"] == (len(lines) == 1)
+        if len(lines) > 1:
+            assert [line["event"] for line in lines] == ["message", "stage", "stage", "summary"]
+            assert "--log-interval" in lines[0]["message"]
+
+
+def test_submitted_command_has_flags_of_its_own() -> None:
+    assert is_asked_for(["build", "--log-json"])
+    assert not is_asked_for(["build", "--input", "--", "--log-json"])
+    assert not is_asked_for(["build", "--l", "--log-jsonl", "-"])

@@ -1,0 +1,219 @@
+"""The functions of `import dsindex`: cheap to import, never hidden by submodules, and with the options of the jobs."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pytest
+from pydantic import TypeAdapter
+
+import dsindex
+from dsindex.api.merge import ConvertConfig
+from dsindex.datasets.opening import open_dataset
+from dsindex.jobs.repair import RepairConfig
+from dsindex.options.build import BuildConfig
+from dsindex.options.index import IndexConfig
+from dsindex.options.instruct import InstructConfig
+from dsindex.options.merge import MergeConfig
+from dsindex.options.mix import MixConfig
+from dsindex.options.pack import PackConfig
+from dsindex.tools.verify import VerifyConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dsindex.options.config import Options
+
+NOT_HERE = {"log_json"}
+"""Standard error belongs to the caller: `progress` takes its place."""
+CALLED_OTHERWISE = {"tokenizer_model": "tokenizer"}
+"""It may be an object as well."""
+PATHS_OF_INDEX = {
+    *("data_path", "train_data_path", "valid_data_path", "test_data_path"),
+    *("data_args_path", "per_split_data_args_path", "multiple_validation_sets", "per_dataset_sequences_path"),
+}
+
+MODELS: dict[str, tuple[tuple[type[Options], ...], set[str], set[str]]] = {
+    "build": ((BuildConfig, IndexConfig), NOT_HERE | PATHS_OF_INDEX | {"check", "explain"}, {"progress"}),
+    "estimate": ((BuildConfig,), NOT_HERE | {"check"}, {"index_options"}),
+    "merge": ((MergeConfig,), NOT_HERE, {"progress"}),
+    "build_index": ((IndexConfig,), set(), {"progress"}),
+    "mix": ((MixConfig,), set(), set()),
+    "pack": ((PackConfig,), NOT_HERE | {"output_prefix"}, {"progress"}),
+    "instruct": ((InstructConfig,), NOT_HERE, {"config", "progress"}),
+    "verify": ((VerifyConfig,), set(), {"prefix", "progress"}),
+    "repair": ((RepairConfig,), set(), {"prefix", "progress"}),
+    "convert": ((ConvertConfig,), set(), {"source", "destination", "progress"}),
+}
+"""Function to the models of its options, which of their fields it leaves out, and what it takes beside them."""
+
+
+@pytest.fixture(autouse=True)
+def _unconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test here uses the connection to Ray that others have left open for the session."""
+    if "ray" in sys.modules:
+        monkeypatch.setattr(sys.modules["ray"], "is_initialized", lambda: False)
+
+
+def parameters(name: str) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(getattr(dsindex, name)).parameters)
+
+
+def fields(name: str) -> dict[str, Any]:
+    models, left_out, _ = MODELS[name]
+    found = {field: info for model in models for field, info in model.model_fields.items() if field not in left_out}
+    return {CALLED_OTHERWISE.get(field, field): info for field, info in found.items()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_function_has_the_options_of_its_job(name: str) -> None:
+    assert parameters(name).keys() - MODELS[name][2] == fields(name).keys()
+
+
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"instruct"}))
+def test_defaults_are_those_of_the_job(name: str) -> None:
+    known = fields(name)
+    for option, parameter in parameters(name).items():
+        if option not in known or (known[option].is_required() and parameter.default is parameter.empty):
+            continue
+        field = known[option]
+        assert TypeAdapter(Annotated[field.annotation, field]).validate_python(parameter.default) == field.default
+
+
+def test_instruct_leaves_every_default_to_its_configuration() -> None:
+    assert {
+        option
+        for option, parameter in parameters("instruct").items()
+        if parameter.default is not None and option not in {"config", "progress"}
+    } == set()
+
+
+def test_open_takes_what_the_library_takes() -> None:
+    library = inspect.signature(open_dataset).parameters
+    assert parameters("open").keys() == library.keys()
+    for name, parameter in parameters("open").items():
+        assert parameter.default == library[name].default, name
+
+
+@pytest.mark.parametrize("name", [*MODELS, "open", "report"])
+def test_only_the_subject_is_positional(name: str) -> None:
+    kinds = [parameter.kind for parameter in parameters(name).values()]
+    positional = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    assert positional == (2 if name == "convert" else 1)
+    assert inspect.Parameter.POSITIONAL_ONLY not in kinds
+
+
+@pytest.mark.parametrize("name", [*MODELS, "open", "report"])
+def test_docstring_names_every_parameter(name: str) -> None:
+    documented = inspect.getdoc(getattr(dsindex, name)) or ""
+    for option in parameters(name):
+        assert f"\n    {option}: " in documented, option
+
+
+def test_import_loads_this_file_alone() -> None:
+    code = (
+        "import sys, dsindex;"
+        "print(sorted(m for m in sys.modules if m.split('.')[0] in {'dsindex', 'numpy', 'pydantic'}))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "['dsindex']"
+
+
+def test_functions_load_neither_ray_nor_torch() -> None:
+    code = (
+        "import sys, dsindex;"
+        "[getattr(dsindex, name) for name in dsindex.__all__];"
+        "print(sorted({'ray','numba','pyarrow.json','gigatoken','jinja2','torch','tokenizers'} & set(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_no_submodule_shares_its_name_with_a_public_name() -> None:
+    """Python binds an imported submodule to its name in the package, which would hide the function."""
+    submodules = {module.name for module in pkgutil.iter_modules(dsindex.__path__)}
+    assert {"formats", "store"} <= submodules
+    assert not submodules & set(dsindex.__all__)
+
+
+@pytest.mark.parametrize("name", dsindex.__all__)
+def test_public_name_is_what_its_module_defines(name: str) -> None:
+    found = getattr(dsindex, name)
+    assert found.__name__ == name
+    assert getattr(importlib.import_module(found.__module__), name) is found
+    assert name in dir(dsindex)
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'tokenise'"):
+        _ = dsindex.tokenise
+
+
+def call(name: str, *arguments: Any, **options: Any) -> None:
+    function: Callable[..., object] = getattr(dsindex, name)
+    function(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "options", "message"),
+    [
+        ("build", ["a"], {"tokenizer": "t", "output_prefix": "o", "sed": 1}, "no option 'sed'; did you mean 'seed'"),
+        ("build", ["a"], {"tokenizer_model": "t"}, "no option 'tokenizer_model'; did you mean 'tokenizer'"),
+        ("build", ["a"], {"tokenizer": "t"}, "build: missing a required argument: 'output_prefix'"),
+        ("build", ["a", "b"], {"tokenizer": "t", "output_prefix": "o"}, "build: too many positional arguments"),
+        ("build", [3], {"tokenizer": "t", "output_prefix": "o"}, "input: expected a path, or several, got an int"),
+        ("build", [["a", None]], {"tokenizer": "t", "output_prefix": "o"}, "expected a path, or several, got a None"),
+        ("build", [[]], {"tokenizer": "t", "output_prefix": "o"}, "build: input is required"),
+        ("build", ["a"], {"tokenizer": 3, "output_prefix": "o"}, "tokenizer: expected a path or a tokenizers.Token"),
+        ("build", ["a"], {"tokenizer": "t", "output_prefix": "o", "shard_size": "9x"}, "build: shard_size: expected a"),
+        (
+            "build",
+            ["a"],
+            {"tokenizer": "t", "output_prefix": "o", "executor": "dask"},
+            "build: executor: expected one of auto, local",
+        ),
+        ("build", ["a"], {"tokenizer": "t", "output_prefix": "o", "epochs": 2}, "build: give seq_length, or like with"),
+        ("build", ["a"], {"tokenizer": "t", "output_prefix": "o", "progress": 3}, "progress: expected True, False or"),
+        ("estimate", ["a"], {"tokenizer": "t", "output_prefix": "o", "sed": 1}, "there is no option 'sed'"),
+        ("estimate", ["a"], {"tokenizer": "t", "output_prefix": "o", "epochs": 1}, "give seq_length, or like with"),
+        ("build_index", ["a"], {"seq_length": 8}, "build_index: give one of epochs, num_samples, train_iters and"),
+        ("build_index", [], {"seq_length": 8, "epochs": 1}, r"build_index: give data_path \(or train_data_path"),
+        ("build_index", [5], {"seq_length": 8, "epochs": 1}, "data_path: expected a path, or the result of a"),
+        ("build_index", ["x.pbin"], {"seq_length": 8, "epochs": 1}, "data_path: expected datasets of .bin and .idx"),
+        ("merge", [[]], {"output_prefix": "o"}, "input: expected at least one dataset, got none"),
+        ("merge", [["a", 3]], {"output_prefix": "o"}, "input: expected a path, or the result of a function"),
+        ("mix", [], {}, "mix: give at least one dataset"),
+        ("mix", [{"a": 0.4}], {}, "source: expected an amount such as '40%', '2epochs' or '10B', or None, got 0.4"),
+        ("mix", ["a"], {"check": True}, "mix: check=True needs data_cache_path, the folder of the caches"),
+        ("pack", ["a"], {"tokenizer": "t", "output": "x.bin"}, "pack: output: expected the name of a .pbin file"),
+        (
+            "verify",
+            ["a"],
+            {"sample": 0.5},
+            "verify: sample needs against_source=True: it is the share",
+        ),
+        ("verify", ["a.pbin"], {"cache": "c"}, "verify: cache checks Megatron's index caches, which a.pbin"),
+        ("repair", [["a", "b"]], {"output": "o"}, r"prefix: expected one dataset, got 2 \(a, b\); choose one"),
+        ("repair", ["a"], {"output": "o.pbin"}, "repair: expected a prefix as output for the prefix a"),
+        ("convert", ["a", "b"], {}, "convert: expected SRC or DST to end in .pbin, got a and b"),
+        ("convert", ["a", "b.pbin"], {"pbin_era": "1999"}, "convert: pbin_era: expected one of spec, "),
+        ("instruct", ["a"], {"config": 3}, "config: expected the path of a YAML file or a dict, got an int"),
+        ("instruct", ["a"], {"config": {}, "tokenizer": "t"}, "instruct: output_prefix is required"),
+        ("report", [[]], {"output": "o"}, "prefix: expected at least one dataset, got none"),
+        ("report", ["a"], {"output": "o", "cache": 3}, "cache: expected a path, or several, got an int"),
+        ("open", [3], {}, "path: expected a path, or the result of a function that made a dataset, got 3"),
+    ],
+)
+def test_misuse_is_said_in_the_words_of_python(
+    name: str, arguments: list[Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(dsindex.OptionsError, match=message) as raised:
+        call(name, *arguments, **options)
+    assert isinstance(raised.value, dsindex.DsindexError)
+    assert isinstance(raised.value, ValueError)
+    assert "--" not in str(raised.value)

@@ -1,0 +1,329 @@
+"""Clusters that have no nodes until they are asked for some, and nodes that join or leave while a job runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ray.autoscaler.v2.schema import ClusterStatus, LaunchRequest, NodeInfo, Stats
+
+from dsindex.cli.main import main
+from dsindex.engine import start
+from dsindex.engine.nodes import require_sound_here, versions
+from dsindex.engine.start import wait_for_nodes
+from dsindex.errors import InputError, TaskError
+from dsindex.execution.calls import Call, Shortage
+from dsindex.execution.local import ThreadExecutor
+from dsindex.execution.progress.displays import PlainDisplay
+from dsindex.execution.progress.reporter import Reporter
+from dsindex.jobs.build import run_build
+from tests.support.autoscaling_cluster import autoscaling_cluster, read_shape
+from tests.support.datasets import write_dataset
+from tests.support.golden import OWN, ROOT
+from tests.support.processes import PATIENCE_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dsindex.execution.calls import Outcome
+    from dsindex.execution.ray_executor import RayExecutor
+    from dsindex.options.build import BuildConfig
+
+SHAPES = ("aws.yaml", "gcp.yaml", "kuberay_raycluster.yaml", "kuberay_rayjob.yaml")
+
+
+# From zero
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_configurations_scale_from_zero(name: str) -> None:
+    shape = read_shape(name)
+    assert shape.head_cpus == shape.min_workers == 0
+    assert shape.worker_cpus >= 1
+    assert shape.max_workers >= 1
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("name", "second_version"), [(name, name.startswith("kuberay")) for name in SHAPES])
+def test_build_starts_the_first_nodes(
+    name: str, second_version: bool, tmp_path: Path, make_config: Callable[..., BuildConfig], quiet: Reporter
+) -> None:
+    half = OWN.docs.stat().st_size // 2 + 1
+    with autoscaling_cluster(read_shape(name), second_version=second_version) as cluster:
+        words = ["--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
+        words += ["--output-prefix", str(tmp_path / "ray" / "x"), "--shard-size", str(half), "--installed"]
+        ended = subprocess.run(
+            [sys.executable, "-m", "dsindex", "build", *words, "--address", cluster.address],
+            env={**cluster.environment, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+    assert ended.returncode == 0, ended.stdout
+    assert "nodes: done in" in ended.stdout
+    assert "2/2 CPUs" in ended.stdout
+    assert "infeasible" not in ended.stdout
+    run_build(make_config(output_prefix=str(tmp_path / "local" / "x")), reporter=quiet)
+    for suffix in ("bin", "idx"):
+        made, expected = (tmp_path / where / f"x_text_document.{suffix}" for where in ("ray", "local"))
+        assert made.read_bytes() == expected.read_bytes()
+
+
+# Waiting
+
+
+class Starved(ThreadExecutor):
+    """An executor without nodes until it has been waited for a few times."""
+
+    is_cluster = True
+
+    def __init__(self, num_waits: int) -> None:
+        super().__init__(2)
+        self.missing: Shortage | None = Shortage(num_wanted=2, since=0.0, reason="2 × worker starting")
+        self.num_waits = num_waits
+        self.requested = 0
+
+    @property
+    def shortage(self) -> Shortage | None:
+        return self.missing
+
+    @property
+    def waiting(self) -> str | None:
+        return None if self.missing is None else self.missing.describe()
+
+    def request_cpus(self, number: int) -> int:
+        self.requested = number
+        return number
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        if self.shortage is None:
+            return super().wait(timeout)
+        self.num_waits -= 1
+        if not self.num_waits:
+            self.missing = None
+        return []
+
+
+def test_waiting_is_shown_without_a_percentage(capsys: pytest.CaptureFixture[str]) -> None:
+    executor = Starved(4)
+    with Reporter(PlainDisplay(seconds=0.0)) as reporter:
+        reporter.follow(executor)
+        wait_for_nodes(executor, reporter, lambda: 7)
+    first, second, *_, last = capsys.readouterr().err.splitlines()
+    assert "waiting" not in second  # the same reason is not repeated every time
+    assert first.startswith("nodes: waiting for nodes: 0 of 2 CPUs, for ")
+    assert first.endswith(" s; 2 × worker starting")
+    assert last.startswith("nodes: done in")
+    assert last.endswith("2/7 CPUs")
+    assert executor.requested == 7
+
+
+@pytest.mark.parametrize("command", ["verify", "repair", "index", "raw-index", "convert"])
+def test_jobs_without_a_work_folder_say_what_they_wait_for(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(start, "make_executor", lambda *_, **__: Starved(2))
+    prefix = write_dataset(tmp_path / "d", [[[1, 2, 3]], [[4, 5]]])
+    (tmp_path / "x.jsonl").write_text("{}\n")
+    words = {
+        "verify": [prefix],
+        "repair": [prefix, "--output", f"{prefix}2"],
+        "index": ["--data-path", prefix, "--seq-length", "2", "--epochs", "1", "--split", "1"],
+        "raw-index": [str(tmp_path / "x.jsonl")],
+        "convert": [prefix, str(tmp_path / "x.pbin")],
+    }[command]
+    assert main([command, *words]) == 0
+    assert "nodes: done in" in capsys.readouterr().err
+
+
+def test_nothing_is_said_where_nodes_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with Reporter(PlainDisplay(seconds=0.0)) as reporter:
+        wait_for_nodes(ThreadExecutor(2), reporter, lambda: 7)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module that looks at clusters, without one: no nodes, a clock of its own, and no autoscaler."""
+    from dsindex.execution import ray_cluster
+
+    state = {"now": 1000.0, "adds_nodes": False, "nodes": []}
+    monkeypatch.setattr(ray_cluster, "state", state, raising=False)
+    monkeypatch.setattr(ray_cluster.time, "monotonic", lambda: state["now"])
+    monkeypatch.setattr(ray_cluster, "living_nodes", lambda: state["nodes"])
+    monkeypatch.setattr(ray_cluster, "ask_autoscaler", lambda: (state["adds_nodes"], "why"))
+    return ray_cluster
+
+
+NODE = {"Resources": {"CPU": 4.0, "memory": 100.0}}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "adds_nodes", "seconds", "fault"),
+    [
+        ([], False, 2.0, "has no node with CPUs: why"),
+        ([], None, 60.0, None),
+        ([], None, 180.0, "has no node with CPUs: why"),
+        ([], True, 86400.0, None),
+        ([NODE], False, 300.0, None),
+        ([NODE], False, 900.0, "lost all its nodes with CPUs: why"),
+        ([NODE], True, 86400.0, None),
+    ],
+    ids=["static", "silent", "silent for long", "autoscaled", "lost", "lost for long", "autoscaled and lost"],
+)
+def test_wait_ends_where_nobody_adds_nodes(
+    cluster: Any,
+    nodes: list[dict[str, Any]],
+    adds_nodes: bool | None,
+    seconds: float,
+    fault: str | None,
+) -> None:
+    cluster.state["nodes"] = nodes
+    size = cluster.ClusterSize("h:1")
+    assert (size.shortage is None) == bool(nodes)
+    cluster.state.update(nodes=[], adds_nodes=adds_nodes, now=cluster.state["now"] + 10)
+    size.look()
+    cluster.state["now"] += seconds
+    if fault is None:
+        assert size.look_if_due()
+        assert size.shortage.describe().endswith(f"CPUs, for {seconds + (0 if nodes else 10):.0f} s; why")
+    else:
+        with pytest.raises(TaskError, match=f"^the Ray cluster at h:1 {fault}; start a node that joins"):
+            size.look_if_due()
+    cluster.state["nodes"] = [NODE]
+    size.look()
+    assert (size.shortage, size.num_cpus, size.largest_memory) == (None, 4, 100.0)
+
+
+# What the autoscaler says
+
+
+@pytest.mark.parametrize(
+    ("report", "error", "adds_nodes", "reason"),
+    [
+        ({"node_type_mapping": {"ab": "node_ab"}}, None, False, "no autoscaler"),
+        ({"node_type_mapping": {"ab": "head"}}, None, True, "starts no node yet; `ray status`"),
+        ({"pending_launches": {"worker": 2}, "pending_nodes": [["1.2.3.4", "worker", "up"]]}, None, True, "3 × worker"),
+        ({"failed_nodes": [["1.2.3.4", "worker"]]}, None, True, r"worker not available \(1 failed to start\)"),
+        ({}, b"Traceback\n KeyError", True, "the autoscaler failed: Traceback KeyError"),
+        ({}, None, None, "no autoscaler has reported yet"),
+        (
+            {
+                "node_availability_summary": {
+                    "node_availabilities": {
+                        "worker": {"unavailable_node_information": {"category": "NoSpot", "description": "none\nleft"}},
+                        "other": {"unavailable_node_information": None},
+                    }
+                }
+            },
+            None,
+            True,
+            r"^worker not available \(NoSpot: none left\)$",
+        ),
+    ],
+    ids=["none", "idle", "starting", "failed", "crashed", "silent", "no capacity"],
+)
+def test_status_of_the_first_version(
+    report: dict[str, Any], error: bytes | None, adds_nodes: bool | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dsindex.execution import ray_cluster
+
+    stored = {"__autoscaling_status": json.dumps({"autoscaler_report": report}), "__autoscaling_error": error}
+    monkeypatch.setattr(ray_cluster, "_cluster_status", lambda: ClusterStatus(stats=Stats(autoscaler_version="0")))
+    monkeypatch.setattr(ray_cluster, "_internal_kv_get", stored.get)
+    assert ray_cluster.ask_autoscaler()[0] is adds_nodes
+    assert re.search(reason, ray_cluster.ask_autoscaler()[1])
+
+
+def test_status_of_the_second_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dsindex.execution import ray_cluster
+
+    status = ClusterStatus(stats=Stats(autoscaler_version="2"))
+    monkeypatch.setattr(ray_cluster, "_cluster_status", lambda: status)
+    assert ray_cluster.ask_autoscaler() == (
+        True,
+        "the autoscaler starts no node yet; `ray status` and its max_workers say more",
+    )
+    pending, failed = LaunchRequest.Status.PENDING, LaunchRequest.Status.FAILED
+    status.pending_launches = [LaunchRequest("", "workers", 2, pending, 0)]
+    status.pending_nodes = [NodeInfo("", "workers", "", "", "")]
+    status.failed_launches = [LaunchRequest("", "spot", 1, failed, 0, details="quota " * 100)]
+    adds_nodes, reason = ray_cluster.ask_autoscaler()
+    assert adds_nodes
+    assert reason.startswith("3 × workers starting, spot not available (quota quota")
+    assert len(reason) == 300
+
+
+# Nodes that join later
+
+
+def test_node_that_joins_later_is_checked_for_folders_and_versions(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    check = partial(require_sound_here, (), (str(marker),))
+    with pytest.raises(InputError, match=f"^{tmp_path}: expected the folder that the driver writes to, got another"):
+        check(versions())
+    marker.touch()
+    check(versions())
+    with pytest.raises(InputError, match=r"^expected python 2\.7 as on the driver's node, got 3"):
+        check({"python": "2.7"})
+
+
+def _refuse() -> None:
+    raise InputError("/mnt/x: no folder")
+
+
+@pytest.fixture
+def ray_executor(ray_instance: None) -> RayExecutor:  # noqa: ARG001
+    from dsindex.execution.ray_executor import RayExecutor
+
+    return RayExecutor(address=None, workers=2)
+
+
+@pytest.mark.ray
+def test_first_call_on_an_unchecked_node_names_it(ray_executor: RayExecutor) -> None:
+    call = Call(name="pid", place="", function=os.getpid, arguments=())
+    ray_executor.check_new_nodes(_refuse)
+    attempt = ray_executor.start(call)
+    outcomes: list[Outcome] = []
+    while not outcomes:
+        outcomes = ray_executor.wait(1.0)
+    assert outcomes[0].attempt_id == attempt
+    assert not outcomes[0].worker_lost
+    with pytest.raises(InputError, match=r"^\S+ \(\d+\.\d+\.\d+\.\d+, \w{6}\): /mnt/x: no folder"):
+        raise outcomes[0].error or AssertionError
+
+    ray_executor.on_every_node(call, timeout=PATIENCE_SECONDS)
+    ray_executor.check_new_nodes(_refuse)  # not run there: the node was asked
+    ray_executor.start(call)
+    outcomes = []
+    while not outcomes:
+        outcomes = ray_executor.wait(1.0)
+    assert outcomes[0].error is None
+
+
+def test_progress_file_says_what_is_waited_for(tmp_path: Path) -> None:
+    from dsindex.execution.progress.progress_file import LastingFile, ProgressFile
+
+    executor = Starved(3)
+    display = ProgressFile(LastingFile(str(tmp_path / "progress.json"), temporary=f"{tmp_path}/t").write, output="/x")
+    display.seconds = 0.0
+    with Reporter(display) as reporter:
+        reporter.follow(executor)
+        reporter.stage("tokenize", total=10, unit="bytes")
+        reporter.tick()
+        stage = json.loads((tmp_path / "progress.json").read_bytes())["stage"]
+        assert stage["waiting"].startswith("waiting for nodes: 0 of 2 CPUs")
+        assert stage["eta_seconds"] is None
+        executor.missing = None
+        reporter.tick()
+        assert json.loads((tmp_path / "progress.json").read_bytes())["stage"]["waiting"] is None

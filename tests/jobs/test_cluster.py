@@ -1,0 +1,228 @@
+"""A build on a real cluster of several raylets: stopped, continued, one node lost and one added, followed to its end.
+
+cluster_configs/local.sh has token authentication on, so every step here is with tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dsindex.jobs.build import run_build
+from tests.support.golden import OWN
+from tests.support.local_cluster import LocalCluster, local_cluster
+from tests.support.processes import PATIENCE_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.options.build import BuildConfig
+
+ROOT = Path(__file__).parents[2]
+SHARDS = 1500
+"""Enough that many are left when the nodes are frozen, on a fast machine too."""
+
+
+@dataclass
+class Commands:
+    """dsindex commands and signals for a cluster."""
+
+    cluster: LocalCluster
+    variables: dict[str, str] = field(default_factory=dict)
+    """More of them, which take precedence."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The token is all that is needed: the commands turn authentication on by themselves."""
+        given = {**self.cluster.environment, **self.cluster.access, **self.variables}
+        return {name: value for name, value in given.items() if name != "RAY_AUTH_MODE"}
+
+    def signal_workers(self, name: str, number: signal.Signals) -> list[str]:
+        """Send a signal to the workers of a node, not to the node itself, whose silence would be taken for its end.
+
+        Returns:
+            Their titles, in which Ray's workers say what they do.
+        """
+        group = int((self.cluster.folder / "c" / f"{name}.pid").read_text())
+        listed = subprocess.run(["ps", "-ewwo", "pid=,ppid=,pgid=,args="], capture_output=True, text=True, check=True)
+        rows = [line.split(maxsplit=3) for line in listed.stdout.splitlines()]
+        members = {pid for pid, _, pgid, _ in rows if int(pgid) == group}
+        workers = {pid: title for pid, parent, _, title in rows if parent in members and title.startswith("ray::")}
+        for pid in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), number)
+        return list(workers.values())
+
+    def freeze_at_work(self, name: str) -> None:
+        """Freeze a node's worker in the middle of a task, which it will not finish, however fast the machine is."""
+        titles: list[str] = []
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            self.signal_workers(name, signal.SIGSTOP)
+            titles = self.signal_workers(name, signal.SIGSTOP)  # now that all stand still
+            if any(title.startswith("ray::tokenize[") for title in titles):
+                return
+            self.signal_workers(name, signal.SIGCONT)
+            time.sleep(0.02)
+        raise AssertionError(f"{name} never had a task: {titles}")
+
+    @contextlib.contextmanager
+    def start(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """Begin a dsindex command; it is killed if it has not ended when the block ends."""
+        command = [sys.executable, "-m", "dsindex", *words]
+        with subprocess.Popen(
+            command, env=self.environment, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def run(self, *words: str) -> tuple[int, str]:
+        """Run a dsindex command and give its exit code and output."""
+        with self.start(*words) as process:
+            shown, _ = process.communicate(timeout=PATIENCE_SECONDS)
+        return process.returncode, shown
+
+    def ray_job(self, verb: str, *words: str) -> str:
+        """Run `ray job`, as docs/cluster.md says, and give its output."""
+        command = [sys.executable, "-m", "ray.scripts.scripts", "job", verb, *words]
+        environment = {**self.environment, "RAY_AUTH_MODE": "token"}
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+        )
+        return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with local_cluster(2) as running:
+        yield running
+
+
+@pytest.fixture
+def commands(cluster: LocalCluster) -> Commands:
+    return Commands(cluster)
+
+
+def wait_for_shards(work_dir: Path, number: int, process: subprocess.Popen[str] | None = None) -> int:
+    """Wait until progress.json says that so many shards are done; return how many are."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            state = json.loads((work_dir / "progress.json").read_bytes())
+        except FileNotFoundError:
+            state = {}
+        stage = state.get("stage") or {}
+        if state.get("state") == "running" and stage.get("stage") == "tokenize" and stage["tasks_done"] >= number:
+            return int(stage["tasks_done"])
+        has_ended = state.get("state") == "failed" if process is None else process.poll() is not None
+        if has_ended:
+            break
+        time.sleep(0.05)
+    shown = ""
+    if process is not None:
+        process.kill()
+        shown = process.communicate()[0]
+    raise AssertionError(f"{number} shards were never done: {state} {shown}")
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(1800)
+def test_build_survives_being_stopped_and_losing_a_node(
+    cluster: LocalCluster, commands: Commands, tmp_path: Path, make_config: Callable[..., BuildConfig], quiet: Reporter
+) -> None:
+    text = tmp_path / "docs.jsonl"
+    text.write_bytes((OWN.docs.read_bytes() + b"\n") * -(-12_000_000 // OWN.docs.stat().st_size))
+    config = tmp_path / "build.yaml"
+    prefix, work_dir = tmp_path / "out" / "x", tmp_path / "out" / "x.build"
+    options = {
+        "input": [str(text)],
+        "tokenizer_model": str(OWN.plain_tokenizer),
+        "append_eod": True,
+        "engine": "tokenizers",
+        "shard_size": text.stat().st_size // SHARDS + 1,
+        "output_prefix": str(prefix),
+    }
+    config.write_text(json.dumps(options))  # JSON is YAML
+
+    # One job that fails, detached, and looked at in the end.
+    missing = str(tmp_path / "missing.jsonl")
+    code, shown = commands.run("submit", "--no-wait", "--", "build", "--config", str(config), "--input", missing)
+    assert code == 0, shown
+    failing = next(line for line in shown.splitlines() if line.startswith("raysubmit_") and ":" not in line)
+
+    # One that is stopped.
+    code, shown = commands.run("submit", "--no-wait", "--", "build", "--config", str(config))
+    assert code == 0, shown
+    stopped = next(line for line in shown.splitlines() if line.startswith("raysubmit_") and ":" not in line)
+    wait_for_shards(work_dir, 20)
+    for name in ("worker-0", "worker-1"):
+        commands.signal_workers(name, signal.SIGSTOP)
+    kept = wait_for_shards(work_dir, 20)
+    assert kept < SHARDS - 100
+    commands.ray_job("stop", stopped)
+    for name in ("worker-0", "worker-1"):
+        commands.signal_workers(name, signal.SIGCONT)
+    assert "was stopped" in commands.ray_job("status", stopped)
+    assert not list((tmp_path / "out").glob("*.idx"))
+
+    # The same again, followed: it continues, loses a node, gets another.
+    with commands.start("submit", "--", "build", "--config", str(config)) as follower:
+        wait_for_shards(work_dir, kept, follower)
+        commands.freeze_at_work("worker-0")
+        cluster.script("remove", "worker-0")
+        cluster.script("add", "1")
+        shown, _ = follower.communicate(timeout=2 * PATIENCE_SECONDS)
+    assert follower.returncode == 0, shown
+    assert "check: done" in shown  # what the stopped job had made was verified
+    assert ": succeeded" in shown
+    run = json.loads((tmp_path / "out" / "x_text_document.manifest.json").read_bytes())["run"]
+    assert run["executor"] == "ray"
+    assert run["shards"] == SHARDS
+    assert run["lost_workers"] >= 1
+    assert not work_dir.exists()
+
+    shown = commands.ray_job("logs", failing)
+    assert f"dsindex build: {missing}: cannot be read (No such file or directory); check --input" in shown
+
+    local = make_config(input=(str(text),), output_prefix=str(tmp_path / "local" / "x"), shard_size="64MiB")
+    run_build(local, reporter=quiet)
+    for suffix in ("bin", "idx", "provenance.parquet"):
+        name = f"x_text_document.{suffix}"
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
+
+
+@pytest.mark.ray
+def test_check_asks_every_node(commands: Commands, tmp_path: Path) -> None:
+    words = ["--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
+    code, shown = commands.run("build", "--check", *words, "--output-prefix", str(tmp_path / "out" / "x"))
+    assert code == 0, shown
+    rows = [line for line in shown.splitlines() if "1 of 1" in line]
+    assert len(rows) == 2  # the head has no CPUs and runs no tasks; the removed worker's place was taken
+    assert all(row.endswith("audited") for row in rows)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.ray
+def test_token_of_another_cluster_is_told_in_one_line(commands: Commands, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0" * 64)
+    commands.variables["RAY_AUTH_TOKEN_PATH"] = str(token)
+    prefix = tmp_path / "out" / "x"
+    code, shown = commands.run("merge", "--input", str(OWN.merge_inputs[0]), "--output-prefix", str(prefix))
+    assert code == 1
+    address = commands.cluster.access["RAY_ADDRESS"]
+    assert shown.startswith(f"dsindex merge: {address}: the cluster does not accept the token in {token}; set RAY_")
+    assert shown.count("\n") == 1

@@ -1,0 +1,124 @@
+"""`dsindex compare`: what it prints and its exit code."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dsindex.cli.main import main
+from dsindex.jobs.build import run_build
+from tests.support.datasets import write_dataset
+from tests.support.golden import GOLDEN, MODALITIES, OWN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.options.build import BuildConfig
+
+GOLDEN_EOD = str(GOLDEN / "eod_text_document")
+
+
+@pytest.fixture
+def built(make_config: Callable[..., BuildConfig], quiet: Reporter, tmp_path: Path) -> Callable[..., str]:
+    def build(name: str, **options: object) -> str:
+        run_build(make_config(output_prefix=str(tmp_path / name), **options), reporter=quiet)
+        return str(tmp_path / f"{name}_text_document")
+
+    return build
+
+
+def test_same_data_of_two_tools(built: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    ours = built("ours")
+    assert main(["compare", ours, f"{GOLDEN_EOD}.bin"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith(f"A  {ours}: 102 documents, ")
+    assert shown[2:] == ["the same"]
+
+
+def test_rule_and_settings_are_told(built: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", built("with"), built("without", append_eod=False)]) == 1
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[2:] == [
+        "DIFFERENT",
+        "  rule: A ends documents with token 0 (EOD?), B does not",
+        "  that is all: apart from it every document has the same tokens",
+        "settings and counts:",
+        "  append-eod  A on · B off",
+    ]
+
+
+def test_first_difference_is_shown_with_its_source_and_text(
+    built: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = OWN.docs.read_bytes().splitlines()
+    record = json.loads(lines[7])
+    changed = tmp_path / "changed.jsonl"
+    changed.write_bytes(b"\n".join([*lines[:7], json.dumps({**record, "text": "§ one"}).encode(), *lines[8:]]))
+    assert main(["compare", built("a"), built("b", input=(str(changed),))]) == 1
+    shown = capsys.readouterr().out
+    assert f"    A  document 7 ({OWN.docs}, line 8): …  | " in shown
+    assert f"    B  document 7 ({changed}, line 8): …  | " in shown
+    assert "       '§ one<|endoftext|>'\n    the texts differ, too\n" in shown
+    assert main(["compare", "--json", str(tmp_path / "a_text_document"), str(tmp_path / "b_text_document")]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["is_same"] is False
+    assert found["first_difference"][1]["document"] == 7
+    assert [row["name"] for row in found["settings"]] == ["inputs"]
+
+
+def test_another_tokenizer_of_the_same_text(built: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    other = built("other", tokenizer_model=str(MODALITIES / "gpt2"), append_eod=False)
+    assert main(["compare", built("plain", append_eod=False), other]) == 1
+    shown = capsys.readouterr().out
+    assert "  no rule for the edges of documents explains it\n" in shown
+    assert "    both tokenize the same text: another tokenizer, or special tokens read in another way\n" in shown
+    assert "  tokenizer  A plain (" in shown
+
+
+def test_packed_data_is_compared_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    packed = str(tmp_path / "x.pbin")
+    assert main(["convert", GOLDEN_EOD, packed]) == 0
+    capsys.readouterr()
+    assert main(["compare", GOLDEN_EOD, packed]) == 0
+    assert main(["compare", packed, str(GOLDEN / "noeod_text_document")]) == 1
+    assert "  rule: A ends documents with token 0 (EOD?), B does not\n" in capsys.readouterr().out
+
+
+def test_empty_documents_alone_are_boundaries_of_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = write_dataset(tmp_path / "one", [[[1, 2]], [], [[3]]])
+    other = write_dataset(tmp_path / "other", [[[1, 2]], [[3]]])
+    assert main(["compare", one, other]) == 1
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "DIFFERENT",
+        "  the tokens are the same one after the other; the boundaries of documents differ",
+        "  rule: empty texts: A has 1 empty document, B has none",
+    ]
+
+
+def test_empty_sequences_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = write_dataset(tmp_path / "one", [[[1, 2]], []])
+    other = write_dataset(tmp_path / "other", [[[1, 2]], [[]]])
+    assert main(["compare", one, other]) == 1
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "DIFFERENT",
+        "  the tokens are the same one after the other; the boundaries of sequences within documents differ",
+        "  rule: empty texts: A has 0 sequences without tokens, B has 1 sequence; that is all",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nowhere", GOLDEN_EOD], "nowhere: expected a dataset, found no nowhere.idx"),
+        ([GOLDEN_EOD, str(GOLDEN / "noeod_text_document"), "--tokenizer-model", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_is_missing_is_one_sentence(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *words]) == 1
+    shown = capsys.readouterr()
+    assert says in shown.err.splitlines()[-1]
+    assert "Traceback" not in shown.err

@@ -1,0 +1,311 @@
+"""Compressed inputs: the same records, the same files, however they are compressed, cut, and built."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import random
+import tracemalloc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dsindex.api.verify import verify
+from dsindex.errors import BadRecordError, InputError
+from dsindex.execution.progress.reporter import Reporter
+from dsindex.jobs.build import run_build
+from dsindex.options.build import BuildConfig
+from dsindex.text.forms import InputForm, TextPart
+from dsindex.text.parts import read_part
+from tests.faults.corpus import BROKEN, write_corpus
+from tests.support.compressed import COMPRESSORS
+from tests.support.golden import OWN, golden_runs
+from tests.support.killed import run_until_killed
+from tests.support.published import published
+
+if TYPE_CHECKING:
+    from tests.support.golden import GoldenRun
+
+NUM_LINES = 400
+BROKEN_LINES = {
+    line: BROKEN[kind] for line, kind in zip(sorted(random.Random(5).sample(range(NUM_LINES), 8)), BROKEN, strict=False)
+}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("corpus") / "in.jsonl"
+    write_corpus(path, num_lines=NUM_LINES, broken=BROKEN_LINES)
+    return path.read_bytes()
+
+
+def build(source: Path, out: Path, **options: Any) -> Any:
+    defaults: dict[str, Any] = {
+        "input": (source.name,),
+        "json_keys": ("text", "title"),
+        "tokenizer_model": str(OWN.plain_tokenizer),
+        "append_eod": True,
+        "output_prefix": str(out / "x"),
+        "on_bad_record": "quarantine",
+        "executor": "local",
+        "workers": 2,
+    }
+    with contextlib.chdir(source.parent):  # the quarantine names inputs as they were given
+        return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
+
+
+def outputs(folder: Path) -> dict[str, Any]:
+    """All published files; of the manifests all but what the compression changes."""
+    files: dict[str, Any] = dict(published(folder))
+    for name in files:
+        if name.endswith("manifest.json"):
+            content = json.loads(files[name])
+            for entry in content["inputs"]:
+                for key in ("size_bytes", "fingerprint", "compression", "text_bytes"):
+                    entry.pop(key, None)
+            files[name] = content
+    return files
+
+
+@pytest.fixture(scope="module")
+def expected(text: bytes, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a build of the plain text publishes. Every input has the same name: it is told by its content."""
+    folder = tmp_path_factory.mktemp("plain")
+    source = folder / "text"
+    source.write_bytes(text)
+    (folder / "out").mkdir()
+    build(source, folder / "out")
+    return outputs(folder / "out")
+
+
+def compressed(text: bytes, name: str, folder: Path) -> Path:
+    source = folder / "text"
+    source.write_bytes(COMPRESSORS[name](text))
+    (folder / "out").mkdir()
+    return source
+
+
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"shard_size": "1KiB", "workers": 3},
+    {"shard_size": "20KiB", "executor": "processes"},
+]
+
+
+CASES = [(name, way) for name in COMPRESSORS for way in WAYS[:2]] + [
+    (name, WAYS[2]) for name in ("one.gz", "frames.zst")
+]
+
+
+@pytest.mark.parametrize(("name", "way"), CASES, ids=str)
+def test_a_compressed_input_gives_the_files_of_its_text(
+    text: bytes, expected: dict[str, Any], tmp_path: Path, name: str, way: dict[str, Any]
+) -> None:
+    source = compressed(text, name, tmp_path)
+    report = build(source, tmp_path / "out", **way)
+    assert outputs(tmp_path / "out") == expected
+    assert not (tmp_path / "out" / "x.build").exists()
+    if way.get("shard_size") == "1KiB":
+        assert report.run.shards > 3, "it was not cut"
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+@pytest.mark.parametrize("name", ["one.gz", "blocks.gz", "frames.zst", "one.xz"])
+def test_ray_gives_the_same_files(text: bytes, expected: dict[str, Any], tmp_path: Path, name: str) -> None:
+    source = compressed(text, name, tmp_path)
+    build(source, tmp_path / "out", executor="ray", address="auto", shard_size="4KiB")
+    assert outputs(tmp_path / "out") == expected
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("name", ["one.gz", "frames.zst", "one.bz2"])
+def test_a_killed_build_of_a_compressed_input_goes_on(
+    text: bytes, expected: dict[str, Any], tmp_path: Path, name: str
+) -> None:
+    source = compressed(text, name, tmp_path)
+    command = ["build", "--input", str(source), "--json-keys", "text", "title", "--append-eod", "--on-bad-record"]
+    command += ["quarantine", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "out/x")]
+    command += ["--shard-size", "2KiB", "--executor", "local", "--workers", "2"]
+    run_until_killed(command, num_shards=3)
+    left = list((tmp_path / "out/x.build/shards").rglob("*"))
+    assert left
+    report = build(source, tmp_path / "out", shard_size="2KiB")
+    assert report.run.shards > 4
+    assert outputs(tmp_path / "out") == expected
+    assert not (tmp_path / "out" / "x.build").exists()
+
+
+@pytest.mark.fault
+def test_parts_that_another_decompressor_unpacked_are_made_again(
+    text: bytes, expected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = compressed(text, "one.gz", tmp_path)
+    build(source, tmp_path / "out", shard_size="2KiB", keep_shards=True)
+    for path in (tmp_path / "out").iterdir():
+        if path.is_file():
+            path.unlink()
+    monkeypatch.setattr("dsindex.engine.tokenize.decoder_version", lambda _: "another 1.0")
+    ledger = tmp_path / "out/x.build/ledger.jsonl"
+    before = ledger.read_bytes().count(b'"kind":"shard"')
+    report = build(source, tmp_path / "out", shard_size="2KiB", keep_shards=True)
+    assert ledger.read_bytes().count(b'"kind":"shard"') == before + report.run.shards
+    assert outputs(tmp_path / "out") == expected
+
+
+@pytest.mark.parametrize("shard_size", ["1KiB", "64MiB"])
+@pytest.mark.parametrize("name", ["one.gz", "members.gz", "blocks.gz", "frames.zst", "one.xz"])
+def test_the_first_bad_record_is_named_by_its_line(text: bytes, tmp_path: Path, name: str, shard_size: str) -> None:
+    source = compressed(text, name, tmp_path)
+    with pytest.raises(BadRecordError, match=rf"text, line {min(BROKEN_LINES) + 1}: "):
+        build(source, tmp_path / "out", shard_size=shard_size, on_bad_record="fail")
+
+
+@pytest.mark.parametrize(
+    ("name", "shard_size"),
+    [
+        *(
+            (name, "1KiB")
+            for name in ("one.gz", "members.gz", "blocks.gz", "one.zst", "frames.zst", "one.xz", "one.bz2")
+        ),
+        *((name, "64MiB") for name in ("one.gz", "frames.zst")),
+    ],
+)
+@pytest.mark.parametrize("damage", ["cut off", "damaged"])
+def test_a_damaged_input_is_named_and_nothing_published(
+    text: bytes, tmp_path: Path, name: str, shard_size: str, damage: str
+) -> None:
+    source = compressed(text, name, tmp_path)
+    content = bytearray(source.read_bytes())
+    if damage == "cut off":
+        del content[-30:]
+    else:
+        content[len(content) * 3 // 4] ^= 0xFF
+    source.write_bytes(content)
+    with pytest.raises(InputError, match=r"text: expected \w+ data, but the \w+ that begins at byte \d+ is "):
+        build(source, tmp_path / "out", shard_size=shard_size)
+    assert {path.name for path in (tmp_path / "out").iterdir()} <= {"x.build", "x.progress.json"}
+    source.write_bytes(COMPRESSORS[name](text))
+    build(source, tmp_path / "out", shard_size=shard_size, fresh=True)
+
+
+def test_the_first_error_of_several_streams_is_told(
+    text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams are unpacked side by side, and parts of later ones make room for those before an error."""
+    monkeypatch.setattr("dsindex.engine.tokenize.CPUS_PER_STREAM", 0.5)
+    lines = [line for number, line in enumerate(text.splitlines(keepends=True)) if number not in BROKEN_LINES]
+    for name, content in (("a", [*lines, b"late\n"]), ("b", [b"early\n", *lines * 5]), ("c", [b"earlier\n", *lines])):
+        (tmp_path / name).write_bytes(gzip.compress(b"".join(content)))
+    with pytest.raises(BadRecordError, match=rf"a, line {len(lines) + 1}: "):
+        build(tmp_path / "a", tmp_path / "out", input=("a", "b", "c"), shard_size="400B", on_bad_record="fail")
+    assert not list((tmp_path / "out/x.build/shards").rglob("*.text"))
+
+
+def test_error_before_a_long_line_ends_the_build(tmp_path: Path) -> None:
+    """The parts inside the line are empty; a build that fails must not wait for room for each of them."""
+    source = tmp_path / "a"
+    source.write_bytes(gzip.compress(b'bad\n{"text": "%s"}\n' % random.Random(1).randbytes(10_000).hex().encode()))
+    with pytest.raises(BadRecordError, match=r"a, line 1: "):
+        build(source, tmp_path / "out", shard_size="400B", json_keys=("text",), on_bad_record="fail")
+
+
+@pytest.mark.parametrize("shard_size", ["1KiB", "64MiB"])
+@pytest.mark.parametrize("name", ["one.gz", "members.gz", "frames.zst"])
+def test_damage_is_told_before_the_bad_records_that_it_makes(
+    text: bytes, tmp_path: Path, name: str, shard_size: str
+) -> None:
+    lines = [line for number, line in enumerate(text.splitlines(keepends=True)) if number not in BROKEN_LINES]
+    source = compressed(b"".join(lines), name, tmp_path)
+    whole = source.read_bytes()
+    for place in range(len(whole) // 3, len(whole), len(whole) // 3):
+        source.write_bytes(whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :])
+        with pytest.raises(
+            InputError, match=r"text: expected (gzip|zstd) data, but the \w+ that begins at byte \d+ is "
+        ):
+            build(source, tmp_path / f"out{place}", shard_size=shard_size, on_bad_record="fail")
+
+
+def test_verify_tokenizes_a_compressed_source_again(text: bytes, tmp_path: Path) -> None:
+    for name in ("one.gz", "frames.zst"):
+        folder = tmp_path / name
+        folder.mkdir()
+        source = compressed(text, name, folder)
+        build(source, folder / "out", shard_size="2KiB")
+        report = verify(folder / "out/x_text_document", against_source=True, tokenizer=OWN.plain_tokenizer)
+        assert report, report.findings
+        assert "against the source" in str(report)
+
+
+def test_all_kinds_build_side_by_side(tmp_path: Path) -> None:
+    run = next(iter(golden_runs().values()))
+    lines = run.input.read_bytes().splitlines(keepends=True)
+    sources = []
+    step = -(-len(lines) // (len(COMPRESSORS) + 1))
+    for number, name in enumerate([*COMPRESSORS, "plain"]):
+        piece = b"".join(lines[number * step : (number + 1) * step])
+        source = tmp_path / f"{number:02d}"
+        source.write_bytes(COMPRESSORS[name](piece) if name in COMPRESSORS else piece)
+        sources.append(str(source))
+    (tmp_path / "out").mkdir()
+    build_golden(run, sources, tmp_path / "out")
+
+
+def build_golden(run: GoldenRun, sources: list[str], out: Path) -> None:
+    build(
+        Path(sources[0]),
+        out,
+        input=tuple(sources),
+        json_keys=run.json_keys,
+        tokenizer_model=str(run.tokenizer),
+        append_eod=run.append_eod,
+        tokenizer_hf_no_include_special_tokens=not run.add_special_tokens,
+        output_prefix=str(out / run.name),
+        shard_size="2KiB",
+        on_bad_record="fail",
+    )
+    for key, prefix in run.prefixes.items():
+        for suffix in ("bin", "idx"):
+            got = (out / f"{run.name}_{key}_document.{suffix}").read_bytes()
+            assert got == Path(f"{prefix}.{suffix}").read_bytes()
+
+
+def test_damaged_files_are_left_out_as_a_whole_if_wanted(text: bytes, tmp_path: Path) -> None:
+    lines = text.splitlines(keepends=True)
+    whole = [gzip.compress(b"".join(lines[number * 100 : (number + 1) * 100])) for number in range(4)]
+    (tmp_path / "all").mkdir()
+    for number, content in enumerate([whole[0], whole[1][:-3], b"<html>404</html>", whole[3]]):
+        (tmp_path / f"all/{number}.gz").write_bytes(content)
+    sources = tuple(f"{number}.gz" for number in range(4))
+    for number, way in enumerate(WAYS):
+        out, expected = tmp_path / f"out{number}", tmp_path / f"expected{number}"
+        with pytest.raises(InputError, match=r"[12]\.gz: expected gzip data"):
+            build(tmp_path / "all/0.gz", out, input=sources, **way)
+        report = build(tmp_path / "all/0.gz", out, input=sources, on_bad_input="skip-file", fresh=True, **way)
+        build(tmp_path / "all/0.gz", expected, input=("0.gz", "3.gz"), **way)
+        for name in ("x_text_document.bin", "x_title_document.idx", "x_text_document.provenance.parquet"):
+            assert (out / name).read_bytes() == (expected / name).read_bytes()
+        assert report.input_notes[0] == "2 damaged inputs were left out:"
+        assert "1.gz: expected gzip data, but the member that begins at byte 0 is cut off" in report.input_notes[1]
+        content = json.loads((out / "x_text_document.manifest.json").read_bytes())["content"]
+        assert [entry["path"] for entry in content["damaged_inputs"]] == ["1.gz", "2.gz"]
+        assert len(content["inputs"]) == 2
+
+
+def test_a_bomb_of_one_line_is_a_bad_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsindex.text.parts.LARGEST_RECORD_BYTES", 8 << 20)
+    source = tmp_path / "text"
+    source.write_bytes(gzip.compress(b'{"text": "a", "title": "b"}\n' + bytes(100 << 20)))
+    part = TextPart(path=str(source), begin=0, end=source.stat().st_size, form=InputForm(container="gzip"))
+    tracemalloc.start()
+    blocks = list(read_part(part, keys=("text", "title")))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [(block.num_lines, len(block.bad)) for block in blocks] == [(1, 0), (1, 1)]
+    assert peak < 40 << 20
+    report = build(source, tmp_path / "out", workers=1)
+    assert (report.counts.kept, report.counts.quarantined) == (1, 1)
+    with pytest.raises(BadRecordError, match=r"text, line 2: record of 104857600 bytes is larger than the limit"):
+        build(source, tmp_path / "out", on_bad_record="fail", max_record_size="1MiB", fresh=True)

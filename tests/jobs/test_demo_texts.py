@@ -1,0 +1,121 @@
+"""The demo's text and tokenizer: the same bytes under the same seed, many scripts, nothing twice."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from typing import TYPE_CHECKING
+
+import pytest
+import xxhash
+
+from dsindex.demo.run import END_OF_TEXT, demo_documents, train_demo_tokenizer, write_demo_jsonl
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+# The default demo's bytes. A change of a word list or a draw changes them, and with them every figure that was ever
+# reported from the demo: change them on purpose only.
+DEFAULT_DIGESTS = [
+    "f8b22eed7f82e4b2800d6f28edc9f89f",
+    "bbdff4d45a262c1c4424f359d73a5e7c",
+    "25672645367c1cd579865775e63906f8",
+]
+SCRIPTS = {
+    "LATIN", "GREEK", "CYRILLIC", "ARABIC", "HEBREW", "DEVANAGARI", "CJK", "HIRAGANA", "KATAKANA", "HANGUL", "THAI",
+}  # fmt: skip
+
+
+def read_records(paths: list[Path]) -> list[dict[str, object]]:
+    return [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def demo_paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_demo_jsonl(tmp_path_factory.mktemp("demo"))
+
+
+def test_default_demo_has_pinned_bytes(demo_paths: list[Path]) -> None:
+    assert [path.name for path in demo_paths] == ["demo-0.jsonl", "demo-1.jsonl", "demo-2.jsonl"]
+    assert [xxhash.xxh3_128_hexdigest(path.read_bytes()) for path in demo_paths] == DEFAULT_DIGESTS
+
+
+def test_default_demo_is_varied(demo_paths: list[Path]) -> None:
+    records = read_records(demo_paths)
+    assert [record["id"] for record in records] == list(range(6000))
+    assert all(list(record) == ["id", "title", "text", "lang"] and record["title"] for record in records)
+    texts = [str(record["text"]) for record in records]
+    assert len(set(texts)) == len(texts)
+    lengths = sorted(len(text) for text in texts)
+    assert lengths[0] < 40
+    assert 200 < lengths[3000] < 600
+    assert lengths[-1] > 8000
+    assert 6e6 < sum(path.stat().st_size for path in demo_paths) < 10e6
+
+
+def test_every_script_emoji_code_and_tables_are_there(demo_paths: list[Path]) -> None:
+    texts = [str(record["text"]) for record in read_records(demo_paths)]
+    alphabet = set("".join(texts))
+    found = {unicodedata.name(character, "?").split()[0].split("-")[0] for character in alphabet if character.isalpha()}
+    assert found >= SCRIPTS
+    assert {"🦊", "🇬", "\u200d", "\t"} <= alphabet
+    assert any(text.lstrip().startswith("def ") for text in texts)
+    assert any("|---|" in text for text in texts)
+
+
+def test_some_records_are_written_with_escapes(demo_paths: list[Path]) -> None:
+    raw = demo_paths[0].read_bytes()
+    assert b"\\ud83e\\udd8a" in raw
+    assert "🦊".encode() in raw
+    assert b"\r" not in raw
+
+
+def test_lexicon_templates_use_known_slots_only() -> None:
+    """A misspelt slot would otherwise stay in the text as it is."""
+    for document in demo_documents(800, seed=5):
+        if document.lang not in {"python", "sql", "c"}:
+            assert "{" not in document.text
+            assert "}" not in document.text
+
+
+@pytest.mark.parametrize(
+    ("num_documents", "num_files", "counts"), [(200, 3, [66, 67, 67]), (5, 5, [1] * 5), (7, 1, [7])]
+)
+def test_number_of_files_does_not_change_the_documents(
+    tmp_path: Path, num_documents: int, num_files: int, counts: list[int]
+) -> None:
+    paths = write_demo_jsonl(tmp_path, num_documents=num_documents, num_files=num_files, seed=9)
+    assert [len(read_records([path])) for path in paths] == counts
+    expected = list(demo_documents(num_documents, seed=9))
+    assert [record["text"] for record in read_records(paths)] == [document.text for document in expected]
+
+
+def test_seeds_give_different_texts() -> None:
+    first, second = ([document.text for document in demo_documents(50, seed=seed)] for seed in (1, 2))
+    assert first != second
+
+
+@pytest.mark.parametrize("num_files", [0, 11])
+def test_impossible_number_of_files_is_refused(tmp_path: Path, num_files: int) -> None:
+    with pytest.raises(ValueError, match=rf"expected from 1 to num_documents=10 files, got num_files={num_files}"):
+        write_demo_jsonl(tmp_path, num_documents=10, num_files=num_files)
+
+
+def test_tokenizer_is_deterministic_and_round_trips(demo_paths: list[Path], tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    folders = [train_demo_tokenizer(demo_paths, tmp_path / name) for name in ("one", "two")]
+    first, second = ((folder / "tokenizer.json").read_bytes() for folder in folders)
+    assert first == second
+    tokenizer = Tokenizer.from_file(str(folders[0] / "tokenizer.json"))
+    assert tokenizer.get_vocab_size() == 8000
+    config = json.loads((folders[0] / "tokenizer_config.json").read_text())
+    assert config["eos_token"] == END_OF_TEXT
+    assert tokenizer.token_to_id(END_OF_TEXT) == 0
+    texts = [str(record["text"]) for record in read_records(demo_paths[:1])[:300]]
+    encodings = tokenizer.encode_batch(texts)
+    assert [tokenizer.decode(encoding.ids) for encoding in encodings] == texts
+    # Bytes alone would be one token each.
+    assert sum(len(encoding.ids) for encoding in encodings) * 4 < sum(len(text.encode()) for text in texts)

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dsindex.errors import BadRecordError, TaskError
+from dsindex.execution.calls import Call
+from dsindex.execution.choice import make_executor
+from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, run_calls
+from dsindex.execution.local import ProcessExecutor, ThreadExecutor, available_cpus
+from dsindex.options.config import ExecutorConfig
+from tests.support.processes import is_running, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from dsindex.execution.calls import Executor
+
+pytestmark = pytest.mark.slow
+
+FAST = RetryPolicy(first_pause_seconds=0.01)
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def process_id(_number: int) -> int:
+    return os.getpid()
+
+
+def fail(_number: int) -> None:
+    raise BadRecordError("f.jsonl", 7, "broken")
+
+
+class Panic(BaseException):
+    """As a library in Rust raises it."""
+
+
+class Unpicklable(Exception):
+    """Takes more than what it is raised with again."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(one + two)
+
+
+def panic(_number: int) -> None:
+    raise Panic("over")
+
+
+def leave(_number: int) -> None:
+    sys.exit(3)
+
+
+def fail_twice(_number: int) -> None:
+    raise Unpicklable("an", "error")
+
+
+def die(_number: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_once(number: int, folder: str) -> int:
+    if first_time(number, folder):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def hang_once(number: int, folder: str) -> int:
+    if first_time(number, folder):
+        time.sleep(3600)
+    return number
+
+
+def hang(_number: int) -> None:
+    time.sleep(3600)
+
+
+def first_time(number: int, folder: str) -> bool:
+    try:
+        os.close(os.open(f"{folder}/{number}", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def call(function: Callable[..., Any], *arguments: Any) -> Call:
+    return Call(name=f"{function.__name__}[{arguments[0]}]", place="f.jsonl", function=function, arguments=arguments)
+
+
+def run(executor: Executor, *calls: Call, policy: RetryPolicy = FAST) -> tuple[dict[int, Any], DispatchStatistics]:
+    results: dict[int, Any] = {}
+    statistics = DispatchStatistics()
+    run_calls(executor, enumerate(calls), on_result=results.__setitem__, policy=policy, statistics=statistics)
+    return results, statistics
+
+
+@pytest.fixture
+def processes() -> Iterator[ProcessExecutor]:
+    executor = ProcessExecutor(2)
+    yield executor
+    executor.close()
+
+
+@pytest.mark.parametrize("make", [ThreadExecutor, ProcessExecutor])
+def test_executor_runs_calls_and_reports_errors(make: Callable[[int], Executor]) -> None:
+    executor = make(2)
+    try:
+        results, _ = run(executor, *[call(square, number) for number in range(20)])
+        assert results == {number: number * number for number in range(20)}
+        with pytest.raises(BadRecordError, match=r"f\.jsonl, line at byte 7: broken"):
+            run(executor, call(square, 1), call(fail, 2))
+        assert run(executor, call(square, 3))[0] == {0: 9}
+    finally:
+        executor.close()
+
+
+@pytest.mark.parametrize("make", [ThreadExecutor, ProcessExecutor])
+@pytest.mark.parametrize(
+    ("function", "message"), [(panic, "Panic: over"), (leave, "SystemExit: 3"), (fail_twice, "anerror")]
+)
+def test_whatever_a_call_raises_reaches_the_driver(
+    make: Callable[[int], Executor], function: Callable[[int], None], message: str
+) -> None:
+    """A thread was lost by it, and a process could not send it, so the driver waited or blamed the worker."""
+    executor = make(2)
+    try:
+        with pytest.raises(Exception, match=message):
+            run(executor, call(square, 1), call(function, 2))
+    finally:
+        executor.close()
+
+
+def test_processes_are_as_many_as_slots_and_used_again(processes: ProcessExecutor) -> None:
+    results, _ = run(processes, *[call(process_id, number) for number in range(20)])
+    assert 1 <= len(set(results.values())) <= 2
+    assert os.getpid() not in results.values()
+
+
+def test_killed_worker_is_replaced_and_its_call_tried_again(processes: ProcessExecutor, tmp_path: Path) -> None:
+    results, statistics = run(processes, *[call(die_once, number, str(tmp_path)) for number in range(3)])
+    assert results == {0: 0, 1: 1, 2: 2}
+    assert statistics.lost_workers == 3
+    assert statistics.retries == 3
+
+
+def test_call_that_kills_its_worker_three_times_is_named(processes: ProcessExecutor) -> None:
+    with pytest.raises(TaskError, match=r"die\[1\] \(f\.jsonl\): given up after 3 attempts.*signal 9"):
+        run(processes, call(square, 0), call(die, 1))
+
+
+def test_worker_that_died_idle_is_nobodys_fault(processes: ProcessExecutor) -> None:
+    pids = set(run(processes, call(process_id, 0), call(process_id, 1))[0].values())
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    # Not before all of their threads have ended are their pipes closed, and are they reaped.
+    wait_until(lambda: not pids & {process.pid for process in multiprocessing.active_children()})
+    results, statistics = run(processes, call(square, 2), call(square, 3))
+    assert results == {0: 4, 1: 9}
+    assert statistics.lost_workers == 0
+
+
+@pytest.mark.slow
+def test_hanging_call_is_dispatched_again_though_it_holds_the_only_slot(tmp_path: Path) -> None:
+    executor = ProcessExecutor(1)
+    try:
+        policy = RetryPolicy(deadline_seconds=8.0)  # enough for a process to start, and to square a number
+        results, statistics = run(executor, call(hang_once, 7, str(tmp_path)), call(square, 3), policy=policy)
+    finally:
+        executor.close()
+    assert results == {0: 7, 1: 9}
+    assert statistics.stragglers >= 1
+
+
+@pytest.mark.slow
+def test_call_that_always_hangs_is_named() -> None:
+    executor = ProcessExecutor(1)
+    try:
+        with pytest.raises(TaskError, match=r"hang\[0\] \(f\.jsonl\): did not end in 3 attempts of at least 0\.2 s"):
+            run(executor, call(hang, 0), policy=RetryPolicy(deadline_seconds=0.2))
+    finally:
+        executor.close()
+
+
+def test_closing_kills_what_runs() -> None:
+    executor = ProcessExecutor(2)
+    for number in range(3):
+        executor.start(call(hang, number))
+    children = [process.pid for process in multiprocessing.active_children()]
+    assert len(children) >= 2
+    executor.close()
+    wait_until(lambda: not any(map(is_running, children)))
+    assert executor.wait(0.01) == []
+
+
+def test_cpus_are_counted_by_affinity() -> None:
+    assert 1 <= available_cpus() <= len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "slots"),
+    [
+        ({"executor": "auto", "workers": 3}, "local", 3),
+        ({"executor": "local"}, "local", available_cpus()),
+        ({"executor": "processes", "workers": 1}, "processes", 1),
+    ],
+    ids=["auto", "local", "processes"],
+)
+def test_executor_is_chosen_by_options(
+    options: dict[str, Any], kind: str, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    executor = make_executor(ExecutorConfig(**options))
+    executor.close()
+    assert (executor.kind, executor.slots) == (kind, slots)

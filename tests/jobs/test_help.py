@@ -1,0 +1,137 @@
+"""Help at 80 columns, with required options and examples that parse; and what a mistyped flag is told."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dsindex.cli.parser import COMMANDS, Parser, make_parser
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COLUMNS = 80
+
+
+def parser_of(command: str) -> argparse.ArgumentParser:
+    parser = make_parser(command)
+    found = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    subparser: argparse.ArgumentParser = found.choices[command]
+    return subparser
+
+
+def examples_in(text: str) -> list[list[str]]:
+    """Return the words of the commands in the indented lines at the end of a help text."""
+    lines = re.findall(r"^  (?!-)(.*)$", text.rpartition("example")[2], flags=re.MULTILINE)
+    return [shlex.split(line) for line in "\n".join(lines).replace("\\\n", "").splitlines()]
+
+
+def chunks_of(terminal: int) -> Iterator[bytes]:
+    """Yield what is written to a terminal until nobody can write to it any more."""
+    with contextlib.suppress(OSError):
+        while chunk := os.read(terminal, 1 << 16):
+            yield chunk
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_into_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    shown = parser_of(command).format_help()
+    assert "Options:" in shown
+    assert [
+        line for line in [*shown.splitlines(), *make_parser(None).format_help().splitlines()] if len(line) > 80
+    ] == []
+
+
+def test_help_fits_into_a_terminal_of_80_columns() -> None:
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, COLUMNS))
+    environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "dsindex", "build", "--help"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b"".join(chunks_of(ours))
+    os.close(ours)
+    assert process.returncode == 0
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).splitlines()
+    assert len(lines) > 100
+    assert [line for line in lines if len(line) > COLUMNS] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_of_a_command_parse(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    examples = examples_in(parser_of(command).format_help())
+    assert examples
+    for program, *words in examples:
+        assert (program, words[0]) == ("dsindex", command)
+        make_parser(command).parse_args(words)
+
+
+@pytest.mark.parametrize(
+    ("command", "usage", "marked"),
+    [
+        (
+            "build",
+            "dsindex build --input PATH [PATH ...] --tokenizer-model PATH --output-prefix P [options]",
+            ["--input", "--tokenizer-model", "--output-prefix"],
+        ),
+        ("index", "dsindex index --data-path P [P ...] --seq-length L [options]", ["--data-path", "--seq-length"]),
+        ("repair", "dsindex repair PREFIX --output NEW [options]", ["--output"]),
+    ],
+)
+def test_required_options_are_marked(
+    command: str, usage: str, marked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    parser = parser_of(command)
+    first = parser.format_help().partition("\n\n")[0]
+    assert " ".join(first.split()) == f"Usage: {usage}"
+    found = [action.option_strings[-1] for action in parser._actions if "(required" in str(action.help)]
+    assert sorted(found) == sorted(marked)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["build", "--ouput-prefix", "x"], "there is no flag --ouput-prefix; did you mean --output-prefix?"),
+        (["build", "--qqq"], "there is no flag --qqq; dsindex build --help lists all flags"),
+        (["build", "-q"], "there is no flag -q; dsindex build --help lists all flags"),
+        (["build", "--input", "a", "--fresh", "b"], "expected a flag, got 'b'"),
+        (["repair", "x", "--ouptut", "y"], "there is no flag --ouptut; did you mean --output?"),
+        (["submit", "--adress", "x", "--", "build"], "there is no flag --adress; did you mean --address?"),
+        (["submit", "--", "build", "--inptu", "x"], "there is no flag --inptu; did you mean --input"),
+        (["build", "--workers", "four"], "argument --workers: expected an integer, got 'four'"),
+        (["build", "--shard-deadline", "soon"], "argument --shard-deadline: expected a number, got 'soon'"),
+        (["biuld", "--input", "x"], "there is no command 'biuld'; did you mean build?"),
+        (["--verison"], "there is no flag --verison; did you mean --version?"),
+    ],
+)
+def test_mistyped_words_are_told_the_nearest_one(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = next((word for word in words if word in COMMANDS), None)
+    with pytest.raises(SystemExit, match="2"):
+        make_parser(command).parse_args(words)
+    shown = capsys.readouterr().err
+    assert message in shown
+    job = "build" if "--inptu" in words else command
+    assert f"Usage: dsindex {job or '[-h]'}" in shown
+
+
+def test_value_that_looks_like_a_flag_is_no_mistake() -> None:
+    parser = Parser(prog="x")
+    parser.add_argument("--where")
+    parser.add_argument("rest", nargs="*")
+    assert parser.parse_args(["--where=--x", "--", "--y"]) == argparse.Namespace(where="--x", rest=["--y"])

@@ -1,0 +1,231 @@
+"""What is written into a work folder leads to nothing outside of it, and its files are what they must be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tracemalloc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import xxhash
+
+from dsindex.cli.main import main
+from dsindex.engine.frame import hold_output
+from dsindex.engine.identity import id_of_plan
+from dsindex.engine.ledger import FileJournal, Ledger, read_history
+from dsindex.errors import FormatError, OutputError
+from dsindex.json_text import decode_json, encode_json
+from dsindex.store.storage import require_path
+from tests.faults.corpus import write_corpus
+from tests.support.golden import OWN
+from tests.support.killed import run_until_killed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LEDGER = Path("x.build/ledger.jsonl")
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
+    """A build that was killed after three shards, beside a finished dataset `q`, and a copy of both."""
+    folder = tmp_path_factory.mktemp("killed")
+    write_corpus(folder / "text.jsonl", num_lines=100, broken={})
+    tokenizer = ["--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod", "--executor", "local"]
+    command = ["build", "--input", str(folder / "text.jsonl"), *tokenizer, "--shard-size", "6KiB"]
+    command += ["--output-prefix", str(folder / "x")]
+    run_until_killed(command, num_shards=3)
+    inputs = list(map(str, OWN.merge_inputs))
+    assert main(["merge", "--input", *inputs, "--output-prefix", str(folder / "q"), "--executor", "local"]) == 0
+    return command, Path(shutil.copytree(folder, f"{folder}.copy"))
+
+
+@pytest.fixture
+def command(killed: tuple[list[str], Path], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command of the killed build, in its folder as it was left."""
+    command, copy = killed
+    folder = Path(command[-1]).parent
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    monkeypatch.chdir(folder)
+    return command
+
+
+def append(entry: dict[str, Any]) -> None:
+    body = encode_json(entry)
+    with LEDGER.open("ab") as file:
+        file.write(xxhash.xxh3_64_hexdigest(body).encode() + b" " + body + b"\n")
+
+
+def last_run() -> dict[str, Any]:
+    lines = [decode_json(line.partition(b" ")[2]) for line in LEDGER.read_bytes().splitlines()]
+    return dict(next(line for line in reversed(lines) if line["kind"] == "run"))
+
+
+def contents(*names: str) -> dict[str, bytes]:
+    return {name: Path(name).read_bytes() for name in names}
+
+
+TEMPORARY = "0123456789abcdef" * 2
+FOREIGN = ("thesis.tex", f"thesis.tex.{TEMPORARY}.tmp", "q.bin", "q.idx", "q.manifest.json")
+
+
+def entries(plan: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    here = Path.cwd()
+    stranger = {"settings": {**plan["settings"], "output-prefix": str(here / "q")}, "inputs": []}
+    return {
+        "partial": {"kind": "partial", "path": str(here / "thesis.tex")},
+        "obsolete": {"kind": "publishing", "prefix": str(here / "x"), "files": [], "obsolete": [str(here / "q")]},
+        "outputs": {"kind": "run", "plan": plan, "outputs": [str(here / "q"), "/", "", f"{here}/x_/../q"]},
+        "plan of another": {"kind": "run", "plan": stranger, "outputs": [str(here / "q")]},
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["resume", "clean"])
+@pytest.mark.parametrize("kind", ["partial", "obsolete", "outputs", "plan of another"])
+def test_ledger_names_no_file_to_remove(kind: str, way: str, command: list[str]) -> None:
+    run = last_run()
+    entry = entries(run["plan"])[kind]
+    partial = f"q.bin.{id_of_plan(run['plan'])}.partial"
+    for name in ("thesis.tex", f"thesis.tex.{TEMPORARY}.tmp", partial):
+        Path(name).write_text("mine")
+    before = contents(*FOREIGN, partial)
+    append(entry)
+    if kind == "plan of another" and way == "resume":
+        append(run)  # otherwise it is refused
+    assert main(command if way == "resume" else ["clean", "x", "--yes"]) == 0
+    assert contents(*FOREIGN, partial) == before
+    assert Path("x_text_document.idx").exists() == (way == "resume")
+    assert not Path("x.build").exists()
+
+
+@pytest.mark.slow
+def test_everything_is_listed_before_it_is_removed(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    partials = [Path(path) for path in read_history(str(LEDGER)).partials]
+    left = [path for path in partials if path.name.startswith(("x_text_document.bin", "x_text_document.idx"))]
+    left += [path.with_name(f"{path.name}.{TEMPORARY}.tmp") for path in left]
+    for path in left:
+        path.write_text("half")
+    assert main(["clean", "x"]) == 0
+    shown = capsys.readouterr().out
+    for path in (*left, Path("x_text_document.dsindex-lock").absolute()):
+        assert f": {path}\n" in shown
+        assert path.exists()
+    assert main(["clean", "x", "--yes"]) == 0
+    assert sorted(path.name for path in Path().glob("x*")) == ["x.progress.json"]
+    assert len(left) == 4
+    assert command
+
+
+@pytest.mark.slow
+def test_copied_work_folder_owns_nothing_outside(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    [partial] = [path for path in read_history(str(LEDGER)).partials if ".bin." in path]
+    Path(partial).write_text("half")
+    shutil.copytree("x.build", "copy.build", symlinks=True)
+    assert main(["clean", "copy.build", "--yes"]) == 0
+    shown = capsys.readouterr().out
+    assert f"a copy of {Path('x.build').absolute()}, or moved from there" in shown
+    assert partial not in shown
+    assert not Path("copy.build").exists()
+    assert Path(partial).read_text() == "half"
+    with hold_output(str(Path("x_text_document").absolute())):
+        assert main(["clean", "x.build", "--yes"]) == 1
+        assert "works on the output" in capsys.readouterr().err
+        assert Path(partial).exists()
+    assert main(["clean", "x.build", "--yes"]) == 0
+    assert not Path(partial).exists()
+    assert command
+
+
+def as_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def as_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def as_linked_file(path: Path) -> None:
+    path.rename("elsewhere")
+    path.symlink_to(Path("elsewhere").absolute())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replace", [as_pipe, as_link, as_linked_file], ids=["pipe", "device", "link"])
+@pytest.mark.parametrize("name", ["ledger.jsonl", "plan.json"])
+def test_file_of_ours_is_a_regular_file(
+    name: str, replace: Callable[[Path], None], command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    replace(Path("x.build", name))
+    if name == "plan.json":  # the ledger has the plan, too
+        assert main(command) == 0
+        return
+    for arguments in (command, ["clean", "x"], ["inspect", "x.build"]):
+        assert main(arguments) == 1
+        assert "ledger.jsonl: cannot be read (a " in "".join(capsys.readouterr())
+
+
+def test_line_that_is_none_is_not_held(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    plan = {"settings": {}, "inputs": []}
+    ledger = Ledger(str(path))
+    ledger.record_run(plan, keep=False, fresh=False)
+    ledger.close()
+    with path.open("ab") as file:
+        file.truncate(file.tell() + (100 << 20))
+    tracemalloc.start()
+    try:
+        history = read_history(str(path))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 << 20
+    assert history.plan == plan
+    ledger = Ledger(str(path))
+    ledger.record_finished()
+    ledger.close()
+    assert read_history(str(path)).finished
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "reason"),
+    [(3 << 30, "a line of more than 268,435,456 bytes"), (1 << 40, "1,099,511,627,776 bytes, and at most")],
+)
+def test_ledger_that_cannot_be_one_is_refused(size_bytes: int, reason: str, tmp_path: Path) -> None:
+    with (tmp_path / "ledger.jsonl").open("wb") as file:
+        file.truncate(size_bytes)
+    with pytest.raises(FormatError, match=rf"ledger\.jsonl: cannot be read \(it has {reason}"):
+        list(FileJournal(str(tmp_path / "ledger.jsonl")).read())
+
+
+@pytest.mark.parametrize(
+    ("place", "is_refused"),
+    [
+        ("/dev/stdout", True),
+        ("/dev/stdout_text_document.bin", True),
+        ("/dev", True),
+        ("/dev/../dev/null", True),
+        ("/proc/self/fd/x", True),
+        ("/sys/x", True),
+        ("link/x", True),
+        ("/dev/shm/x", False),
+        ("/dev/shm", False),
+        ("/devices/x", False),
+        ("out/dev/x", False),
+    ],
+)
+def test_no_output_is_written_among_devices(
+    place: str, is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to("/dev")
+    if not is_refused:
+        require_path(place)
+        return
+    with pytest.raises(OutputError, match=f"{place}: expected a place on a disk, got one in a folder of devices"):
+        require_path(place)

@@ -1,0 +1,199 @@
+"""A plan is the ordered list of its inputs, repetitions included, and their bytes: nothing else continues it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dsindex.cli.main import main
+from dsindex.engine.shards.tokenize import FINGERPRINT_SAMPLE_BYTES, FINGERPRINT_SAMPLES
+from tests.support.golden import OWN, ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = pytest.mark.slow
+
+TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
+LINES = OWN.docs.read_bytes().splitlines(keepends=True)
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three inputs in a working folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate("abc"):
+        Path(f"{name}.jsonl").write_bytes(b"".join(LINES[20 * number : 20 * number + 20]))
+
+
+def build(names: str, prefix: str = "out/x", options: Sequence[str] = ()) -> int:
+    inputs = [f"{name}.jsonl" for name in names.split()]
+    return main(["build", "--input", *inputs, *TOKENIZER, "--output-prefix", prefix, *options])
+
+
+def datasets(prefix: str) -> dict[str, bytes]:
+    """Every file of a dataset but the manifest, by suffix."""
+    folder, name = os.path.split(prefix)
+    files = Path(folder).glob(f"{name}_*")
+    return {
+        path.name.removeprefix(name): path.read_bytes() for path in files if path.is_file() and path.suffix != ".json"
+    }
+
+
+REORDERED = [
+    ("a a", "a", "the input .*/a.jsonl was given 2 times and is given 1"),
+    ("a b a", "a a b", "the inputs are in another order"),
+    ("a b a", "a b", "the input .*/a.jsonl was given 2 times and is given 1"),
+    ("a b", "b a", "the inputs are in another order"),
+    ("a b", "b a c", "the inputs are in another order"),
+    ("a b c", "a c", "the input .*/b.jsonl is missing from --input"),
+]
+
+
+@pytest.mark.parametrize(("before", "now", "reason"), REORDERED, ids=[f"{a} then {b}" for a, b, _ in REORDERED])
+@pytest.mark.parametrize("is_kept", [False, True], ids=["published", "kept"])
+def test_other_inputs_are_another_plan(
+    before: str, now: str, reason: str, is_kept: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build(before, options=["--keep-shards"] if is_kept else []) == 0
+    if is_kept:
+        for path in Path("out").glob("x_text_document.*"):
+            path.unlink()
+    was = datasets("out/x")
+    capsys.readouterr()
+    assert build(now) == 1
+    error = capsys.readouterr().err
+    assert re.search(f"another plan .*here: {reason}", error), error
+    assert datasets("out/x") == was
+    assert build(now, options=["--fresh"]) == 0
+    assert build(now, "other/x") == 0
+    assert datasets("out/x") == datasets("other/x")
+
+
+GROWN = [("a", "a a"), ("a b", "a b a"), ("a b", "c a a b"), ("a a", "a b a"), ("b", "a b")]
+
+
+@pytest.mark.parametrize(("before", "now"), GROWN, ids=[f"{a} then {b}" for a, b in GROWN])
+@pytest.mark.parametrize("kept", [[], ["--keep-shards"]], ids=["removed", "kept"])
+def test_grown_inputs_are_what_a_fresh_build_gives(before: str, now: str, kept: list[str]) -> None:
+    assert build(before, options=kept) == 0
+    assert build(now) == 0
+    assert build(now, "other/x") == 0
+    assert datasets("out/x") == datasets("other/x")
+
+
+@pytest.mark.parametrize(("before", "now"), [("A B A", "A B"), ("A B A", "A A B"), ("A", "A A")])
+def test_merge_of_other_inputs_is_another_plan(before: str, now: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "AB":
+        assert build(name.lower(), f"parts/{name}") == 0
+
+    def merge(names: str) -> int:
+        return main(
+            ["merge", "--input", *(f"parts/{n}_text_document" for n in names.split()), "--output-prefix", "out/m"]
+        )
+
+    assert merge(before) == 0
+    capsys.readouterr()
+    assert merge(now) == 1
+    assert "finished output of another plan is here" in capsys.readouterr().err
+    assert merge(before) == 0
+
+
+def edit(name: str, after: float = 1 / 3) -> None:
+    """Change a letter behind a share of a file, and put its time back; its size stays."""
+    path = Path(name)
+    status = path.stat()
+    data = path.read_bytes()
+    middle = data.index(b" the ", int(after * len(data)))
+    path.write_bytes(data[: middle + 1] + b"The" + data[middle + 4 :])
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("now", ["a", "a b"], ids=["same", "grown"])
+def test_edited_input_with_its_time_put_back_is_noticed(now: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert build("a", options=["--keep-shards"]) == 0
+    edit("a.jsonl")
+    capsys.readouterr()
+    assert build(now) == 1
+    error = capsys.readouterr().err
+    assert "a.jsonl: expected the bytes that were tokenized before, got others of the same size and time" in error
+    assert build(now, options=["--fresh"]) == 0
+    assert build(now, "other/x") == 0
+    assert datasets("out/x") == datasets("other/x")
+
+
+def test_edit_that_the_samples_miss_is_found_against_the_source(capsys: pytest.CaptureFixture[str]) -> None:
+    """What docs/build.md says of a change elsewhere than in the samples."""
+    Path("a.jsonl").write_bytes(b"".join(LINES[:60] * (1 + 600_000 // sum(map(len, LINES[:60])))))
+    assert build("a", options=["--keep-shards"]) == 0
+    edit("a.jsonl", after=7.6 / 15)  # between the 8th and the 9th of 16 samples
+    assert build("a") == 0
+    assert "already complete" in capsys.readouterr().out
+    assert main(["verify", "out/x_text_document", "--against-source", *TOKENIZER[:2]]) == 1
+    assert "FOUND: " in capsys.readouterr().out
+    promise = " ".join((ROOT / "docs" / "build.md").read_text(encoding="utf-8").split())
+    size = f"{FINGERPRINT_SAMPLE_BYTES >> 10} KiB"
+    whole = f"all of a file of up to {FINGERPRINT_SAMPLES * FINGERPRINT_SAMPLE_BYTES >> 10} KiB"
+    assert f"{FINGERPRINT_SAMPLES} samples of {size}" in promise
+    assert whole in promise
+
+
+def unfinished(names: str) -> None:
+    """Leave the kept shards of a build, and no output."""
+    assert build(names, options=["--keep-shards"]) == 0
+    for path in Path("out").glob("x_text_document.*"):
+        path.unlink()
+
+
+def test_damaged_plan_is_restored_from_the_ledger(capsys: pytest.CaptureFixture[str]) -> None:
+    unfinished("a b")
+    Path("out/x.build/plan.json").write_bytes(b'{"settings": ')
+    before = {path.name for path in Path("out/x.build/shards").rglob("*.bin")}
+    capsys.readouterr()
+    assert build("a b", options=["--keep-shards"]) == 0
+    assert "plan.json was damaged and is written again" in capsys.readouterr().err
+    assert {path.name for path in Path("out/x.build/shards").rglob("*.bin")} == before
+    assert build("a b", "other/x") == 0
+    assert datasets("out/x") == datasets("other/x")
+
+
+def test_shards_without_a_plan_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    unfinished("a b")
+    ledger = Path("out/x.build/ledger.jsonl")
+    ledger.write_bytes(b"".join(line for line in ledger.read_bytes().splitlines(True) if b'"kind":"run"' not in line))
+    Path("out/x.build/plan.json").write_bytes(b"{}")
+    before = {path.name for path in Path("out/x.build/shards").rglob("*")}
+    capsys.readouterr()
+    assert build("a b") == 1
+    assert "neither plan.json nor the ledger has one that can be read" in capsys.readouterr().err
+    assert {path.name for path in Path("out/x.build/shards").rglob("*")} == before
+    assert build("a b", options=["--fresh"]) == 0
+    assert not Path("out/x.build").exists()
+
+
+def test_interrupted_fresh_build_goes_on_under_fresh(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dsindex.engine import frame as job
+
+    assert build("a") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "assemble", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert build("b c", options=["--fresh"]) == 130
+    shards = {path.name: path.stat().st_ino for path in Path("out/x.build/shards").rglob("*.bin")}
+    assert len(shards) == 2
+    was = datasets("out/x")
+    capsys.readouterr()
+    assert build("b c") == 1  # the old output of another plan is not replaced without being asked for
+    assert datasets("out/x") == was
+    assert build("b c", options=["--fresh", "--keep-shards"]) == 0
+    assert "continuing the interrupted --fresh job" in capsys.readouterr().err
+    assert {path.name: path.stat().st_ino for path in Path("out/x.build/shards").rglob("*.bin")} == shards
+    assert build("b c", options=["--fresh", "--keep-shards"]) == 0  # it was finished: this one starts over
+    assert not shards.keys() & {path.name for path in Path("out/x.build/shards").rglob("*.bin")}
+    shutil.rmtree("out/x.build")

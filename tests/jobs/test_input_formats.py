@@ -1,0 +1,284 @@
+"""The same records in every format give the same data: JSON lines, tables, CSV, plain text."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+
+from dsindex.api.verify import verify
+from dsindex.cli.build import describe_build
+from dsindex.datasets.provenance import read_rows
+from dsindex.errors import BadRecordError, InputError
+from dsindex.execution.progress.reporter import Reporter
+from dsindex.jobs.build import run_build
+from dsindex.options.build import BuildConfig
+from tests.support.golden import OWN, golden_runs
+from tests.support.killed import run_until_killed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+RECORDS = [
+    {
+        "text": f"Record {number}: " + 'naïve 水 \u2028 words, "quoted" ' * (number % 7),
+        "title": f"T{number % 5}",
+        "n": number,
+    }
+    for number in range(500)
+]
+RECORDS[17]["text"] = ""
+RECORDS[18]["text"] = "two\nlines\r\nand a half"
+
+
+def build(source: Path | list[str], out: Path, **options: Any) -> Any:
+    defaults: dict[str, Any] = {
+        "input": tuple(source) if isinstance(source, list) else (str(source),),
+        **({} if "token_ids" in options else {"json_keys": ("text", "title")}),
+        "tokenizer_model": str(OWN.plain_tokenizer),
+        "append_eod": True,
+        "output_prefix": str(out / "x"),
+        "executor": "local",
+        "workers": 2,
+    }
+    out.mkdir(exist_ok=True)
+    return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
+
+
+def data(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in (".bin", ".idx")}
+
+
+def table() -> pa.Table:
+    return pa.Table.from_pylist(RECORDS)
+
+
+def write_parquet(path: Path, **options: Any) -> None:
+    pq.write_table(table(), path, row_group_size=60, **options)
+
+
+def write_dictionary(path: Path) -> None:
+    encoded = table().set_column(1, "title", table()["title"].dictionary_encode())
+    pq.write_table(encoded, path, row_group_size=33)
+
+
+def write_arrow_file(path: Path) -> None:
+    with pa.ipc.new_file(path, table().schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table(), max_chunksize=70)
+
+
+def write_arrow_stream(path: Path) -> None:
+    with pa.ipc.new_stream(path, table().schema) as writer:
+        writer.write_table(table(), max_chunksize=41)
+
+
+def write_feather(path: Path) -> None:
+    pyarrow.feather.write_feather(table(), path, compression="lz4", chunksize=100)
+
+
+def to_csv(delimiter: str) -> bytes:
+    stream = io.StringIO(newline="")
+    writer = csv.DictWriter(stream, ["n", "text", "title"], delimiter=delimiter, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(RECORDS)
+    return stream.getvalue().encode()
+
+
+FORMATS: dict[str, Callable[[Path], object]] = {
+    "x.parquet": write_parquet,
+    "snappy.parquet": lambda path: write_parquet(path, compression="snappy"),
+    "dictionary.parquet": write_dictionary,
+    "parquet-by-content": write_parquet,
+    "file.arrow": write_arrow_file,
+    "stream.arrow": write_arrow_stream,
+    "x.feather": write_feather,
+    "x.csv": lambda path: path.write_bytes(to_csv(",")),
+    "x.tsv": lambda path: path.write_bytes(to_csv("\t")),
+    "x.csv.gz": lambda path: path.write_bytes(gzip.compress(to_csv(","))),
+}
+WAYS: list[dict[str, Any]] = [{}, {"shard_size": "1KiB", "workers": 3}, {"shard_size": "9KiB", "executor": "processes"}]
+
+
+@pytest.fixture(scope="module")
+def jsonl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lines") / "x.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected(jsonl: Path) -> dict[str, bytes]:
+    build(jsonl, jsonl.parent / "out")
+    return data(jsonl.parent / "out")
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_table_gives_the_data_of_its_rows_as_lines(
+    expected: dict[str, bytes], tmp_path: Path, name: str, way: dict[str, Any]
+) -> None:
+    FORMATS[name](tmp_path / name)
+    report = build(tmp_path / name, tmp_path / "out", **way)
+    assert data(tmp_path / "out") == expected
+    assert report.counts.lines == report.counts.kept == len(RECORDS)
+    if "csv" not in name and "tsv" not in name and way.get("shard_size") == "1KiB":
+        assert report.run.shards > 3
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+@pytest.mark.parametrize("name", ["x.parquet", "stream.arrow"])
+def test_a_table_on_ray_gives_the_same(expected: dict[str, bytes], tmp_path: Path, name: str) -> None:
+    FORMATS[name](tmp_path / name)
+    build(tmp_path / name, tmp_path / "out", executor="ray", address="auto", shard_size="4KiB")
+    assert data(tmp_path / "out") == expected
+
+
+@pytest.mark.fault
+def test_a_killed_build_of_a_table_goes_on(expected: dict[str, bytes], tmp_path: Path) -> None:
+    write_parquet(tmp_path / "x.parquet")
+    command = ["build", "--input", str(tmp_path / "x.parquet"), "--json-keys", "text", "title", "--append-eod"]
+    command += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "out/x")]
+    run_until_killed([*command, "--shard-size", "1KiB", "--executor", "local", "--workers", "2"], num_shards=3)
+    build(tmp_path / "x.parquet", tmp_path / "out", shard_size="1KiB")
+    assert data(tmp_path / "out") == expected
+
+
+def test_provenance_of_a_table_names_row_groups_and_rows(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "x.parquet")
+    build(tmp_path / "x.parquet", tmp_path / "out", shard_size="1KiB")
+    inputs, groups, rows = read_rows(str(tmp_path / "out/x_text_document.provenance.parquet"), 0, len(RECORDS))
+    assert set(inputs.tolist()) == {0}
+    assert groups.tolist() == [number // 60 for number in range(len(RECORDS))]
+    assert rows.tolist() == list(range(1, len(RECORDS) + 1))
+    report = verify(tmp_path / "out/x_text_document", against_source=True, tokenizer=OWN.plain_tokenizer)
+    assert report, report.findings
+    assert "against the source" in str(report)
+
+
+def test_paths_and_patterns_read_tables_like_lines(tmp_path: Path) -> None:
+    rows = [{"meta": {"text": record["text"], "tags": ["a", record["title"]]}, "n": record["n"]} for record in RECORDS]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=77)
+    options: dict[str, Any] = {
+        "json_keys": (".meta.text", "tags=.meta.tags", "both=.meta.tags[1] + .meta.text"),
+        "where": ".n % 3 != 1",
+    }
+    for name in ("x.jsonl", "x.parquet"):
+        build(tmp_path / name, tmp_path / f"out-{name}", **options)
+    assert data(tmp_path / "out-x.jsonl") == data(tmp_path / "out-x.parquet")
+    options = {"json_keys": (".meta.text", "tags=.meta.tags"), "join": r"\n"}
+    for name in ("x.jsonl", "x.parquet"):
+        build(tmp_path / name, tmp_path / f"joined-{name}", **options)
+    assert data(tmp_path / "joined-x.jsonl") == data(tmp_path / "joined-x.parquet")
+
+
+def test_token_ids_of_a_table(tmp_path: Path) -> None:
+    rows = [{"ids": list(range(number % 9))} for number in range(100)]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=7)
+    for name in ("x.jsonl", "x.parquet"):
+        build(tmp_path / name, tmp_path / f"out-{name}", token_ids="ids", shard_size="1KiB")
+    assert data(tmp_path / "out-x.jsonl") == data(tmp_path / "out-x.parquet") != {}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_plain_text_has_a_document_per_line_or_per_file(tmp_path: Path, way: dict[str, Any]) -> None:
+    texts = [text for record in RECORDS if (text := record["text"].replace("\n", " ").replace("\r", "")).strip()]
+    options = {"json_keys": ("text",), **way}
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    build(tmp_path / "x.jsonl", tmp_path / "expected", **options)
+    (tmp_path / "x.txt").write_bytes("\r\n\n".join(texts).encode())
+    report = build(tmp_path / "x.txt", tmp_path / "lines", input_format="lines", **options)
+    assert data(tmp_path / "lines") == data(tmp_path / "expected")
+    assert report.counts.blank == len(texts) - 1
+    (tmp_path / "x.gz").write_bytes(gzip.compress("\n".join(texts).encode()))
+    build(tmp_path / "x.gz", tmp_path / "packed", input_format="lines", **options)
+    assert data(tmp_path / "packed") == data(tmp_path / "expected")
+    files = []
+    for number, text in enumerate(texts[:40]):
+        path = tmp_path / f"{number:03d}.txt"
+        path.write_bytes(text.encode() if number % 2 else gzip.compress(text.encode()))
+        files.append(str(path))
+    build(files, tmp_path / "files", input_format="document", **options)
+    (tmp_path / "y.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:40]))
+    build(tmp_path / "y.jsonl", tmp_path / "expected files", **options)
+    assert data(tmp_path / "files") == data(tmp_path / "expected files")
+    report = verify(tmp_path / "lines/x_text_document", against_source=True, tokenizer=OWN.plain_tokenizer)
+    assert report, report.findings
+
+
+def test_all_formats_build_side_by_side(tmp_path: Path) -> None:
+    run = next(run for run in golden_runs().values() if run.json_keys == ("text",))
+    records = [json.loads(line) for line in run.input.read_bytes().splitlines() if line.strip()]
+    cut = [records[number * len(records) // 4 : (number + 1) * len(records) // 4] for number in range(4)]
+    rows = [[{"text": record["text"]} for record in part] for part in cut]
+    (tmp_path / "0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[0]))
+    pq.write_table(pa.Table.from_pylist(rows[1]), tmp_path / "1.parquet", row_group_size=3)
+    with pa.ipc.new_stream(tmp_path / "2.arrow", pa.Table.from_pylist(rows[2]).schema) as writer:
+        writer.write_table(pa.Table.from_pylist(rows[2]))
+    (tmp_path / "3.json.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows[3]).encode()))
+    build(
+        [str(tmp_path / name) for name in ("0.jsonl", "1.parquet", "2.arrow", "3.json.gz")],
+        tmp_path / "out",
+        json_keys=("text",),
+        tokenizer_model=str(run.tokenizer),
+        append_eod=run.append_eod,
+        tokenizer_hf_no_include_special_tokens=not run.add_special_tokens,
+        shard_size="1KiB",
+    )
+    golden = run.prefixes["text"]
+    assert (tmp_path / "out/x_text_document.bin").read_bytes() == golden.with_name(f"{golden.name}.bin").read_bytes()
+    assert (tmp_path / "out/x_text_document.idx").read_bytes() == golden.with_name(f"{golden.name}.idx").read_bytes()
+
+
+def test_bad_rows_are_set_aside_with_their_place(tmp_path: Path) -> None:
+    rows = [{"text": None if number == 23 else f"row {number}", "title": "t"} for number in range(50)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=10)
+    with pytest.raises(BadRecordError, match=r"x\.parquet, row 24: expected a string .*, got null"):
+        build(tmp_path / "x.parquet", tmp_path / "out", shard_size="1B")
+    report = build(tmp_path / "x.parquet", tmp_path / "out", on_bad_record="quarantine", shard_size="1B", fresh=True)
+    assert (report.counts.kept, report.counts.quarantined) == (49, 1)
+    assert "50 lines = 49 kept + 1 quarantined" in "\n".join(describe_build(report))
+    stored = pa.input_stream(str(tmp_path / "out/x_text_document.quarantine.jsonl.zst"), compression="zstd").read()
+    entry = json.loads(stored)
+    assert (entry["offset"], entry["line"]) == (2, 24)
+    assert json.loads(entry["raw"]) == {"text": None, "title": "t"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"json_keys": ("body",)}, r"x\.parquet: expected .*body.*text"),
+        ({"json_keys": ("n",)}, r"x\.parquet: expected .*'n'.*int64"),
+        ({"json_keys": (".text.inner",)}, r"x\.parquet: expected"),
+    ],
+    ids=str,
+)
+def test_a_column_that_is_missing_or_of_another_type_is_named(
+    tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    write_parquet(tmp_path / "x.parquet")
+    with pytest.raises(InputError, match=said):
+        build(tmp_path / "x.parquet", tmp_path / "out", **options)
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_plain_text_must_say_what_a_document_is(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("a\nb\n")
+    with pytest.raises(InputError, match=r"x\.txt: expected to know .*--input-format lines .*--input-format document"):
+        build(tmp_path / "x.txt", tmp_path / "out", json_keys=("text",))
+
+
+def test_a_name_that_promises_a_table_is_held_to_it(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_text('{"text": "a"}\n')
+    with pytest.raises(InputError, match=r"x\.parquet: expected a Parquet or Arrow file as its name says"):
+        build(tmp_path / "x.parquet", tmp_path / "out")

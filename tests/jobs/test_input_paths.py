@@ -1,0 +1,399 @@
+"""Files, patterns, folders and lists: which inputs they are, in which order, and what is refused by name."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsindex.cli.main import main
+from dsindex.engine.input_folders import FolderFile, data_stem, find_split, require_all_parts
+from dsindex.engine.input_paths import find_paths
+from dsindex.engine.inputs import find_inputs
+from dsindex.engine.shards.ownership import MARKER_FILE
+from dsindex.engine.source import describe_repeated, find_repeated
+from dsindex.errors import InputError
+from tests.support.golden import OWN
+from tests.support.published import published
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
+LINES = OWN.docs.read_bytes().splitlines(keepends=True)
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(*paths: str, content: bytes = b"{}\n") -> None:
+    for path in paths:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(content)
+
+
+def found(*patterns: str, lists: Sequence[str] = (), split: str | None = None) -> list[str]:
+    return [path.path for path in find_paths(patterns, lists=lists, split=split)]
+
+
+def refusal(*patterns: str, lists: Sequence[str] = (), split: str | None = None) -> str:
+    with pytest.raises(InputError) as raised:
+        find_inputs(patterns, lists=lists, split=split)
+    return str(raised.value)
+
+
+def test_folder_is_taken_by_names_from_top_to_bottom() -> None:
+    names = [
+        "a-b/x.jsonl",
+        "a/z.jsonl",
+        "a.json",
+        "b/c/d.ndjson.zst",
+        "B.CSV",
+        "b/c.tsv.xz",
+        "é.arrow",
+        "part-10.jsonl",
+    ]
+    write(*(f"in/{name}" for name in [*names, "part-2.jsonl", "big.parquet", "y.jsonl.bgz"]))
+    assert found("in") == [
+        f"in/{name}"
+        for name in [
+            *["B.CSV", "a/z.jsonl", "a-b/x.jsonl", "a.json", "b/c/d.ndjson.zst", "b/c.tsv.xz", "big.parquet"],
+            *["part-10.jsonl", "part-2.jsonl", "y.jsonl.bgz", "é.arrow"],
+        ]
+    ]
+
+
+PART = st.text("ab.-_/é\udcff😀", min_size=1, max_size=6).filter(lambda text: "/" not in text and text[0] != ".")
+
+
+@given(st.lists(st.lists(PART, min_size=1, max_size=3), min_size=1, max_size=12))
+def test_order_of_a_folder_is_that_of_the_bytes_of_its_names(
+    tmp_path_factory: pytest.TempPathFactory, paths: list[list[str]]
+) -> None:
+    folder = tmp_path_factory.mktemp("in")
+    made = set()
+    for *folders, name in paths:
+        path = folder.joinpath(*(f"{part}-" for part in folders), f"{name}.jsonl")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"{}\n")
+        made.add(path)
+    expected = sorted(made, key=lambda path: [os.fsencode(part) for part in path.relative_to(folder).parts])
+    assert found(str(folder)) == [str(path) for path in expected]
+
+
+def test_folder_leaves_out_what_is_no_data() -> None:
+    write("in/.hidden.jsonl", "in/.cache/x.jsonl", "in/notes.txt", "in/README.md", "in/dataset_infos.json")
+    write("in/x_text_document.manifest.json", "in/x_text_document.provenance.parquet", "in/x.quarantine.jsonl.zst")
+    write("in/c-GPTDataset-train-dsindex.json", "in/x.repair.json", "in/x.progress.json")
+    write(f"in/x.build/{MARKER_FILE}", "in/x.build/plan.json", "in/x.build/ledger.jsonl", "elsewhere/far.jsonl")
+    Path("in/loop").symlink_to(".")
+    Path("in/linked").symlink_to("../elsewhere")
+    assert refusal("in") == (
+        "in: expected files with records (.jsonl, .ndjson, .json, .csv, .tsv, .parquet, .arrow, also compressed) in "
+        "this folder, found .json (5), hidden (2), links to folders (2), .md (1), .txt (1), others (3); "
+        "name files of another kind by a pattern"
+    )
+    Path("in/near.jsonl").symlink_to("../elsewhere/far.jsonl")
+    assert found("in") == ["in/near.jsonl"]
+
+
+def test_folders_stand_where_they_are_named() -> None:
+    write("b/1.jsonl", "a/1.jsonl", "a/2.jsonl", "c.jsonl", "d/in/x.jsonl", "d/y.jsonl")
+    assert found("c.jsonl", "b/", "a", "d/*") == [
+        "c.jsonl",
+        "b/1.jsonl",
+        "a/1.jsonl",
+        "a/2.jsonl",
+        "d/in/x.jsonl",
+        "d/y.jsonl",
+    ]
+    assert found("d/**") == ["d/in/x.jsonl", "d/y.jsonl"]
+    assert [path.absolute_path for path in find_paths(["a"])] == [
+        os.path.abspath("a/1.jsonl"),
+        os.path.abspath("a/2.jsonl"),
+    ]
+
+
+def test_broken_link_in_a_folder_is_named() -> None:
+    write("in/a.jsonl")
+    Path("in/gone.jsonl").symlink_to("nowhere")
+    assert refusal("in") == "in/gone.jsonl: cannot be read (No such file or directory); check --input"
+    Path("in/gone.jsonl").unlink()
+    Path("in/b.jsonl").symlink_to("b.jsonl")
+    assert refusal("in") == "in/b.jsonl: cannot be read (Too many levels of symbolic links); check --input"
+
+
+def test_patterns_follow_links_but_not_in_circles() -> None:
+    write("in/a.jsonl", "in/sub/b.jsonl", "elsewhere/c.jsonl")
+    Path("in/far").symlink_to("../elsewhere")
+    Path("in/near").symlink_to("sub")
+    names = ["in/a.jsonl", "in/far/c.jsonl", "in/near/b.jsonl", "in/sub/b.jsonl"]
+    assert found("in/**/*.jsonl") == names
+    Path("elsewhere/back").symlink_to("../in")
+    Path("elsewhere/again").symlink_to("../in")
+    for pattern in ("in/**/*.jsonl", "i*/**"):
+        expected = f"{pattern}: expected folders without links that lead in circles, got in/far/"
+        assert refusal(pattern).startswith(expected)
+    assert found("in") == ["in/a.jsonl", "in/sub/b.jsonl"]
+
+
+@pytest.mark.parametrize("other", ["a.jsonl.gz", "a.parquet", "a.json"])
+def test_file_in_two_formats_is_refused(other: str) -> None:
+    write("in/a.jsonl", f"in/{other}", "in/b.csv", "in/sub/a.parquet")
+    message = refusal("in")
+    assert "a.jsonl" in message
+    assert other in message
+    assert "its records would count twice" in message
+    assert found("in/*.jsonl", "in/b.csv") == ["in/a.jsonl", "in/b.csv"]
+
+
+@pytest.mark.parametrize(
+    ("path", "split"),
+    [
+        ("data/train-00000-of-00012.parquet", "train"),
+        ("data/books-00000-of-00012-0123456789abcdef.parquet", "books"),
+        ("books-00000-of-00012.parquet", None),
+        ("default/val/0000.parquet", "validation"),
+        ("en/Test/x.jsonl", "test"),
+        ("train/test_notes.jsonl", "train"),
+        ("dev.jsonl", "validation"),
+        ("wiki_evaluation2.jsonl.gz", "test"),
+        ("my-training/0.csv", "train"),
+        ("latest.jsonl", None),
+        ("devices/trainer.jsonl", None),
+    ],
+)
+def test_split_is_told_by_names(path: str, split: str | None) -> None:
+    assert find_split(path.split("/")) == split
+
+
+def test_several_splits_need_a_choice() -> None:
+    write(*(f"in/data/train-{n:05}-of-00003.parquet" for n in range(3)), "in/data/test-00000-of-00001.parquet")
+    write("in/data/extra.jsonl")
+    assert refusal("in") == (
+        "in: expected files of one split, found test (1 file), train (3 files) and 1 file whose names tell no split; "
+        "choose with --input-split NAME, or take them all with --input-split all"
+    )
+    assert found("in", split="train") == [f"in/data/train-{n:05}-of-00003.parquet" for n in range(3)]
+    assert found("in", split="eval") == ["in/data/test-00000-of-00001.parquet"]
+    assert len(found("in", split="all")) == 5
+    assert refusal("in", split="val").startswith("in: expected files of the split 'val', found test (1 file), train (3")
+
+
+def test_folder_without_splits_is_for_training() -> None:
+    write("in/a.jsonl", "in/b.jsonl")
+    assert found("in", split="train") == ["in/a.jsonl", "in/b.jsonl"]
+    assert "found 2 files whose names tell no split" in refusal("in", split="test")
+    assert "expected a folder to take the split from" in refusal("in/a.jsonl", split="train")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "missing"),
+    [
+        ([0, 1, 2, 3], None),
+        ([1, 2, 3, 4], None),
+        ([0, 1, 3], "x-00002-of-00004.jsonl"),
+        ([0, 1, 2], "x-00003-of-00004.jsonl"),
+        ([1, 2, 3], "x-00000-of-00004.jsonl"),
+        ([2, 3, 4], "x-00001-of-00004.jsonl"),
+        ([0, 1, 2, 3, 7], None),
+    ],
+)
+def test_missing_part_is_named(numbers: list[int], missing: str | None) -> None:
+    write("in/whole.jsonl", *(f"in/x-{number:05}-of-00004.jsonl" for number in numbers))
+    if missing is None:
+        assert len(found("in")) == len(numbers) + 1
+    else:
+        assert refusal("in").startswith(f"in/{missing}: this part is missing, 3 of 4 are there; get it, or name")
+    assert len(found("in/x-*.jsonl")) == len(numbers)
+
+
+def test_parts_of_other_splits_and_folders_count_for_themselves() -> None:
+    write("in/en/train-00000-of-00002.jsonl", "in/en/train-00001-of-00002.jsonl", "in/en/test-00000-of-00002.jsonl")
+    write("in/de/train-00000-of-00001.jsonl")
+    assert len(found("in", split="train")) == 3
+    assert "in/en/test-00001-of-00002.jsonl: this part is missing" in refusal("in", split="test")
+    write("in/de/train-00000-of-00001-0123456789abcdef.jsonl")
+    assert "expected one file for each part" in refusal("in", split="train")
+
+
+def test_claimed_number_of_parts_takes_no_time_or_memory() -> None:
+    file = FolderFile(path="in/x-0-of-999999999.jsonl", parts=("x",), split=None)
+    with pytest.raises(InputError, match="000000001-of-999999999"):
+        require_all_parts([file])
+
+
+def save_dataset(folder: str, names: Sequence[str], **more: object) -> None:
+    write(*(f"{folder}/{name}" for name in [*names, "dataset_info.json", "cache-0123456789abcdef.arrow"]))
+    state = {"_data_files": [{"filename": name} for name in names], **more}
+    Path(folder, "state.json").write_text(json.dumps(state))
+
+
+def test_saved_dataset_is_taken_as_its_state_says() -> None:
+    save_dataset("in/one", ["data-00001-of-00002.arrow", "data-00000-of-00002.arrow"])
+    assert found("in/one") == ["in/one/data-00001-of-00002.arrow", "in/one/data-00000-of-00002.arrow"]
+    write("in/a.jsonl", "in/two.jsonl")
+    assert found("in") == ["in/a.jsonl", *found("in/one"), "in/two.jsonl"]
+
+
+def test_saved_dict_has_splits() -> None:
+    for split in ("test", "train"):
+        save_dataset(f"in/{split}", ["data-00000-of-00001.arrow"], _split=split)
+    Path("in/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    assert "found train (1 file) and test (1 file)" in refusal("in")
+    assert found("in", split="test") == ["in/test/data-00000-of-00001.arrow"]
+    assert found("in", split="all") == ["in/train/data-00000-of-00001.arrow", "in/test/data-00000-of-00001.arrow"]
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"_data_files": [{"filename": "../../secret.arrow"}]}, "expected a name inside the folder, got '../../secret"),
+        ({"_data_files": [{"filename": "gone.arrow"}]}, "expected the file 'gone.arrow' beside it, found none"),
+        ({"_data_files": []}, "_data_files: List should have at least 1 item"),
+        ({"_data_files": [{"filename": "a.arrow"}], "_indices_data_files": [{}]}, "call flatten_indices"),
+        ("[", "expected JSON as datasets.save_to_disk writes it"),
+    ],
+    ids=["outside", "gone", "none", "indices", "syntax"],
+)
+def test_state_is_not_trusted(state: object, message: str) -> None:
+    write("in/a.arrow")
+    Path("in/state.json").write_text(state if isinstance(state, str) else json.dumps(state))
+    assert message in refusal("in")
+    assert refusal("in").startswith("in/state.json: ")
+
+
+def test_state_of_something_else_is_data() -> None:
+    write("in/state.json", "in/zip.json", content=b'{"text": "Ohio"}\n')
+    assert found("in") == ["in/state.json", "in/zip.json"]
+
+
+def test_cache_of_the_hub_is_taken_by_its_snapshot() -> None:
+    write("hub/blobs/0a1b", "hub/refs/main")
+    Path("hub/snapshots/rev1/data").mkdir(parents=True)
+    Path("hub/snapshots/rev1/data/train-00000-of-00001.parquet").symlink_to("../../../blobs/0a1b")
+    assert found("hub") == ["hub/snapshots/rev1/data/train-00000-of-00001.parquet"]
+    Path("hub/snapshots/rev2").mkdir()
+    assert refusal("hub") == "hub/snapshots: expected one revision, found 2 (rev1, rev2); name one of them"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"# mine\n\nb.jsonl\n  \na [1].jsonl\n#b.jsonl\nb.jsonl",
+        b"\xef\xbb\xbfb.jsonl\r\na [1].jsonl\r\n\r\nb.jsonl\r\n",
+        b"b.jsonl\0a [1].jsonl\0b.jsonl\0",
+    ],
+    ids=["lines", "windows", "print0"],
+)
+def test_list_names_files_literally(content: bytes) -> None:
+    write("b.jsonl", "a [1].jsonl", "first.jsonl", "a 1.jsonl")
+    write("list", content=content)
+    assert found("first.jsonl", lists=["list"]) == ["first.jsonl", "b.jsonl", "a [1].jsonl", "b.jsonl"]
+
+
+def test_names_in_lists_are_bytes_and_may_be_folders() -> None:
+    write("caf\udce9.jsonl", "in/x.jsonl")
+    write("list", content=b"in\ncaf\xe9.jsonl\n")
+    assert found(lists=["list", "list"]) == ["in/x.jsonl", "caf\udce9.jsonl"] * 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"good.jsonl\n\ngone.jsonl\n", "list, line 3: gone.jsonl: cannot be read (No such file or directory)"),
+        (b"good.jsonl\0gone.jsonl\0", "list, entry 2: gone.jsonl: cannot be read (No such file"),
+        (b"*.jsonl\n", "list, line 1: *.jsonl: cannot be read (No such file"),
+        (b"# nothing\n\n", "list: expected a list with at least one path, got none"),
+        (b"x" * 5000, "list, line 1: expected a path, got 5000 bytes; give a file with records to --input"),
+        ("good.jsonl\n".encode("utf-16"), "list: expected a list in UTF-8 or the bytes of file names, got UTF-16"),
+        (b"empty\n", "list, line 1: empty: expected files with records"),
+        (b"-\n", "list, line 1: -: expected a file, got standard input"),
+    ],
+    ids=["line", "entry", "pattern", "empty", "data", "utf-16", "folder", "dash"],
+)
+def test_wrong_list_is_named_with_its_line(content: bytes, message: str) -> None:
+    write("good.jsonl")
+    Path("empty").mkdir()
+    write("list", content=content)
+    assert refusal(lists=["list"]).startswith(message)
+
+
+def test_list_that_cannot_be_read_is_named() -> None:
+    os.mkfifo("pipe")
+    assert refusal(lists=["none"]).startswith("none: the list cannot be read (No such file")
+    assert refusal(lists=["pipe"]).startswith("pipe: the list cannot be read (a pipe")
+
+
+def test_repeated_inputs_are_told_by_what_they_are() -> None:
+    write("a.jsonl", "b.jsonl", "c.jsonl")
+    Path("link.jsonl").symlink_to("a.jsonl")
+    os.link("b.jsonl", "hard.jsonl")
+    repeated = find_repeated(find_inputs(["a.jsonl", "b.jsonl", "c.jsonl", "link.jsonl", "./a.jsonl", "hard.jsonl"]))
+    assert describe_repeated(repeated) == ["2 inputs are given more than once: a.jsonl (3 times), b.jsonl (2 times)"]
+    assert describe_repeated(find_repeated(find_inputs(["a.jsonl", "b.jsonl"]))) == []
+    many = [f"{n}.jsonl" for n in range(7)]
+    write(*many)
+    assert describe_repeated(find_repeated(find_inputs(many * 2)))[0].endswith("4.jsonl (2 times), and 2 more")
+
+
+def build(prefix: str, *words: str) -> int:
+    return main(["build", *words, *TOKENIZER, "--output-prefix", f"out-{prefix}/x", "--shard-size", "4KiB"])
+
+
+def test_folder_list_pattern_and_files_make_the_same_bytes_and_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    write("in/a/2.jsonl", content=b"".join(LINES[:30]))
+    write("in/b.jsonl", content=b"".join(LINES[30:70]))
+    write("list", content=b"in/a/2.jsonl\nin/b.jsonl\n")
+    ways = {
+        "files": ["--input", "in/a/2.jsonl", "in/b.jsonl"],
+        "folder": ["--input", "in"],
+        "list": ["--input-list", "list"],
+        "mixed": ["--input", "in/a", "--input", "in/*.jsonl"],
+    }
+    for name, words in ways.items():
+        assert build(name, *words) == 0
+    assert all(published(Path(f"out-{name}")) == published(Path("out-files")) for name in ways)
+    capsys.readouterr()
+    for words in ways.values():
+        assert build("files", *words) == 0
+        assert capsys.readouterr().out.startswith("already complete")
+
+
+def test_summary_and_plan_tell_repeated_inputs(capsys: pytest.CaptureFixture[str]) -> None:
+    write("in/a.jsonl", content=b"".join(LINES[:3]))
+    assert build("x", "--input", "in", "in/a.jsonl") == 0
+    assert capsys.readouterr().out.count("1 input is given more than once: in/a.jsonl (2 times)\n") == 1
+    assert main(["plan", "--input", "in", "in", *TOKENIZER, "--output-prefix", "p"]) == 0
+    assert "note         1 input is given more than once: in/a.jsonl (2 times)" in capsys.readouterr().out
+
+
+def test_output_inside_the_folder_is_no_input_of_the_next_run(capsys: pytest.CaptureFixture[str]) -> None:
+    write("in/a.jsonl", content=b"".join(LINES[:30]) + b"broken\n")
+    words = ["build", "--input", "in", *TOKENIZER, "--output-prefix", "in/x", "--on-bad-record", "quarantine"]
+    assert main([*words, "--keep-shards"]) == 0
+    assert {path.name for path in Path("in").glob("x*")} >= {"x.build", "x_text_document.quarantine.jsonl.zst"}
+    capsys.readouterr()
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith("already complete")
+
+
+def test_options_can_stand_in_a_file(tmp_path: Path) -> None:
+    write("in/train.jsonl", "in/test.jsonl", content=b"".join(LINES[:3]))
+    write("list", content=b"in/test.jsonl\n")
+    (tmp_path / "build.yaml").write_text("input: in\ninput_list: list\ninput-split: train\n")
+    assert build("x", "--config", "build.yaml") == 0
+    manifest = json.loads(Path("out-x/x_text_document.manifest.json").read_bytes())
+    assert [file["path"] for file in manifest["content"]["inputs"]] == ["in/train.jsonl", "in/test.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["a.JSONL.GZ", "b.c.bgz", "x.gz", ".jsonl", "y.arrow"])
+def test_data_stem_knows_suffixes(name: str) -> None:
+    assert (data_stem(name) is not None) == (name in {"a.JSONL.GZ", "y.arrow"})

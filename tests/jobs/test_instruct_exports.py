@@ -1,0 +1,367 @@
+"""`dsindex instruct --export`: the one law for folders in formats of other trainers, and what is in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dsindex.cli.main import main
+from dsindex.datasets.exports import EXPORT_MANIFEST
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
+from dsindex.instruction.config import check_config
+from dsindex.jobs import instruct
+from dsindex.jobs.exports import bridge, hugging_face
+from dsindex.jobs.instruct import run_instruct
+from dsindex.options.instruct import InstructConfig
+from tests.support.conversations import CONVERSATIONS, SPEC
+from tests.support.golden import OWN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dsindex.execution.progress.reporter import Reporter
+
+pytestmark = pytest.mark.slow
+
+CONFIG = check_config({**SPEC, "max_length": 768, "too_long": "split"}, source="test")
+KINDS = ("hf", "hf-disk", "bridge", "sft")
+FOLDERS = ("chat_hf", "chat_hf_disk", "chat_bridge_768", "chat_sft")
+SPLITS = {"train": "train", "valid": "validation", "test": "test"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_files() -> Iterator[None]:
+    """Several files and row groups for each split, although there are few conversations."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hugging_face, "ROWS_PER_FILE", 60)
+        patch.setattr(bridge, "TOKENS_PER_FILE", 768 * 40)
+        patch.setattr(bridge, "ROWS_PER_GROUP", 10)  # the plan has it, so other processes need no change
+        yield
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Conversations, and a bad record among them."""
+    path = tmp_path_factory.mktemp("inputs") / "chats.jsonl"
+    lines = CONVERSATIONS.read_bytes().splitlines()[:160]
+    path.write_bytes(b"\n".join([*lines[:50], b"{broken", b"", *lines[50:]]) + b"\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, chats: Path) -> Path:
+    """A finished job with all exports."""
+    from dsindex.execution.progress.displays import PlainDisplay
+    from dsindex.execution.progress.reporter import Reporter
+
+    folder = tmp_path_factory.mktemp("made")
+    reporter = Reporter(PlainDisplay(seconds=1e9))
+    run_instruct(job(folder, chats, shard_size="64MiB", workers=1), CONFIG, reporter=reporter)
+    return folder
+
+
+def job(folder: Path, chats: Path, **options: Any) -> InstructConfig:
+    defaults: dict[str, Any] = {
+        "input": (str(chats),),
+        "tokenizer_model": str(OWN.plain_tokenizer),
+        "output_prefix": str(folder / "chat"),
+        "executor": "local",
+        "workers": 2,
+        "shard_size": "16KiB",
+        "seq_length": 768,
+        "split": "8,1,1",
+        "on_bad_record": "quarantine",
+        "export": KINDS,
+    }
+    return InstructConfig(**{**defaults, **options})
+
+
+def exported(folder: Path, *folders: str) -> dict[str, bytes]:
+    """All files of exports; of the manifests, the part that is under the law."""
+    return {
+        str(path.relative_to(folder)): json.dumps(json.loads(path.read_bytes())["content"]).encode()
+        if path.name == EXPORT_MANIFEST
+        else path.read_bytes()
+        for name in folders or FOLDERS
+        for path in sorted((folder / name).rglob("*"))
+        if path.is_file()
+    }
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.is_dir() or path.name.endswith(("lock", "partial"))}
+
+
+@pytest.mark.parametrize("way", [{"shard_size": "3KiB", "workers": 3}, {"executor": "processes"}], ids=str)
+def test_same_bytes_for_any_shard_size_and_executor(
+    tmp_path: Path, chats: Path, made: Path, way: dict[str, Any], quiet: Reporter
+) -> None:
+    run_instruct(job(tmp_path, chats, **way), CONFIG, reporter=quiet)
+    assert exported(tmp_path) == exported(made)
+    assert names_in(tmp_path) == set(FOLDERS)
+
+
+def test_room_for_exports_is_asked_for_before_the_work(
+    tmp_path: Path, chats: Path, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsindex.engine.start.free_bytes", lambda _folder: 4 * chats.stat().st_size)
+    with pytest.raises(OutputError, match="are needed for shards, output and exports"):
+        run_instruct(job(tmp_path, chats), CONFIG, reporter=quiet)
+    run_instruct(job(tmp_path, chats, export=()), CONFIG, reporter=quiet)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+def test_same_bytes_on_ray(tmp_path: Path, chats: Path, made: Path, quiet: Reporter) -> None:
+    run_instruct(job(tmp_path, chats, executor="ray", shard_size="30KiB"), CONFIG, reporter=quiet)
+    assert exported(tmp_path) == exported(made)
+
+
+def test_exports_are_added_to_a_finished_job_without_doing_it_again(
+    tmp_path: Path, chats: Path, made: Path, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_instruct(job(tmp_path, chats, export=()), CONFIG, reporter=quiet)
+    assert names_in(tmp_path) == set()
+    monkeypatch.setattr(instruct, "encode_shard", None)
+    with monkeypatch.context() as full:
+        full.setattr("dsindex.engine.start.free_bytes", lambda _folder: 1000)
+        with pytest.raises(OutputError, match=r"are needed for the export hf, 1\.00 kB are free"):
+            run_instruct(job(tmp_path, chats), CONFIG, reporter=quiet)
+    assert names_in(tmp_path) == set()
+    first = run_instruct(job(tmp_path, chats), CONFIG, reporter=quiet)
+    assert exported(tmp_path) == exported(made)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
+    again = run_instruct(job(tmp_path, chats), CONFIG, reporter=quiet)
+    assert [[export.already_complete for export in report.exports] for report in (first, again)] == [
+        [False] * 4,
+        [True] * 4,
+    ]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")} == times
+
+
+def test_a_failure_keeps_finished_files_and_the_next_run_makes_the_others(
+    tmp_path: Path, chats: Path, made: Path, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, written = hugging_face.write_hugging_face_file, []
+
+    def fail_third(task: hugging_face.HuggingFaceFile) -> Any:
+        if len(written) == 2:
+            raise InputError("the storage went away")
+        written.append(task.name)
+        return write(task)
+
+    config = job(tmp_path, chats, export=("hf",), workers=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(hugging_face, "write_hugging_face_file", fail_third)
+        with pytest.raises(InputError, match="the storage went away"):
+            run_instruct(config, CONFIG, reporter=quiet)
+    [partial] = tmp_path.glob("chat_hf.*.partial")
+    (partial / f"{written[0]}.{'0' * 32}.tmp").write_bytes(b"of a worker that was killed")
+
+    def count(task: hugging_face.HuggingFaceFile) -> Any:
+        written.append(task.name)
+        return write(task)
+
+    monkeypatch.setattr(hugging_face, "write_hugging_face_file", count)
+    run_instruct(config, CONFIG, reporter=quiet)
+    assert exported(tmp_path, "chat_hf") == exported(made, "chat_hf")
+    assert len(written) == len(set(written)) == len(list((tmp_path / "chat_hf").glob("*.parquet")))
+    assert names_in(tmp_path) == {"chat_hf"}
+
+
+def test_publishing_that_was_cut_off_is_finished(
+    tmp_path: Path, chats: Path, made: Path, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old folder is moved aside, and the new one is not there yet."""
+    config = job(tmp_path, chats, export=("bridge",))
+    run_instruct(config, CONFIG, reporter=quiet)
+    rename, renamed = os.rename, []
+
+    def fail_second(source: str, target: str) -> None:
+        renamed.append(target)
+        if len(renamed) == 2:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", fail_second)
+        with pytest.raises(KeyboardInterrupt):
+            run_instruct(config.model_copy(update={"fresh": True}), CONFIG, reporter=quiet)
+    assert not (tmp_path / "chat_bridge_768").exists()
+    run_instruct(config, CONFIG, reporter=quiet)
+    assert exported(tmp_path, "chat_bridge_768") == exported(made, "chat_bridge_768")
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_labels_are_the_trainable_tokens(made: Path, split: str) -> None:
+    texts, masks = (IndexedDataset(made / f"chat_{split}_{what}") for what in ("text_document", "loss_mask"))
+    paths = sorted((made / "chat_hf").glob(f"{SPLITS[split]}-*.parquet"))
+    rows = pa.concat_tables([pq.read_table(path) for path in paths]).to_pylist()
+    streams = sorted((made / "chat_hf_disk" / SPLITS[split]).glob("data-*.arrow"))
+    assert len(paths) == len(streams) == -(-len(texts) // 60)
+    assert pa.concat_tables([pa.ipc.open_stream(path).read_all() for path in streams]).to_pylist() == rows
+    assert len(rows) == len(texts)
+    for row, tokens, mask in zip(rows, texts, masks, strict=True):
+        assert row["input_ids"] == tokens.tolist()
+        assert row["labels"] == np.where(mask, tokens.astype(int), -100).tolist()
+        assert row["attention_mask"] == [1] * len(tokens)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_packs_have_every_sequence_once_and_the_mask_of_the_next_token(made: Path, split: str) -> None:
+    texts, masks = (IndexedDataset(made / f"chat_{split}_{what}") for what in ("text_document", "loss_mask"))
+    tables = [pq.read_table(path) for path in sorted((made / "chat_bridge_768").glob(f"{SPLITS[split]}-*.idx.parquet"))]
+    rows = pa.concat_tables(tables).to_pylist()
+    seen = []
+    for row in rows:
+        ends = [*row["seq_start_id"][1:], len(row["input_ids"])]
+        assert sum(end - begin - 1 for begin, end in zip(row["seq_start_id"], ends, strict=True)) <= 768
+        for begin, end, number in zip(row["seq_start_id"], ends, row["sequences"], strict=True):
+            assert row["input_ids"][begin:end] == texts[number].tolist()
+            assert row["loss_mask"][begin:end] == [*masks[number][1:].tolist(), 0]
+            seen.append(number)
+    assert sorted(seen) == list(range(len(texts)))
+    metadata = json.loads((made / "chat_bridge_768" / bridge.METADATA_FILE).read_bytes())[list(SPLITS).index(split)]
+    assert metadata["max_samples_per_bin"] == max(len(row["sequences"]) for row in rows)
+    assert metadata["dataset_max_seqlen"] == int(texts.sequence_lengths.max()) - 1
+
+
+def test_conversations_are_passed_on_for_sft(made: Path, chats: Path) -> None:
+    found: list[Any] = []
+    for split, name in SPLITS.items():
+        lines = (made / "chat_sft" / f"{name}.jsonl").read_bytes().splitlines()
+        assert len(lines) == IndexedDataset(made / f"chat_{split}_text_document").num_documents
+        found += [json.loads(line)["messages"] for line in lines]
+    roles = {"human": "user", "gpt": "assistant"}
+    wanted = [
+        [{"role": roles[turn["from"]], "content": turn["value"]} for turn in json.loads(line)["conversations"]]
+        for line in chats.read_bytes().splitlines()
+        if line.startswith(b'{"')
+    ]
+    assert not Counter(map(repr, found)) - Counter(map(repr, wanted))
+    assert len(found) == len(wanted) - 2  # too long, and not to be split
+
+
+USER = {"role": "user", "content": "a"}
+REPLY = {"role": "assistant", "content": "b"}
+MISREAD: dict[str, tuple[dict[str, Any], str]] = {
+    "tools": ({"tools": [{"name": "f"}], "messages": [USER, REPLY]}, "without `tools`"),
+    "reply first": ({"messages": [REPLY]}, "message 1: expected a user's or tool's message before"),
+    "two replies": ({"messages": [USER, REPLY, REPLY]}, "message 3: expected a user's or tool's message"),
+    "late system": ({"messages": [USER, {"role": "system", "content": "s"}, REPLY]}, "message at the start only"),
+    "not learnt": ({"messages": [USER, {**REPLY, "weight": 0}, USER, REPLY]}, "expected replies that are all learnt"),
+    "reasoning": ({"messages": [USER, {**REPLY, "thinking": "c"}]}, "message 2: expected no `"),
+}
+
+
+@pytest.mark.parametrize("case", MISREAD, ids=str)
+def test_what_megatron_would_misread_is_refused(tmp_path: Path, case: str, quiet: Reporter) -> None:
+    record, expected = MISREAD[case]
+    good = {"messages": [USER, REPLY]}
+    path = tmp_path / "in.jsonl"
+    path.write_text(f"{json.dumps(good)}\n\n{json.dumps(record)}\n")
+    template = "{% for message in messages %}{% generation %}{{ message.content }}{% endgeneration %}{% endfor %}"
+    instruction = check_config({"chat_template": template}, source="test")
+    options = {"export": ("sft",), "seq_length": None, "split": None}
+    config = job(tmp_path, path, on_bad_record="fail", **options)
+    with pytest.raises(BadRecordError, match=rf"in\.jsonl, line 3: .*{expected}.*give up --export sft"):
+        run_instruct(config, instruction, reporter=quiet)
+    assert (tmp_path / "chat_text_document.idx").exists()
+    assert not (tmp_path / "chat_sft").exists()
+    report = run_instruct(job(tmp_path, path, **options), instruction, reporter=quiet)
+    split = report.exports[0].content.splits["train"]
+    assert (split.rows, split.left_out) == (1, 1)
+    assert (tmp_path / "chat_sft" / "train.jsonl").read_text() == json.dumps(good, separators=(",", ":")) + "\n"
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_somebody_elses_file_is_never_replaced(tmp_path: Path, chats: Path, fresh: bool, quiet: Reporter) -> None:
+    (tmp_path / "chat_hf").mkdir()
+    (tmp_path / "chat_hf" / "train-00000-of-00001.parquet").write_bytes(b"mine")
+    with pytest.raises(OutputError, match=r"train-00000-of-00001\.parquet: expected only files that dsindex wrote"):
+        run_instruct(job(tmp_path, chats, fresh=fresh), CONFIG, reporter=quiet)
+    assert (tmp_path / "chat_hf" / "train-00000-of-00001.parquet").read_bytes() == b"mine"
+    assert not list(tmp_path.glob("chat_*.idx"))
+
+
+def test_exports_of_earlier_tokens_are_replaced_or_removed(tmp_path: Path, chats: Path, quiet: Reporter) -> None:
+    run_instruct(job(tmp_path, chats, export=("hf", "bridge", "sft")), CONFIG, reporter=quiet)
+    before = exported(tmp_path, "chat_hf")
+    (tmp_path / "chat_sft" / "notes.txt").write_text("mine")
+    longer = tmp_path / "longer.jsonl"
+    longer.write_bytes(CONVERSATIONS.read_bytes())
+    config = job(tmp_path, longer, export=("hf",), fresh=True)
+    run_instruct(config, CONFIG, reporter=quiet)
+    assert exported(tmp_path, "chat_hf") != before
+    assert names_in(tmp_path) == {"chat_hf", "chat_sft"}
+    assert (tmp_path / "chat_sft" / "notes.txt").read_text() == "mine"
+
+
+def test_the_command_says_what_it_exported(tmp_path: Path, chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "chat.json"
+    config.write_text(json.dumps({**SPEC, "job": {"export": "hf"}}))
+    command = ["instruct", str(config), "--input", str(chats), "--tokenizer-model", str(OWN.plain_tokenizer)]
+    command += ["--output-prefix", str(tmp_path / "chat"), "--executor", "local", "--on-bad-record", "quarantine"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "chat_hf/: export hf" in said
+    assert "train: 160 rows, " in said
+    assert main([*command, "--export", "bridge"]) == 2
+    assert "--export bridge needs --seq-length" in capsys.readouterr().err
+
+
+def test_manifest_counts_what_is_learnt(made: Path) -> None:
+    for folder in FOLDERS[:3]:
+        content = json.loads((made / folder / EXPORT_MANIFEST).read_bytes())["content"]
+        for split, name in SPLITS.items():
+            mask = IndexedDataset(made / f"chat_{split}_loss_mask")
+            counts = content["splits"][name]
+            assert counts["trainable"] == sum(int(own.sum()) for own in mask)
+            assert counts["targets"] == sum(int(own[1:].sum()) for own in mask)
+            assert counts["sequences"] == len(mask)
+
+
+def test_inspect_and_verify_know_exports(tmp_path: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = shutil.copytree(made / "chat_bridge_768", tmp_path / "chat_bridge_768")
+    targets = sum(int(mask[1:].sum()) for mask in IndexedDataset(made / "chat_train_loss_mask"))
+    assert main(["inspect", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "export: bridge, packed sequences: Megatron-Bridge, NeMo" in said
+    assert re.search(rf"train: \d+ rows, [\d,]+ tokens, [\d,]+ trainable, {targets:,} targets", said)
+    files = sorted(folder.glob("train-*.parquet"))
+    shutil.copy(files[0], tmp_path / "moved.parquet")
+    assert main(["inspect", str(tmp_path / "moved.parquet")]) == 0
+    assert "export: bridge" in capsys.readouterr().out
+    assert main(["verify", str(folder)]) == 0
+    assert "intact" in capsys.readouterr().out
+
+    data = bytearray(files[0].read_bytes())
+    data[100] ^= 1
+    files[0].write_bytes(data)
+    assert main(["verify", str(folder)]) == 1
+    assert f"{files[0]}: expected the content that the manifest describes" in capsys.readouterr().out
+    files[0].write_bytes(data[:100])
+    assert main(["inspect", str(folder)]) == 1
+    assert "as in the manifest, got 100 bytes" in capsys.readouterr().out
+    assert main(["verify", str(folder), "--against-source"]) == 2
+    assert main(["inspect", str(files[0])]) == 1
+
+
+def test_a_damaged_manifest_is_named(tmp_path: Path, chats: Path, quiet: Reporter) -> None:
+    config = job(tmp_path, chats, export=("sft",))
+    run_instruct(config, CONFIG, reporter=quiet)
+    (tmp_path / "chat_sft" / EXPORT_MANIFEST).write_text('{"format": "dsindex export 1", "content": {"digests": 3}}')
+    with pytest.raises(FormatError, match=r"export\.manifest\.json: cannot be read as the manifest of an export"):
+        run_instruct(config, CONFIG, reporter=quiet)
+    assert main(["verify", str(tmp_path / "chat_sft")]) == 1

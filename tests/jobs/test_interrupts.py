@@ -1,0 +1,124 @@
+"""Signals: a stop that compiled code swallows or changes is raised all the same, and a second one ends the process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dsindex.execution.interrupts import (
+    TerminatedError,
+    is_process_ending,
+    last_words,
+    raise_missed_stop,
+    stop_on_signals,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def hang_up_by_default() -> Iterator[None]:
+    """Whatever started the tests may ignore SIGHUP, as nohup does."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected", "code"),
+    [
+        (signal.SIGINT, KeyboardInterrupt, None),
+        (signal.SIGTERM, TerminatedError, 143),
+        (signal.SIGHUP, TerminatedError, 129),
+    ],
+    ids=["Ctrl-C", "SIGTERM", "SIGHUP"],
+)
+def test_first_signal_is_raised(number: int, expected: type[BaseException], code: int | None) -> None:
+    with pytest.raises(expected) as raised, stop_on_signals("x"):
+        os.kill(os.getpid(), number)
+    assert getattr(raised.value, "exit_code", None) == code
+    assert not is_process_ending()
+
+
+def test_ignored_hangup_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with stop_on_signals("x"):
+        os.kill(os.getpid(), signal.SIGHUP)
+
+
+def wait_in_compiled_code() -> None:
+    """End as Ray's compiled code does when a signal arrives in it."""
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except TerminatedError as stop:
+        msg = "CoreWorker.wait returned a result with an exception set"
+        raise SystemError(msg) from stop
+
+
+def test_stop_that_became_another_error_is_raised_itself() -> None:
+    with pytest.raises(TerminatedError), stop_on_signals("x"):
+        wait_in_compiled_code()
+
+
+def test_stop_that_was_swallowed_is_raised_later() -> None:
+    with stop_on_signals("x"):
+        raise_missed_stop()  # there is none yet
+        with pytest.raises(TerminatedError):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert is_process_ending()
+        with pytest.raises(TerminatedError):
+            raise_missed_stop()
+
+
+class Struck:
+    """Gets a signal where Python can only report an exception, and go on."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_stop_that_nobody_could_raise_is_not_reported_twice(capfd: pytest.CaptureFixture[str]) -> None:
+    with stop_on_signals("x"):
+        Struck()
+        with pytest.raises(TerminatedError):
+            raise_missed_stop()
+    assert capfd.readouterr().err == "\nx: stopping; a second signal stops it at once, which is safe too\n"
+
+
+SECOND = """
+import os, signal
+from dsindex.execution.interrupts import last_words, stop_on_signals
+
+with stop_on_signals("x"), last_words(lambda stop: f"{stop}; 3 of 7 kept"):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_second_signal_ends_the_process_with_its_last_words() -> None:
+    ended = subprocess.run([sys.executable, "-c", SECOND], capture_output=True, text=True, check=False)
+    assert ended.returncode == 143
+    assert ended.stderr.splitlines()[-1] == "x: stopped; terminated by SIGTERM; 3 of 7 kept"
+
+
+def test_other_threads_set_no_handlers() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    seen = []
+
+    def command() -> None:
+        with stop_on_signals("x"), last_words(str):
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=command)
+    thread.start()
+    thread.join()
+    assert seen == [before]

@@ -1,0 +1,243 @@
+"""Commands of preprocess_data.py: one word changed, they run, and every flag is taken, named or refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from dsindex.datasets import IndexedDataset
+from dsindex.options.build import BuildConfig
+from dsindex.options.config import UsageError, validated
+from dsindex.options.megatron_flags import REFUSED, WITHOUT_EFFECT, take_megatron_flags
+from tests.support.foreign_tokenizers import rank_entries, sentencepiece_model, tekken_file, tiktoken_file
+from tests.support.golden import GOLDEN, TOKENIZERS
+from tests.support.hub_cache import COMMIT, put_in_cache
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+QUICKSTART = """\
+python tools/preprocess_data.py \\
+    --input data.jsonl \\
+    --output-prefix processed_data \\
+    --tokenizer-type HuggingFaceTokenizer \\
+    --tokenizer-model /path/to/tokenizer.model \\
+    --workers 8 \\
+    --append-eod
+"""
+"""From docs/get-started/quickstart.md of Megatron-LM, as are the flags of the next from its docs/user-guide."""
+FAST = """\
+python tools/preprocess_data_fast.py \\
+    --input data.jsonl \\
+    --output-prefix processed_data \\
+    --json-keys text \\
+    --tokenizer-type HuggingFaceTokenizer \\
+    --tokenizer-model /path/to/tokenizer.model \\
+    --use-gigatoken \\
+    --append-eod
+"""
+TEXTS = [json.loads(line)["text"] for line in (GOLDEN / "docs.jsonl").read_bytes().split(b"\n")[:40]]
+
+
+def run(
+    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dsindex", *arguments]
+    path = str(Path(__file__).parents[2])
+    values = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", **(environment or {})}
+    return subprocess.run(command, cwd=folder, env=values, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    return tmp_path
+
+
+def tokens_of(folder: Path, prefix: str = "processed_data") -> list[list[int]]:
+    dataset = IndexedDataset(str(folder / f"{prefix}_text_document"))
+    return [dataset[number].tolist() for number in range(len(dataset))]
+
+
+@pytest.mark.parametrize("command", [QUICKSTART, FAST], ids=["quickstart", "fast"])
+def test_documented_command_runs_with_one_word_changed(folder: Path, command: str) -> None:
+    words = shlex.split(command.replace("\\\n", "").replace("/path/to/tokenizer.model", str(TOKENIZERS["plain"])))
+    done = run(folder, "build", *words[2:])
+    assert done.returncode == 0, done.stderr
+    plain = run(
+        folder, "build", "--input", "data.jsonl", "--output-prefix", "own", "--append-eod",
+        "--tokenizer-model", str(TOKENIZERS["plain"]),
+    )  # fmt: skip
+    assert plain.returncode == 0, plain.stderr
+    assert tokens_of(folder) == tokens_of(folder, "own")
+
+
+@pytest.mark.parametrize("kind", ["Llama2Tokenizer", "GPTSentencePieceTokenizer", None])
+def test_sentencepiece_model_gives_the_tokens_of_its_library(folder: Path, kind: str | None) -> None:
+    (folder / "tokenizer.model").write_bytes(sentencepiece_model("llama2"))
+    typed = [] if kind is None else ["--tokenizer-type", kind]
+    done = run(
+        folder, "build", "--input", "data.jsonl", "--output-prefix", "processed_data", *typed, "--append-eod",
+        "--tokenizer-model", "tokenizer.model", "--workers", "1", "--partitions", "4", "--log-interval", "10",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("without effect: --partitions (documents keep the order of the input); --log-inter") == 1
+    processor = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model("llama2"))
+    assert tokens_of(folder) == [[*processor.encode(text), processor.eos_id()] for text in TEXTS if text]
+    verified = run(
+        folder, "verify", "processed_data_text_document", "--against-source", "--tokenizer-model", "tokenizer.model"
+    )
+    assert verified.returncode == 0, verified.stdout
+    (folder / "tokenizer.model").write_bytes(sentencepiece_model("gemma"))
+    other = run(folder, "verify", "processed_data_text_document", "--against-source")
+    assert other.returncode == 1
+    assert "expected the tokenizer with sha256" in other.stdout + other.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "flags", "options"),
+    [
+        ("cl100k_base.tiktoken", tiktoken_file(), [], None),
+        (
+            "tokenizer.model",
+            tiktoken_file(),
+            ["--tiktoken-encoding", "llama3"],
+            {"tiktoken_encoding": "llama3"},
+        ),
+        ("tekken.json", tekken_file(pattern=r"\S+|\s+"), [], None),
+        (
+            "vocab.json",
+            json.dumps(rank_entries()).encode(),
+            ["--tokenizer-type", "TikTokenizer", "--vocab-size", "560", "--tiktoken-num-special-tokens", "9"],
+            {"vocab_size": 560, "tiktoken_num_special_tokens": 9},
+        ),
+    ],
+    ids=["cl100k", "llama3", "tekken", "megatron"],
+)
+def test_ranks_are_found_again_by_verify(
+    folder: Path, name: str, content: bytes, flags: list[str], options: dict[str, Any] | None
+) -> None:
+    (folder / name).write_bytes(content)
+    base = ["--input", "data.jsonl", "--output-prefix", "processed_data", "--tokenizer-model", name, "--append-eod"]
+    done = run(folder, "build", *base, *flags)
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((folder / "processed_data_text_document.manifest.json").read_text())
+    assert manifest["content"]["tokenizer"].get("options") == options
+    verified = run(folder, "verify", "processed_data_text_document", "--against-source")
+    assert verified.returncode == 0, verified.stdout
+    assert "documents tokenized again" in verified.stdout
+
+
+def test_gpt2_files_take_the_place_of_the_model(folder: Path) -> None:
+    model = json.loads((TOKENIZERS["gpt2"] / "tokenizer.json").read_bytes())["model"]
+    (folder / "gpt2-vocab.json").write_text(json.dumps(model["vocab"]))
+    lines = (merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"])
+    (folder / "gpt2-merges.txt").write_text("#version: 0.2\n" + "".join(f"{line}\n" for line in lines))
+    base = ["build", "--input", "data.jsonl", "--append-eod", "--output-prefix"]
+    files = ["--vocab-file", "gpt2-vocab.json", "--merge-file", "gpt2-merges.txt"]
+    two = run(folder, *base, "processed_data", "--tokenizer-type", "GPT2BPETokenizer", *files)
+    one = run(folder, *base, "own", "--tokenizer-model", str(TOKENIZERS["gpt2"]))
+    assert (two.returncode, one.returncode) == (0, 0), two.stderr + one.stderr
+    assert tokens_of(folder) == tokens_of(folder, "own")
+    assert run(folder, "verify", "processed_data_text_document", "--against-source").returncode == 0
+    half = run(folder, *base, "half", "--tokenizer-type", "GPT2BPETokenizer", *files[:2])
+    assert half.returncode == 2
+    assert "expected --vocab-file and --merge-file together" in half.stderr
+
+
+def test_gpt2_type_alone_is_the_tokenizer_of_that_name(folder: Path) -> None:
+    files = {path.name: path.read_bytes() for path in TOKENIZERS["gpt2"].iterdir() if path.is_file()}
+    put_in_cache(folder / "hf", "gpt2", files)
+    base = ["build", "--input", "data.jsonl", "--append-eod", "--tokenizer-type", "GPT2BPETokenizer"]
+    done = run(folder, *base, "--output-prefix", "processed_data", environment={"HF_HOME": str(folder / "hf")})
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((folder / "processed_data_text_document.manifest.json").read_text())
+    assert (manifest["content"]["tokenizer"]["name"], manifest["content"]["tokenizer"]["revision"]) == ("gpt2", COMMIT)
+    verify = ["verify", "processed_data_text_document", "--against-source"]
+    assert run(folder, *verify, environment={"HF_HOME": str(folder / "hf")}).returncode == 0
+    elsewhere = run(folder, *verify, environment={"HF_HOME": str(folder / "empty")})
+    assert elsewhere.returncode == 1
+    assert (
+        f"gpt2@{COMMIT}: expected a file, a folder, or the name of a tokenizer" in elsewhere.stdout + elsewhere.stderr
+    )
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_flags_say_what_to_do(name: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"--{name.replace('_', '-')}: {REFUSED[name][1]}")):
+        take_megatron_flags({name: 1})
+
+
+def test_refused_flag_is_a_usage_error(folder: Path) -> None:
+    done = run(
+        folder, "plan", "--input", "data.jsonl", "--output-prefix", "o", "--tokenizer-model", "x", "--split-sent"
+    )
+    assert done.returncode == 2
+    assert done.stderr.strip() == f"dsindex plan: --split-sentences: {REFUSED['split_sentences'][1]}"
+
+
+def test_flags_without_effect_are_named_once() -> None:
+    merged: dict[str, Any] = {name: 1 for name in WITHOUT_EFFECT if name != "dataset_impl"}
+    merged |= {"input": ["a"], "dataset_impl": "mmap", "tokenizer_type": "Llama2Tokenizer", "vocab_size": 32000}
+    note = take_megatron_flags(merged) or ""
+    assert merged == {"input": ["a"], "tokenizer_type": "Llama2Tokenizer"}
+    for name in [*WITHOUT_EFFECT, "vocab_size"]:
+        assert note.replace(",", "").count(f"--{name.replace('_', '-')} ") == 1, name
+    assert take_megatron_flags(merged) is None
+
+
+def test_size_of_the_vocabulary_counts_for_ranks_only() -> None:
+    merged = {"tokenizer_type": "TikTokenizer", "vocab_size": 560}
+    assert take_megatron_flags(merged) is None
+    assert merged["vocab_size"] == 560
+    with pytest.raises(ValueError, match="--dataset-impl: expected mmap, the only format, got 'lazy'"):
+        take_megatron_flags({"dataset_impl": "lazy"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("NullTokenizer", "got 'NullTokenizer', whose texts are numbers"),
+        ("BertWordPieceLowerCase", "got 'BertWordPieceLowerCase', which is not read"),
+        ("SFTTokenizer", "use `dsindex instruct`"),
+        ("Gpt2", "got 'Gpt2'"),
+    ],
+)
+def test_other_types_are_refused_with_a_reason(kind: str, message: str) -> None:
+    with pytest.raises(UsageError, match=f"^--tokenizer-type: expected one of HuggingFaceTokenizer, .*{message}"):
+        validated({"input": ["a"], "output_prefix": "o", "tokenizer_model": "t", "tokenizer_type": kind}, BuildConfig)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "cl100k_base.tiktoken"])
+@pytest.mark.parametrize("kind", ["instruct", "pack"])
+def test_jobs_for_other_formats_say_so(folder: Path, kind: str, name: str) -> None:
+    content = sentencepiece_model("llama2") if name == "tokenizer.model" else tiktoken_file()
+    (folder / name).write_bytes(content)
+    (folder / "chat.yaml").write_text("chat_template: chatml\n")
+    own = ["--output", "o.pbin"] if kind == "pack" else ["chat.yaml", "--output-prefix", "o"]
+    done = run(folder, kind, *own, "--input", "data.jsonl", "--tokenizer-model", name)
+    assert done.returncode == 1, done.stderr
+    assert f"{name}: expected a tokenizer.json, got a tokenizer of" in done.stderr
+
+
+def test_engine_can_be_the_reference(folder: Path) -> None:
+    (folder / "tokenizer.model").write_bytes(sentencepiece_model("gemma"))
+    base = ["build", "--input", "data.jsonl", "--tokenizer-model", "tokenizer.model", "--output-prefix"]
+    assert run(folder, *base, "processed_data").returncode == 0
+    assert run(folder, *base, "own", "--engine", "reference").returncode == 0
+    pair = [(folder / f"{prefix}_text_document.bin").read_bytes() for prefix in ("processed_data", "own")]
+    assert pair[0] == pair[1]
+    assert np.frombuffer(pair[0], np.uint16).size > 100
+    wrong = run(folder, *base, "o", "--engine", "tokenizers")
+    assert wrong.returncode == 1
+    assert "expected a tokenizer.json for --engine tokenizers; use --engine reference: sentencepiece" in wrong.stderr

@@ -1,0 +1,254 @@
+"""Names that are not UTF-8: shown as escapes, written so that they can be read back, and found again on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dsindex.cli.main import main
+from dsindex.engine.shards.tokenize import ShardQuarantine, quarantine_line, write_quarantine
+from dsindex.execution.progress.displays import write_json_line
+from dsindex.json_text import decode_json, encode_json
+from dsindex.store.storage import atomic_writer
+from dsindex.text.record_blocks import BadRecord
+from tests.support.golden import OWN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INPUT = os.fsdecode(b"caf\xe9.jsonl")
+TOKENIZER = os.fsdecode(b"tok\xe7")
+PREFIX = os.fsdecode(b"out\xff")
+DATASET = f"{PREFIX}_text_document"
+GOOD = b'{"text": "one document"}\n{"text": "another", "\\ud800": 1}\n'
+BAD = b'{"text": "x" y}\n{"\\udcff": "no text"}\n{"text": "\\ud800"}\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to stand in, with an input and a tokenizer of such names."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / INPUT).write_bytes(GOOD * 5)
+    shutil.copytree(OWN.plain_tokenizer, tmp_path / TOKENIZER)
+    return tmp_path
+
+
+def build(*words: str, executor: str = "local") -> int:
+    given = ["--input", INPUT, "--tokenizer-model", TOKENIZER, "--executor", executor, "--workers", "2"]
+    return main(["build", *given, "--output-prefix", PREFIX, *words])
+
+
+def read_manifest(prefix: str) -> dict[str, object]:
+    with open(f"{prefix}.manifest.json", "rb") as file:
+        content = file.read()
+    assert json.loads(content) == decode_json(content)
+    loaded: dict[str, object] = decode_json(content)["content"]
+    return loaded
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("executor", ["local", "processes"])
+@pytest.mark.slow
+def test_build_is_made_found_again_and_verified(capsys: pytest.CaptureFixture[str], executor: str) -> None:
+    assert build("--shard-size", "40B", executor=executor) == 0
+    assert "10 lines = 10 kept" in capsys.readouterr().out  # another key may be any text
+    assert os.path.exists(os.fsencode(DATASET) + b".bin")
+    inputs = read_manifest(DATASET)["inputs"]
+    assert isinstance(inputs, list)
+    assert [entry["path"] for entry in inputs] == [INPUT]
+    assert build("--shard-size", "40B", executor=executor) == 0
+    assert "already complete" in capsys.readouterr().out
+    assert main(["verify", DATASET, "--against-source", "--tokenizer-model", TOKENIZER]) == 0
+    assert r"out\udcff_text_document: intact" in capsys.readouterr().out
+    assert main(["verify", DATASET, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["prefix"] == DATASET
+
+
+def test_bad_records_are_named_and_set_aside(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open(folder / INPUT, "ab") as file:
+        file.write(BAD)
+    assert build() == 1
+    assert r"caf\udce9.jsonl, line 11: expected JSON" in capsys.readouterr().err
+    assert build("--log-json") == 1
+    assert f"{INPUT}, line 11: expected JSON" in json.loads(capsys.readouterr().err.splitlines()[-1])["message"]
+    assert build("--on-bad-record", "quarantine", "--fresh") == 0
+    assert "13 lines = 10 kept + 3 quarantined" in capsys.readouterr().out
+    import pyarrow as pa
+
+    with open(f"{DATASET}.quarantine.jsonl.zst", "rb") as file, pa.input_stream(file, compression="zstd") as stream:
+        entries = [json.loads(line) for line in stream.read().splitlines()]
+    assert [(entry["file"], entry["line"]) for entry in entries] == [(INPUT, 11), (INPUT, 12), (INPUT, 13)]
+    assert "got only '\\udcff'" in entries[1]["reason"]
+    assert main(["verify", DATASET]) == 0
+
+
+def test_quarantine_holds_whatever_a_reason_says(tmp_path: Path) -> None:
+    record = BadRecord(offset=7, line=0, line_bytes=b"x", reason="got '\ud800'")
+    (tmp_path / "0.quarantine").write_bytes(quarantine_line("ignored", record))
+    shard = ShardQuarantine(path=str(tmp_path / "0.quarantine"), file=INPUT, first_line=3)
+    with atomic_writer(str(tmp_path / "all.zst")) as file:
+        write_quarantine(file, [shard])
+    import pyarrow as pa
+
+    with pa.input_stream(str(tmp_path / "all.zst"), compression="zstd") as stream:
+        assert json.loads(stream.read()) == {
+            "file": INPUT, "offset": 7, "line": 3, "reason": "got '\ud800'", "raw": "x",
+        }  # fmt: skip
+
+
+@pytest.mark.usefixtures("folder")
+def test_every_other_command_takes_such_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert build() == 0
+    cache = os.fsdecode(b"cache\xfe")
+    index = ["index", "--data-path", DATASET, "--seq-length", "2", "--epochs", "1", "--data-cache-path", cache]
+    with open("identifiers.json", "wb") as file:
+        file.write(encode_json({"class": "x", "path": TOKENIZER}))
+    os.makedirs("damaged")
+    damaged = os.fsdecode(b"damaged/x\xfd")
+    for suffix in ("bin", "manifest.json"):
+        shutil.copy(f"{DATASET}.{suffix}", f"{damaged}.{suffix}")
+    eod = ["--eod-token", "<|endoftext|>"]
+    commands = [
+        ["plan", "--input", INPUT, "--tokenizer-model", TOKENIZER, "--output-prefix", "x"],
+        ["merge", "--input", DATASET, DATASET, "--output-prefix", f"{PREFIX}merged", "--executor", "local"],
+        ["merge", "--input", DATASET, DATASET, "--output-prefix", f"{PREFIX}merged", "--executor", "local"],
+        ["verify", f"{PREFIX}merged"],
+        ["convert", DATASET, f"{PREFIX}.pbin"],
+        ["convert", f"{PREFIX}.pbin", f"{PREFIX}back"],
+        ["verify", f"{PREFIX}.pbin", f"{PREFIX}back"],
+        ["raw-index", INPUT],
+        ["pack", "--input", INPUT, "--tokenizer-model", TOKENIZER, "--output", f"{PREFIX}p.pbin", *eod],
+        ["pack", "--merge", f"{PREFIX}p.pbin", f"{PREFIX}p.pbin", "--output", f"{PREFIX}pp.pbin"],
+        ["verify", f"{PREFIX}p.pbin", f"{PREFIX}pp.pbin"],
+        [*index, "--tokenizer-identifiers", "identifiers.json"],
+        [*index, "--tokenizer-identifiers", "identifiers.json", "--explain"],
+        ["verify", DATASET, "--cache", cache],
+        ["repair", damaged, "--output", f"{damaged}new", "--tokenizer-model", TOKENIZER],
+        ["repair", f"{damaged}new", "--output", f"{damaged}newer", "--json"],
+        ["verify", f"{damaged}new"],
+    ]
+    for command in commands:
+        assert main(command) == 0, (command, capsys.readouterr())
+    with open(f"{damaged}new.repair.json", "rb") as file:
+        assert decode_json(file.read())["of"] == damaged
+
+
+def test_conversations_are_read_and_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conversations = os.fsdecode(b"conv\xe9.jsonl")
+    lines = (OWN.docs.parent / "conversations.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / conversations).write_bytes(b"".join(lines[:3]))
+    config = os.fsdecode(b"chat\xe8.yaml")
+    (folder / config).write_text(
+        'special_tokens: {eos_token: "<|endoftext|>"}\nmessage_construction: [conversations]\n'
+        "loss_masking_jq_patterns: ['.conversations | select(.from == \"human\")']\n"
+    )
+    words = [
+        "--input",
+        conversations,
+        "--tokenizer-model",
+        TOKENIZER,
+        "--output-prefix",
+        PREFIX,
+        "--seq-length",
+        "2048",
+    ]
+    assert main(["instruct", config, *words, "--executor", "local"]) == 0, capsys.readouterr()
+    assert main(["instruct", config, *words, "--executor", "local"]) == 0
+    assert "already complete" in capsys.readouterr().out
+    assert main(["verify", DATASET]) == 0
+
+
+def test_configuration_spells_such_names_as_escapes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = 'input: ["caf\\udce9.jsonl"]\ntokenizer_model: "tok\\udce7"\noutput_prefix: "out\\udcff"\nexecutor: local\n'
+    (folder / "build.yaml").write_text(text)
+    assert main(["build", "--config", "build.yaml"]) == 0
+    assert os.path.exists(f"{DATASET}.idx")
+    (folder / "build.yaml").write_text(text.replace("\\udce9", "\\ud800").replace("\\udce7", "\\0"))
+    capsys.readouterr()
+    assert main(["build", "--config", "build.yaml"]) == 2
+    shown = capsys.readouterr().err
+    assert r"--input: expected a text that can be typed and can name a file, got 'caf\ud800.jsonl'" in shown
+    assert r"--tokenizer-model: expected a text that can be typed and can name a file, got 'tok\x00'" in shown
+
+
+@pytest.mark.parametrize(
+    "lines", [b'{"\\udcff": "one"}\n{"\\udcff": "two", "b": 1}\n', b'{"\\udcff": ["one", "two"]}\n']
+)
+def test_key_without_utf8_can_be_asked_for(folder: Path, lines: bytes) -> None:
+    (folder / INPUT).write_bytes(lines)
+    assert build("--json-keys", "\udcff") == 0
+    assert os.path.getsize(f"{PREFIX}_\udcff_document.bin") > 0
+    assert build("--json-keys", "\ud800") == 2
+
+
+def test_log_lines_hold_such_names(capsys: pytest.CaptureFixture[str]) -> None:
+    write_json_line("message", {"message": INPUT})
+    assert json.loads(capsys.readouterr().err)["message"] == INPUT
+
+
+def test_control_characters_in_a_name_reach_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "\x1b[2Jred\x7f.jsonl"
+    assert main(["build", "--input", str(tmp_path / name), "--tokenizer-model", "x", "--output-prefix", "y"]) == 1
+    assert r"\x1b[2Jred\x7f.jsonl: expected at least one file to match" in capsys.readouterr().err
+    assert main(["verify", str(tmp_path / name)]) == 1
+    assert "\x1b[2J" not in capsys.readouterr().out
+    assert main(["verify", str(tmp_path / name), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["prefix"] == str(tmp_path / name)
+
+
+FORGED = "x\nFOUND: forged\x1b[2J"
+"""A name of several lines, the last of which another command could have written."""
+
+
+def test_names_forge_no_line_of_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source, prefix = f"{FORGED}.jsonl", f"{FORGED}_text_document"
+    (tmp_path / source).write_bytes(GOOD * 5)
+    shutil.copytree(OWN.plain_tokenizer, tmp_path / f"{FORGED}t")
+    given = ["--input", source, source, "--tokenizer-model", f"{FORGED}t", "--output-prefix", FORGED]
+    cache = ["--seq-length", "2", "--epochs", "1", "--data-cache-path", f"{FORGED}c"]
+    (tmp_path / "empty.bin").write_bytes(b"")
+    commands: list[tuple[int, list[str]]] = [
+        (0, ["build", *given, *cache]),
+        (0, ["build", *given]),
+        (1, ["build", *given, "--append-eod"]),
+        (1, ["build", "--input", f"{FORGED}none", *given[3:]]),
+        (0, ["build", *given, "--check"]),
+        (0, ["plan", *given]),
+        (0, ["merge", "--input", prefix, prefix, "--output-prefix", f"{FORGED}m"]),
+        (0, ["verify", prefix, "--cache", f"{FORGED}c"]),
+        (1, ["verify", FORGED]),
+        (1, ["compare", prefix, f"{FORGED}m"]),
+        (0, ["inspect", prefix]),
+        (0, ["inspect", f"{FORGED}c"]),
+        (0, ["mix", prefix, "--seq-length", "2"]),
+        (0, ["trace", f"{FORGED}c", "--sample", "0"]),
+        (0, ["trace", f"{FORGED}c", "--line", f"{source}:1"]),
+        (0, ["report", prefix, "--output", f"{FORGED}.html"]),
+        (0, ["convert", prefix, f"{FORGED}.pbin"]),
+        (0, ["raw-index", source]),
+        (0, ["repair", prefix, "--output", f"{FORGED}r"]),
+        (1, ["repair", "empty", "--output", f"{FORGED}r"]),
+        (1, ["clean", FORGED]),
+        (2, ["build", f"--{FORGED}"]),
+        (2, ["build", *given, "--engine", FORGED]),
+    ]
+    lines: list[str] = []
+    for code, command in commands:
+        try:
+            got = main(command)
+        except SystemExit as end:
+            got = end.code if isinstance(end.code, int) else -1
+        shown = capsys.readouterr()
+        assert got == code, (command, shown)
+        lines += [line for line in (shown.out + shown.err).splitlines() if FORGED.splitlines()[1][:5] in line]
+        assert "\x1b" not in shown.out + shown.err, command
+        forged = [line for line in (shown.out + shown.err).splitlines() if line.startswith("FOUND: forged")]
+        assert not forged, command
+    assert len(lines) > len(commands), "the name is shown"

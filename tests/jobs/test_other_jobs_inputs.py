@@ -1,0 +1,119 @@
+"""`pack`, `instruct`, `plan` and `--check` read compressed inputs and tables as `build` does."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dsindex.api.verify import verify
+from dsindex.cli.main import main
+from dsindex.execution.progress.reporter import Reporter
+from dsindex.instruction.config import check_config
+from dsindex.jobs.instruct import run_instruct
+from dsindex.jobs.pack import run_pack
+from dsindex.options.build import BuildConfig
+from dsindex.options.instruct import InstructConfig
+from dsindex.options.pack import PackConfig
+from dsindex.tools.estimate import run_plan
+from tests.support.compressed import zstd_frames
+from tests.support.conversations import CONVERSATIONS, SPEC
+from tests.support.golden import OWN
+from tests.support.published import published
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+RECORDS = [{"text": f"Record {number} " + "of many words " * (number % 9), "n": number} for number in range(300)]
+LINES = "".join(json.dumps(record) + "\n" for record in RECORDS).encode()
+
+
+def write(folder: Path, name: str) -> Path:
+    path = folder / name
+    if name.endswith(".parquet"):
+        pq.write_table(pa.Table.from_pylist(RECORDS), path, row_group_size=40)
+    else:
+        path.write_bytes(
+            {".gz": gzip.compress, ".zst": lambda text: zstd_frames(text, 999)}.get(path.suffix, bytes)(LINES)
+        )
+    return path
+
+
+def pack(source: Path, out: Path, **options: Any) -> bytes:
+    out.mkdir()
+    config = PackConfig(
+        **{
+            "input": (str(source),),
+            "tokenizer_model": str(OWN.plain_tokenizer),
+            "output": str(out / "x.pbin"),
+            "executor": "local",
+            "workers": 2,
+            **options,
+        }
+    )
+    run_pack(config, reporter=Reporter())
+    return (out / "x.pbin").read_bytes()
+
+
+@pytest.mark.parametrize("pattern", [".text", '.text + "!"'])
+def test_pack_gives_the_same_file_of_every_container(tmp_path: Path, pattern: str) -> None:
+    expected = pack(write(tmp_path, "x.jsonl"), tmp_path / "expected", jq_pattern=pattern)
+    for name in ("x.jsonl.gz", "x.jsonl.zst", "x.parquet"):
+        source = write(tmp_path, name)
+        assert pack(source, tmp_path / f"out-{name}", jq_pattern=pattern, shard_size="1KiB") == expected
+        report = verify(tmp_path / f"out-{name}/x.pbin", against_source=True, tokenizer=OWN.plain_tokenizer)
+        assert report, report.findings
+
+
+@pytest.mark.parametrize("shard_size", ["2KiB", "64MiB"])
+def test_instruct_gives_the_same_data_of_every_container(tmp_path: Path, shard_size: str) -> None:
+    lines = CONVERSATIONS.read_bytes().splitlines()[:80]
+    records = [json.loads(line) for line in lines]
+    (tmp_path / "x.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"\n".join(lines) + b"\n"))
+    (tmp_path / "x.zst").write_bytes(zstd_frames(b"\n".join(lines) + b"\n", 3000))
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "x.parquet", row_group_size=9)
+    found = {}
+    for name in ("x.jsonl", "x.gz", "x.zst", "x.parquet"):
+        config = InstructConfig(
+            input=(str(tmp_path / name),),
+            tokenizer_model=str(OWN.plain_tokenizer),
+            output_prefix=str(tmp_path / f"out-{name}" / "chat"),
+            executor="local",
+            workers=2,
+            shard_size=shard_size,
+            seq_length=768,
+            on_bad_record="quarantine",
+            split="8,1,1",
+            export=("sft",),
+        )
+        run_instruct(
+            config, check_config({**SPEC, "max_length": 768, "too_long": "split"}, source="test"), reporter=Reporter()
+        )
+        files = published(tmp_path / f"out-{name}")
+        found[name] = {file: content for file, content in files.items() if file.endswith((".bin", ".idx"))}
+        found[name] |= {path.name: path.read_bytes() for path in tmp_path.glob(f"out-{name}/chat_sft/*.jsonl")}
+    assert {"train.jsonl", "chat_train_loss_mask.bin"} <= found["x.jsonl"].keys()
+    for name, files in found.items():
+        assert files == found["x.jsonl"], name
+
+
+@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.jsonl.zst", "x.parquet"])
+def test_plan_and_check_read_every_container(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path, name)
+    options = ["--input", str(source), "--tokenizer-model", str(OWN.plain_tokenizer)]
+    options += ["--output-prefix", str(tmp_path / "x"), "--executor", "local"]
+    assert main(["plan", *options]) == 0
+    assert main(["build", "--check", *options]) == 0
+    assert "all is well" in capsys.readouterr().out
+    config = BuildConfig(
+        input=(str(source),), tokenizer_model=str(OWN.plain_tokenizer), output_prefix=str(tmp_path / "x"), workers=1
+    )
+    estimate = run_plan(config)
+    assert estimate.documents == pytest.approx(len(RECORDS), rel=0.3)

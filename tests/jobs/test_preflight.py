@@ -1,0 +1,283 @@
+"""`dsindex build --check`, and the quick look at nodes before a build on a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dsindex.cli.main import main
+from dsindex.engine import nodes
+from dsindex.engine.nodes import check_nodes, nearest_folder, require_sound
+from dsindex.engine.source import open_source
+from dsindex.errors import InputError, TokenizerError
+from dsindex.execution.calls import THIS_MACHINE, Call, NodeAnswer
+from dsindex.execution.local import ThreadExecutor
+from dsindex.jobs.build import run_build
+from dsindex.tools import check
+from tests.support.golden import OWN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.options.build import BuildConfig
+
+
+@dataclass
+class Cluster(ThreadExecutor):
+    """Threads that claim to be several machines, on some of which something is wrong while they are asked."""
+
+    broken: dict[str, Any] = field(default_factory=dict)
+    """Node to a context manager that breaks something, or to what it answers."""
+    names: tuple[str, ...] = ("a", "b")
+    is_cluster = True
+
+    def __post_init__(self) -> None:
+        super().__init__(2)
+
+    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:
+        assert timeout > 0
+        answers = {}
+        for name in self.names:
+            way = self.broken.get(name, contextlib.nullcontext)
+            if isinstance(way, NodeAnswer):
+                answers[name] = way
+                continue
+            with way():
+                answers[name] = super().on_every_node(call, timeout=timeout)[THIS_MACHINE]
+        return answers
+
+
+@contextlib.contextmanager
+def moved_away(path: str | Path) -> Iterator[None]:
+    os.rename(path, f"{path}.away")
+    try:
+        yield
+    finally:
+        os.rename(f"{path}.away", path)
+
+
+@pytest.fixture
+def own_input(tmp_path: Path) -> Path:
+    path = tmp_path / "in" / "docs.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(OWN.docs.read_bytes())
+    return path
+
+
+def reports_of(cluster: Cluster, config: BuildConfig, *, thorough: bool = True) -> list[nodes.NodeReport]:
+    source = open_source(config, append_eod=True)
+    try:
+        return check_nodes(
+            cluster,
+            source,
+            (f"{config.output_prefix}.build", os.path.dirname(config.output_prefix)),
+            keys=("text",),
+            thorough=thorough,
+        )
+    finally:
+        cluster.close()
+
+
+def test_sound_nodes_have_no_faults_and_leave_nothing_behind(
+    make_config: Callable[..., BuildConfig], tmp_path: Path
+) -> None:
+    reports = reports_of(Cluster(), make_config())
+    assert [report.node for report in reports] == ["a", "b"]
+    assert [report.faults for report in reports] == [(), ()]
+    facts = reports[0].facts
+    assert facts is not None
+    assert facts.num_readable == 1
+    assert facts.tokenizer == "audited"
+    assert facts.versions["ray"] == "2.60.0"
+    require_sound(reports)
+    assert os.listdir(tmp_path) == []
+
+
+def test_input_that_one_node_does_not_see_is_named_with_it(
+    make_config: Callable[..., BuildConfig], own_input: Path
+) -> None:
+    reports = reports_of(Cluster({"b": lambda: moved_away(own_input)}), make_config(input=(str(own_input),)))
+    assert reports[0].faults == ()
+    with pytest.raises(InputError, match=rf"^b: {own_input}: cannot be read \(No such file.*mount the same storage"):
+        require_sound(reports)
+
+
+def test_input_of_another_size_is_named(make_config: Callable[..., BuildConfig], own_input: Path) -> None:
+    size = own_input.stat().st_size
+
+    @contextlib.contextmanager
+    def shorter() -> Iterator[None]:
+        content = own_input.read_bytes()
+        own_input.write_bytes(content[:-7])
+        yield
+        own_input.write_bytes(content)
+
+    [_, report] = reports_of(Cluster({"b": shorter}), make_config(input=(str(own_input),)), thorough=False)
+    assert report.faults[0].startswith(
+        f"b: {own_input}: expected {size:,} bytes as on the driver's node, got {size - 7:,}"
+    )
+
+
+def test_folder_that_is_another_one_on_a_node_is_named(make_config: Callable[..., BuildConfig], tmp_path: Path) -> None:
+    config = make_config()
+    folder = tmp_path / "out"
+    folder.mkdir()
+
+    @contextlib.contextmanager
+    def another_disk() -> Iterator[None]:
+        with moved_away(folder):
+            folder.mkdir()
+            yield
+            folder.rmdir()
+
+    faults = [report.faults for report in reports_of(Cluster({"a": another_disk}), config)]
+    assert faults[1] == ()
+    assert faults[0][0].startswith(f"a: {folder}: expected the folder that the driver writes to, got another folder")
+    faults = [report.faults for report in reports_of(Cluster({"a": lambda: moved_away(folder)}), config)]
+    assert "got no folder" in faults[0][0]
+
+
+def test_other_versions_and_silent_nodes_are_named(
+    make_config: Callable[..., BuildConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = {**nodes.versions(), "ray": "2.9.0"}
+
+    @contextlib.contextmanager
+    def with_older() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(nodes, "versions", lambda: older)
+            yield
+
+    silent = NodeAnswer(error=TimeoutError("it did not answer within 120 s"))
+    first, second = reports_of(Cluster({"a": with_older, "b": silent}), make_config())
+    assert first.faults == ("a: expected ray 2.60.0 as on the driver's node, got 2.9.0; install the same",)
+    assert second.faults == ("b: it did not answer within 120 s; look at that node, or take it out of the cluster",)
+    assert second.facts is None
+
+
+def test_tokenizer_that_differs_on_a_node_is_named(
+    make_config: Callable[..., BuildConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def differ(*_: object) -> None:
+        raise TokenizerError("they differ on 'x'")
+
+    monkeypatch.setattr("dsindex.text.audit.audit", differ)
+    [report] = reports_of(Cluster(names=("a",)), make_config())
+    assert report.faults == ("a: they differ on 'x'",)
+    assert report.facts is not None
+    assert report.facts.tokenizer == "fails"
+
+
+def test_long_lists_of_inputs_are_sampled_and_many_faults_cut_short(
+    make_config: Callable[..., BuildConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "QUICK_INPUTS", 10)
+    paths = [tmp_path / f"{number:02}.jsonl" for number in range(25)]
+    for path in paths:
+        path.write_text('{"text": "x"}\n')
+    config = make_config(input=tuple(map(str, paths)))
+    source = open_source(config, append_eod=True)
+
+    @contextlib.contextmanager
+    def unmounted() -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for path in paths:
+                stack.enter_context(moved_away(path))
+            yield
+
+    [report] = reports_of(Cluster({"a": unmounted}, ("a",)), config, thorough=False)
+    assert len(report.faults) == len(source.inputs[::3])
+    with pytest.raises(InputError, match=r"(?s)00\.jsonl.*12\.jsonl.*and 4 more; --check shows all$"):
+        require_sound([report])
+    [report] = reports_of(Cluster({"a": unmounted}, ("a",)), config)
+    assert len(report.faults) == 25
+
+
+def test_cluster_without_nodes_is_refused() -> None:
+    with pytest.raises(InputError, match="lost its last node with CPUs"):
+        require_sound([])
+
+
+def test_build_on_a_cluster_looks_at_its_nodes_first(
+    make_config: Callable[..., BuildConfig], own_input: Path, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster({"b": lambda: moved_away(own_input)})
+    monkeypatch.setattr("dsindex.engine.start.make_executor", lambda _config, **_options: cluster)
+    config = make_config(input=(str(own_input),))
+    with pytest.raises(InputError, match=f"^b: {own_input}: cannot be read"):
+        run_build(config, reporter=quiet)
+    folder = Path(f"{config.output_prefix}.build")
+    assert not (folder / "shards").exists()
+    assert json.loads((folder / "progress.json").read_bytes())["state"] == "failed"
+    cluster = Cluster()
+    assert run_build(config, reporter=quiet).datasets[0].num_documents > 0
+
+
+def test_nearest_folder_is_the_one_that_exists(tmp_path: Path) -> None:
+    assert nearest_folder(str(tmp_path)) == str(tmp_path)
+    assert nearest_folder(str(tmp_path / "x" / "y")) == str(tmp_path)
+
+
+# The command
+
+
+def words_of(config: BuildConfig, *more: str) -> list[str]:
+    words = ["build", "--check", "--input", *config.input, "--tokenizer-model", config.tokenizer_model, "--append-eod"]
+    return [*words, "--output-prefix", config.output_prefix, *more]
+
+
+def test_check_prints_a_table_and_builds_nothing(
+    make_config: Callable[..., BuildConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words_of(make_config())) == 0
+    shown = capsys.readouterr()
+    header, row, *_ = shown.out.splitlines()
+    assert header.split()[:2] == ["node", "inputs"]
+    assert row.startswith(THIS_MACHINE)
+    assert "1 of 1" in row
+    assert row.endswith("audited")
+    assert "all is well; nothing was built" in shown.out
+    assert shown.err == ""
+    assert os.listdir(tmp_path) == []
+
+
+def test_check_with_faults_ends_with_1(
+    make_config: Callable[..., BuildConfig],
+    own_input: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster({"b": lambda: moved_away(own_input)})
+    monkeypatch.setattr(check, "make_executor", lambda _config: cluster)
+    assert main(words_of(make_config(input=(str(own_input),)))) == 1
+    shown = capsys.readouterr()
+    assert "0 of 1" in shown.out
+    assert "nothing was built" in shown.out
+    assert "all is well" not in shown.out
+    assert shown.err.startswith(f"b: {own_input}: cannot be read (No such file or directory); mount")
+
+
+def test_check_refuses_what_does_not_fit(
+    make_config: Callable[..., BuildConfig], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsindex.engine.start.free_bytes", lambda _folder: 1000)
+    assert main(words_of(make_config())) == 1
+    assert "kB are needed for shards and output, 1.00 kB are free" in capsys.readouterr().err
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+def test_every_node_of_ray_is_asked(make_config: Callable[..., BuildConfig], quiet: Reporter) -> None:
+    report = check.run_check(make_config(executor="ray"), reporter=quiet)
+    [node] = report.nodes
+    assert node.facts is not None
+    assert node.facts.tokenizer == "audited"
+    assert report.faults == ()
+    assert node.node.count(".") == 3  # its address

@@ -1,0 +1,131 @@
+"""Flags of pretrain_gpt.py, pasted to `dsindex index` or `build`: each is an option, named in a note, or refused."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dsindex.cli.main import main
+from dsindex.options.megatron_flags import (
+    PRETRAIN_FLAGS,
+    REFUSED_OF_JOBS,
+    WITH_VALUE,
+    WITH_VALUES,
+    WITHOUT_VALUE,
+    describe_pretrain_flags,
+    split_pretrain_flags,
+)
+from tests.support.golden import GOLDEN, OWN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOB = """
+    --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --sequence-parallel --num-layers 32
+    --hidden-size 4096 --micro-batch-size 1 --lr 3.0e-4 --min-lr=3.0e-5 --lr-warmup-init -1e-9 --bf16
+    --tokenizer-type Llama2Tokenizer --tokenizer-model tokenizer.model --iterations-to-skip 5 6 --log-interval 100
+"""
+OWN_FLAGS = f"--data-path {GOLDEN / 'merged'} --seq-length 32 --num-samples 100,10,10 --split 90,5,5 --seed 7"
+
+
+def test_flags_of_a_job_change_nothing_and_are_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = ["index", *shlex.split(OWN_FLAGS), "--executor", "local", "--data-cache-path"]
+    assert main([*own, str(tmp_path / "alone")]) == 0
+    assert "without effect" not in capsys.readouterr().err
+    assert main([*own, str(tmp_path / "pasted"), *shlex.split(JOB)]) == 0
+    shown = capsys.readouterr().err
+    assert sorted(os.listdir(tmp_path / "pasted")) == sorted(os.listdir(tmp_path / "alone"))
+    notes = [line for line in shown.splitlines() if "without effect" in line]
+    assert len(notes) == 1
+    for word in shlex.split(JOB):
+        if word.startswith("--"):
+            assert notes[0].replace(",", " ").split().count(word.partition("=")[0]) == 1, word
+    assert "--tokenizer-type and --tokenizer-model (the caches' names have the tokenizer from --like" in notes[0]
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED_OF_JOBS))
+def test_flags_that_change_caches_say_what_to_do(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^--{name}: "):
+        describe_pretrain_flags([name])
+    assert name in PRETRAIN_FLAGS
+
+
+def test_refused_flag_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["index", *shlex.split(OWN_FLAGS), "--mock-data"]) == 2
+    assert "dsindex index: --mock-data: such a job makes up its data and looks for no caches" in capsys.readouterr().err
+    assert main(["build", "--data-path", "x"]) == 2
+    assert "dsindex build: --data-path: a build indexes its own output" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "remaining", "found"),
+    [
+        ("--lr 1 --seed 2", "--seed 2", {"lr": ("1",)}),
+        ("--lr=1 --lr-warmup-init -1.5", "", {"lr": ("1",), "lr-warmup-init": ("-1.5",)}),
+        ("--cp-comm-type p2p a2a --bf16", "", {"cp-comm-type": ("p2p", "a2a"), "bf16": ()}),
+        ("--spec", "", {"spec": ()}),
+        ("--data-path a b --bf16 --data-path c", "--data-path a b --data-path c", {"bf16": ()}),
+        ("--micro-batch 4", "--micro-batch 4", {}),
+        ("--seed 1 -- --bf16", "--seed 1 -- --bf16", {}),
+    ],
+)
+def test_flags_are_separated_with_their_values(words: str, remaining: str, found: dict[str, tuple[str, ...]]) -> None:
+    own = {"--data-path", "--seed"}
+    assert split_pretrain_flags(words.split(), own=own) == (remaining.split(), found)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--data-path a --bf16 b", "--bf16: expected no value, as in pretrain_gpt.py, got b"),
+        ("--bf16=yes", "--bf16: expected no value, as in pretrain_gpt.py, got yes"),
+        ("--lr --bf16", "--lr: expected one value, as in pretrain_gpt.py, got none"),
+        ("--data-path a --lr 1 b", "--lr: expected one value, as in pretrain_gpt.py, got 1 b"),
+    ],
+)
+def test_no_word_is_lost(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["index", *words.split()])
+    assert message in capsys.readouterr().err
+
+
+def test_every_name_has_one_number_of_values() -> None:
+    assert len(PRETRAIN_FLAGS) == len(WITHOUT_VALUE) + len(WITH_VALUE) + len(WITH_VALUES)
+    assert {"bf16", "micro-batch-size", "lr"} <= PRETRAIN_FLAGS
+
+
+def test_build_names_flags_of_both_programs_in_one_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "x")]
+    assert main(["build", "--input", str(OWN.docs), *given, "--bf16", "--partitions", "2", "--micro-batch-size=4"]) == 0
+    [note] = [line for line in capsys.readouterr().err.splitlines() if "without effect" in line]
+    for flag in ("--bf16", "--partitions", "--micro-batch-size"):
+        assert note.count(f"{flag} ") == 1
+
+
+def test_key_of_a_file_is_not_taken_for_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "c.yaml").write_text("pretrain_flags: [bf16]\n")
+    assert main(["index", "--config", str(tmp_path / "c.yaml")]) == 2
+    assert "there is no option 'pretrain_flags'" in capsys.readouterr().err
+
+
+def test_submitted_command_may_have_them_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = [
+        "index",
+        "--data-path",
+        "/data/x",
+        "--seq-length",
+        "32",
+        "--epochs",
+        "1",
+        "--micro-batch-size",
+        "4",
+        "--bf16",
+    ]
+    cache = ["--data-cache-path", str(tmp_path)]
+    assert main(["submit", "--dry-run", "--address", "http://127.0.0.1:1", "--", *job, *cache]) == 0
+    assert "--micro-batch-size 4 --bf16" in capsys.readouterr().out
+    assert main(["submit", "--dry-run", "--", *job, *cache, "--sft"]) == 2
+    assert "--sft: such a job has an SFTDataset" in capsys.readouterr().err

@@ -1,0 +1,357 @@
+"""Ranges of the output that are merged while shards are still made: that it happens, and that nothing else changes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dsindex.engine import merge as ranges
+from dsindex.engine.assemble import EarlyRanges
+from dsindex.engine.ledger import Ledger
+from dsindex.errors import BadRecordError, InputError
+from dsindex.execution.local import ThreadExecutor
+from dsindex.formats.pbin import PBIN_VERSIONS
+from dsindex.instruction.config import check_config
+from dsindex.jobs.build import run_build
+from dsindex.jobs.instruct import run_instruct
+from dsindex.jobs.pack import run_pack
+from dsindex.options.build import BuildConfig
+from dsindex.options.instruct import InstructConfig
+from dsindex.options.pack import PackConfig
+from dsindex.store.storage import digest_file
+from tests.jobs.test_dispatch import FakeExecutor
+from tests.support.conversations import CONVERSATIONS, SPEC
+from tests.support.golden import OWN
+from tests.support.published import published
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from dsindex.engine.merge import MergeRange, RangeResult
+    from dsindex.execution.calls import Call
+    from dsindex.execution.progress.reporter import Reporter
+
+    MakeConfig = Callable[..., BuildConfig]
+
+STEP = 4096
+"""Bytes of a range in these tests; it has two digest blocks."""
+OWN_BIN = OWN.run("eod").prefixes["text"].with_name("eod_text_document.bin")
+INSTRUCTION = check_config({**SPEC, "max_length": 768, "too_long": "split"}, source="test")
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_ranges")]
+
+
+@pytest.fixture
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "range_bytes", lambda _total: STEP)
+    monkeypatch.setattr(ranges, "DIGEST_BLOCK_BYTES", STEP // 2)
+    monkeypatch.setattr(ranges, "COPY_BYTES", STEP // 4)
+    monkeypatch.setattr("dsindex.store.storage.DIGEST_BLOCK_BYTES", STEP // 2)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of all calls, in the order in which they were begun."""
+    names: list[str] = []
+    start = ThreadExecutor.start
+
+    def recorded(executor: ThreadExecutor, call: Call, **options: bool) -> int:
+        names.append(call.name)
+        return start(executor, call, **options)
+
+    monkeypatch.setattr(ThreadExecutor, "start", recorded)
+    return names
+
+
+def early(started: list[str]) -> list[str]:
+    """Ranges that were begun before the last shard was."""
+    last = max(place for place, name in enumerate(started) if name.startswith("tokenize["))
+    return [name for name in started[:last] if name.startswith("merge[")]
+
+
+def merged(started: list[str]) -> list[str]:
+    return [name for name in started if name.startswith("merge[")]
+
+
+class Stopped(Exception):
+    """The job ended in the middle."""
+
+
+@contextlib.contextmanager
+def stopped_after(num_ranges: int) -> Iterator[list[str]]:
+    """Let the job in the block end when it has committed so many ranges; gives the names of their calls."""
+    committed: list[str] = []
+    record = Ledger.record_range
+
+    def recorded(ledger: Ledger, task: MergeRange, result: RangeResult) -> None:
+        record(ledger, task, result)
+        name = os.path.basename(task.output).rpartition(".partial")[0].rsplit(".", 2)[0]
+        committed.append(f"merge[{name}:{task.number:05d}]")
+        if len(committed) == num_ranges:
+            raise Stopped
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "record_range", recorded)
+        with pytest.raises(Stopped):
+            yield committed
+
+
+def partials(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.partial"))
+
+
+@pytest.mark.parametrize("name", ["eod", "keys"])
+def test_ranges_are_merged_before_the_last_shard_is_begun(
+    name: str, tmp_path: Path, quiet: Reporter, started: list[str]
+) -> None:
+    run = OWN.run(name)
+    config = BuildConfig(
+        input=(str(run.input),),
+        tokenizer_model=str(run.tokenizer),
+        json_keys=run.json_keys,
+        append_eod=True,
+        output_prefix=str(tmp_path / run.name),
+        executor="local",
+        workers=1,
+        shard_size="4KiB",
+    )
+    run_build(config, reporter=quiet)
+    assert len(early(started)) >= 6
+    assert len(merged(started)) == len(set(merged(started)))
+    for key, expected in run.prefixes.items():
+        prefix = tmp_path / f"{run.name}_{key}_document"
+        for suffix in ("bin", "idx"):
+            assert (tmp_path / f"{prefix.name}.{suffix}").read_bytes() == expected.with_name(
+                f"{expected.name}.{suffix}"
+            ).read_bytes()
+        recorded = json.loads((tmp_path / f"{prefix.name}.manifest.json").read_bytes())["content"]["digests"]["bin"]
+        assert recorded["xxh3_128"] == digest_file(f"{prefix}.bin")
+    assert not partials(tmp_path)
+
+
+@pytest.mark.parametrize("version", PBIN_VERSIONS)
+def test_packed_ranges_but_the_first_are_merged_early(
+    version: str, tmp_path: Path, quiet: Reporter, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one has the header, which says how many tokens there are."""
+
+    def pack(folder: str) -> dict[str, bytes]:
+        config = PackConfig(
+            input=(str(OWN.docs),),
+            tokenizer_model=str(OWN.plain_tokenizer),
+            output=str(tmp_path / folder / "docs.pbin"),
+            pbin_era=version,
+            executor="local",
+            workers=1,
+            shard_size="4KiB",
+        )
+        run_pack(config, reporter=quiet)
+        return published(tmp_path / folder)
+
+    with_them = pack("early")
+    assert len(early(started)) >= 4
+    assert "merge[docs:00000]" not in early(started)
+    with monkeypatch.context() as patch:
+        patch.setattr(EarlyRanges, "take_shard", lambda *_: [])
+        started.clear()
+        assert pack("late") == with_them
+    assert not early(started)
+
+
+@pytest.mark.slow
+def test_tokens_and_masks_of_instructions_are_merged_early(
+    tmp_path: Path, quiet: Reporter, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def instruct(folder: str) -> dict[str, bytes]:
+        config = InstructConfig(
+            input=(str(CONVERSATIONS),),
+            tokenizer_model=str(OWN.plain_tokenizer),
+            output_prefix=str(tmp_path / folder / "chat"),
+            executor="local",
+            workers=1,
+            shard_size="8KiB",
+            seq_length=768,
+            split="8,1,1",
+            on_bad_record="quarantine",
+        )
+        run_instruct(config, INSTRUCTION, reporter=quiet)
+        return published(tmp_path / folder)
+
+    with_them = instruct("early")
+    kinds = {name.partition("[")[2].partition(":")[0] for name in early(started)}
+    assert {"chat_train_text_document", "chat_train_loss_mask"} <= kinds
+    monkeypatch.setattr(EarlyRanges, "take_shard", lambda *_: [])
+    assert instruct("late") == with_them
+
+
+@pytest.mark.parametrize("num_ranges", [1, 3, 6])
+def test_finished_ranges_are_not_merged_again(
+    num_ranges: int, tmp_path: Path, make_config: MakeConfig, quiet: Reporter, started: list[str]
+) -> None:
+    config = make_config(workers=1, shard_size="4KiB")
+    with stopped_after(num_ranges) as committed:
+        run_build(config, reporter=quiet)
+    assert committed == merged(started)[:num_ranges]
+    [kept] = partials(tmp_path / "out")
+    started.clear()
+    run_build(config, reporter=quiet)
+    assert not set(committed) & set(started)
+    assert len(merged(started)) == -(-OWN_BIN.stat().st_size // STEP) - num_ranges
+    assert_is_golden(tmp_path / "out")
+    assert not kept.exists()
+
+
+@pytest.mark.parametrize("what", ["gone", "shorter"])
+def test_file_that_lost_its_ranges_gets_them_all_again(
+    what: str, tmp_path: Path, make_config: MakeConfig, quiet: Reporter, started: list[str]
+) -> None:
+    config = make_config(workers=1, shard_size="4KiB")
+    with stopped_after(3) as committed:
+        run_build(config, reporter=quiet)
+    [partial] = partials(tmp_path / "out")
+    if what == "gone":
+        partial.unlink()
+    else:
+        os.truncate(partial, 3 * STEP - 1)
+    started.clear()
+    run_build(config, reporter=quiet)
+    assert set(committed) < set(started)
+    assert_is_golden(tmp_path / "out")
+
+
+def test_file_that_is_longer_than_the_output_is_cut(tmp_path: Path, make_config: MakeConfig, quiet: Reporter) -> None:
+    """As where somebody removed the work folder, and the file stayed."""
+    config = make_config(workers=1, shard_size="4KiB")
+    with stopped_after(3):
+        run_build(config, reporter=quiet)
+    shutil.rmtree(tmp_path / "out" / "docs.build")
+    [partial] = partials(tmp_path / "out")
+    partial.write_bytes(b"x" * 100_000)
+    run_build(config, reporter=quiet)
+    assert_is_golden(tmp_path / "out")
+
+
+def test_shard_that_is_made_again_takes_its_ranges_with_it(
+    tmp_path: Path, make_config: MakeConfig, quiet: Reporter, started: list[str]
+) -> None:
+    """A disk turned bits round before its ranges were merged, so they are as wrong as the shard."""
+    config = make_config(workers=1, shard_size="4KiB")
+    with stopped_after(5) as committed:
+        run_build(config, reporter=quiet)
+    [partial] = partials(tmp_path / "out")
+    shards = sorted((tmp_path / "out" / "docs.build" / "shards" / "0000").glob("*.bin"))
+    begin = sum(shard.stat().st_size for shard in shards[:3])
+    end = begin + shards[3].stat().st_size
+    shards[3].write_bytes(bytes(byte ^ 1 for byte in shards[3].read_bytes()))
+    data = bytearray(partial.read_bytes())
+    data[begin:end] = shards[3].read_bytes()
+    partial.write_bytes(data)
+    started.clear()
+    run_build(config, reporter=quiet)
+    touched = {f"merge[docs_text_document:{number:05d}]" for number in range(begin // STEP, -(-end // STEP))}
+    assert set(committed) & set(started) == set(committed) & touched != set()
+    assert next(name for name in started if name.startswith("tokenize[")) == "tokenize[00003]"
+    assert_is_golden(tmp_path / "out")
+
+
+def test_assembled_dataset_is_made_again_where_a_shard_was(
+    tmp_path: Path, make_config: MakeConfig, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(workers=1, shard_size="4KiB")
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dsindex.engine.frame.publish", stop)
+        with pytest.raises(Stopped):
+            run_build(config, reporter=quiet)
+    [tokens] = [path for path in partials(tmp_path / "out") if ".bin." in path.name]
+    shards = sorted((tmp_path / "out" / "docs.build" / "shards" / "0000").glob("*.bin"))
+    for path in (shards[-1], tokens):  # the shard was damaged before it was merged
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+    run_build(config, reporter=quiet)
+    assert_is_golden(tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_added_inputs_begin_another_file_and_remove_the_former(
+    tmp_path: Path, make_config: MakeConfig, quiet: Reporter
+) -> None:
+    with stopped_after(3):
+        run_build(make_config(workers=1, shard_size="4KiB"), reporter=quiet)
+    [former] = partials(tmp_path / "out")
+    grown = {"input": (str(OWN.sentences), str(OWN.docs)), "workers": 1, "shard_size": "4KiB"}
+    with stopped_after(2):
+        run_build(make_config(**grown), reporter=quiet)
+    [partial] = partials(tmp_path / "out")
+    assert partial != former
+    run_build(make_config(**grown), reporter=quiet)
+    run_build(make_config(**grown, output_prefix=str(tmp_path / "whole" / "docs")), reporter=quiet)
+    assert published(tmp_path / "out") == published(tmp_path / "whole")
+
+
+def test_fresh_removes_what_was_begun(tmp_path: Path, make_config: MakeConfig, quiet: Reporter) -> None:
+    with stopped_after(3):
+        run_build(make_config(workers=1, shard_size="4KiB"), reporter=quiet)
+    with stopped_after(1) as committed:
+        run_build(make_config(workers=1, shard_size="4KiB", fresh=True), reporter=quiet)
+    assert committed == ["merge[docs_text_document:00000]"]
+    [partial] = partials(tmp_path / "out")
+    assert partial.stat().st_size == STEP
+    run_build(make_config(workers=1, shard_size="4KiB"), reporter=quiet)
+    assert_is_golden(tmp_path / "out")
+
+
+def test_too_large_a_share_of_bad_records_keeps_what_was_merged(
+    tmp_path: Path, make_config: MakeConfig, quiet: Reporter, started: list[str]
+) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b"broken\n" + OWN.docs.read_bytes())
+    options = {"input": (str(tmp_path / "in.jsonl"),), "workers": 1, "shard_size": "4KiB"}
+    options["on_bad_record"] = "quarantine"
+    with pytest.raises(InputError, match=r"1 bad records were set aside, more than the 0.1% of --max-bad-records"):
+        run_build(make_config(**options, max_bad_records="0.1%"), reporter=quiet)
+    before = set(merged(started))
+    assert before
+    assert len(partials(tmp_path / "out")) == 1
+    started.clear()
+    run_build(make_config(**options, max_bad_records="10%"), reporter=quiet)
+    assert not before & set(started)
+    assert_is_golden(tmp_path / "out")
+
+
+def test_bad_record_is_told_although_a_range_failed_before(
+    tmp_path: Path, make_config: MakeConfig, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which error is told does not depend on what was merged meanwhile: the shard is allowed to end."""
+    text = OWN.docs.read_bytes()
+    bad = text.index(b"\n", 12 * 2048) + 1  # in a shard that runs when the first range does
+    bad_line = text[:bad].count(b"\n") + 1
+    (tmp_path / "in.jsonl").write_bytes(text[:bad] + b"broken\n" + text[bad:])
+    failed = []
+
+    def fail(task: MergeRange) -> RangeResult:
+        failed.append(task)
+        raise InputError("the storage went away")
+
+    executor = FakeExecutor(slots=3, backlog=6)  # ends one call at a time, in the order in which they were begun
+    monkeypatch.setattr(executor, "is_cluster", False, raising=False)
+    monkeypatch.setattr("dsindex.engine.start.make_executor", lambda *_, **__: executor)
+    monkeypatch.setattr("dsindex.engine.assemble.merge_range", fail)
+    with pytest.raises(BadRecordError, match=rf"in\.jsonl, line {bad_line}:"):
+        run_build(make_config(input=(str(tmp_path / "in.jsonl"),), shard_size="2KiB"), reporter=quiet)
+    assert failed
+
+
+def assert_is_golden(folder: Path) -> None:
+    assert (folder / "docs_text_document.bin").read_bytes() == OWN_BIN.read_bytes()
+    assert (folder / "docs_text_document.idx").read_bytes() == OWN_BIN.with_suffix(".idx").read_bytes()
+    assert not partials(folder)

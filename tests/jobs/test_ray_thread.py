@@ -1,0 +1,152 @@
+"""The thread that Ray is called in: it gets no signals, may hang, and loses its cluster; the driver goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dsindex.execution import ray_thread
+from dsindex.execution.calls import Call, ClusterLostError, NodeAnswer, Outcome
+from dsindex.execution.interrupts import TerminatedError, stop_on_signals
+from dsindex.execution.ray_thread import RayInThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CALL = Call(name="x", place="x", function=len, arguments=("abc",))
+
+
+class Cluster:
+    """An executor whose calls hang until `go`, and which says in which thread each was made."""
+
+    kind = "ray"
+    is_cluster = True
+    slots = backlog = 2
+
+    def __init__(self, during_wait: Callable[[], object] = lambda: None) -> None:
+        self.go = threading.Event()
+        self.during_wait = during_wait
+        self.threads: dict[str, threading.Thread] = {"connect": threading.current_thread()}
+        self.head_address: str | None = None
+
+    def _called(self, name: str) -> None:
+        self.threads[name] = threading.current_thread()
+
+    def share(self, value: object) -> object:
+        self._called("share")
+        return value
+
+    def start(self, call: Call, *, beyond_slots: bool = False) -> int:
+        self._called("start")
+        return len(call.name) + beyond_slots
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        self._called("wait")
+        self.during_wait()
+        self.go.wait()
+        self.slots = 5
+        return [Outcome(attempt_id=1, value=timeout)]
+
+    def abandon(self, attempt_id: int) -> None:
+        self._called(f"abandon {attempt_id}")
+
+    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:
+        self._called("on_every_node")
+        return {call.name: NodeAnswer(value=timeout)}
+
+    def close(self) -> None:
+        self._called("close")
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made = Cluster()
+    yield made
+    made.go.set()
+
+
+def test_every_call_is_made_in_one_other_thread(cluster: Cluster) -> None:
+    cluster.go.set()
+
+    def connect() -> Cluster:
+        cluster.threads["connect"] = threading.current_thread()
+        return cluster
+
+    executor = RayInThread(connect)
+    assert executor.share("a") == "a"
+    assert executor.start(CALL, beyond_slots=True) == 2
+    assert executor.slots == 2
+    assert executor.wait(7.0) == [Outcome(attempt_id=1, value=7.0)]
+    assert executor.slots == 5
+    executor.abandon(3)
+    assert executor.on_every_node(CALL, timeout=9.0) == {"x": NodeAnswer(value=9.0)}
+    executor.close()
+    assert len(set(cluster.threads.values())) == 1
+    assert cluster.threads.keys() == {"connect", "share", "start", "wait", "abandon 3", "on_every_node", "close"}
+    assert threading.main_thread() not in cluster.threads.values()
+
+
+def test_errors_of_the_thread_are_raised() -> None:
+    def connect() -> Any:
+        raise ConnectionError("nobody there")
+
+    with pytest.raises(ConnectionError, match="nobody there"):
+        RayInThread(connect)
+
+
+def test_cluster_that_does_not_answer_does_not_hold_the_driver(cluster: Cluster) -> None:
+    executor = RayInThread(lambda: cluster)
+    assert executor.wait(0) == []
+    cluster.go.set()
+    assert executor.wait(60) == [Outcome(attempt_id=1, value=0)]
+
+
+def test_signal_stops_a_driver_that_waits_for_a_hanging_cluster(cluster: Cluster) -> None:
+    """And nothing more is asked of the cluster: the process ends, which ends its work."""
+    cluster.during_wait = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    executor = RayInThread(lambda: cluster)
+    with pytest.raises(TerminatedError), stop_on_signals("x"), contextlib.closing(executor):
+        executor.wait(1000)
+    assert cluster.threads.keys() == {"connect", "wait"}
+
+
+def test_ctrl_c_while_connecting_closes_what_was_connected(cluster: Cluster) -> None:
+    """As in a notebook, where the process goes on."""
+    closed = threading.Event()
+    cluster.close = closed.set  # type: ignore[method-assign]
+
+    def connect() -> Cluster:
+        os.kill(os.getpid(), signal.SIGINT)
+        interrupted.wait()
+        return cluster
+
+    interrupted = threading.Event()
+    with pytest.raises(KeyboardInterrupt):
+        RayInThread(connect)
+    interrupted.set()
+    assert closed.wait(60)
+
+
+def test_lost_head_ends_every_call(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_thread, "KNOCK_SECONDS", 0.01)
+    monkeypatch.setattr(ray_thread, "LOST_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        cluster.head_address = f"127.0.0.1:{head.getsockname()[1]}"
+        cluster.during_wait = head.close
+        executor = RayInThread(lambda: cluster)
+        assert executor.share("a") == "a"
+        with pytest.raises(
+            ClusterLostError, match=f"{cluster.head_address}: the head of the Ray cluster has not answered"
+        ):
+            executor.wait(1000)
+    with pytest.raises(ClusterLostError):
+        executor.start(CALL)
+    executor.abandon(1)
+    executor.close()
+    assert "close" not in cluster.threads

@@ -1,0 +1,388 @@
+"""`dsindex report`: what is on the page, which is the same however it was made, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dsindex
+from dsindex.cli.main import main
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.execution.progress.displays import PlainDisplay
+from dsindex.execution.progress.reporter import Reporter
+from dsindex.jobs.build import run_build
+from dsindex.options.build import BuildConfig
+from dsindex.tools import report as report_dataset
+from tests.support.datasets import write_dataset
+from tests.support.golden import GOLDEN, MODALITIES, OWN
+from tests.support.pages import ReadPage
+
+pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+GOLDEN_EOD = str(GOLDEN / "eod_text_document")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The prefix of a dataset whose documents all occur twice, in two inputs."""
+    folder = tmp_path_factory.mktemp("built")
+    copy = folder / "copy.jsonl"
+    copy.write_bytes(OWN.docs.read_bytes())
+    config = BuildConfig(
+        input=(str(OWN.docs), str(copy)),
+        tokenizer_model=str(OWN.plain_tokenizer),
+        append_eod=True,
+        output_prefix=str(folder / "docs"),
+        executor="local",
+        workers=2,
+    )
+    run_build(config, reporter=Reporter(PlainDisplay(seconds=1e9)))
+    return f"{config.output_prefix}_text_document"
+
+
+def report(tmp_path: Path, *arguments: str, code: int = 0) -> ReadPage:
+    output = tmp_path / "report.html"
+    assert main(["report", *arguments, "-o", str(output)]) == code
+    page = ReadPage(output.read_bytes())
+    assert page.unbalanced == []
+    return page
+
+
+def test_page_says_what_the_manifest_and_the_tokens_say(
+    built: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = report(tmp_path, built)
+    manifest = json.loads(Path(f"{built}.manifest.json").read_bytes())["content"]
+    documents, tokens = manifest["documents"], manifest["tokens"]
+    assert page.texts["h2"] == [built]
+    assert page.texts["h3"] == [
+        *("Records", "Sources", "Document lengths", "Tokens", "Short, long and repeated documents", "Run", "Digests"),
+        "Examples",
+    ]
+    [first, second] = [file["path"] for file in manifest["inputs"]]
+    assert page.row(first)[1:] == [str(manifest["inputs"][0]["lines"]), *page.row(second)[2:]]
+    by_source = [row for row in page.rows if row[0] in {first, second} and len(row) == 7]
+    assert [row[1] for row in by_source] == [f"{documents // 2:,}"] * 2
+    assert [row[2] for row in by_source] == [f"{tokens // 2:,}"] * 2
+    assert [row[3] for row in by_source] == ["50.0%"] * 2
+    assert page.row(".bin")[2] == manifest["digests"]["bin"]["xxh3_128"]
+    assert any("Documents that occur more than once" in text for text in page.texts["p"])
+    dataset = IndexedDataset(built)
+    lengths = np.array([len(dataset.document(number)) for number in range(documents)])
+    assert page.row("share")[-1] == "100%"
+    assert page.row("tokens")[1:] == [
+        f"{each:,}"
+        for each in np.quantile(lengths, [0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1], method="inverted_cdf")
+    ]
+    most = np.bincount(np.fromfile(f"{built}.bin", "<u2"))
+    token = int(most.argmax())
+    assert page.row(str(token))[2] == f"{most[token]:,}"
+    shown = capsys.readouterr().out
+    ends = np.cumsum(lengths)
+    all_tokens = np.fromfile(f"{built}.bin", "<u2")
+    kinds = {all_tokens[end - length : end].tobytes() for end, length in zip(ends, lengths, strict=True) if length}
+    repetitions = np.count_nonzero(lengths) - len(kinds)
+    assert repetitions >= documents // 2 - 5
+    assert f"{documents:,} documents, {tokens:,} tokens, {repetitions:,} repetitions" in shown
+
+
+def test_examples_are_documents_of_the_inputs(built: str, tmp_path: Path) -> None:
+    page = report(tmp_path, built)
+    texts = [json.loads(line)["text"] for line in OWN.docs.read_bytes().splitlines()]
+    articles = page.with_tag("article")
+    assert len(articles) == len(page.texts["pre"]) > 60
+    kinds = {kind for article in articles for kind in str(article["data-kinds"]).split()}
+    assert kinds == {"drawn", "longest", "shortest", "repeated"}
+    shown = [text.removeprefix("\n") for text in page.texts["pre"]]
+    short = [text for text in shown if 40 < len(text) < 400 and text.isascii() and text.isprintable()]
+    assert len(short) > 3
+    assert all(text.removesuffix("<|endoftext|>") in texts for text in short)
+    assert sum("2 copies" in text for text in page.texts["article"]) >= 10
+    assert any(f"{OWN.docs}, line " in text for text in page.texts["article"])
+
+
+def test_page_does_not_depend_on_threads_or_time(built: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = []
+    for cpus in (1, 3):
+        monkeypatch.setattr(report_dataset, "available_cpus", lambda cpus=cpus: cpus)
+        report(tmp_path, built)  # the second time it replaces its own page
+        pages.append((tmp_path / "report.html").read_bytes())
+    assert pages[0] == pages[1]
+    assert os.listdir(tmp_path) == ["report.html"]
+
+
+def test_page_needs_nothing_else_and_can_be_read_without_seeing_it(built: str, tmp_path: Path) -> None:
+    page = report(tmp_path, built)
+    for tag, attributes in page.elements:
+        for name in ("src", "href", "action"):
+            value = attributes.get(name)
+            assert value is None or value.startswith("#") or value == "data:,", (tag, value)
+        assert not any(name.startswith("on") or name == "style" for name in attributes)
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    named = [name for _, each in page.elements for name in str(each.get("aria-labelledby") or "").split()]
+    assert set(named) <= set(ids)
+    pictures = [each for each in page.with_tag("svg") if each.get("role") == "img"]
+    assert len(pictures) == len(page.with_tag("svg")) == 2 * len(page.with_tag("figure")) >= 6
+    assert len(page.texts["desc"]) == len(pictures)
+    assert all(len(text) > 20 for text in page.texts["desc"])
+    assert len(page.with_tag("caption")) == len(page.with_tag("table"))
+    assert all(each.get("scope") in {"row", "col"} for each in page.with_tag("th"))
+    assert page.with_tag("html") == [{"lang": "en"}]
+    [policy] = [each["content"] for each in page.with_tag("meta") if "http-equiv" in each]
+    assert str(policy).startswith("default-src 'none'; style-src 'sha256-")
+
+
+def test_hostile_text_is_shown_as_text(tmp_path: Path) -> None:
+    texts = [
+        "<script>alert(1)</script> ]]> </pre></article> <!-- & &lt; \u2028 x",
+        "</script><svg onload=alert(2)> \x1b[2J \u202egnp.exe \u200b \x00 \udcff".encode("utf-8", "replace").decode(),
+        "\n\n  begins\twith empty lines\r\nand goes on",
+    ]
+    source = tmp_path / "<img src=x onerror=alert(3)>&amp;.jsonl"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts * 2))
+    other = tmp_path / "]]><b>.jsonl"
+    other.write_text('{"text": "other"}\n')
+    config = BuildConfig(
+        input=(str(source), str(other)),
+        tokenizer_model=str(MODALITIES / "gpt2"),
+        output_prefix=str(tmp_path / "<script>x"),
+        executor="local",
+        workers=1,
+    )
+    run_build(config, reporter=Reporter(PlainDisplay(seconds=1e9)))
+    page = report(tmp_path, f"{config.output_prefix}_text_document")
+    assert len(page.with_tag("script")) == 1
+    assert not {"img", "b"} & {tag for tag, _ in page.elements}
+    shown = {text.removeprefix("\n") for text in page.texts["pre"]}
+    assert texts[0].replace("\u2028", r"\u2028") in shown
+    assert r"</script><svg onload=alert(2)> \x1b[2J \u202egnp.exe \u200b \x00 ?" in shown
+    assert "\n\n  begins\twith empty lines\\r\nand goes on" in shown
+    assert any(text.endswith("onerror=alert(3)>&amp;.jsonl") for text in page.texts["text"])  # in a picture
+    assert "alert(3)" not in "".join(str(each) for _, each in page.elements if "aria-label" not in each)
+
+
+@pytest.mark.parametrize("kind", ["other file", "edited report", "folder", "link"])
+def test_files_of_others_are_never_replaced(
+    kind: str, built: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "report.html"
+    if kind == "folder":
+        output.mkdir()
+    elif kind == "other file":
+        output.write_text("<!DOCTYPE html>\nmine")
+    else:
+        report(tmp_path, built)
+        if kind == "link":
+            output.rename(tmp_path / "real.html")
+            output.symlink_to(tmp_path / "real.html")
+        else:
+            output.write_bytes(output.read_bytes() + b"<!-- mine -->")
+    before = sorted(tmp_path.rglob("*")), None if kind == "folder" else output.read_bytes()
+    assert main(["report", built, "-o", str(output)]) == 1
+    assert (sorted(tmp_path.rglob("*")), None if kind == "folder" else output.read_bytes()) == before
+    assert "report.html: expected the name of a file" in (shown := capsys.readouterr().err) or "exists already" in shown
+
+
+def test_foreign_dataset_is_reported_from_its_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = report(tmp_path, GOLDEN_EOD)
+    assert page.texts["h3"] == [
+        *("Sources", "Document lengths", "Tokens", "Short, long and repeated documents", "Examples")
+    ]
+    assert "no manifest: origin and tokenizer are unknown" in capsys.readouterr().out
+    assert all(word.isdigit() for text in page.texts["pre"] for word in text.split())
+    page = report(tmp_path, GOLDEN_EOD, "--tokenizer-model", str(OWN.plain_tokenizer))
+    assert any("<|endoftext|>" in text for text in page.texts["pre"])
+    assert page.row("0")[1] == "<|endoftext|>"
+
+
+def test_other_formats_are_reported(tmp_path: Path) -> None:
+    page = report(tmp_path, str(MODALITIES / "nonempty.pbin"), "--tokenizer-model", str(MODALITIES / "gpt2"))
+    assert len(page.texts["pre"]) > 5
+    assert any(text and not text.replace(" ", "").isdigit() for text in page.texts["pre"])
+
+
+def test_merged_dataset_has_its_parts_as_sources(built: str, tmp_path: Path) -> None:
+    merged = str(tmp_path / "merged")
+    assert main(["merge", "--input", GOLDEN_EOD, built, "--output-prefix", merged]) == 0
+    page = report(tmp_path, merged)
+    assert [row[1:4] for row in page.rows if row[0] in {GOLDEN_EOD, built} and len(row) == 5] == [
+        ["204", "40,764", "66.7%"],
+        ["102", "20,382", "33.3%"],
+    ]
+    assert any(f" of {built} · {OWN.docs}, line " in text for text in page.texts["article"])
+    assert any(f"{GOLDEN_EOD}.manifest.json: expected the manifest" in text for text in page.texts["li"])
+
+
+def test_instruction_data_has_its_masks(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "chat")
+    write_dataset(Path(f"{prefix}_text_document"), [[[5, 6, 7]], [[8]]])
+    write_dataset(Path(f"{prefix}_loss_mask"), [[[0, 1, 1]], [[0]]], dtype=np.uint8)
+    page = report(tmp_path, prefix)
+    assert "2 of 4" in page.texts["dd"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            [str(MODALITIES / "nonempty.jsonl")],
+            "expected a dataset of tokens (.bin and .idx, or .pbin), got a raw index",
+        ),
+        (["{tmp}/none"], "there is no dataset"),
+        ([GOLDEN_EOD, f"{GOLDEN_EOD}.bin"], "expected every dataset once, got it twice"),
+        ([GOLDEN_EOD] * 25, "expected at most 24 datasets on a page, got 25"),
+        ([GOLDEN_EOD, "--cache", "{tmp}"], "expected index caches of the datasets, got none"),
+        ([GOLDEN_EOD, "--cache", "{tmp}/none"], "expected a folder with index caches, found none"),
+        ([GOLDEN_EOD, "--tokenizer-model", "{tmp}/none"], "none"),
+    ],
+)
+def test_bad_arguments_are_told_before_the_work(
+    arguments: Sequence[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [argument.replace("{tmp}", str(tmp_path)) for argument in arguments]
+    assert main(["report", *given, "-o", str(tmp_path / "report.html")]) == 1
+    shown = capsys.readouterr().err
+    assert sentence in shown
+    assert "Traceback" not in shown
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_package_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    assert main(["report", GOLDEN_EOD, "-o", str(tmp_path / "report.html")]) == 1
+    assert "pip install 'dsindex[report]'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def copied(built: str, tmp_path: Path) -> str:
+    """A copy of the dataset that may be damaged."""
+    folder = tmp_path / "data"
+    shutil.copytree(Path(built).parent, folder)
+    return str(folder / Path(built).name)
+
+
+def test_damage_is_a_finding(copied: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(f"{copied}.idx")
+    path.write_bytes(path.read_bytes()[:-50])
+    page = report(tmp_path, copied, GOLDEN_EOD, code=1)
+    shown = capsys.readouterr().out
+    assert f"{copied}: not read" in shown
+    assert f"FOUND: {copied}.idx" in shown
+    assert len([each for each in page.with_tag("ul") if each.get("class") == "findings"]) == 1
+    assert len(page.texts["pre"]) > 20  # of the other one
+
+
+@pytest.mark.parametrize(
+    ("suffix", "sentence"),
+    [("provenance.parquet", "cannot be read as a provenance file"), ("manifest.json", "cannot be read as a manifest")],
+)
+def test_damage_beside_the_tokens_is_a_finding(
+    suffix: str, sentence: str, copied: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(f"{copied}.{suffix}").write_bytes(b"PAR1 {")
+    page = report(tmp_path, copied, code=1)
+    assert sentence in capsys.readouterr().out
+    assert "Document lengths" in page.texts["h3"]
+
+
+def test_provenance_of_unknown_inputs_gives_no_sources(
+    copied: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = f"{copied}.provenance.parquet"
+    table = pq.read_table(path)
+    inputs = pa.array([*table["input"].to_pylist()[:-1], 9], pa.int32())
+    pq.write_table(table.set_column(0, "input", inputs), path, store_schema=False)
+    page = report(tmp_path, copied, code=1)
+    assert "expected inputs from 0 to 1, got others; the file is damaged" in capsys.readouterr().out
+    assert "Sources" not in page.texts["h3"]
+    assert "Tokens" in page.texts["h3"]
+
+
+def test_manifest_of_another_dataset_is_not_believed(
+    copied: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for suffix in ("bin", "idx"):
+        shutil.copy(f"{GOLDEN_EOD}.{suffix}", f"{copied}.{suffix}")
+    page = report(tmp_path, copied, code=1)
+    assert "one of them belongs to another dataset" in capsys.readouterr().out
+    assert not {"Records", "Run", "Digests"} & set(page.texts["h3"])
+
+
+def test_ids_that_no_tokenizer_has_are_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prefix = write_dataset(tmp_path / "d", [[[5, -7, 60000]], [[]], [[1 << 24] * 3]], dtype=np.int32)
+    report(tmp_path, prefix, "--tokenizer-model", str(OWN.plain_tokenizer), code=1)
+    shown = capsys.readouterr().out
+    assert "expected ids of a vocabulary, got 4 tokens with ids from -7 to 16,777,216" in shown
+    assert "got 1 token with larger ids, up to 60,000" in shown
+
+
+def test_empty_dataset_has_a_page(tmp_path: Path) -> None:
+    prefix = write_dataset(tmp_path / "d", [])
+    page = report(tmp_path, prefix)
+    assert "pre" not in page.texts
+
+
+def test_throughput_is_that_of_the_run(copied: str, tmp_path: Path) -> None:
+    path = Path(f"{copied.removesuffix('_text_document')}.progress.json")
+    entry = json.loads(path.read_bytes())
+    [stage] = [each for each in entry["finished_stages"] if each["stage"] == "tokenize"]
+    series = [[0.0, 0, 0, 0], [2.0, 4_000_000, 0, 0], [4.0, 12_000_000, 1, 0], [6.0, 12_000_000, 1, 2]]
+    stage.update(seconds=6.0, done=12_000_000, tokens=3_000_000, retries=1, lost_workers=2, series=series)
+    path.write_text(json.dumps(entry))
+    page = report(tmp_path, copied)
+    assert page.row("tokenize") == ["tokenize", "12.0 MB in 6.0 s, 2 MB/s, 500 k tokens/s", "1", "2", "0"]
+    assert [page.row(time)[1] for time in ("0.0-2.0", "2.0-4.0", "4.0-6.0")] == ["2.0", "4.0", "0.0"]
+    assert any("1 repeated task at 4.0 s; 2 lost workers at 6.0 s" in text for text in page.texts["figcaption"])
+    path.write_text(json.dumps({**entry, "started": "2001-01-01T00:00:00Z"}))
+    page = report(tmp_path, copied)
+    assert any("is of another run" in text for text in page.texts["p"])
+
+
+def test_datasets_are_compared_and_blends_shown(built: str, tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    index = ["index", "--data-path", "0.25", built, "0.75", GOLDEN_EOD, "--seq-length", "64"]
+    index += ["--num-samples", "400,40,0", "--split", "90,10,0", "--data-cache-path", cache]
+    assert main(index) == 0
+    page = report(tmp_path, built, GOLDEN_EOD, "--cache", cache)
+    assert page.texts["h2"] == ["Side by side", built, GOLDEN_EOD, "Splits and blends"]
+    splits = {(row[0], row[1]): row for row in page.rows if len(row) == 7 and row[1] in {"train", "valid"}}
+    assert len(splits) == 4
+    lengths = IndexedDataset(built).sequence_lengths
+    part = int(lengths[: round(0.9 * len(lengths))].sum())
+    [intended, _, tokens, samples, epochs] = splits[built, "train"][2:]
+    num_samples = int(samples.split()[0].replace(",", ""))
+    assert (intended, tokens, samples) == ("90.00%", f"{part:,}", f"{num_samples:,} of 64")
+    assert (num_samples >= 100, epochs) == (True, f"{num_samples * 64 / part:.3f}")
+    blends = [row for row in page.rows if len(row) == 6 and row[0] == built and row[5] == "25.000%"]
+    assert [[*row[1:3], row[4]] for row in blends] == [["100", "6,400", "25.000%"], ["10", "640", "25.000%"]]
+    assert blends[0][3] == f"{6400 / part:.3f}"
+    damaged = next(Path(cache).glob("*BlendedDataset-train-dataset_index.npy"))
+    damaged.write_bytes(damaged.read_bytes()[:-10])
+    page = report(tmp_path, built, GOLDEN_EOD, "--cache", cache, code=1)
+    assert "Caches that cannot be read" in page.texts["h3"]
+
+
+def test_function_does_what_the_command_does(built: str, tmp_path: Path) -> None:
+    report(tmp_path, built)
+    output = tmp_path / "function.html"
+    written = dsindex.report(built, output=output)
+    assert output.read_bytes() == (tmp_path / "report.html").read_bytes()
+    assert (written.ok, written.prefixes, written.size_bytes) == (True, (built,), output.stat().st_size)
+    assert str(written).startswith(f"{output}: 1 dataset, ")
+    with pytest.raises(dsindex.DsindexError, match="choose another output"):
+        dsindex.report(built, output=__file__)

@@ -1,0 +1,94 @@
+"""Standard output that is closed, full, unread or ASCII only: a job that succeeded has succeeded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.golden import OWN
+
+ROOT = Path(__file__).parents[2]
+BUILD = f"build --input {OWN.docs} --tokenizer-model {OWN.plain_tokenizer} --executor local --output-prefix out/ä"
+PREFIX = "out/ä_text_document"
+FULL = "could not be written to standard output (No space left on device)"
+
+pytestmark = pytest.mark.slow
+
+
+def run(shell: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of bash, in which `$ds` is dsindex."""
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; ds='{sys.executable} -m dsindex'; {shell}"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+@pytest.mark.parametrize(
+    ("redirection", "said"),
+    [
+        (">&-", ""),
+        (">/dev/full", f"dsindex build: done, but its summary {FULL}\n"),
+        ("| true", ""),
+        (">/dev/full 2>/dev/full", None),
+        (">&- 2>&- <&-", None),
+    ],
+    ids=["closed", "full", "unread", "both-full", "all-closed"],
+)
+def test_build_whose_summary_cannot_be_printed_is_done(tmp_path: Path, redirection: str, said: str | None) -> None:
+    ended = run(f"$ds {BUILD} {redirection}", tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / f"{PREFIX}.manifest.json").exists()
+    assert "Traceback" not in ended.stderr
+    lines = [line for line in ended.stderr.splitlines(keepends=True) if line.startswith("dsindex ")]
+    assert "".join(lines) == (said or "")
+    if said is None:
+        assert ended.stderr == ""
+
+
+@pytest.mark.parametrize("command", ["--help", "--version", "build --help", "verify nowhere", "verify nowhere --json"])
+def test_what_is_only_printed_fails_where_it_cannot_be(tmp_path: Path, command: str) -> None:
+    ended = run(f"$ds {command} >/dev/full", tmp_path)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].endswith(f"its output {FULL}")
+    assert "Traceback" not in ended.stderr
+    assert run(f"$ds {command} >&-", tmp_path).returncode in {0, 1}
+
+
+def test_letters_that_the_terminal_lacks_are_escaped(tmp_path: Path) -> None:
+    ended = run(f"$ds {BUILD} && $ds {BUILD} && $ds instruct --help", tmp_path, PYTHONIOENCODING="ascii")
+    assert ended.returncode == 0, ended.stderr
+    assert r"out/\xe4_text_document: " in ended.stdout
+    assert "already complete" in ended.stdout
+    assert r"\u2026" in ended.stdout
+    ended = run("$ds verify out/ä_text_document --json", tmp_path, PYTHONIOENCODING="ascii")
+    assert json.loads(ended.stdout)["prefix"] == PREFIX
+    ended = run(
+        "$ds build --log-json --input 😀.jsonl --tokenizer-model x --output-prefix x",
+        tmp_path,
+        PYTHONIOENCODING="ascii",
+    )
+    assert "😀.jsonl: cannot be read" in json.loads(ended.stderr)["message"]
+    ended = run("$ds build --input ö.jsonl --tokenizer-model x --output-prefix x", tmp_path, PYTHONIOENCODING="ascii")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("dsindex build: ")
+
+
+def test_files_of_a_job_never_become_standard_output(tmp_path: Path) -> None:
+    """With descriptor 1 closed, the first file that is opened would get its number."""
+    code = (
+        "import os, dsindex.execution.progress.standard_streams as s; s.prepare_standard_streams();"
+        "file = open('x', 'w');"
+        "os.write(1, b'stray'); print('stray'); s.flush_output(); assert file.fileno() > 2, file.fileno()"
+    )
+    ended = run(f'{sys.executable} -c "{code}" >&- 2>err <&-; r=$?; cat err >&2; exit $r', tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "x").read_bytes() == b""

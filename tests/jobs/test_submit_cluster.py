@@ -1,0 +1,111 @@
+"""Jobs on a real cluster with token authentication on this machine."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+import dsindex
+from dsindex.cli.main import main
+from dsindex.cli.submit import ClusterError, JobServer, Submission, exit_code, plan_submission
+from tests.support.local_cluster import LocalCluster, local_cluster
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+RAYS_OWN_CALL = pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")
+"""Ray 2.60 follows logs with a parameter that aiohttp 3.14 no longer likes; users do not see the warning."""
+
+# A real cluster: cluster_configs/local.sh, which has tokens on.
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    """A cluster with tokens; afterwards this process can start no instance without, so the shared one comes first."""
+    request.getfixturevalue("ray_instance")
+    with local_cluster(1) as running:
+        yield running
+
+
+@pytest.fixture
+def reach(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name in ("RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(name, cluster.access[name])
+    return cluster.access["RAY_API_SERVER_ADDRESS"]
+
+
+SHIPPED_CODE = (
+    "import os, sys; sys.path.insert(0, os.getcwd());"
+    "import dsindex.cli.submit, dsindex; folder = os.getcwd() + os.sep;"
+    "print('shipped', dsindex.cli.submit.__file__.startswith(folder), dsindex.__file__.startswith(folder));"
+    "print('config', open('job.yaml').read(), 'cluster', ':' in os.environ['RAY_ADDRESS'])"
+)
+
+
+@pytest.mark.ray
+@RAYS_OWN_CALL
+def test_jobs_end_with_their_own_exit_code(
+    reach: str, cluster: LocalCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    status = cluster.script("status")
+    assert "head: running" in status
+    assert "worker-0: running" in status
+    config = tmp_path / "job.yaml"
+    config.write_text("key: value")
+    package = plan_submission(["build", "--config", str(config)])
+    good = Submission(entrypoint=shlex.join(["python", "-c", SHIPPED_CODE]), files=package.files)
+    server = JobServer(reach)
+    failing = {
+        server.submit(Submission(entrypoint="exit 3")): 3,
+        server.submit(Submission(entrypoint="kill -9 $$")): 137,
+    }
+    assert exit_code(server.follow(server.submit(good))) == 0
+    assert "shipped True True\nconfig key: value cluster True\n" in capfd.readouterr().out
+    assert {job: exit_code(server.follow(job)) for job in failing} == failing
+
+
+@pytest.mark.ray
+@RAYS_OWN_CALL
+def test_submit_runs_the_command_line_and_says_how_to_come_back_to_a_detached_job(
+    reach: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "--no-wait", "--address", reach, "--", "--version"]) == 0
+    shown = capfd.readouterr()
+    job = shown.out.strip()
+    assert job.startswith("raysubmit_")
+    assert f"  ray job logs --follow --address {reach} {job}\n" in shown.err
+    assert JobServer(reach).follow(job).status == "SUCCEEDED"
+    assert f"dsindex {dsindex.__version__}\n" in capfd.readouterr().out
+    # Another one, followed from its start: it finds no input on the cluster.
+    words = ["build", "--input", "/nowhere.jsonl", "--tokenizer-model", "/nowhere", "--output-prefix", "/nowhere/x"]
+    assert main(["submit", "--", *words]) == 1
+    shown = capfd.readouterr()
+    assert "dsindex build: " in shown.out
+    assert ": failed, exit code 1\n" in shown.err
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("reach")
+def test_missing_and_wrong_token_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    with pytest.raises(ClusterError, match="does not accept the token in RAY_AUTH_TOKEN; set RAY_AUTH_TOKEN, or"):
+        JobServer()
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(ClusterError, match="asks for its token"):
+        JobServer()
+
+
+@pytest.mark.ray
+def test_stopping_the_cluster_ends_the_drivers_of_its_jobs_too(
+    reach: str, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The last test here: Ray's own ways of stopping leave drivers running, and the fixture looks for them."""
+    started = tmp_path / "started"
+    driver = f"import os, time; open({str(started)!r}, 'w').close(); time.sleep(1000)"
+    JobServer(reach).submit(Submission(entrypoint=shlex.join(["python", "-c", driver])))
+    wait_until(started.exists, "the driver")
+    assert not (cluster.folder / ".ray").exists(), "a token was written into the home folder"

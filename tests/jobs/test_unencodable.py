@@ -1,0 +1,105 @@
+"""Records on whose text the tokenizer's library fails are bad records like any other."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dsindex.cli.main import main
+from dsindex.errors import BadRecordError
+from dsindex.execution.progress.displays import PlainDisplay
+from dsindex.execution.progress.reporter import Reporter
+from dsindex.jobs.build import run_build
+from dsindex.options.build import BuildConfig
+from tests.faults.test_quarantine import read_quarantine
+from tests.support import text_tokenizers as trained
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+RUNAWAY = "x" * 40
+"""Oniguruma gives up on the pattern after ten million steps, and tokenizers panics."""
+TEXTS: list[Any] = ["one", RUNAWAY, ["two", "three"], "", ["four", RUNAWAY, "y"], "five"]
+GOOD = [text for text in TEXTS if RUNAWAY not in text]
+
+
+def runaway_tokenizer(folder: Path) -> str:
+    splits = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
+    last = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    steps = {"type": "Sequence", "pretokenizers": [splits, last]}
+    path = folder / "tokenizer.json"
+    path.write_bytes(trained.byte_level_document(pre_tokenizer=steps))
+    return str(path)
+
+
+def build(path: Path, folder: Path, **options: Any) -> bytes:
+    folder.mkdir()
+    given: dict[str, Any] = {
+        "input": (str(path),), "tokenizer_model": runaway_tokenizer(path.parent), "output_prefix": str(folder / "x"),
+        "append_eod": True, "eod_token": "<|eot|>", "executor": "local", "workers": 2, **options,
+    }  # fmt: skip
+    run_build(BuildConfig(**given), reporter=Reporter(PlainDisplay(seconds=1e9)))
+    return b"".join((folder / f"x_text_document{suffix}").read_bytes() for suffix in (".bin", ".idx"))
+
+
+def write_lines(path: Path, texts: list[Any]) -> Path:
+    lines = "".join(json.dumps({"title": "t", "text": text}) + "\n" for text in texts)
+    path.write_bytes(gzip.compress(lines.encode()) if path.name.endswith(".gz") else lines.encode())
+    return path
+
+
+def write_table(path: Path, texts: list[Any]) -> Path:
+    pq.write_table(pa.table({"text": [[text] if isinstance(text, str) else text for text in texts]}), path)
+    return path
+
+
+@pytest.mark.parametrize("executor", ["local", "processes", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
+def test_record_is_named_and_set_aside_by_every_executor(executor: str, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "in.jsonl", TEXTS)
+    expected = build(write_lines(tmp_path / "good.jsonl", GOOD), tmp_path / "good")
+    message = r"in\.jsonl, line 2: expected a text that tokenizers can encode, .*retry-limit.*of length 40;"
+    with pytest.raises(BadRecordError, match=message):
+        build(path, tmp_path / "stopped", executor=executor)
+    assert build(path, tmp_path / "out", executor=executor, on_bad_record="quarantine") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [("in.jsonl", write_lines), ("in.jsonl.gz", write_lines), ("in.parquet", write_table)],
+    ids=["lines", "compressed", "table"],
+)
+def test_quarantine_has_the_record_as_it_was_read(
+    name: str, write: Callable[[Path, list[Any]], Path], tmp_path: Path
+) -> None:
+    expected = build(write(tmp_path / f"good-{name}", GOOD), tmp_path / "good")
+    assert build(write(tmp_path / name, TEXTS), tmp_path / "out", on_bad_record="quarantine") == expected
+    found = read_quarantine(tmp_path / "out" / "x_text_document.quarantine.jsonl.zst")
+    assert [entry["line"] for entry in found] == [2, 5]
+    raw = [json.loads(entry["raw"])["text"] for entry in found]
+    assert raw in ([TEXTS[1], TEXTS[4]], [[TEXTS[1]], TEXTS[4]])
+
+
+@pytest.mark.parametrize("options", [{}, {"no_provenance": True}], ids=["provenance", "no provenance"])
+def test_verify_leaves_out_what_the_build_has_set_aside(
+    options: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_lines(tmp_path / "in.jsonl", TEXTS)
+    build(path, tmp_path / "out", on_bad_record="quarantine", **options)
+    assert main(["verify", str(tmp_path / "out" / "x_text_document"), "--against-source"]) == 0
+    assert "4 of 4 documents" in capsys.readouterr().out
+
+
+def test_first_bad_record_is_told_whatever_its_kind(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "in.jsonl", TEXTS)
+    path.write_bytes(path.read_bytes() + b"{}\n")
+    with pytest.raises(BadRecordError, match="line 2: expected a text"):
+        build(path, tmp_path / "second")
+    path.write_bytes(b"{}\n" + path.read_bytes())
+    with pytest.raises(BadRecordError, match=r"line 1: .*'text'"):
+        build(path, tmp_path / "first")

@@ -1,0 +1,371 @@
+"""Verification of what a build published: against its manifest, and against its source down to the line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+import pytest
+
+from dsindex.cli.main import main
+from dsindex.cli.verify import describe_verification
+from dsindex.engine.manifest import manifest_path
+from dsindex.errors import InputError, TokenizerError
+from dsindex.formats.mmididx import read_index
+from dsindex.instruction.config import check_config
+from dsindex.jobs.build import run_build
+from dsindex.jobs.instruct import run_instruct
+from dsindex.options.instruct import InstructConfig
+from dsindex.tools import verify_source
+from dsindex.tools.verify import VerifyConfig, run_verify
+from dsindex.tools.verify_report import Verdict, VerifyReport, read_recorded, run_checks
+from dsindex.tools.verify_tokens import check_tokens
+from tests.jobs.test_dispatch import FakeExecutor
+from tests.support.conversations import CONVERSATIONS, SPEC
+from tests.support.datasets import write_dataset
+from tests.support.golden import OWN
+from tests.support.published import move_tokenizer_away
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.options.build import BuildConfig
+
+    MakeConfig = Callable[..., BuildConfig]
+
+TOKENIZER = str(OWN.plain_tokenizer)
+TRUSTED = f"gigatoken {version('gigatoken')}, and with tokenizers {version('tokenizers')} where the two can differ"
+
+
+def build(make_config: MakeConfig, reporter: Reporter, **options: Any) -> str:
+    config = make_config(**options)
+    run_build(config, reporter=reporter)
+    return f"{config.output_prefix}_text_document"
+
+
+def verify(prefix: str, reporter: Reporter, **options: Any) -> VerifyReport:
+    defaults = {"executor": "local", "workers": 2, "tokenizer_model": TOKENIZER}
+    return run_verify(prefix, VerifyConfig(**{**defaults, **options}), reporter=reporter)
+
+
+def change_token(prefix: str, token: int, value: int) -> None:
+    tokens = np.memmap(f"{prefix}.bin", "<u2", mode="r+")
+    tokens[token] = value
+    tokens.flush()
+
+
+def edit_manifest(prefix: str, edit: Callable[[dict[str, Any]], None]) -> None:
+    path = Path(manifest_path(prefix))
+    manifest = json.loads(path.read_bytes())
+    edit(manifest)
+    path.write_bytes(orjson.dumps(manifest))
+
+
+@pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
+@pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
+def test_build_is_whole_and_equals_its_source(
+    provenance: bool, engine: str, make_config: MakeConfig, quiet: Reporter
+) -> None:
+    prefix = build(make_config, quiet, no_provenance=not provenance)
+    report = verify(prefix, quiet, against_source=True, engine=engine)
+    assert report.findings == ()
+    trusted = TRUSTED if engine == "gigatoken" else f"tokenizers {version('tokenizers')}, the reference"
+    assert f"against the source: 102 of 102 documents tokenized again with {trusted}" in report.checks
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+def test_verify_on_ray(make_config: MakeConfig, quiet: Reporter) -> None:
+    prefix = build(make_config, quiet)
+    assert verify(prefix, quiet, against_source=True, executor="ray").findings == ()
+    change_token(prefix, 1000, 0)
+    assert "differs from its source" in verify(prefix, quiet, against_source=True, executor="ray").findings[-1]
+
+
+@pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
+def test_first_document_that_differs_is_named_with_its_line(
+    provenance: bool, make_config: MakeConfig, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_source, "RANGE_BYTES", 5000)
+    prefix = build(make_config, quiet, no_provenance=not provenance)
+    change_token(prefix, 15000, 7)
+    change_token(prefix, 10000, 7)
+    report = verify(prefix, quiet, against_source=True)
+    [finding] = [finding for finding in report.findings if "source" in finding]
+    document = document_of_token(prefix, 10000)
+    assert f"document {document} differs from its source" in finding
+    line = Path(OWN.docs).read_text().splitlines()[document]
+    assert f"{OWN.docs}, line {document + 1}, gives token" in finding
+    assert json.loads(line)["text"]
+
+
+def document_of_token(prefix: str, token: int) -> int:
+    index = read_index(f"{prefix}.idx")
+    sequence = int(np.searchsorted(index.sequence_pointers, 2 * token, side="right")) - 1
+    return int(np.searchsorted(index.document_indices, sequence, side="right")) - 1
+
+
+def test_sample_reads_a_part(make_config: MakeConfig, quiet: Reporter) -> None:
+    prefix = build(make_config, quiet)
+    report = verify(prefix, quiet, against_source=True, sample="10%")
+    assert f"against the source: 6 of 102 documents tokenized again with {TRUSTED}" in report.checks
+
+
+def test_quarantined_and_blank_lines_are_no_difference(
+    make_config: MakeConfig, quiet: Reporter, tmp_path: Path
+) -> None:
+    lines = Path(OWN.docs).read_text().splitlines()
+    lines[3:3] = ["not json", "", "  "]
+    lines += ["{", ""]
+    source = tmp_path / "in.jsonl"
+    source.write_text("\n".join(lines))
+    prefix = build(make_config, quiet, input=(str(source), str(OWN.docs)), on_bad_record="quarantine")
+    for options in ({}, {"sample": 0.2}):
+        assert verify(prefix, quiet, against_source=True, **options).findings == ()
+    path = Path(f"{prefix}.quarantine.jsonl.zst")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    assert "cannot be read as a quarantine file" in all_findings(verify(prefix, quiet))
+    path.write_bytes(whole)
+    change_token(prefix, 20381 + 500, 9)
+    finding = verify(prefix, quiet, against_source=True).findings[-1]
+    assert f"{OWN.docs}, line " in finding
+
+
+def test_record_that_is_bad_for_another_key_is_no_difference(
+    make_config: MakeConfig, quiet: Reporter, tmp_path: Path
+) -> None:
+    """It was quarantined for every key, also for those that it has."""
+    lines = ['{"text": "a", "title": "b"}', '{"text": "c"}', '{"text": "d", "title": ["e", "f"]}', '{"title": "g"}']
+    source = tmp_path / "in.jsonl"
+    source.write_text("\n".join(lines))
+    config = make_config(input=(str(source),), json_keys=("text", "title"), on_bad_record="quarantine")
+    for options in ({}, {"no_provenance": True}):
+        other = config.model_copy(update={"output_prefix": str(tmp_path / f"out{len(options)}" / "x"), **options})
+        report = run_build(other, reporter=quiet)
+        for dataset in report.datasets:
+            assert verify(dataset.prefix, quiet, against_source=True).findings == ()
+
+
+def all_findings(report: VerifyReport) -> str:
+    return "\n".join(report.findings)
+
+
+EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
+    ("documents", lambda m: m["content"].update(documents=7), "expected documents 7 as in the manifest, got 102"),
+    ("lines", lambda m: m["content"]["account"].update(lines=7), "record counts do not add up: expected lines ="),
+    ("kept", lambda m: m["content"]["inputs"][0].update(kept=101), "records kept of all inputs, got 102 and 101"),
+    ("eod", lambda m: m["content"].update(eod_in_text=6), "expected 106 EOD tokens"),
+    ("eod-id", lambda m: m["content"]["tokenizer"].update(eod_id=1), "expected document 0 to end with EOD (1)"),
+    ("size", lambda m: m["content"]["digests"]["idx"].update(size_bytes=1), "x.idx: expected 1 bytes"),
+    ("vocabulary", lambda m: m["content"]["tokenizer"].update(vocabulary_size=500), "token ids from 0 to 499"),
+    ("type", lambda m: m["content"].update(documents="x"), "expected a valid content.documents"),
+    ("digest", lambda m: m["content"]["digests"]["bin"].update(xxh3_128="zz"), "a valid content.digests.bin.xxh3_128"),
+    ("no-digests", lambda m: m["content"]["digests"].clear(), "a valid content.digests.bin"),
+    ("escape", lambda m: m["content"]["digests"].update({"/../../x": None}), "a valid content.digests./../../x"),
+    ("bigger", lambda m: m["content"]["inputs"][0].update(size_bytes=50), "offsets inside the input"),
+    ("plan", lambda m: m["run"].update(plan=3), "expected a valid run.plan"),
+]
+
+
+@pytest.mark.parametrize(("edit", "message"), [case[1:] for case in EDITS], ids=[case[0] for case in EDITS])
+def test_manifest_that_lies_is_found(
+    edit: Callable[[dict[str, Any]], None],
+    message: str,
+    make_config: MakeConfig,
+    quiet: Reporter,
+) -> None:
+    prefix = build(make_config, quiet)
+    edit_manifest(prefix, edit)
+    report = verify(prefix, quiet)
+    assert not report.is_whole
+    assert message.removeprefix("x") in all_findings(report)
+
+
+def test_damaged_files_are_found(make_config: MakeConfig, quiet: Reporter) -> None:
+    prefix = build(make_config, quiet)
+    path = Path(f"{prefix}.provenance.parquet")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    report = verify(prefix, quiet)
+    assert "cannot be read as a provenance file" in all_findings(report)
+    path.unlink()
+    assert "is missing, but the manifest lists it" in all_findings(verify(prefix, quiet))
+    path.write_bytes(whole)
+    Path(f"{prefix}.idx").unlink()
+    report = verify(prefix, quiet)
+    assert "digest of the .bin" in report.checks  # what is left is still checked
+    assert not any("structure of the .idx" in check for check in report.checks)
+    assert f"dsindex repair {prefix} --output" in report.findings[0]
+
+
+def test_source_that_changed_is_named(make_config: MakeConfig, quiet: Reporter, tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(OWN.docs.read_bytes())
+    prefix = build(make_config, quiet, input=(str(source),))
+    source.write_bytes(OWN.docs.read_bytes() + b"\n")
+    assert f"{source}: expected the input of 64460 bytes" in verify(prefix, quiet, against_source=True).findings[0]
+    source.unlink()
+    assert f"{source}: cannot be read" in verify(prefix, quiet, against_source=True).findings[0]
+
+
+def test_source_needs_the_same_tokenizer(make_config: MakeConfig, quiet: Reporter) -> None:
+    prefix = build(make_config, quiet)
+    assert verify(prefix, quiet, against_source=True, tokenizer_model=None).is_whole
+    move_tokenizer_away(prefix)
+    with pytest.raises(TokenizerError, match="give its path with --tokenizer-model"):
+        verify(prefix, quiet, against_source=True, tokenizer_model=None)
+    with pytest.raises(TokenizerError, match="expected the tokenizer with sha256 112cf"):
+        verify(prefix, quiet, against_source=True, tokenizer_model=str(OWN.bos_tokenizer))
+    Path(manifest_path(prefix)).unlink()
+    with pytest.raises(InputError, match="expected the manifest of a build"):
+        verify(prefix, quiet, against_source=True)
+
+
+def test_instruction_data_refuses_its_source_and_says_what_is_possible(quiet: Reporter, tmp_path: Path) -> None:
+    prefix = str(tmp_path / "chat")
+    config = InstructConfig(
+        input=(str(CONVERSATIONS),), tokenizer_model=TOKENIZER, output_prefix=prefix, executor="local", seq_length=4096
+    )
+    run_instruct(config, check_config(SPEC, source="test"), reporter=quiet)
+    for name in ("text_document", "loss_mask", "packing_4096"):
+        assert verify(f"{prefix}_{name}", quiet).is_whole
+        message = f"{prefix}_{name}: expected a dataset of texts, got one of `dsindex instruct`.*compare the digests"
+        with pytest.raises(InputError, match=message):
+            verify(f"{prefix}_{name}", quiet, against_source=True)
+
+
+def test_damaged_manifest_leaves_the_source_out(make_config: MakeConfig, quiet: Reporter) -> None:
+    prefix = build(make_config, quiet)
+    Path(manifest_path(prefix)).write_text("{")
+    report = verify(prefix, quiet, against_source=True)
+    assert report.notes[0] == "the manifest is damaged, so the dataset could not be compared with its source"
+    assert "cannot be read as a manifest" in report.findings[0]
+
+
+def test_blend_of_datasets_of_one_name_is_whole(tmp_path: Path, quiet: Reporter) -> None:
+    """Caches of a name of their own, since the tokenizer's identifiers are not known, and two datasets called `d`."""
+    prefixes = [str(tmp_path / folder / "d") for folder in "ab"]
+    for number, prefix in enumerate(prefixes):
+        os.mkdir(os.path.dirname(prefix))
+        write_dataset(Path(prefix), [[[1] * 50]] * (20 + number))
+    words = ["index", "--data-path", "0.5", prefixes[0], "0.5", prefixes[1], "--seq-length", "16", "--split", "8,2,0"]
+    assert main([*words, "--num-samples", "40,4,0", "--data-cache-path", str(tmp_path / "cache")]) == 0
+    for prefix in prefixes:
+        report = verify(prefix, quiet, cache=str(tmp_path / "cache"))
+        assert report.findings == ()
+        assert "index caches against the data: 2 of a dataset and 2 of a blend" in report.checks
+
+
+def test_cache_is_checked_against_the_data(quiet: Reporter) -> None:
+    case = OWN.index_case("one_epoch")
+    prefix = str(case.folder / case.prefixes[0])
+    report = verify(prefix, quiet, cache=str(case.cache))
+    assert report.findings == ()
+    assert "index caches against the data: 1 of a dataset" in report.checks
+    report = verify(prefix, quiet, cache=str(OWN.docs.parent / "tokenizers"))
+    assert "expected an index cache of eod_text_document, found none" in report.findings[0]
+    assert not any("caches" in check for check in report.checks)
+    with pytest.raises(InputError, match="check --cache"):
+        verify(prefix, quiet, cache="/nowhere")
+
+
+def test_command_says_what_was_found(
+    make_config: MakeConfig, quiet: Reporter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prefix = build(make_config, quiet)
+    assert main(["verify", f"{prefix}.bin", "--executor", "local"]) == 0
+    assert f"{prefix}: intact\n  102 documents (2 empty), 100 sequences" in capsys.readouterr().out
+    change_token(prefix, 5, 799)
+    assert main(["verify", prefix, "--executor", "local", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["is_whole"] is False
+    assert "expected the digest" in report["findings"][0]
+    assert main(["verify", prefix, "--sample", "1%"]) == 2
+    assert main(["verify", prefix, "--sample", "much", "--against-source"]) == 2
+    assert "expected a share such as 1%" in capsys.readouterr().err
+
+
+def test_dataset_that_is_not_there_is_called_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nope = str(tmp_path / "nope")
+    assert main(["verify", nope, f"{nope}.pbin"]) == 1
+    assert capsys.readouterr().out == (
+        f"{nope}: there is no dataset: looked for {nope}.bin, {nope}.idx and {nope}.manifest.json; check the path\n"
+        f"{nope}.pbin: there is no dataset: looked for {nope}.pbin and {nope}.manifest.json; check the path\n"
+    )
+    assert main(["verify", str(tmp_path), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert (report["is_whole"], report["is_there"], report["checks"]) == (False, False, [])
+    assert "which is a folder; add the name of a dataset in it" in report["findings"][0]
+
+
+@pytest.mark.parametrize("suffix", ["bin", "idx", "manifest.json", "provenance.parquet", "quarantine.jsonl.zst"])
+def test_pipe_in_a_files_place_is_found(make_config: MakeConfig, quiet: Reporter, suffix: str) -> None:
+    """It is not opened: whoever opens a pipe waits for a writer."""
+    prefix = build(make_config, quiet)
+    Path(f"{prefix}.{suffix}").unlink(missing_ok=True)
+    os.mkfifo(f"{prefix}.{suffix}")
+    report = verify(prefix, quiet)
+    assert not report.is_whole
+    assert any(
+        f"{prefix}.{suffix}: " in finding and re.search("a pipe|regular file", finding) for finding in report.findings
+    )
+
+
+def test_manifest_that_names_a_pipe_is_found(make_config: MakeConfig, quiet: Reporter) -> None:
+    prefix = build(make_config, quiet)
+    os.mkfifo(f"{prefix}.pipe")
+    entry = {"size_bytes": 0, "xxh3_128": "0" * 32}
+    edit_manifest(prefix, lambda manifest: manifest["content"]["digests"].update(pipe=entry))
+    report = verify(prefix, quiet)
+    assert [finding for finding in report.findings if ".pipe" in finding] == [
+        f"{prefix}.pipe: expected a regular file, got something else, but the manifest lists it; restore it"
+    ]
+
+
+def test_source_that_is_a_pipe_is_found(make_config: MakeConfig, quiet: Reporter, tmp_path: Path) -> None:
+    source = tmp_path / "source.jsonl"
+    source.write_bytes(OWN.docs.read_bytes())
+    prefix = build(make_config, quiet, input=[str(source)])
+    source.unlink()
+    os.mkfifo(source)
+    report = verify(prefix, quiet, against_source=True)
+    assert any("source.jsonl: " in finding and re.search("a pipe|regular file", finding) for finding in report.findings)
+
+
+@pytest.mark.parametrize("cut_bytes", [0, 2])
+def test_tokens_that_cannot_be_read_to_their_end_are_not_called_checked(
+    cut_bytes: int, make_config: MakeConfig, quiet: Reporter
+) -> None:
+    prefix = build(make_config, quiet)
+    path = Path(f"{prefix}.bin")
+    num_bytes = path.stat().st_size
+    check = check_tokens(
+        read_recorded(prefix, token_suffix="bin"),
+        suffix="bin",
+        dtype="<u2",
+        tokens=(0, num_bytes),
+        judge_num_eod=lambda _content, num_eod: Verdict(checked=(f"{num_eod} EOD",)),
+    )
+    os.truncate(path, num_bytes - cut_bytes)  # while it is being verified
+    [ran] = run_checks([check], executor=FakeExecutor(), reporter=quiet)
+    if not cut_bytes:
+        checked = ("digest of the .bin", "every token id is in the vocabulary", "105 EOD")
+        assert ran.verdict == Verdict(checked=checked)
+        return
+    [finding] = ran.verdict.findings
+    assert f"{path}: cannot be read at bytes 0 to {num_bytes}" in finding
+    note = f"{path} cannot be read to its end: its digest, vocabulary and EOD could not be checked"
+    assert (ran.verdict.checked, ran.verdict.notes) == ((), (note,))
+
+
+def test_report_for_people_says_all_of_it() -> None:
+    report = VerifyReport(prefix="p", checks=("a",), findings=("b",), notes=("c",))
+    assert describe_verification(report) == ["p: DAMAGED", "  checked: a", "  note: c", "  FOUND: b"]

@@ -1,0 +1,104 @@
+"""Tasks in threads that wait for a store, and give their place to others until the answer is there."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from dsindex.execution.calls import Call, Outcome
+from dsindex.execution.local import ThreadExecutor
+from dsindex.store.requests import giving_place, result_of
+
+PATIENCE_SECONDS = 60
+
+
+def call(function: object, *arguments: object) -> Call:
+    return Call(name="task", place="here", function=function, arguments=arguments)  # type: ignore[arg-type]
+
+
+def outcomes_of(executor: ThreadExecutor, number: int) -> list[Outcome]:
+    """Wait until so many tasks have ended."""
+    ended: list[Outcome] = []
+    while len(ended) < number:
+        ended += executor.wait(PATIENCE_SECONDS)
+    executor.close()
+    return ended
+
+
+def test_other_task_computes_while_one_waits() -> None:
+    """The one place is free as long as the first waits; what it waits for is made by the second."""
+    executor, answer = ThreadExecutor(1), Future[int]()
+    executor.start(call(result_of, answer))
+    executor.start(call(answer.set_result, 7))
+    outcomes = outcomes_of(executor, 2)
+    assert sorted(outcome.value for outcome in outcomes if outcome.value is not None) == [7]
+    assert [outcome.error for outcome in outcomes] == [None, None]
+
+
+def test_tasks_begin_in_their_order_and_those_that_come_back_go_first() -> None:
+    """One place: the first gives it up, and stands in line for it while the second is at work."""
+    executor, answer, order = ThreadExecutor(1), Future[None](), list[str]()
+    waits_again = threading.Event()
+
+    def first() -> None:
+        order.append("first")
+        with giving_place():
+            waits_again.set()
+            answer.result()
+        order.append("first again")
+
+    def second() -> None:
+        assert waits_again.wait(PATIENCE_SECONDS)
+        order.append("second")
+        answer.set_result(None)
+        while not executor._places._returning:  # until the first stands in line
+            threading.Event().wait(0.001)
+
+    for function in (first, second, lambda: order.append("third"), lambda: order.append("fourth")):
+        executor.start(call(function))
+    outcomes_of(executor, 4)
+    assert order == ["first", "second", "first again", "third", "fourth"]
+
+
+def test_no_more_tasks_compute_than_there_are_places() -> None:
+    """Each notes how many compute beside it, before it waits and after."""
+    executor, lock = ThreadExecutor(2), threading.Lock()
+    computing, most = set[int](), [0]
+
+    def note(number: int) -> None:
+        with lock:
+            computing.add(number)
+            most[0] = max(most[0], len(computing))
+
+    def work(number: int) -> int:
+        for _ in range(20):
+            note(number)
+            threading.Event().wait(0.001)
+            computing.discard(number)
+            with giving_place():
+                threading.Event().wait(0.001)
+        return number
+
+    for number in range(6):
+        executor.start(call(work, number))
+    assert sorted(outcome.value for outcome in outcomes_of(executor, 6)) == list(range(6))
+    assert most == [2]
+
+
+def test_error_of_what_is_waited_for_is_raised() -> None:
+    executor, answer = ThreadExecutor(1), Future[int]()
+    executor.start(call(result_of, answer))
+    executor.start(call(answer.set_exception, OSError("gone")))
+    errors = [outcome.error for outcome in outcomes_of(executor, 2)]
+    assert [str(error) for error in errors if error is not None] == ["gone"]
+
+
+def test_elsewhere_nothing_happens() -> None:
+    answer = Future[int]()
+    answer.set_result(1)
+    with giving_place():
+        assert result_of(answer) == 1
+    with pytest.raises(OSError, match="gone"), giving_place():
+        raise OSError("gone")

@@ -1,0 +1,133 @@
+"""The runnable workflows, each on this machine and as a submitted job of a cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import dsindex
+from dsindex.demo.run import train_demo_tokenizer, write_demo_conversations, write_demo_jsonl
+from tests.support.golden import ROOT
+from tests.support.local_cluster import LocalCluster, local_cluster
+from tests.support.object_server import ACCESS_KEY, SECRET_KEY, serving_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SCRIPTS = sorted(path.stem for path in (ROOT / "workflows").glob("*.py"))
+DATASETS = {
+    "instruction": ["out/instruction_text_document"],
+    "mixture": [f"out/mixture/{name}_document" for name in ("web_text", "german_text", "titles_title")],
+    "pretraining": ["out/pretraining_text_document"],
+    "ray_data": ["out/ray_data_text_document"],
+}
+"""Some of what each workflow writes."""
+
+
+@pytest.fixture(scope="module")
+def store_url(demo: Path) -> Iterator[str]:
+    contents = {f"bucket/text/{path.name}": path.read_bytes() for path in (demo / "text").iterdir()}
+    with pytest.MonkeyPatch.context() as patch, serving_objects(objects=contents, min_part_bytes=1) as store:
+        patch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        patch.setenv("AWS_ENDPOINT_URL", store.url)
+        yield store.url
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `dsindex demo` leaves for the workflows to read."""
+    folder = tmp_path_factory.mktemp("demo")
+    texts = write_demo_jsonl(folder / "text", num_documents=2000)
+    train_demo_tokenizer(texts, folder / "tokenizer")
+    write_demo_conversations(folder / "conversations.jsonl", num_conversations=60)
+    return folder
+
+
+def write_options(name: str, folder: Path, demo: Path) -> Path:
+    """Write a workflow's own file of options with the paths of a test."""
+    text = (ROOT / "workflows" / f"{name}.yaml").read_text(encoding="utf-8")
+    text = (
+        text.replace("demo-output", str(demo))
+        .replace("out/", f"{folder}/out/")
+        .replace("BUCKET/data", f"bucket/{folder.name}")
+    )
+    text = text.replace("BUCKET", "bucket")
+    path = folder / f"{name}.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def tokens_of(name: str, folder: Path, store_url: str) -> list[bytes]:
+    """Return the tokens of the datasets, which do not depend on how the workflow was run."""
+    if name != "bucket_to_bucket":
+        return [(folder / f"{prefix}.bin").read_bytes() for prefix in DATASETS[name]]
+    documents = dsindex.open(f"s3://bucket/{folder.name}/corpus_text_document", endpoint_url=store_url)
+    return [document.tobytes() for document in documents]
+
+
+def run_locally(name: str, options: Path) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    command = [sys.executable, str(ROOT / "workflows" / f"{name}.py"), str(options)]
+    environment["PYTHONPATH"] = str(ROOT)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+
+
+def skip_without_ray_data(name: str) -> None:
+    if name == "ray_data":
+        pytest.importorskip("pandas", reason="Ray Data needs pandas (the extra ray-data)")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.ray] * (n == "ray_data")) for n in SCRIPTS])
+@pytest.mark.usefixtures("store_url")
+def test_workflow_runs_on_this_machine_and_continues(name: str, tmp_path: Path, demo: Path) -> None:
+    skip_without_ray_data(name)
+    options = write_options(name, tmp_path, demo)
+    for attempt in range(2):
+        ended = run_locally(name, options)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert ": intact\n" in ended.stdout
+        assert ("already complete" in ended.stdout) == bool(attempt), ended.stdout
+
+
+@pytest.fixture(scope="module")
+def cluster(store_url: str) -> Iterator[LocalCluster]:
+    """A cluster with tokens, which only other processes join."""
+    store = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_ENDPOINT_URL": store_url}
+    with local_cluster(2, variables=store) as running:
+        yield running
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "ray_data"])
+def test_workflow_runs_as_a_submitted_job(
+    name: str, cluster: LocalCluster, tmp_path: Path, demo: Path, store_url: str
+) -> None:
+    skip_without_ray_data(name)
+    here = tmp_path / "here"
+    here.mkdir()
+    assert run_locally(name, write_options(name, here, demo)).returncode == 0
+    expected = tokens_of(name, here, store_url)
+    there = tmp_path / "there"
+    there.mkdir()
+    options = write_options(name, there, demo)
+    shipped = tmp_path / "shipped"
+    shipped.mkdir()
+    (shipped / "workflow.py").write_bytes((ROOT / "workflows" / f"{name}.py").read_bytes())
+    (shipped / "options.yaml").write_bytes(options.read_bytes())
+    ray = Path(sys.executable).with_name("ray")
+    command = [str(ray), "job", "submit", "--working-dir", str(shipped), "--", sys.executable, "workflow.py"]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")} | cluster.access
+    ended = subprocess.run(
+        [*command, "options.yaml"], env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ": intact\n" in ended.stdout
+    assert "ray executor" in ended.stdout or name == "mixture"
+    assert tokens_of(name, there, store_url) == expected

@@ -1,1 +1,0 @@
-"""The jobs: thin, and the only place that knows Ray."""

@@ -1,0 +1,31 @@
+"""Bucket → bucket: text in an object store becomes a dataset there, is verified there, and one document is read back.
+
+    python workflows/bucket_to_bucket.py workflows/bucket_to_bucket.yaml
+    ray job submit --working-dir . -- python workflows/bucket_to_bucket.py workflows/bucket_to_bucket.yaml
+
+Each node's environment has credentials, and AWS_ENDPOINT_URL for servers other than Amazon's. The work folder is in the
+bucket, so nodes need no shared disk.
+"""
+
+import sys
+
+import yaml
+
+import dsindex
+
+
+def main(path: str) -> int:
+    """Run the steps with the options of a YAML file; return 1 if the dataset is damaged."""
+    with open(path, encoding="utf-8") as file:
+        options = yaml.safe_load(file)
+    built = dsindex.build(**options["build"], progress=True)
+    print(built, flush=True)
+    checked = dsindex.verify(built)
+    print(checked, flush=True)
+    documents = dsindex.open(built)
+    print(f"{len(documents):,} documents; the first begins with the tokens {documents[0][:8].tolist()}")
+    return 0 if checked else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

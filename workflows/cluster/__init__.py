@@ -1,1 +1,0 @@
-"""Jobs on a Ray cluster: submission and the job server."""

@@ -1,1 +1,0 @@
-"""What `dsindex doctor` looks at: software, machine, folders, tokenizer, Ray and compiled kernels."""

@@ -1,1 +1,0 @@
-"""Executors of calls; dispatching, retrying and stopping them."""

@@ -1,0 +1,29 @@
+"""Conversations → tokens and loss masks → exports for other trainers.
+
+python workflows/instruction.py workflows/instruction.yaml
+ray job submit --working-dir . -- python workflows/instruction.py workflows/instruction.yaml
+"""
+
+import sys
+
+import yaml
+
+import dsindex
+
+
+def main(path: str) -> int:
+    """Run the steps with the options of a YAML file; return 1 if a dataset is damaged."""
+    with open(path, encoding="utf-8") as file:
+        options = yaml.safe_load(file)
+    made = dsindex.instruct(config=options["config"], **options["instruct"], progress=True)
+    print(made, flush=True)
+    blocks = dsindex.open(made)
+    mask = blocks[0].loss_mask
+    print(f"{len(blocks):,} blocks; {int(mask.sum())} of {len(mask)} tokens of the first are learnt")
+    checked = dsindex.verify(made)
+    print(checked, flush=True)
+    return 0 if checked else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,1 +1,0 @@
-"""The frame that all jobs share, and one file for each kind of job."""

@@ -1,0 +1,38 @@
+"""Datasets → mixture → index caches: a blend from the tokens that the datasets really have.
+
+    python workflows/mixture.py workflows/mixture.yaml
+    ray job submit --working-dir . -- python workflows/mixture.py workflows/mixture.yaml
+
+Datasets that are complete already are not built again.
+"""
+
+import sys
+
+import yaml
+
+import dsindex
+
+
+def main(path: str) -> int:
+    """Run the steps with the options of a YAML file; return 1 if a dataset or a cache is damaged."""
+    with open(path, encoding="utf-8") as file:
+        options = yaml.safe_load(file)
+    amounts = {}
+    for name, dataset in options["datasets"].items():
+        amount = dataset.pop("amount", None)
+        prefix = f"{options['folder']}/{name}"
+        built = dsindex.build(**options["build"], **dataset, output_prefix=prefix, progress=True)
+        print(built, flush=True)
+        amounts[built.prefixes[0]] = amount
+    mixed = dsindex.mix(amounts, **options["mix"], **options["job"])
+    print(mixed, flush=True)
+    lengths = {"train_samples": mixed.mixture.num_samples, **options["index"], **options["job"]}
+    caches = dsindex.build_index(mixed.data_path, **lengths, progress=True)
+    print(caches, flush=True)
+    checked = dsindex.verify(list(amounts), cache=caches)
+    print(checked, flush=True)
+    return 0 if checked else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,1 +1,0 @@
-"""The stages of jobs: sources, checks, tokenizing, early merging, assembling."""

@@ -1,1 +1,0 @@
-"""Everything that a job keeps on disk: inputs, identity, work folder, ledger, lock, manifest, outputs."""
