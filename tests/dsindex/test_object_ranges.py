@@ -89,7 +89,7 @@ def test_neighbours_are_asked_for_together_and_once(asked: list[tuple[int, int]]
     reader = ObjectRanges(URL)
     reader.read_many([(100, 120), (122, 140), (300, 310)])
     reader.read_many([(105, 139)])
-    assert asked == [(100, 140), (300, 310)]
+    assert sorted(asked) == [(100, 140), (300, 310)]
 
 
 def test_small_objects_are_read_by_blocks_while_all_of_them_can_be_kept(
