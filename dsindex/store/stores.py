@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -215,6 +215,8 @@ _PREFIXES = ("AWS_", "GOOGLE_", "AZURE_")
 _REMEMBERED_HEADS = 4096
 _LISTING_SECONDS = 10.0
 """How often it is said how many objects were listed."""
+_PAGE_SECONDS = 600.0
+"""How long obstore may list without an entry."""
 _heads: OrderedDict[tuple[str, ObjectIdentity], bytes] = OrderedDict()
 """The first bytes of the objects that were looked at last: small ones are read once."""
 
@@ -350,12 +352,16 @@ def _pages_by_obstore(url: ObjectUrl, recursive: bool) -> Iterator[list[Any]]:
 
     store = _bucket_store(url.scheme, url.bucket, url.access)
 
-    def request() -> list[Any]:
+    found: list[Any] = []
+    num_pages = 0
+
+    def request() -> None:
+        nonlocal num_pages
+        found.clear()
         if not recursive:
-            listed = list(obstore.list_with_delimiter(store, url.key.strip("/"))["objects"])
-            count_requests(lists=max(1, -(-len(listed) // _PAGE_ENTRIES)))
-            return listed
-        found: list[Any] = []
+            found.extend(obstore.list_with_delimiter(store, url.key.strip("/"))["objects"])
+            count_requests(lists=max(1, -(-len(found) // _PAGE_ENTRIES)))
+            return
         seen: set[str] = set()
         for page in obstore.list(store, url.key.strip("/"), chunk_size=_PAGE_ENTRIES):
             count_requests(lists=1)
@@ -363,10 +369,20 @@ def _pages_by_obstore(url: ObjectUrl, recursive: bool) -> Iterator[list[Any]]:
                 msg = f"{url}: expected a listing that ends, got one that comes to the same page again"
                 raise StoreError(msg)
             seen.update(entry["path"] for entry in page)
-            found += page
-        return found
+            found.extend(page)
+            num_pages += 1
 
-    yield _await(lambda: insist(url, request))
+    # obstore reads pages without an entry for as long as the store sends them, and returns for no signal.
+    pages: Future[None] = fetch_later(lambda: insist(url, request))
+    before = -1
+    while not pages.done() and num_pages > before:
+        before = num_pages
+        wait([pages], timeout=_PAGE_SECONDS)
+    if not pages.done():
+        msg = f"{url}: expected a listing that ends, got no entry for {_PAGE_SECONDS:g} seconds; check the store"
+        raise StoreError(msg)
+    pages.result()
+    yield found
 
 
 def _await(request: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it returns

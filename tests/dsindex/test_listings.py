@@ -82,13 +82,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
 
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[_Server]:
-    """One for all tests, so that boto3 makes one client."""
+@contextlib.contextmanager
+def _serving() -> Iterator[_Server]:
     with _Server() as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         yield server
         server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def one_server() -> Iterator[_Server]:
+    """One for all tests, so that boto3 makes one client."""
+    with _serving() as server:
+        yield server
 
 
 @pytest.fixture
@@ -157,6 +163,24 @@ def test_hostile_listing_is_refused_at_once(server: _Server, name: str, way: str
     assert f"{NOT_A_STORE}{got}" in str(refused.value)
     assert len(server.asked) == num_requests
     assert server.sent < 1 << 26
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+def test_listing_of_google_without_an_entry_is_refused(monkeypatch: pytest.MonkeyPatch, recursive: bool) -> None:
+    """By a server of its own, since obstore goes on asking."""
+    is_over = threading.Event()
+    with _serving() as server:
+        server.answers = (page() if is_over.is_set() else page(token=number) for number in itertools.count(1))
+        monkeypatch.setenv("GOOGLE_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")
+        monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
+        monkeypatch.setattr(stores, "_PAGE_SECONDS", 0.5)
+        with pytest.raises(
+            DsindexError, match=r"gs://b/p/: expected a listing that ends, got no entry for 0\.5 seconds"
+        ):
+            list_folder(parse_url("gs://b/p/"), recursive=recursive)
+        assert len(server.asked) > 1
+        is_over.set()
 
 
 def test_listing_has_pages_some_of_them_empty_and_says_how_far_it_is(
