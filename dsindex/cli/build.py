@@ -9,8 +9,9 @@ from dsindex.amounts import count, format_size, format_speed
 from dsindex.cli.object_requests import describe_requests
 from dsindex.cli.options import (
     add_config_argument,
-    add_format_arguments,
+    add_index_arguments,
     add_input_arguments,
+    add_options,
     add_text_arguments,
     read_options,
     without_megatron_flags,
@@ -19,15 +20,16 @@ from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import show_lines, write_summary
 from dsindex.jobs.build import run_build
 from dsindex.jobs.index import describe_index
-from dsindex.options.index import add_index_arguments, copy_job_tokenizer, split_options
+from dsindex.options.build import BuildConfig
+from dsindex.options.index import copy_job_tokenizer, split_options
 from dsindex.options.megatron_flags import add_megatron_arguments
+from dsindex.text.tokenizer_file import TokenizerOptions
 from dsindex.tools.check import describe_check, run_check
 
 if TYPE_CHECKING:
     import argparse
 
     from dsindex.jobs.build import BuildReport
-    from dsindex.options.build import BuildConfig
 
 DESCRIPTION = """\
 Tokenize text (JSONL, compressed files, Parquet and more) in parallel into shards, merge them, and
@@ -55,50 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_argument(parser)
     data = parser.add_argument_group("input and output")
     add_input_arguments(data)
-    data.add_argument(
-        "--json-keys",
-        nargs="+",
-        metavar="KEY",
-        help="keys whose texts are tokenized: names, paths (.meta.text) or jq patterns (NAME=.a + .b) (default: text)",
-    )
-    data.add_argument(
-        "--join", metavar="SEPARATOR", help=r"join the texts of all keys to one; \n, \t and \\ are escapes"
-    )
-    data.add_argument("--where", metavar="CONDITION", help="leave out records for which this jq condition is not true")
-    data.add_argument(
-        "--token-ids", metavar="KEY", help="take lists of token ids from this name or path, instead of --json-keys"
-    )
-    data.add_argument(
-        "--output-prefix", metavar="P", help="outputs are named P_KEY_document.*, here or in a bucket (s3://, gs://)"
-    )
-    data.add_argument(
-        "--shuffle-documents",
-        metavar="SEED",
-        help="put the documents of all inputs into a random order, which depends on this number alone",
-    )
-    data.add_argument("--sample", metavar="SHARE", help="keep this share of the records (10%% or 0.1), by their texts")
-    data.add_argument(
-        "--repeat",
-        nargs="+",
-        metavar="FILE=TIMES",
-        help="read these inputs several times or in part: 2.5 is twice, then a sample of one half",
-    )
-    data.add_argument("--append-eod", action="store_true", default=None, help="end every document with the EOD token")
-    data.add_argument(
-        "--empty-documents",
-        choices=("keep", "eod"),
-        help="store texts without tokens as empty documents, as Megatron's preprocess_data.py does, or as EOD alone, "
-        "as its preprocess_data_fast.py does (default: keep)",
-    )
+    add_options(data, BuildConfig, "json_keys", "join", "where", "token_ids", "output_prefix", "shuffle_documents")
+    add_options(data, BuildConfig, "sample", "repeat", "append_eod", "empty_documents")
     add_text_arguments(parser)
-    add_format_arguments(parser)
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        default=None,
-        help="build nothing: check on every node that inputs and folders are visible, there is enough disk space, "
-        "versions agree and the tokenizer works",
-    )
+    formats = parser.add_argument_group("tokenizer formats")
+    add_options(formats, BuildConfig, *TokenizerOptions.__slots__)
+    add_options(parser, BuildConfig, "check")
     add_index_arguments(parser, paths=False)
     add_megatron_arguments(parser)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count, format_size, format_speed
 from dsindex.cli.object_requests import describe_requests
-from dsindex.cli.options import add_input_arguments, add_record_arguments, name_lists
+from dsindex.cli.options import add_input_arguments, add_options, add_record_arguments, name_lists
 from dsindex.errors import InputError
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_summary
@@ -15,7 +15,7 @@ from dsindex.instruction.config import InstructionConfig, check_config
 from dsindex.jobs.instruct import run_instruct
 from dsindex.option_problems import name_kind
 from dsindex.options.config import UsageError, validated
-from dsindex.options.instruct import ExportKind, InstructConfig
+from dsindex.options.instruct import InstructConfig
 from dsindex.store.config_files import option_names, read_yaml
 
 if TYPE_CHECKING:
@@ -49,38 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("instruction", metavar="CONFIG", help="a YAML file")
     data = parser.add_argument_group("input and output")
     add_input_arguments(data)
-    data.add_argument(
-        "--output-prefix",
-        metavar="P",
-        help="outputs are named P_text_document.*, P_loss_mask.*, …, here or in a bucket (s3://, gs://)",
-    )
-    data.add_argument("--tokenizer-model", metavar="PATH", help="a tokenizer.json, or a folder with one")
-    data.add_argument(
-        "--engine",
-        choices=["auto", "gigatoken", "reference", "tokenizers"],
-        help="the library that encodes; auto is gigatoken where it returns the same tokens and masks, else the "
-        "reference (default: auto)",
-    )
-    data.add_argument(
-        "--seq-length",
-        type=int,
-        metavar="L",
-        help="pack conversations into blocks of L tokens; also sets max_length if CONFIG does not",
-    )
-    data.add_argument(
-        "--split", metavar="A,B,C", help="shares of train, valid and test, by a hash of each conversation's content"
-    )
-    data.add_argument("--split-seed", type=int, metavar="N", help="seed of the split (default: 1234)")
-    data.add_argument(
-        "--export",
-        action="extend",
-        nargs="+",
-        choices=get_args(ExportKind),
-        metavar="KIND",
-        help="also write a folder for other trainers: hf (Parquet with labels), hf-disk (the same, saved by "
-        "datasets), bridge (packed Parquet of Megatron-Bridge and NeMo), sft (JSON lines for Megatron's --sft)",
-    )
-    add_record_arguments(parser, largest_shard="8MiB")
+    add_options(data, InstructConfig, "output_prefix", "tokenizer_model", "engine", "seq_length", "split", "split_seed")
+    add_options(data, InstructConfig, "export", action="extend")
+    add_record_arguments(parser, InstructConfig)
 
 
 def run(options: argparse.Namespace) -> int:

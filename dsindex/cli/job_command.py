@@ -11,11 +11,12 @@ from contextlib import redirect_stderr
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from dsindex.cli import build, convert, index, instruct, pack, repair, verify
+from dsindex.cli import build, index, instruct, pack, repair, verify
 from dsindex.cli.options import read_config
 from dsindex.errors import InputError
 from dsindex.execution.ray_address import parse_address
 from dsindex.formats.raw_index import raw_index_path
+from dsindex.jobs.conversion import ConvertConfig, check_names
 from dsindex.jobs.repair import RepairConfig
 from dsindex.options.config import ExecutorConfig, UsageError, validated
 from dsindex.options.merge import MergeConfig
@@ -161,8 +162,8 @@ def _read_repair(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _read_convert(options: argparse.Namespace) -> dict[str, Any]:
-    read_config(options, ExecutorConfig, beside=convert.OWN_FLAGS)
-    convert.check_names(options.source, options.destination)
+    read_config(options, ConvertConfig, beside=("source", "destination"))
+    check_names(options.source, options.destination)
     return vars(options)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
-from dsindex.cli.options import add_config_argument, add_work_arguments, read_config
+from dsindex.cli.options import add_config_argument, add_options, add_work_arguments, read_config
 from dsindex.cli.stores import add_store_arguments, dataset_path, requests_since
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_summary
@@ -35,17 +35,9 @@ REQUIRED = {"input": "", "output_prefix": ""}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex merge`."""
     add_config_argument(parser)
-    parser.add_argument(
-        "--input",
-        nargs="+",
-        metavar="PREFIX",
-        type=dataset_path,
-        help="the datasets, in the order of the output; here or in object stores",
-    )
+    add_options(parser, MergeConfig, "input", type=dataset_path)
     add_store_arguments(parser)
-    parser.add_argument(
-        "--output-prefix", metavar="P", help="writes P.bin and P.idx, here or in a bucket (s3://, gs://)"
-    )
+    add_options(parser, MergeConfig, "output_prefix")
     add_work_arguments(parser)
 
 

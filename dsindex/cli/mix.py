@@ -7,9 +7,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count
-from dsindex.cli.options import add_config_argument, read_config
+from dsindex.cli.options import add_config_argument, add_options, read_config
 from dsindex.execution.progress.standard_streams import write_json, write_lines
-from dsindex.options.mix import MixConfig, add_mix_arguments
+from dsindex.options.mix import MixConfig
 from dsindex.options.mix_amounts import show_epochs, show_percent
 from dsindex.tools.mix import MixReport, run_mix
 
@@ -38,7 +38,18 @@ _HEADINGS = ("dataset", "tokens", "of all", "weight", "drawn", "of drawn", "epoc
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex mix`."""
-    add_mix_arguments(parser)
+    add_options(parser, MixConfig, "source", positional=True, nargs="*")
+    add_options(parser, MixConfig, "data_path")
+    parser.add_argument("--json", action="store_true", help="write the plan as one JSON object")
+    length = parser.add_argument_group(
+        "length of the run",
+        "default: what the amounts in tokens and epochs add up to; with shares only, until the first dataset has been "
+        "read once",
+    )
+    add_options(length, MixConfig, "tokens", "train_samples", "train_iters", "global_batch_size")
+    job = parser.add_argument_group("the job")
+    add_options(job, MixConfig, "seq_length", "split", "per_split_data_args_path", "valid_data_path", "test_data_path")
+    add_options(parser.add_argument_group("check"), MixConfig, "check", "data_cache_path")
     add_config_argument(parser)
 
 

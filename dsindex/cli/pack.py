@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count, format_size, format_speed
 from dsindex.cli.object_requests import describe_requests
-from dsindex.cli.options import add_config_argument, add_input_arguments, add_text_arguments, read_options
+from dsindex.cli.options import add_config_argument, add_input_arguments, add_options, add_text_arguments, read_options
 from dsindex.execution.choice import make_executor
 from dsindex.execution.dispatch import RetryPolicy, ordered_runner
 from dsindex.execution.progress.displays import make_reporter
@@ -52,17 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_argument(parser)
     data = parser.add_argument_group("input and output")
     add_input_arguments(data)
-    data.add_argument(
-        "--jq-pattern",
-        metavar="JQ",
-        help="selects the text of a record (default: .text); anything but a single key is slower, as it runs jq",
-    )
-    data.add_argument("--output", metavar="FILE.pbin", help="the packed data, here or in a bucket (s3://, gs://)")
-    data.add_argument(
-        "--pbin-era",
-        choices=list(PBIN_VERSIONS),
-        help=f"version of the .pbin to write (default: {CURRENT_VERSION.name})",
-    )
+    add_options(data, PackConfig, "jq_pattern", "output", "pbin_era")
     data.add_argument("--merge", nargs="+", metavar="FILE.pbin", help="join these files instead of packing text")
     add_text_arguments(parser)
 

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
-from dsindex.cli.options import add_executor_arguments, read_config
+from dsindex.cli.options import add_executor_arguments, add_options, read_config
 from dsindex.cli.stores import add_store_arguments, enter_stores, output_here, path_here
-from dsindex.cli.verify import add_source_arguments, as_prefix
+from dsindex.cli.verify import as_prefix
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_json, write_lines
 from dsindex.jobs.repair import RepairConfig, run_pbin_repair, run_repair
@@ -43,23 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=partial(path_here, instead=FOR_OBJECTS),
         help="the dataset: a path without .bin and .idx; or FILE.pbin",
     )
-    parser.add_argument(
-        "--output", required=True, metavar="NEW", type=output_here, help="the new prefix, or the new .pbin"
-    )
-    parser.add_argument(
-        "--from",
-        dest="way",
-        choices=["auto", "shards", "index", "bin", "source"],
-        help="what to restore it from (default: auto, the first that is certain)",
-    )
-    parser.add_argument(
-        "--index-only", action="store_true", default=None, help="write only NEW.idx, for an intact .bin"
-    )
-    parser.add_argument("--work-dir", metavar="D", help="the build's work folder (default: beside PREFIX)")
-    add_source_arguments(parser)
-    parser.add_argument(
-        "--dtype", choices=["uint8", "uint16", "int32", "int64"], help="the token type, if it is unknown"
-    )
+    add_options(parser, RepairConfig, "output", type=output_here, required=True)
+    add_options(parser, RepairConfig, "way", flag="--from", dest="way")
+    add_options(parser, RepairConfig, "index_only", "work_dir", "tokenizer_model", "engine", "dtype")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     add_store_arguments(parser)
     add_executor_arguments(parser)

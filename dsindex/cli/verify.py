@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
-from dsindex.cli.options import add_executor_arguments, read_config
+from dsindex.cli.options import add_executor_arguments, add_options, read_config
 from dsindex.cli.stores import add_store_arguments, dataset_path, enter_stores, path_here, requests_since
 from dsindex.datasets.exports import export_folder_of
 from dsindex.execution.progress.displays import make_reporter
@@ -52,27 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=dataset_path,
         help="datasets: paths without .bin and .idx, here or in an object store; or FILE.pbin",
     )
-    parser.add_argument(
-        "--cache", metavar="FOLDER", type=path_here, help="check the index caches in this folder against the data"
-    )
-    parser.add_argument(
-        "--against-source", action="store_true", default=None, help="tokenize the inputs again and compare"
-    )
-    parser.add_argument("--sample", metavar="SHARE", help="compare only a share of the documents, such as 1%% or 0.01")
-    add_source_arguments(parser)
+    add_options(parser, VerifyConfig, "cache", type=path_here)
+    add_options(parser, VerifyConfig, "against_source", "sample", "tokenizer_model", "engine")
     parser.add_argument("--json", action="store_true", help="write one JSON object per dataset")
     add_store_arguments(parser)
     add_executor_arguments(parser)
-
-
-def add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of every job that tokenizes a dataset's inputs again."""
-    parser.add_argument("--tokenizer-model", metavar="PATH", help="the tokenizer that the dataset was made with")
-    parser.add_argument(
-        "--engine",
-        choices=["auto", "gigatoken", "reference", "tokenizers"],
-        help="the library that tokenizes again; tokenizers, the reference, is slow (default: auto)",
-    )
 
 
 def run(options: argparse.Namespace) -> int:

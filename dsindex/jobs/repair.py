@@ -48,6 +48,7 @@ from dsindex.jobs.rescue_files import (
 )
 from dsindex.json_text import encode_json
 from dsindex.options.config import LocalPath  # noqa: TC001 - pydantic reads it
+from dsindex.options.declare import option
 from dsindex.store.storage import digest_file
 from dsindex.tools.verify_files import describe_last_key, verify_index
 from dsindex.tools.verify_source import SourceConfig, lay_out_source, open_recorded_source
@@ -187,12 +188,11 @@ REPORT_SUFFIX = "repair.json"
 class RepairConfig(SourceConfig):
     """Options of `dsindex repair`."""
 
-    output: LocalPath
-    """The new prefix, or the new .pbin."""
-    way: Way = "auto"
-    work_dir: str | None = None
-    index_only: bool = False
-    dtype: Literal["uint8", "uint16", "int32", "int64"] | None = None
+    output: LocalPath = option(..., "the new prefix, or the new .pbin", "NEW")
+    way: Way = option("auto", "what to restore it from (default: auto, the first that is certain)")
+    work_dir: str | None = option(None, "the build's work folder (default: beside PREFIX)", "D")
+    index_only: bool = option(default=False, help="write only NEW.idx, for an intact .bin")
+    dtype: Literal["uint8", "uint16", "int32", "int64"] | None = option(None, "the token type, if it is unknown")
 
 
 def run_repair(prefix: str, config: RepairConfig, *, reporter: Reporter) -> RepairReport:
