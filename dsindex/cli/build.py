@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dsindex.amounts import count, format_size, format_speed
-from dsindex.cli.object_requests import describe_requests
 from dsindex.cli.options import (
     add_config_argument,
     add_index_arguments,
@@ -18,8 +16,7 @@ from dsindex.cli.options import (
 )
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import show_lines, write_summary
-from dsindex.jobs.build import run_build
-from dsindex.jobs.index import describe_index
+from dsindex.jobs.build import describe_build, run_build
 from dsindex.options.build import BuildConfig
 from dsindex.options.index import copy_job_tokenizer, split_options
 from dsindex.options.megatron_flags import add_megatron_arguments
@@ -29,7 +26,6 @@ from dsindex.tools.check import describe_check, run_check
 if TYPE_CHECKING:
     import argparse
 
-    from dsindex.jobs.build import BuildReport
 
 DESCRIPTION = """\
 Tokenize text (JSONL, compressed files, Parquet and more) in parallel into shards, merge them, and
@@ -103,34 +99,3 @@ def read_build_options(options: argparse.Namespace) -> tuple[BuildConfig, dict[s
     merged = read_options(options)
     copy_job_tokenizer(merged)
     return split_options(without_megatron_flags(merged))
-
-
-def describe_build(report: BuildReport) -> list[str]:
-    """Return the summary: what was built, how fast, and the digests by which two builds are compared."""
-    counts = report.counts
-    lines = []
-    if report.already_complete:
-        lines.append("already complete: the same plan was built before, nothing was done")
-    else:
-        lines.append(
-            f"done in {report.seconds:.1f} s: {format_size(report.input_bytes)} of input, "
-            f"{format_speed(report.input_bytes / max(report.seconds, 1e-6))}, "
-            f"{count(report.run.shards, 'shard')}, {report.run.executor} executor, "
-            f"{count(report.run.workers, 'worker')}, "
-            f"{report.engine}"
-        )
-    filtered = f"{counts.filtered:,} filtered + " if "filtered" in counts.model_fields_set else ""
-    lines.append(
-        f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {filtered}{counts.quarantined:,} quarantined + "
-        f"{counts.blank:,} blank"
-    )
-    lines += [*describe_requests(report.requests), *report.input_notes]
-    for dataset in report.datasets:
-        lines.append(
-            f"{dataset.prefix}: {count(dataset.num_documents, 'document')}, "
-            f"{count(dataset.num_sequences, 'sequence')}, {count(dataset.num_tokens, 'token')}"
-        )
-        lines += [f"  .{suffix:4} {dataset.files[suffix].digest}" for suffix in ("bin", "idx")]
-    for indices in report.indices:
-        lines += describe_index(indices)
-    return lines

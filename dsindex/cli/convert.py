@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsindex.amounts import count
 from dsindex.cli.options import add_executor_arguments, add_options, read_config
 from dsindex.cli.stores import add_store_arguments, dataset_path, enter_stores, output_here, requests_since
 from dsindex.execution.progress.standard_streams import write_lines
-from dsindex.jobs.conversion import ConvertConfig, convert_dataset
+from dsindex.jobs.conversion import ConvertConfig, convert_dataset, describe_conversion
 
 if TYPE_CHECKING:
     import argparse
 
-from dsindex.jobs.conversion import Conversion
 
 OWN_OPTIONS = ("pbin_era", "flatten", "token_type")
 
@@ -46,12 +44,3 @@ def run(options: argparse.Namespace) -> int:
     conversion = convert_dataset(config, source=options.source, destination=options.destination)
     write_lines(describe_conversion(conversion) + requests_since(before))
     return 0
-
-
-def describe_conversion(conversion: Conversion) -> list[str]:
-    """Return the closing summary."""
-    line = (
-        f"{' and '.join(conversion.outputs)}: {count(conversion.num_documents, 'document')}, "
-        f"{count(conversion.num_tokens, 'token')} of type {conversion.dtype}"
-    )
-    return [line]

@@ -16,6 +16,7 @@ from dsindex.options.config import (
     TextConfig,
     UsageError,
     WorkConfig,
+    name_lists,
     validated,
 )
 from dsindex.options.declare import presentation
@@ -183,14 +184,6 @@ def read_options(options: argparse.Namespace) -> dict[str, Any]:
     if "log_json" in merged:
         options.log_json = merged["log_json"]  # decides how the command line reports an error
     return name_lists(merged)
-
-
-def name_lists(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options with a list of one text where an option that takes a list has a text."""
-    for name in ("input", "input_list", "json_keys", "repeat", "export"):
-        if isinstance(options.get(name), str):
-            options[name] = [options[name]]
-    return options
 
 
 def without_megatron_flags(merged: dict[str, Any]) -> dict[str, Any]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dsindex.cli.object_requests import describe_requests
 from dsindex.cli.options import add_options
 from dsindex.errors import InputError
 from dsindex.execution.store_variables import STORE_VARIABLES, give_store_variables
 from dsindex.options.config import StoreConfig, UsageError
-from dsindex.store.requests import all_requests
+from dsindex.store.requests import all_requests, describe_requests
 from dsindex.store.urls import check_endpoint, is_url, parse_url, refuse_url
 
 if TYPE_CHECKING:

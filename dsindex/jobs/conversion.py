@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from dsindex.amounts import count
 from dsindex.engine.nodes import require_shared
 from dsindex.engine.start import start_with_nodes
 from dsindex.errors import FormatError, InputError, LimitError
@@ -37,6 +38,7 @@ from dsindex.options.declare import option
 from dsindex.options.pack import PbinEra  # noqa: TC001 - pydantic reads it
 from dsindex.store.reading import stored_size
 from dsindex.store.storage import DigestingWriter
+from dsindex.store.urls import as_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -241,14 +243,14 @@ def convert_dataset(config: ConvertConfig, *, source: str, destination: str) -> 
         ends = ("",) if _is_packed(source) else (".bin", ".idx")
         require_shared(
             executor,
-            files=(f"{source if _is_packed(source) else _prefix(source)}{end}" for end in ends),
+            files=(f"{source if _is_packed(source) else as_prefix(source)}{end}" for end in ends),
             folders=[os.path.dirname(os.path.abspath(destination))],
         )
         policy = RetryPolicy(deadline_seconds=config.shard_deadline)
         run_tasks = ordered_runner(executor, name="convert", policy=policy)
         if not _is_packed(source):
             return convert_to_pbin(
-                _prefix(source),
+                as_prefix(source),
                 destination,
                 version=version or CURRENT_VERSION,
                 flatten=config.flatten,
@@ -257,7 +259,7 @@ def convert_dataset(config: ConvertConfig, *, source: str, destination: str) -> 
         if _is_packed(destination):
             return convert_version(source, destination, version=version or CURRENT_VERSION, run_tasks=run_tasks)
         dtype = np.dtype(config.token_type) if config.token_type else None
-        return convert_to_indexed(source, _prefix(destination), version=version, dtype=dtype, run_tasks=run_tasks)
+        return convert_to_indexed(source, as_prefix(destination), version=version, dtype=dtype, run_tasks=run_tasks)
     finally:
         executor.close()
 
@@ -277,7 +279,10 @@ def _is_packed(path: str) -> bool:
     return path.endswith(".pbin")
 
 
-def _prefix(path: str) -> str:
-    """Return the prefix `x` of `x.bin` or `x.idx`, which a shell's completion yields."""
-    stem, suffix = os.path.splitext(path)
-    return stem if suffix in {".bin", ".idx"} else path
+def describe_conversion(conversion: Conversion) -> list[str]:
+    """Return the closing summary."""
+    line = (
+        f"{' and '.join(conversion.outputs)}: {count(conversion.num_documents, 'document')}, "
+        f"{count(conversion.num_tokens, 'token')} of type {conversion.dtype}"
+    )
+    return [line]

@@ -321,3 +321,11 @@ def validated(merged: dict[str, Any], kind: type[Config]) -> Config:
         return kind(**merged)
     except ValidationError as error:
         raise UsageError(validation_message(error)) from error
+
+
+def name_lists(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options with a list of one text where an option that takes a list has a text."""
+    for name in ("input", "input_list", "json_keys", "repeat", "export"):
+        if isinstance(options.get(name), str):
+            options[name] = [options[name]]
+    return options

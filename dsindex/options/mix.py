@@ -12,7 +12,7 @@ from dsindex.options.config import SequenceLength, TrainingLength
 from dsindex.options.declare import option
 from dsindex.options.index import DEFAULT_SPLIT, Words
 from dsindex.options.mix_amounts import REST, Amount, parse_amount, parse_tokens
-from dsindex.store.urls import ONLY_INPUTS, is_url
+from dsindex.store.urls import ONLY_INPUTS, as_prefix, is_url
 
 DEFAULT_SEQ_LENGTH = 4096
 
@@ -92,16 +92,10 @@ def read_source(word: str) -> tuple[str, Amount]:
     if not (prefix if equals else word):
         msg = f"expected a dataset as PREFIX or PREFIX=AMOUNT, got {word!r}"
         raise ValueError(msg)
-    if not equals or os.path.isfile(f"{_as_prefix(word)}.idx"):
-        return _as_prefix(word), REST
+    if not equals or os.path.isfile(f"{as_prefix(word)}.idx"):
+        return as_prefix(word), REST
     try:
-        return _as_prefix(prefix), parse_amount(text)
+        return as_prefix(prefix), parse_amount(text)
     except ValueError as error:
         msg = f"{prefix}: {error}"
         raise ValueError(msg) from error
-
-
-def _as_prefix(path: str) -> str:
-    """Return the prefix `x` of `x.bin` or `x.idx`, which a shell's completion yields."""
-    stem, suffix = os.path.splitext(path)
-    return stem if suffix in {".bin", ".idx"} else path
