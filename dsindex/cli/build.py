@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from dsindex.cli.index_options import add_index_arguments
 from dsindex.cli.options import (
     add_config_argument,
-    add_index_arguments,
     add_input_arguments,
     add_options,
     add_text_arguments,

@@ -6,10 +6,10 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from dsindex.cli.index_options import add_index_arguments
 from dsindex.cli.options import (
     add_config_argument,
     add_executor_arguments,
-    add_index_arguments,
     read_options,
     without_megatron_flags,
 )

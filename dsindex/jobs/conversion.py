@@ -24,6 +24,7 @@ from dsindex.formats.new_files import NewFiles, new_file_error
 from dsindex.formats.pbin import (
     CURRENT_VERSION,
     PBIN_VERSIONS,
+    PbinEra,
     PbinHeader,
     PbinIndexWriter,
     join_pbin_files,
@@ -35,7 +36,6 @@ from dsindex.formats.raw_index import run_in_threads
 from dsindex.formats.token_copy import TokenRun, copy_tokens, write_token_file
 from dsindex.options.config import ExecutorConfig, UsageError
 from dsindex.options.declare import option
-from dsindex.options.pack import PbinEra  # noqa: TC001 - pydantic reads it
 from dsindex.store.reading import stored_size
 from dsindex.store.storage import DigestingWriter
 from dsindex.store.urls import as_prefix

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
 from dsindex.errors import InputError
-from dsindex.formats.pbin import CURRENT_VERSION, PICKLE_START
+from dsindex.formats.pbin import CURRENT_VERSION, PICKLE_START, PbinEra
 from dsindex.formats.safe_pickle import read_pairs
 from dsindex.option_problems import describe_problem
 from dsindex.options.config import TextConfig, access_of, output_place
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PBIN_SUFFIX = ".pbin"
-PbinEra = Literal["spec", "2024-01-30", "2024-04", "current"]
 MODALITIES_PARTS = ("settings", "tokenizer")
 NUM_CPUS = "${node_env:num_cpus}"
 """The only interpolation that is accepted: all CPUs, which is the default of dsindex."""
