@@ -18,9 +18,8 @@ from dsindex.api.boundary import (
 from dsindex.api.progress import open_reporter
 from dsindex.api.results import InstructResult, fields_of
 from dsindex.api.tokenizers import tokenizer_in_place
-from dsindex.cli.instruct import join_job
 from dsindex.instruction.config import InstructionConfig
-from dsindex.jobs.instruct import run_instruct
+from dsindex.jobs.instruct import join_job, run_instruct
 from dsindex.store.config_files import read_yaml
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from dsindex.api.boundary import api_function, given_options, join_connected_clu
 from dsindex.api.progress import open_reporter
 from dsindex.api.results import ConvertResult, MergeResult, fields_of
 from dsindex.api.subjects import find_prefix, list_text_prefixes
-from dsindex.cli.convert import convert_dataset
+from dsindex.jobs.conversion import ConvertConfig, convert_dataset
 from dsindex.jobs.merge import run_merge
-from dsindex.options.config import ExecutorConfig, validated
+from dsindex.options.config import validated
 from dsindex.options.merge import MergeConfig
 
 if TYPE_CHECKING:
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
 
     from dsindex.api.progress import Progress
     from dsindex.api.subjects import Subject, Subjects
-
-
-class ConvertConfig(ExecutorConfig):
-    """The options of `dsindex convert`."""
-
-    pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] | None = None
-    flatten: bool = False
-    token_type: Literal["uint8", "uint16", "int32"] | None = None
 
 
 @api_function
@@ -118,9 +110,6 @@ def convert(
             config,
             source=seen_from_anywhere(config, found),
             destination=seen_from_anywhere(config, target),
-            pbin_era=config.pbin_era,
-            flatten=config.flatten,
-            token_type=config.token_type,
         )
         reporter.advance(1)
     return ConvertResult(**fields_of(conversion))

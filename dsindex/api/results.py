@@ -11,28 +11,20 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from dsindex.amounts import count
-from dsindex.cli.build import describe_build
-from dsindex.cli.convert import describe_conversion
-from dsindex.cli.instruct import describe_instruct
-from dsindex.cli.merge import describe_merge
-from dsindex.cli.mix import describe_mix
-from dsindex.cli.pack import describe_pack
-from dsindex.cli.plan import describe_plan
-from dsindex.cli.repair import describe_packed_repair, describe_repair
-from dsindex.cli.report import describe_report
-from dsindex.cli.verify import describe_verification
 from dsindex.execution.progress.standard_streams import show_lines
 from dsindex.index.task import BlendIndexTask
-from dsindex.jobs.build import BuildReport
-from dsindex.jobs.conversion import Conversion
+from dsindex.jobs.build import BuildReport, describe_build
+from dsindex.jobs.conversion import Conversion, describe_conversion
 from dsindex.jobs.index import IndexReport, describe_index
-from dsindex.jobs.instruct import InstructReport
-from dsindex.jobs.merge import MergeReport
-from dsindex.jobs.pack import PackReport
-from dsindex.jobs.rescue_files import RepairReport
-from dsindex.tools.estimate import BuildEstimate
-from dsindex.tools.mix import MixReport
-from dsindex.tools.report import WrittenReport
+from dsindex.jobs.instruct import InstructReport, describe_instruct
+from dsindex.jobs.merge import MergeReport, describe_merge
+from dsindex.jobs.pack import PackReport, describe_pack
+from dsindex.jobs.repair import describe_packed_repair
+from dsindex.jobs.rescue_files import RepairReport, describe_repair
+from dsindex.tools.estimate import BuildEstimate, describe_plan
+from dsindex.tools.mix import MixReport, describe_mix
+from dsindex.tools.report import WrittenReport, describe_report
+from dsindex.tools.verify_report import describe_verification
 
 if TYPE_CHECKING:
     from dsindex.tools.verify_report import VerifyReport

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from dsindex.api.boundary import OptionsError
 from dsindex.api.results import IndexResult, InstructResult, Result
-from dsindex.cli.verify import as_prefix
 from dsindex.options.pack import PBIN_SUFFIX
+from dsindex.store.urls import as_prefix
 
 Subject: TypeAlias = str | os.PathLike[str] | Result
 """A dataset: a prefix, a `.bin`, `.idx` or `.pbin`, or a result with `prefixes`."""

@@ -9,12 +9,12 @@ from dsindex.api.progress import open_reporter
 from dsindex.api.results import IndexResult, PackedRepairResult, RepairResult, VerifyResult, fields_of
 from dsindex.api.subjects import find_prefix, list_prefixes
 from dsindex.api.tokenizers import tokenizer_in_place
-from dsindex.cli.repair import with_fitting_output
-from dsindex.cli.verify import as_prefix, check_options, verify_dataset
-from dsindex.jobs.repair import RepairConfig, run_pbin_repair, run_repair
+from dsindex.jobs.repair import RepairConfig, run_pbin_repair, run_repair, with_fitting_output
 from dsindex.options.config import validated
 from dsindex.options.pack import PBIN_SUFFIX
+from dsindex.store.urls import as_prefix
 from dsindex.tools.verify import VerifyConfig
+from dsindex.tools.verify_pbin import check_options, verify_dataset
 
 if TYPE_CHECKING:
     import os

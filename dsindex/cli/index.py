@@ -6,14 +6,20 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dsindex.cli.options import add_config_argument, add_executor_arguments, read_options, without_megatron_flags
+from dsindex.cli.index_options import add_index_arguments
+from dsindex.cli.options import (
+    add_config_argument,
+    add_executor_arguments,
+    read_options,
+    without_megatron_flags,
+)
 from dsindex.cli.stores import add_store_arguments, enter_stores, requests_since
 from dsindex.engine.start import start_with_nodes
 from dsindex.errors import InputError
 from dsindex.execution.progress.standard_streams import show_lines, write_lines
 from dsindex.jobs.index import describe_index, run_index
 from dsindex.options.config import UsageError, validated
-from dsindex.options.index import IndexConfig, add_index_arguments, local_path, parse_replacements, take_job_tokenizer
+from dsindex.options.index import IndexConfig, local_path, parse_replacements, take_job_tokenizer
 from dsindex.options.pretrain_command import (
     FILES,
     LENGTHS,

@@ -11,12 +11,13 @@ from contextlib import redirect_stderr
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from dsindex.cli import build, convert, index, instruct, pack, repair, verify
+from dsindex.cli import build, index, instruct, pack
 from dsindex.cli.options import read_config
 from dsindex.errors import InputError
 from dsindex.execution.ray_address import parse_address
 from dsindex.formats.raw_index import raw_index_path
-from dsindex.jobs.repair import RepairConfig
+from dsindex.jobs.conversion import ConvertConfig, check_names
+from dsindex.jobs.repair import RepairConfig, with_fitting_output
 from dsindex.options.config import ExecutorConfig, UsageError, validated
 from dsindex.options.merge import MergeConfig
 from dsindex.options.pack import PackConfig, is_modalities_config
@@ -24,6 +25,7 @@ from dsindex.store.config_files import read_yaml
 from dsindex.store.urls import ObjectUrl, is_url
 from dsindex.text.tokenizer_file import can_be_name
 from dsindex.tools.verify import VerifyConfig
+from dsindex.tools.verify_pbin import check_options
 
 if TYPE_CHECKING:
     import argparse
@@ -151,18 +153,18 @@ def _read_index(options: argparse.Namespace) -> dict[str, Any]:
 
 def _read_verify(options: argparse.Namespace) -> dict[str, Any]:
     config = read_config(options, VerifyConfig, beside=("prefix", "json"))
-    verify.check_options(options.prefix, config)
+    check_options(options.prefix, config)
     return {**config.model_dump(), "prefix": options.prefix}
 
 
 def _read_repair(options: argparse.Namespace) -> dict[str, Any]:
     config = read_config(options, RepairConfig, beside=("prefix", "json"))
-    return {**repair.with_fitting_output(options.prefix, config).model_dump(), "prefix": options.prefix}
+    return {**with_fitting_output(options.prefix, config).model_dump(), "prefix": options.prefix}
 
 
 def _read_convert(options: argparse.Namespace) -> dict[str, Any]:
-    read_config(options, ExecutorConfig, beside=convert.OWN_FLAGS)
-    convert.check_names(options.source, options.destination)
+    read_config(options, ConvertConfig, beside=("source", "destination"))
+    check_names(options.source, options.destination)
     return vars(options)
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsindex.amounts import count
-from dsindex.cli.options import add_config_argument, add_work_arguments, read_config
+from dsindex.cli.options import add_config_argument, add_options, add_work_arguments, read_config
 from dsindex.cli.stores import add_store_arguments, dataset_path, requests_since
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_summary
-from dsindex.jobs.merge import run_merge
+from dsindex.jobs.merge import describe_merge, run_merge
 from dsindex.options.merge import MergeConfig
 from dsindex.store.requests import all_requests
 
 if TYPE_CHECKING:
     import argparse
 
-    from dsindex.jobs.merge import MergeReport
 
 DESCRIPTION = """\
 Merge MMIDIDX datasets, whichever program wrote them, in the order given: the .bin in parallel by
@@ -35,17 +33,9 @@ REQUIRED = {"input": "", "output_prefix": ""}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dsindex merge`."""
     add_config_argument(parser)
-    parser.add_argument(
-        "--input",
-        nargs="+",
-        metavar="PREFIX",
-        type=dataset_path,
-        help="the datasets, in the order of the output; here or in object stores",
-    )
+    add_options(parser, MergeConfig, "input", type=dataset_path)
     add_store_arguments(parser)
-    parser.add_argument(
-        "--output-prefix", metavar="P", help="writes P.bin and P.idx, here or in a bucket (s3://, gs://)"
-    )
+    add_options(parser, MergeConfig, "output_prefix")
     add_work_arguments(parser)
 
 
@@ -61,15 +51,3 @@ def run(options: argparse.Namespace) -> int:
         outputs=[{"prefix": report.prefix, "documents": report.num_documents, "tokens": report.num_tokens}],
     )
     return 0
-
-
-def describe_merge(report: MergeReport) -> list[str]:
-    """Return the closing summary: what was merged, and the lines that two people compare."""
-    lines = ["already complete: the same datasets were merged before, nothing was done"] * report.already_complete
-    lines.append(
-        f"{report.prefix}: {count(report.num_documents, 'document')}, "
-        f"{count(report.num_sequences, 'sequence')}, {count(report.num_tokens, 'token')} of "
-        f"{count(report.num_inputs, 'dataset')}"
-    )
-    lines += [f"  .{suffix:4} {report.files[suffix].digest}" for suffix in ("bin", "idx")]
-    return lines

@@ -2,178 +2,106 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from dsindex.execution.progress.standard_streams import show_lines
-from dsindex.options.config import Options, UsageError, validated
+from dsindex.options.config import (
+    ExecutorConfig,
+    Options,
+    RecordsConfig,
+    TextConfig,
+    UsageError,
+    WorkConfig,
+    name_lists,
+    validated,
+)
+from dsindex.options.declare import presentation
 from dsindex.options.megatron_flags import take_megatron_flags
 from dsindex.store.config_files import option_names, read_yaml
-from dsindex.text.conversion.tiktoken import FAMILIES
 
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Iterator
 
 Config = TypeVar("Config", bound=Options)
 
 
+def add_options(group: argparse._ActionsContainer, kind: type[Options], *names: str, **settings: Any) -> None:  # noqa: ANN401 - as of argparse
+    """Add the flags of declared options, in this order; `settings` override what argparse is told of them."""
+    for name in names:
+        field = kind.model_fields[name]
+        text, metavar, as_text = presentation(field)
+        own = {"metavar": metavar} if as_text else settings_of(field.annotation, metavar)
+        add_flag(group, name, text, **(own | settings))
+
+
+def add_flag(group: argparse._ActionsContainer, name: str, text: str, **settings: Any) -> None:  # noqa: ANN401 - as of argparse
+    """Add one flag, without a default, so that a file of options can say it."""
+    is_positional = settings.pop("positional", False)
+    flag = name if is_positional else settings.pop("flag", f"--{name.replace('_', '-')}")
+    shown = text if text == argparse.SUPPRESS else text.replace("%", "%%")
+    group.add_argument(flag, default=None, help=shown, **settings)
+
+
+def settings_of(annotation: object, metavar: str | tuple[str, ...] | None) -> dict[str, Any]:
+    """Return how argparse reads the values of a type."""
+    [kind] = set(_plain_types(annotation)) - {type(None)}
+    if kind is bool:
+        return {"action": "store_true"}
+    if get_origin(kind) is Literal:
+        return {"choices": list(get_args(kind))}
+    if isinstance(metavar, tuple):
+        return {"metavar": metavar, "nargs": len(metavar), "type": int}
+    if get_origin(kind) is tuple:
+        item = get_args(kind)[0]
+        return {"metavar": metavar, "nargs": "+"} | ({} if item is str else {"choices": get_args(item)})
+    return {"metavar": metavar} | ({"type": kind} if kind in {int, float} else {})
+
+
+def _plain_types(annotation: object) -> Iterator[Any]:
+    """Yield the members of a union, without what validates them."""
+    if get_origin(annotation) is Annotated:
+        yield from _plain_types(get_args(annotation)[0])
+    elif get_origin(annotation) in {Union, UnionType}:
+        for member in get_args(annotation):
+            yield from _plain_types(member)
+    else:
+        yield annotation
+
+
 def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of every job that runs tasks."""
-    where = parser.add_argument_group("execution")
-    where.add_argument(
-        "--executor",
-        choices=["auto", "local", "processes", "ray"],
-        help="auto is Ray if --address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of "
-        "this process (default: auto)",
-    )
-    where.add_argument("--address", metavar="A", help="the Ray cluster to join: HOST:6379, or auto for this machine's")
-    where.add_argument(
-        "--installed",
-        action="store_true",
-        default=None,
-        help="dsindex is installed on the cluster's nodes: do not send them this node's code",
-    )
-    where.add_argument("--workers", type=int, metavar="N", help="tasks that run at once (default: all CPUs)")
-    where.add_argument(
-        "--shard-deadline",
-        type=float,
-        metavar="SECONDS",
-        help="start a second attempt at slower tasks (default: 8 times the median of finished tasks, at least 60)",
-    )
+    add_options(parser.add_argument_group("execution"), ExecutorConfig, *ExecutorConfig.model_fields)
 
 
 def add_work_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of every job that works in a work folder."""
     add_executor_arguments(parser)
     work = parser.add_argument_group("work folder")
-    work.add_argument("--work-dir", metavar="D", help="the folder of shards and ledger (default: PREFIX.build)")
-    work.add_argument("--keep-shards", action="store_true", default=None, help="keep the work folder after success")
-    work.add_argument(
-        "--fresh",
-        action="store_true",
-        default=None,
-        help="start over; an old output is replaced once the new one is complete",
-    )
-    work.add_argument(
-        "--log-json", action="store_true", default=None, help="write progress and errors as one JSON object per line"
-    )
+    add_options(work, WorkConfig, "work_dir", "keep_shards", "fresh", "log_json")
 
 
 def add_input_arguments(group: argparse._ArgumentGroup) -> None:
     """Add the options that name the inputs of a job that reads records."""
-    group.add_argument(
-        "--input",
-        nargs="+",
-        metavar="PATH",
-        help="files, patterns or folders, in the order of the output: JSONL, compressed or not, Parquet, Arrow or CSV; "
-        "here or in object stores (s3://, gs://, az://, https://); - is standard input",
-    )
-    add_store_options(group)
-    group.add_argument(
-        "--input-list",
-        nargs="+",
-        metavar="FILE",
-        help="files that list inputs, one path per line, read after --input; - reads a list from standard input",
-    )
-    group.add_argument(
-        "--input-split",
-        metavar="NAME",
-        help="the split to take from a folder that has several, such as train; all takes every split",
-    )
-    group.add_argument(
-        "--input-format",
-        choices=["auto", "jsonl", "lines", "document", "csv", "tsv"],
-        help="what the inputs hold: JSON lines, plain text with a document per line or per file, or CSV; Parquet and "
-        "Arrow, and compression, are told by content (default: auto, by the file's name)",
-    )
-
-
-def add_store_options(group: argparse._ArgumentGroup) -> None:
-    """Add the options that tell how the stores of addresses are reached."""
-    group.add_argument(
-        "--endpoint-url",
-        metavar="URL",
-        help="server of s3:// addresses, such as MinIO's (default: AWS_ENDPOINT_URL, or Amazon's own)",
-    )
-    group.add_argument("--region", metavar="NAME", help="region of s3:// addresses (default: AWS_REGION, or us-east-1)")
+    inputs = ("input", "endpoint_url", "region", "input_list", "input_split", "input_format")
+    add_options(group, RecordsConfig, *inputs)
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of every job that tokenizes text, except input and output."""
-    text = parser.add_argument_group("tokenizer")
-    text.add_argument(
-        "--tokenizer-model",
-        metavar="PATH",
-        help="a tokenizer.json or a folder with one, a SentencePiece .model, a file of tiktoken's, or a name in the "
-        "Hugging Face cache or hub such as gpt2 or ORG/NAME@REVISION",
-    )
-    text.add_argument("--eod-token", metavar="T", help="the EOD token (default: the tokenizer folder's eos_token)")
-    text.add_argument(
-        "--tokenizer-hf-no-include-special-tokens",
-        action="store_true",
-        default=None,
-        help="do not run the tokenizer's post-processor, which may add a BOS to every text",
-    )
-    text.add_argument(
-        "--engine",
-        choices=["auto", "gigatoken", "reference", "tokenizers"],
-        help="the library that encodes; auto is gigatoken where it returns the same tokens, else the "
-        "reference: the library of the tokenizer's own format (default: auto)",
-    )
-    add_record_arguments(parser)
+    names = ("tokenizer_model", "eod_token", "tokenizer_hf_no_include_special_tokens", "engine")
+    add_options(parser.add_argument_group("tokenizer"), TextConfig, *names)
+    add_record_arguments(parser, TextConfig)
 
 
-def add_format_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what a tokenizer's file does not, named as Megatron's."""
-    formats = parser.add_argument_group("tokenizer formats")
-    formats.add_argument(
-        "--tokenizer-type", metavar="TYPE", help="Megatron's name of the kind of tokenizer, checked against the file"
-    )
-    formats.add_argument("--vocab-file", metavar="PATH", help="vocab.json of a GPT2BPETokenizer")
-    formats.add_argument("--merge-file", metavar="PATH", help="merges.txt of a GPT2BPETokenizer")
-    formats.add_argument(
-        "--tiktoken-encoding",
-        metavar="NAME",
-        help=f"pattern and special tokens of a tiktoken file whose name does not say them: {', '.join(FAMILIES)}",
-    )
-    formats.add_argument("--tiktoken-pattern", choices=["v1", "v2"], help="pattern of a TikTokenizer (default: v2)")
-    formats.add_argument(
-        "--tiktoken-num-special-tokens", type=int, metavar="N", help="special tokens of a TikTokenizer (default: 1000)"
-    )
-    formats.add_argument(
-        "--vocab-size", type=int, metavar="N", help="vocabulary of a TikTokenizer with its special tokens "
-        "(default: 131072)"
-    )  # fmt: skip
-    formats.add_argument(
-        "--tokenizer-special-tokens", nargs="+", metavar="T", help="the first special tokens of a TikTokenizer"
-    )
-
-
-def add_record_arguments(parser: argparse.ArgumentParser, *, largest_shard: str = "64MiB") -> None:
+def add_record_arguments(parser: argparse.ArgumentParser, kind: type[RecordsConfig]) -> None:
     """Add the options of every job that reads records: bad records, the work folder, shards."""
-    records = parser.add_argument_group("records")
-    records.add_argument(
-        "--on-bad-record",
-        choices=["fail", "quarantine"],
-        help="stop at the first bad record, or set bad records aside with file, line and reason (default: fail)",
-    )
-    records.add_argument(
-        "--on-bad-input",
-        choices=["fail", "skip-file"],
-        help="stop at a compressed file or table that is damaged or cut off, or leave out such files as a whole, which "
-        "reads all of them twice (default: fail)",
-    )
-    records.add_argument("--max-bad-records", metavar="N|N%", help="stop when more are set aside")
-    records.add_argument("--max-record-size", metavar="SIZE", help="treat longer lines as bad records")
+    names = ("on_bad_record", "on_bad_input", "max_bad_records", "max_record_size")
+    add_options(parser.add_argument_group("records"), kind, *names)
     add_work_arguments(parser)
-    parser.add_argument(
-        "--shard-size",
-        metavar="SIZE",
-        help=f"bytes of input per shard (default: by the size of the inputs, at most {largest_shard})",
-    )
-    parser.add_argument(
-        "--no-provenance", action="store_true", default=None, help="do not record where documents came from"
-    )
+    add_options(parser, kind, "shard_size", "no_provenance")
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:
@@ -197,14 +125,6 @@ def read_options(options: argparse.Namespace) -> dict[str, Any]:
     if "log_json" in merged:
         options.log_json = merged["log_json"]  # decides how the command line reports an error
     return name_lists(merged)
-
-
-def name_lists(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options with a list of one text where an option that takes a list has a text."""
-    for name in ("input", "input_list", "json_keys", "repeat", "export"):
-        if isinstance(options.get(name), str):
-            options[name] = [options[name]]
-    return options
 
 
 def without_megatron_flags(merged: dict[str, Any]) -> dict[str, Any]:

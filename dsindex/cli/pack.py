@@ -5,15 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dsindex.amounts import count, format_size, format_speed
-from dsindex.cli.object_requests import describe_requests
-from dsindex.cli.options import add_config_argument, add_input_arguments, add_text_arguments, read_options
+from dsindex.amounts import count
+from dsindex.cli.options import add_config_argument, add_input_arguments, add_options, add_text_arguments, read_options
 from dsindex.execution.choice import make_executor
 from dsindex.execution.dispatch import RetryPolicy, ordered_runner
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import show_lines, write_summary
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS, join_pbin_files
-from dsindex.jobs.pack import run_pack
+from dsindex.jobs.pack import describe_pack, run_pack
 from dsindex.options.config import ExecutorConfig, UsageError, validated
 from dsindex.options.pack import (
     MODALITIES_PARTS,
@@ -27,7 +26,6 @@ from dsindex.store.urls import is_url
 if TYPE_CHECKING:
     import argparse
 
-    from dsindex.jobs.pack import PackReport
 
 DESCRIPTION = """\
 Tokenize text into packed data for Modalities, FILE.pbin, byte for byte what its own command
@@ -52,17 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_argument(parser)
     data = parser.add_argument_group("input and output")
     add_input_arguments(data)
-    data.add_argument(
-        "--jq-pattern",
-        metavar="JQ",
-        help="selects the text of a record (default: .text); anything but a single key is slower, as it runs jq",
-    )
-    data.add_argument("--output", metavar="FILE.pbin", help="the packed data, here or in a bucket (s3://, gs://)")
-    data.add_argument(
-        "--pbin-era",
-        choices=list(PBIN_VERSIONS),
-        help=f"version of the .pbin to write (default: {CURRENT_VERSION.name})",
-    )
+    add_options(data, PackConfig, "jq_pattern", "output", "pbin_era")
     data.add_argument("--merge", nargs="+", metavar="FILE.pbin", help="join these files instead of packing text")
     add_text_arguments(parser)
 
@@ -150,30 +138,3 @@ def _merge(merged: dict[str, Any]) -> int:
     tokens = f"{count(header.num_tokens, 'token')} of {count(header.token_bytes, 'byte')}"
     write_summary([f"{output}: {tokens}, from {count(len(paths), 'file')}"])
     return 0
-
-
-def describe_pack(report: PackReport) -> list[str]:
-    """Return the summary: what was packed, how fast, and the digest by which two jobs are compared."""
-    counts = report.counts
-    if report.already_complete:
-        first = "already complete: the same plan was packed before, nothing was done"
-    else:
-        first = (
-            f"done in {report.seconds:.1f} s: {format_size(report.input_bytes)} of input, "
-            f"{format_speed(report.input_bytes / max(report.seconds, 1e-6))}, "
-            f"{count(report.run.shards, 'shard')}, {report.run.executor} executor, "
-            f"{count(report.run.workers, 'worker')}, "
-            f"{report.engine}"
-        )
-    lines = [first]
-    lines.append(
-        f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {counts.quarantined:,} quarantined "
-        f"+ {counts.blank:,} blank"
-    )
-    lines += [*describe_requests(report.requests), *report.input_notes]
-    lines.append(
-        f"{report.path}: {count(report.num_documents, 'document')}, "
-        f"{count(report.num_tokens, 'token')} of type {report.token_dtype}; "
-        f"{count(report.num_empty, 'text')} without tokens"
-    )
-    return [*lines, f"  .pbin {report.files['pbin'].digest}"]

@@ -7,19 +7,17 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dsindex.amounts import count
-from dsindex.cli.options import add_executor_arguments, read_config
+from dsindex.cli.options import add_executor_arguments, add_options, read_config
 from dsindex.cli.stores import add_store_arguments, enter_stores, output_here, path_here
-from dsindex.cli.verify import add_source_arguments, as_prefix
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_json, write_lines
-from dsindex.jobs.repair import RepairConfig, run_pbin_repair, run_repair
-from dsindex.options.config import UsageError
+from dsindex.jobs.repair import RepairConfig, describe_packed_repair, run_pbin_repair, run_repair, with_fitting_output
+from dsindex.jobs.rescue_files import describe_repair
+from dsindex.store.urls import as_prefix
 
 if TYPE_CHECKING:
     import argparse
 
-    from dsindex.jobs.rescue_files import RepairReport
 
 DESCRIPTION = """\
 Restore a damaged dataset in new files: NEW.bin and NEW.idx, and NEW.repair.json, which reports what
@@ -43,23 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=partial(path_here, instead=FOR_OBJECTS),
         help="the dataset: a path without .bin and .idx; or FILE.pbin",
     )
-    parser.add_argument(
-        "--output", required=True, metavar="NEW", type=output_here, help="the new prefix, or the new .pbin"
-    )
-    parser.add_argument(
-        "--from",
-        dest="way",
-        choices=["auto", "shards", "index", "bin", "source"],
-        help="what to restore it from (default: auto, the first that is certain)",
-    )
-    parser.add_argument(
-        "--index-only", action="store_true", default=None, help="write only NEW.idx, for an intact .bin"
-    )
-    parser.add_argument("--work-dir", metavar="D", help="the build's work folder (default: beside PREFIX)")
-    add_source_arguments(parser)
-    parser.add_argument(
-        "--dtype", choices=["uint8", "uint16", "int32", "int64"], help="the token type, if it is unknown"
-    )
+    add_options(parser, RepairConfig, "output", type=output_here, required=True)
+    add_options(parser, RepairConfig, "way", flag="--from", dest="way")
+    add_options(parser, RepairConfig, "index_only", "work_dir", "tokenizer_model", "engine", "dtype")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     add_store_arguments(parser)
     add_executor_arguments(parser)
@@ -81,42 +65,3 @@ def run(options: argparse.Namespace) -> int:
     else:
         write_lines(describe_repair(options.prefix, report))
     return 0
-
-
-def with_fitting_output(prefix: str, config: RepairConfig) -> RepairConfig:
-    """Return the options with the output as a prefix, or a `.pbin` for packed data.
-
-    Raises:
-        UsageError: If it is of the other kind.
-    """
-    if prefix.endswith(".pbin"):
-        if not config.output.endswith(".pbin"):
-            msg = f"expected a .pbin as --output for {prefix}, got {config.output}"
-            raise UsageError(msg)
-        return config
-    if config.output.endswith(".pbin"):
-        msg = f"expected a prefix as --output for the prefix {prefix}, got {config.output}"
-        raise UsageError(msg)
-    return config.model_copy(update={"output": as_prefix(config.output)})
-
-
-def describe_packed_repair(path: str, output: str, num_joints: int) -> list[str]:
-    """Return the result for a `.pbin` as text."""
-    said = f"{num_joints} joints with low offsets repaired, written to {output}" if num_joints else "intact"
-    return [f"{path}: {said}"]
-
-
-def describe_repair(prefix: str, report: RepairReport) -> list[str]:
-    """Return the result as text."""
-    if not report.outputs:
-        return [f"{prefix}: intact, nothing to repair and nothing written"]
-    how = "restored IN PART" if report.lost else "restored"
-    documents = count(report.num_documents, "document")
-    lines = [
-        f"{prefix}: {how} from {report.way}",
-        f"  {documents}, {count(report.num_sequences, 'sequence')}, {count(report.num_tokens, 'token')}",
-    ]
-    lines += [f"  wrote: {path}" for path in report.outputs]
-    lines += [f"  LOST: {loss}" for loss in report.lost]
-    lines += [f"  note: {note}" for note in report.notes]
-    return lines

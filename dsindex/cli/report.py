@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsindex.amounts import count
 from dsindex.cli.stores import (
     add_store_arguments,
     dataset_path,
@@ -15,13 +14,11 @@ from dsindex.cli.stores import (
 )
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_lines
-from dsindex.tools.page.page import size
-from dsindex.tools.report import ReportOptions, run_report
+from dsindex.tools.report import ReportOptions, describe_report, run_report
 
 if TYPE_CHECKING:
     import argparse
 
-    from dsindex.tools.report import WrittenReport
 
 DESCRIPTION = """\
 Write one HTML page about one or several datasets, from their manifests and one pass over their
@@ -80,19 +77,3 @@ def run(options: argparse.Namespace) -> int:
         )
     write_lines(describe_report(report) + requests_since(before))
     return 0 if report.ok else 1
-
-
-def describe_report(report: WrittenReport) -> list[str]:
-    """Return as text what was written and found."""
-    lines = [f"{report.output}: {count(len(report.datasets), 'dataset')}, {size(report.size_bytes)}"]
-    for dataset in report.datasets:
-        section, summary = dataset.section, dataset.summary
-        counts = "not read"
-        if summary is not None:
-            counts = f"{count(summary.documents, 'document')}, {count(summary.tokens, 'token')}"
-            counts += f", {count(summary.extra_documents, 'repetition')}"
-        lines.append(f"  {section.name}: {counts}")
-        lines += [f"    note: {note}" for note in section.notes]
-        lines += [f"    FOUND: {finding}" for finding in section.findings]
-    lines += [f"  FOUND: {finding}" for finding in report.findings]
-    return lines

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dsindex.cli.object_requests import describe_requests
-from dsindex.cli.options import add_store_options
+from dsindex.cli.options import add_options
 from dsindex.errors import InputError
 from dsindex.execution.store_variables import STORE_VARIABLES, give_store_variables
-from dsindex.options.config import UsageError
-from dsindex.store.requests import all_requests
+from dsindex.options.config import StoreConfig, UsageError
+from dsindex.store.requests import all_requests, describe_requests
 from dsindex.store.urls import check_endpoint, is_url, parse_url, refuse_url
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 def add_store_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where `s3://` addresses lead."""
-    add_store_options(parser.add_argument_group("object stores"))
+    add_options(parser.add_argument_group("object stores"), StoreConfig, *StoreConfig.model_fields)
 
 
 def enter_stores(options: argparse.Namespace) -> RequestCounts:

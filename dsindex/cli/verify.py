@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from dsindex.amounts import count
-from dsindex.cli.options import add_executor_arguments, read_config
+from dsindex.cli.options import add_executor_arguments, add_options, read_config
 from dsindex.cli.stores import add_store_arguments, dataset_path, enter_stores, path_here, requests_since
-from dsindex.datasets.exports import export_folder_of
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_json, write_lines
-from dsindex.options.config import UsageError
-from dsindex.options.pack import PBIN_SUFFIX
-from dsindex.tools.verify import VerifyConfig, run_verify, verify_export
-from dsindex.tools.verify_pbin import run_pbin_verify
+from dsindex.tools.verify import VerifyConfig
+from dsindex.tools.verify_pbin import check_options, verify_dataset
+from dsindex.tools.verify_report import describe_verification
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
-    from dsindex.execution.progress.reporter import Reporter
-    from dsindex.tools.verify_report import VerifyReport
 
 DESCRIPTION = """\
 Prove that a dataset is intact: sizes, and the structure and every entry of its .idx, or of a .pbin
@@ -52,27 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=dataset_path,
         help="datasets: paths without .bin and .idx, here or in an object store; or FILE.pbin",
     )
-    parser.add_argument(
-        "--cache", metavar="FOLDER", type=path_here, help="check the index caches in this folder against the data"
-    )
-    parser.add_argument(
-        "--against-source", action="store_true", default=None, help="tokenize the inputs again and compare"
-    )
-    parser.add_argument("--sample", metavar="SHARE", help="compare only a share of the documents, such as 1%% or 0.01")
-    add_source_arguments(parser)
+    add_options(parser, VerifyConfig, "cache", type=path_here)
+    add_options(parser, VerifyConfig, "against_source", "sample", "tokenizer_model", "engine")
     parser.add_argument("--json", action="store_true", help="write one JSON object per dataset")
     add_store_arguments(parser)
     add_executor_arguments(parser)
-
-
-def add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of every job that tokenizes a dataset's inputs again."""
-    parser.add_argument("--tokenizer-model", metavar="PATH", help="the tokenizer that the dataset was made with")
-    parser.add_argument(
-        "--engine",
-        choices=["auto", "gigatoken", "reference", "tokenizers"],
-        help="the library that tokenizes again; tokenizers, the reference, is slow (default: auto)",
-    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -92,57 +69,3 @@ def run(options: argparse.Namespace) -> int:
     if not options.json:
         write_lines(requests_since(before))
     return 0 if whole else 1
-
-
-def check_options(prefixes: Sequence[str], config: VerifyConfig) -> None:
-    """Refuse options that contradict each other or do not apply to one of the datasets.
-
-    Raises:
-        UsageError: If there are such options.
-    """
-    if "sample" in config.model_fields_set and not config.against_source:
-        msg = "--sample needs --against-source: it is the share of documents to compare with the source"
-        raise UsageError(msg)
-    exports = [prefix for prefix in prefixes if os.path.isdir(prefix) and export_folder_of(prefix) is not None]
-    if exports and (config.cache is not None or config.against_source):
-        msg = f"--cache and --against-source are for datasets, not for the export {exports[0]}; leave one of them out"
-        raise UsageError(msg)
-    packed = [prefix for prefix in prefixes if prefix.endswith(PBIN_SUFFIX)]
-    if packed and config.cache is not None:
-        msg = f"--cache checks Megatron's index caches, which {packed[0]} cannot have; leave one of them out"
-        raise UsageError(msg)
-
-
-def verify_dataset(given: str, config: VerifyConfig, *, reporter: Reporter) -> VerifyReport:
-    """Verify one dataset: a `.pbin`, the folder of an export, or an MMIDIDX pair by its prefix or one of its files."""
-    if given.endswith(PBIN_SUFFIX):
-        return run_pbin_verify(given, config, reporter=reporter)
-    if os.path.isdir(given) and export_folder_of(given) is not None:
-        return verify_export(given, reporter=reporter)
-    return run_verify(as_prefix(given), config, reporter=reporter)
-
-
-def as_prefix(path: str) -> str:
-    """Return the prefix `x` of `x.bin` or `x.idx`, which a shell's completion yields."""
-    stem, suffix = os.path.splitext(path)
-    return stem if suffix in {".bin", ".idx"} else path
-
-
-def describe_verification(report: VerifyReport) -> list[str]:
-    """Return a report as text."""
-    if not report.is_there:
-        return [f"{report.prefix}: {finding}" for finding in report.findings]
-    lines = [f"{report.prefix}: {'intact' if report.is_whole else 'DAMAGED'}"]
-    if report.counts is not None:
-        counts = report.counts
-        sequences = f"{count(counts.num_sequences, 'sequence')}, " if report.version is None else ""
-        lines.append(
-            f"  {count(counts.num_documents, 'document')} ({counts.num_empty_documents:,} empty), "
-            f"{sequences}{count(counts.num_tokens, 'token')} of type {counts.token_dtype}"
-        )
-    if report.version is not None:
-        lines.append(f"  version of the .pbin: {report.version}")
-    lines += [f"  checked: {check}" for check in report.checks]
-    lines += [f"  note: {note}" for note in report.notes]
-    lines += [f"  FOUND: {finding}" for finding in report.findings]
-    return lines

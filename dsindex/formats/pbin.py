@@ -54,6 +54,7 @@ class PbinVersion:
 
 
 CURRENT_VERSION = PbinVersion(name="current", byte_order="<", header_bytes=12, first_offset=0)
+PbinEra = Literal["spec", "2024-01-30", "2024-04", "current"]
 PBIN_VERSIONS = {
     version.name: version
     for version in (

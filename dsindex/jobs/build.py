@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dsindex.amounts import count, format_size, format_speed
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.assemble import TokenSource
 from dsindex.engine.frame import Job, JobOutcome, Made, run_job
@@ -35,8 +36,9 @@ from dsindex.engine.standard_input import piped_input_named
 from dsindex.engine.start import check_room, shard_copies
 from dsindex.engine.tokenize import make_shards
 from dsindex.errors import PlanError
+from dsindex.jobs.index import describe_index
 from dsindex.options.config import work_folder_path
-from dsindex.store.requests import RequestCounts, all_requests
+from dsindex.store.requests import RequestCounts, all_requests, describe_requests
 from dsindex.store.urls import absolute, folder_of, is_url, lengthened
 
 if TYPE_CHECKING:
@@ -386,3 +388,34 @@ def _index_configs(config: BuildConfig, index: Mapping[str, Any] | None) -> list
     configs = [IndexConfig(**{**index, "data_path": (output_prefix(config, name),)}) for name in config.output_names]
     check_index_options(configs[0])
     return configs
+
+
+def describe_build(report: BuildReport) -> list[str]:
+    """Return the summary: what was built, how fast, and the digests by which two builds are compared."""
+    counts = report.counts
+    lines = []
+    if report.already_complete:
+        lines.append("already complete: the same plan was built before, nothing was done")
+    else:
+        lines.append(
+            f"done in {report.seconds:.1f} s: {format_size(report.input_bytes)} of input, "
+            f"{format_speed(report.input_bytes / max(report.seconds, 1e-6))}, "
+            f"{count(report.run.shards, 'shard')}, {report.run.executor} executor, "
+            f"{count(report.run.workers, 'worker')}, "
+            f"{report.engine}"
+        )
+    filtered = f"{counts.filtered:,} filtered + " if "filtered" in counts.model_fields_set else ""
+    lines.append(
+        f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {filtered}{counts.quarantined:,} quarantined + "
+        f"{counts.blank:,} blank"
+    )
+    lines += [*describe_requests(report.requests), *report.input_notes]
+    for dataset in report.datasets:
+        lines.append(
+            f"{dataset.prefix}: {count(dataset.num_documents, 'document')}, "
+            f"{count(dataset.num_sequences, 'sequence')}, {count(dataset.num_tokens, 'token')}"
+        )
+        lines += [f"  .{suffix:4} {dataset.files[suffix].digest}" for suffix in ("bin", "idx")]
+    for indices in report.indices:
+        lines += describe_index(indices)
+    return lines

@@ -10,15 +10,21 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from dsindex.amounts import count
+from dsindex.engine.nodes import require_shared
+from dsindex.engine.start import start_with_nodes
 from dsindex.errors import FormatError, InputError, LimitError
+from dsindex.execution.dispatch import RetryPolicy, ordered_runner
 from dsindex.formats.mmididx import CHUNK_ITEMS, IndexBuilder, SequenceIndex, check_index, read_index
 from dsindex.formats.new_files import NewFiles, new_file_error
 from dsindex.formats.pbin import (
     CURRENT_VERSION,
+    PBIN_VERSIONS,
+    PbinEra,
     PbinHeader,
     PbinIndexWriter,
     join_pbin_files,
@@ -28,8 +34,11 @@ from dsindex.formats.pbin import (
 )
 from dsindex.formats.raw_index import run_in_threads
 from dsindex.formats.token_copy import TokenRun, copy_tokens, write_token_file
+from dsindex.options.config import ExecutorConfig, UsageError
+from dsindex.options.declare import option
 from dsindex.store.reading import stored_size
 from dsindex.store.storage import DigestingWriter
+from dsindex.store.urls import as_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +51,18 @@ if TYPE_CHECKING:
 
 TYPE_OF_SIZE: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<i4")}
 """MMIDIDX token type by token size in bytes."""
+
+
+class ConvertConfig(ExecutorConfig):
+    """The options of `dsindex convert`."""
+
+    pbin_era: PbinEra | None = option(
+        None, f"version of the .pbin to write (default: {CURRENT_VERSION.name}), or to read if DST is MMIDIDX"
+    )
+    flatten: bool = option(default=False, help="join the sequences of each document")
+    token_type: Literal["uint8", "uint16", "int32"] | None = option(
+        None, "token type of the MMIDIDX dataset to write (default: by the tokens' size)"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,3 +227,62 @@ def _check_one_sequence(idx_path: str, index: SequenceIndex) -> None:
                 f"cannot distinguish from a document without sequences; accept that with --flatten"
             )
             raise FormatError(msg)
+
+
+def convert_dataset(config: ConvertConfig, *, source: str, destination: str) -> Conversion:
+    """Convert one dataset; the names determine the formats.
+
+    Raises:
+        UsageError: If neither name ends in `.pbin`.
+        DsindexError: If it cannot be converted as asked; final names then never refer to incomplete files.
+    """
+    check_names(source, destination)
+    version = PBIN_VERSIONS[config.pbin_era] if config.pbin_era else None
+    executor = start_with_nodes(config)
+    try:
+        ends = ("",) if _is_packed(source) else (".bin", ".idx")
+        require_shared(
+            executor,
+            files=(f"{source if _is_packed(source) else as_prefix(source)}{end}" for end in ends),
+            folders=[os.path.dirname(os.path.abspath(destination))],
+        )
+        policy = RetryPolicy(deadline_seconds=config.shard_deadline)
+        run_tasks = ordered_runner(executor, name="convert", policy=policy)
+        if not _is_packed(source):
+            return convert_to_pbin(
+                as_prefix(source),
+                destination,
+                version=version or CURRENT_VERSION,
+                flatten=config.flatten,
+                run_tasks=run_tasks,
+            )
+        if _is_packed(destination):
+            return convert_version(source, destination, version=version or CURRENT_VERSION, run_tasks=run_tasks)
+        dtype = np.dtype(config.token_type) if config.token_type else None
+        return convert_to_indexed(source, as_prefix(destination), version=version, dtype=dtype, run_tasks=run_tasks)
+    finally:
+        executor.close()
+
+
+def check_names(source: str, destination: str) -> None:
+    """Refuse two names of which neither is packed data's.
+
+    Raises:
+        UsageError: If neither ends in `.pbin`.
+    """
+    if not (_is_packed(source) or _is_packed(destination)):
+        msg = f"expected SRC or DST to end in .pbin, got {source} and {destination}"
+        raise UsageError(msg)
+
+
+def _is_packed(path: str) -> bool:
+    return path.endswith(".pbin")
+
+
+def describe_conversion(conversion: Conversion) -> list[str]:
+    """Return the closing summary."""
+    line = (
+        f"{' and '.join(conversion.outputs)}: {count(conversion.num_documents, 'document')}, "
+        f"{count(conversion.num_tokens, 'token')} of type {conversion.dtype}"
+    )
+    return [line]

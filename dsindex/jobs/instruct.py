@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import orjson
 import xxhash
 
+from dsindex.amounts import count, format_size, format_speed
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.frame import Job, JobOutcome, Made, run_job
 from dsindex.engine.identity import Plan
@@ -23,8 +24,10 @@ from dsindex.engine.source import count_missing, describe_kept, open_source, req
 from dsindex.engine.standard_input import piped_input_named
 from dsindex.engine.start import Estimate, check_room
 from dsindex.engine.tokenize import make_shards
+from dsindex.errors import InputError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order
+from dsindex.instruction.config import check_config
 from dsindex.instruction.recipe import make_recipe
 from dsindex.instruction.statistics import InstructionStatistics
 from dsindex.jobs.instruct_exports import InstructExports, MadeExport
@@ -39,20 +42,23 @@ from dsindex.jobs.instruct_shards import (
     split_prefix,
     write_packing,
 )
-from dsindex.options.config import work_folder_path
-from dsindex.options.instruct import as_text_config
-from dsindex.store.requests import RequestCounts, all_requests
+from dsindex.option_problems import name_kind
+from dsindex.options.config import UsageError, name_lists, validated, work_folder_path
+from dsindex.options.instruct import InstructConfig, as_text_config
+from dsindex.store.config_files import option_names
+from dsindex.store.requests import RequestCounts, all_requests, describe_requests
 from dsindex.store.urls import absolute, folder_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+    from typing import Any
 
     from dsindex.engine.manifest import Content, RecordCounts, RecordedPacking, Run
     from dsindex.engine.shards.tokenize import ShardResult, ShardTask
     from dsindex.engine.start import Work
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.instruction.config import InstructionConfig
-    from dsindex.options.instruct import InstructConfig
     from dsindex.store.storage import StoredFile
 
     Results = Sequence[tuple[ShardTask, ShardResult]]
@@ -294,3 +300,89 @@ class _Instruct:
             requests=all_requests().since(self._requests_before),
             exports=tuple(self._exports.made),
         )
+
+
+def join_job(
+    settings: Mapping[str, Any], flags: Mapping[str, Any], *, source: str, folder: Path
+) -> tuple[InstructConfig, InstructionConfig]:
+    """Join the section `job` of a configuration with flags, of which flags win.
+
+    Args:
+        settings: The configuration, as YAML gives it.
+        flags: Options of InstructConfig.
+        source: What messages call the configuration.
+        folder: Where a relative `chat_template_file` is looked for.
+
+    Raises:
+        InputError: If it is not a configuration.
+        UsageError: If the job's options make no sense.
+    """
+    loaded = option_names(dict(settings), source=source)
+    job: Any = loaded.pop("job", {})
+    if not isinstance(job, dict):
+        msg = f"{source}: expected the section job to be a mapping of options to values, got {name_kind(job)}"
+        raise InputError(msg)
+    merged = option_names(job, source=f"{source}: job") | dict(flags)
+    config = validated(name_lists(merged), InstructConfig)
+    if config.seq_length is not None and loaded.get("max_length") is None:
+        loaded["max_length"] = config.seq_length
+    instruction = check_config(loaded, source=source, folder=folder)
+    if config.seq_length is not None and (instruction.max_length or 0) > config.seq_length:
+        msg = (
+            f"expected max_length to be at most --seq-length {config.seq_length}, got {instruction.max_length}: "
+            f"a conversation must fit into a block"
+        )
+        raise UsageError(msg)
+    return config, instruction
+
+
+def describe_instruct(report: InstructReport) -> list[str]:
+    """Return the summary: what was built, what was quarantined and why, and the digests that identify the output."""
+    counts = report.counts
+    lines = []
+    if report.already_complete:
+        is_idle = all(export.already_complete for export in report.exports)
+        done = "nothing was done" if is_idle else "only exports were made"
+        lines.append(f"already complete: the same plan was carried out before, {done}")
+    else:
+        lines.append(
+            f"done in {report.seconds:.1f} s: {format_size(report.input_bytes)} of input, "
+            f"{format_speed(report.input_bytes / max(report.seconds, 1e-6))}, "
+            f"{count(report.run.shards, 'shard')}, {report.run.executor} executor, "
+            f"{count(report.run.workers, 'worker')}"
+        )
+    lines.append(
+        f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {counts.quarantined:,} quarantined + "
+        f"{counts.blank:,} blank"
+    )
+    if report.bad_records:
+        lines.append("quarantined: " + ", ".join(f"{kind} {count:,}" for kind, count in report.bad_records.items()))
+    lines += [*describe_requests(report.requests), *report.input_notes]
+    for split in report.splits:
+        lines += _describe_split(split)
+    for export in report.exports:
+        lines += _describe_export(export)
+    return lines
+
+
+def _describe_export(export: MadeExport) -> list[str]:
+    was_there = ", already complete" if export.already_complete else ""
+    lines = [f"{export.path}/: export {export.kind}{was_there}"]
+    for name, split in export.content.splits.items():
+        learnt = "" if split.targets is None else f", {split.tokens:,} tokens, {split.targets:,} targets"
+        left_out = f", {split.left_out:,} left out, which it would misread" if split.left_out else ""
+        lines.append(f"  {name}: {count(split.rows, 'row')}{learnt}{left_out}")
+    return lines
+
+
+def _describe_split(split: BuiltSplit) -> list[str]:
+    lines = [f"{split.prefix}: {split.statistics.describe()}"]
+    packing = split.packing
+    if packing is not None:
+        lines.append(
+            f"  {count(packing.blocks, 'block')} of {packing.sequence_length:,}: {packing.padding:,} padding, "
+            f"fill {100 * packing.fill:.2f} %"
+        )
+    for name, files in split.files.items():
+        lines += [f"  {name}.{suffix:4} {files[suffix].digest}" for suffix in ("bin", "idx")]
+    return lines

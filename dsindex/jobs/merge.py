@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dsindex.amounts import count
 from dsindex.engine.frame import Job, Made, run_job
 from dsindex.engine.identity import Plan
 from dsindex.engine.inputs import InputFile
@@ -194,3 +195,15 @@ def _examine(prefix: str, parts: tuple[Part, ...]) -> None:
         needed = sum(part.bin_bytes + part.header.size_bytes for part in parts)
         require_room(os.path.dirname(prefix), needed, what="the output", remedy="make room, or write elsewhere")
     check_sequences(parts)
+
+
+def describe_merge(report: MergeReport) -> list[str]:
+    """Return the closing summary: what was merged, and the lines that two people compare."""
+    lines = ["already complete: the same datasets were merged before, nothing was done"] * report.already_complete
+    lines.append(
+        f"{report.prefix}: {count(report.num_documents, 'document')}, "
+        f"{count(report.num_sequences, 'sequence')}, {count(report.num_tokens, 'token')} of "
+        f"{count(report.num_inputs, 'dataset')}"
+    )
+    lines += [f"  .{suffix:4} {report.files[suffix].digest}" for suffix in ("bin", "idx")]
+    return lines

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dsindex.amounts import count, format_size, format_speed
 from dsindex.engine.assemble import TokenSource
 from dsindex.engine.frame import Job, JobOutcome, Made, run_job
 from dsindex.engine.identity import Plan
@@ -45,7 +46,7 @@ from dsindex.execution.dispatch import ordered_runner
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, PbinIndexWriter, token_bytes_for_vocabulary
 from dsindex.jobs.conversion import TYPE_OF_SIZE
 from dsindex.options.config import work_folder_path
-from dsindex.store.requests import RequestCounts, all_requests
+from dsindex.store.requests import RequestCounts, all_requests, describe_requests
 from dsindex.store.urls import absolute, folder_of
 from dsindex.text.selection import open_pattern
 from dsindex.text.tokenizer import shared_tokenizer
@@ -364,3 +365,30 @@ class _Pack:
             input_notes=self._source.notes,
             requests=all_requests().since(self._requests_before),
         )
+
+
+def describe_pack(report: PackReport) -> list[str]:
+    """Return the summary: what was packed, how fast, and the digest by which two jobs are compared."""
+    counts = report.counts
+    if report.already_complete:
+        first = "already complete: the same plan was packed before, nothing was done"
+    else:
+        first = (
+            f"done in {report.seconds:.1f} s: {format_size(report.input_bytes)} of input, "
+            f"{format_speed(report.input_bytes / max(report.seconds, 1e-6))}, "
+            f"{count(report.run.shards, 'shard')}, {report.run.executor} executor, "
+            f"{count(report.run.workers, 'worker')}, "
+            f"{report.engine}"
+        )
+    lines = [first]
+    lines.append(
+        f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {counts.quarantined:,} quarantined "
+        f"+ {counts.blank:,} blank"
+    )
+    lines += [*describe_requests(report.requests), *report.input_notes]
+    lines.append(
+        f"{report.path}: {count(report.num_documents, 'document')}, "
+        f"{count(report.num_tokens, 'token')} of type {report.token_dtype}; "
+        f"{count(report.num_empty, 'text')} without tokens"
+    )
+    return [*lines, f"  .pbin {report.files['pbin'].digest}"]

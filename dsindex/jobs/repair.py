@@ -47,8 +47,13 @@ from dsindex.jobs.rescue_files import (
     require_digest,
 )
 from dsindex.json_text import encode_json
-from dsindex.options.config import LocalPath  # noqa: TC001 - pydantic reads it
+from dsindex.options.config import (
+    LocalPath,
+    UsageError,
+)
+from dsindex.options.declare import option
 from dsindex.store.storage import digest_file
+from dsindex.store.urls import as_prefix
 from dsindex.tools.verify_files import describe_last_key, verify_index
 from dsindex.tools.verify_source import SourceConfig, lay_out_source, open_recorded_source
 
@@ -187,12 +192,11 @@ REPORT_SUFFIX = "repair.json"
 class RepairConfig(SourceConfig):
     """Options of `dsindex repair`."""
 
-    output: LocalPath
-    """The new prefix, or the new .pbin."""
-    way: Way = "auto"
-    work_dir: str | None = None
-    index_only: bool = False
-    dtype: Literal["uint8", "uint16", "int32", "int64"] | None = None
+    output: LocalPath = option(..., "the new prefix, or the new .pbin", "NEW")
+    way: Way = option("auto", "what to restore it from (default: auto, the first that is certain)")
+    work_dir: str | None = option(None, "the build's work folder (default: beside PREFIX)", "D")
+    index_only: bool = option(default=False, help="write only NEW.idx, for an intact .bin")
+    dtype: Literal["uint8", "uint16", "int32", "int64"] | None = option(None, "the token type, if it is unknown")
 
 
 def run_repair(prefix: str, config: RepairConfig, *, reporter: Reporter) -> RepairReport:
@@ -435,3 +439,26 @@ class _Repair:
             dtype=np.dtype(source.settings.dtype).newbyteorder("<"),
             batches=lay_out_source(source.settings, executor=self._executor),
         )
+
+
+def with_fitting_output(prefix: str, config: RepairConfig) -> RepairConfig:
+    """Return the options with the output as a prefix, or a `.pbin` for packed data.
+
+    Raises:
+        UsageError: If it is of the other kind.
+    """
+    if prefix.endswith(".pbin"):
+        if not config.output.endswith(".pbin"):
+            msg = f"expected a .pbin as --output for {prefix}, got {config.output}"
+            raise UsageError(msg)
+        return config
+    if config.output.endswith(".pbin"):
+        msg = f"expected a prefix as --output for the prefix {prefix}, got {config.output}"
+        raise UsageError(msg)
+    return config.model_copy(update={"output": as_prefix(config.output)})
+
+
+def describe_packed_repair(path: str, output: str, num_joints: int) -> list[str]:
+    """Return the result for a `.pbin` as text."""
+    said = f"{num_joints} joints with low offsets repaired, written to {output}" if num_joints else "intact"
+    return [f"{path}: {said}"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsindex.amounts import count
 from dsindex.dtypes import TOKEN_DTYPES
 from dsindex.engine.merge import merged_header, write_merged_index
 from dsindex.errors import FormatError, InputError
@@ -548,3 +549,19 @@ def repair_by_lengths(
         lost=(),
         notes=(),
     )
+
+
+def describe_repair(prefix: str, report: RepairReport) -> list[str]:
+    """Return the result as text."""
+    if not report.outputs:
+        return [f"{prefix}: intact, nothing to repair and nothing written"]
+    how = "restored IN PART" if report.lost else "restored"
+    documents = count(report.num_documents, "document")
+    lines = [
+        f"{prefix}: {how} from {report.way}",
+        f"  {documents}, {count(report.num_sequences, 'sequence')}, {count(report.num_tokens, 'token')}",
+    ]
+    lines += [f"  wrote: {path}" for path in report.outputs]
+    lines += [f"  LOST: {loss}" for loss in report.lost]
+    lines += [f"  note: {note}" for note in report.notes]
+    return lines

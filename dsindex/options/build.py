@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from dsindex.option_problems import show_value
 from dsindex.options.config import TextConfig, check_text
-from dsindex.text.conversion.tiktoken import MEGATRON_SPECIAL_TOKENS
+from dsindex.options.declare import option
+from dsindex.text.conversion.tiktoken import FAMILIES, MEGATRON_SPECIAL_TOKENS
 from dsindex.text.joining import JOINED, decode_separator
 from dsindex.text.selection import is_program, output_name
 from dsindex.text.tokenizer_file import TOKENIZER_TYPES, TokenizerOptions, TokenizerType
@@ -35,37 +36,63 @@ _OTHER_TYPES = {
 class BuildConfig(TextConfig):
     """`dsindex build`: from text to a merged dataset per key."""
 
-    tokenizer_type: TokenizerType | None = None
-    """Megatron's name of the kind of tokenizer; None for whatever the file is."""
-    vocab_file: str | None = None
-    """GPT-2's vocab.json, with `merge_file` in place of `tokenizer_model`."""
-    merge_file: str | None = None
-    tiktoken_encoding: str | None = None
-    """Pattern and special tokens of a tiktoken file; None if its name says it."""
-    tiktoken_pattern: Literal["v1", "v2"] = "v2"
-    tiktoken_num_special_tokens: int = Field(default=1000, ge=0, le=1 << 20)
-    vocab_size: int | None = Field(default=None, ge=1, lt=1 << 31)
-    """Size of the vocabulary of Megatron's TikTokenizer; None for 131,072."""
-    tokenizer_special_tokens: tuple[str, ...] = MEGATRON_SPECIAL_TOKENS
-    """The first special tokens of Megatron's TikTokenizer."""
-    json_keys: tuple[str, ...] = Field(default=("text",), min_length=1)
-    join: str | None = None
-    """The separator with which the texts of all keys become one, with its escapes decoded."""
-    where: str | None = None
-    """A jq condition that records must satisfy."""
-    token_ids: str | None = None
-    """The key of lists of token ids, in place of texts."""
-    append_eod: bool = False
-    empty_documents: Literal["keep", "eod"] = "keep"
-    """What a document without tokens becomes: an empty document, or one of EOD alone."""
-    shuffle_documents: int | None = Field(default=None, ge=0, lt=2**63)
-    """Seed of the documents' order; None: that of the inputs."""
-    sample: float | None = None
-    """Share of the records to keep, as the decimal it prints as; None: all."""
-    repeat: tuple[str, ...] = ()
-    """Inputs that are read several times or in part, as FILE=TIMES."""
-    check: bool = False
-    """Check on every node what a build needs, and build nothing."""
+    output_prefix: str = option(..., "outputs are named P_KEY_document.*, here or in a bucket (s3://, gs://)", "P")
+    tokenizer_type: TokenizerType | None = option(
+        None, "Megatron's name of the kind of tokenizer, checked against the file", "TYPE", as_text=True
+    )
+    vocab_file: str | None = option(None, "vocab.json of a GPT2BPETokenizer", "PATH")
+    merge_file: str | None = option(None, "merges.txt of a GPT2BPETokenizer", "PATH")
+    tiktoken_encoding: str | None = option(
+        None,
+        f"pattern and special tokens of a tiktoken file whose name does not say them: {', '.join(FAMILIES)}",
+        "NAME",
+    )
+    tiktoken_pattern: Literal["v1", "v2"] = option("v2", "pattern of a TikTokenizer (default: v2)")
+    tiktoken_num_special_tokens: int = option(
+        1000, "special tokens of a TikTokenizer (default: 1000)", "N", ge=0, le=1 << 20
+    )
+    vocab_size: int | None = option(
+        None, "vocabulary of a TikTokenizer with its special tokens (default: 131072)", "N", ge=1, lt=1 << 31
+    )
+    tokenizer_special_tokens: tuple[str, ...] = option(
+        MEGATRON_SPECIAL_TOKENS, "the first special tokens of a TikTokenizer", "T"
+    )
+    json_keys: tuple[str, ...] = option(
+        ("text",),
+        "keys whose texts are tokenized: names, paths (.meta.text) or jq patterns (NAME=.a + .b) (default: text)",
+        "KEY",
+        min_length=1,
+    )
+    join: str | None = option(None, r"join the texts of all keys to one; \n, \t and \\ are escapes", "SEPARATOR")
+    where: str | None = option(None, "leave out records for which this jq condition is not true", "CONDITION")
+    token_ids: str | None = option(
+        None, "take lists of token ids from this name or path, instead of --json-keys", "KEY"
+    )
+    append_eod: bool = option(default=False, help="end every document with the EOD token")
+    empty_documents: Literal["keep", "eod"] = option(
+        "keep",
+        "store texts without tokens as empty documents, as Megatron's preprocess_data.py does, or as EOD alone, "
+        "as its preprocess_data_fast.py does (default: keep)",
+    )
+    shuffle_documents: int | None = option(
+        None,
+        "put the documents of all inputs into a random order, which depends on this number alone",
+        "SEED",
+        as_text=True,
+        ge=0,
+        lt=2**63,
+    )
+    sample: float | None = option(
+        None, "keep this share of the records (10% or 0.1), by their texts", "SHARE", as_text=True
+    )
+    repeat: tuple[str, ...] = option(
+        (), "read these inputs several times or in part: 2.5 is twice, then a sample of one half", "FILE=TIMES"
+    )
+    check: bool = option(
+        default=False,
+        help="build nothing: check on every node that inputs and folders are visible, there is enough disk space, "
+        "versions agree and the tokenizer works",
+    )
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from pydantic_core import PydanticCustomError
 
 from dsindex.errors import InputError
 from dsindex.option_problems import describe_problem, show_value
+from dsindex.options.declare import option
 from dsindex.options.numbers import MAX_NUMBER, MAX_WORKERS, MEGATRON_COUNT, check_number, parse_size
 from dsindex.store.urls import (
     Access,
@@ -36,6 +37,7 @@ from dsindex.text.tokenizer_file import TokenizerOptions
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=MAX_NUMBER)]
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 SequenceLength = Annotated[int, Field(ge=2, lt=MEGATRON_COUNT)]
+EngineName = Literal["auto", "gigatoken", "reference", "tokenizers"]
 LocalPath = Annotated[str, AfterValidator(refuse_url)]
 """The path of an output that only this machine writes."""
 
@@ -80,29 +82,50 @@ Config = TypeVar("Config", bound=Options)
 class ExecutorConfig(Options):
     """Options of the executor."""
 
-    executor: Literal["auto", "local", "processes", "ray"] = "auto"
-    address: str | None = None
-    installed: bool = False
-    """dsindex is installed on the cluster's nodes, so this node's code is not sent."""
-    workers: Workers | None = None
-    """Tasks that run at once; None: all CPUs this process may use, on Ray all CPUs of the cluster."""
-    shard_deadline: float | None = Field(default=None, gt=0, le=10**9)
-    """Seconds after which an unfinished task is dispatched a second time; None: 8 times the median."""
+    executor: Literal["auto", "local", "processes", "ray"] = option(
+        "auto",
+        "auto is Ray if --address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of "
+        "this process (default: auto)",
+    )
+    address: str | None = option(None, "the Ray cluster to join: HOST:6379, or auto for this machine's", "A")
+    installed: bool = option(
+        default=False, help="dsindex is installed on the cluster's nodes: do not send them this node's code"
+    )
+    workers: Workers | None = option(None, "tasks that run at once (default: all CPUs)", "N")
+    shard_deadline: float | None = option(
+        None,
+        "start a second attempt at slower tasks (default: 8 times the median of finished tasks, at least 60)",
+        "SECONDS",
+        gt=0,
+        le=10**9,
+    )
 
 
-class WorkConfig(ExecutorConfig):
+class TrainingLength(Options):
+    """How long a training job runs, as its own flags say."""
+
+    train_samples: int | None = option(None, "the job's training samples", "N", ge=1)
+    train_iters: int | None = option(None, "the job's training iterations", "N", ge=1)
+    global_batch_size: int | None = option(None, "samples per iteration", "N", ge=1)
+
+
+class StoreConfig(Options):
+    """Options that tell how the stores of addresses are reached."""
+
+    endpoint_url: str | None = option(
+        None, "server of s3:// addresses, such as MinIO's (default: AWS_ENDPOINT_URL, or Amazon's own)", "URL"
+    )
+    region: str | None = option(None, "region of s3:// addresses (default: AWS_REGION, or us-east-1)", "NAME")
+
+
+class WorkConfig(ExecutorConfig, StoreConfig):
     """Options of a job that has a work folder."""
 
-    endpoint_url: str | None = None
-    """Address of the server of `s3://`; None for AWS_ENDPOINT_URL or Amazon's own."""
-    region: str | None = None
-    """Region of the buckets of `s3://`; None for AWS_REGION or us-east-1."""
     output_prefix: str
-    work_dir: str | None = None
-    keep_shards: bool = False
-    fresh: bool = False
-    log_json: bool = False
-    """Progress and errors as JSON lines."""
+    work_dir: str | None = option(None, "the folder of shards and ledger (default: PREFIX.build)", "D")
+    keep_shards: bool = option(default=False, help="keep the work folder after success")
+    fresh: bool = option(default=False, help="start over; an old output is replaced once the new one is complete")
+    log_json: bool = option(default=False, help="write progress and errors as one JSON object per line")
 
     @field_validator("endpoint_url")
     @classmethod
@@ -166,25 +189,44 @@ class RecordsConfig(WorkConfig):
 
     model_config = ConfigDict(validate_default=True)  # so that missing inputs are reported with what else is missing
 
-    input_list: tuple[str, ...] = ()
-    """Lists of paths; their entries come after those of `input`."""
-    input: tuple[str, ...] = ()
-    """Files, patterns and folders, here or in object stores, and `-` for standard input."""
-    input_split: str | None = None
-    """The split to take from folders that have several."""
-    input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = "auto"
-    """What the inputs hold that are not Parquet or Arrow; `auto` goes by their names."""
+    input_list: tuple[str, ...] = option(
+        (),
+        "files that list inputs, one path per line, read after --input; - reads a list from standard input",
+        "FILE",
+    )
+    input: tuple[str, ...] = option(
+        (),
+        "files, patterns or folders, in the order of the output: JSONL, compressed or not, Parquet, Arrow or CSV; "
+        "here or in object stores (s3://, gs://, az://, https://); - is standard input",
+        "PATH",
+    )
+    input_split: str | None = option(
+        None, "the split to take from a folder that has several, such as train; all takes every split", "NAME"
+    )
+    input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = option(
+        "auto",
+        "what the inputs hold: JSON lines, plain text with a document per line or per file, or CSV; Parquet and "
+        "Arrow, and compression, are told by content (default: auto, by the file's name)",
+    )
     tokenizer_model: str
-    shard_size: Size | None = None
-    """Bytes of input per shard; None: chosen by the inputs, up to `largest_shard`."""
+    shard_size: Size | None = option(
+        None,
+        "bytes of input per shard (default: by the size of the inputs, at most 64MiB)",
+        "SIZE",
+        as_text=True,
+    )
     largest_shard: ClassVar[int] = 64 << 20
-    no_provenance: bool = False
-    on_bad_record: Literal["fail", "quarantine"] = "fail"
-    on_bad_input: Literal["fail", "skip-file"] = "fail"
-    """Whether a damaged input ends the job, or is left out as a whole, after all inputs were read once."""
-    max_bad_records: str | None = None
-    """A number or a share such as `1%`; None: no limit."""
-    max_record_size: Size | None = None
+    no_provenance: bool = option(default=False, help="do not record where documents came from")
+    on_bad_record: Literal["fail", "quarantine"] = option(
+        "fail", "stop at the first bad record, or set bad records aside with file, line and reason (default: fail)"
+    )
+    on_bad_input: Literal["fail", "skip-file"] = option(
+        "fail",
+        "stop at a compressed file or table that is damaged or cut off, or leave out such files as a whole, which "
+        "reads all of them twice (default: fail)",
+    )
+    max_bad_records: str | None = option(None, "stop when more are set aside", "N|N%")
+    max_record_size: Size | None = option(None, "treat longer lines as bad records", "SIZE", as_text=True)
 
     @field_validator("input")
     @classmethod
@@ -218,9 +260,21 @@ class RecordsConfig(WorkConfig):
 class TextConfig(RecordsConfig):
     """Options of a job that tokenizes texts as they are."""
 
-    eod_token: str | None = None
-    tokenizer_hf_no_include_special_tokens: bool = False
-    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto"
+    tokenizer_model: str = option(
+        ...,
+        "a tokenizer.json or a folder with one, a SentencePiece .model, a file of tiktoken's, or a name in the "
+        "Hugging Face cache or hub such as gpt2 or ORG/NAME@REVISION",
+        "PATH",
+    )
+    eod_token: str | None = option(None, "the EOD token (default: the tokenizer folder's eos_token)", "T")
+    tokenizer_hf_no_include_special_tokens: bool = option(
+        default=False, help="do not run the tokenizer's post-processor, which may add a BOS to every text"
+    )
+    engine: EngineName = option(
+        "auto",
+        "the library that encodes; auto is gigatoken where it returns the same tokens, else the "
+        "reference: the library of the tokenizer's own format (default: auto)",
+    )
 
     def tokenizer_options(self) -> TokenizerOptions:
         """Return what the tokenizer's file does not say; nothing, for most jobs."""
@@ -267,3 +321,11 @@ def validated(merged: dict[str, Any], kind: type[Config]) -> Config:
         return kind(**merged)
     except ValidationError as error:
         raise UsageError(validation_message(error)) from error
+
+
+def name_lists(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options with a list of one text where an option that takes a list has a text."""
+    for name in ("input", "input_list", "json_keys", "repeat", "export"):
+        if isinstance(options.get(name), str):
+            options[name] = [options[name]]
+    return options

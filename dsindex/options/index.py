@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from dataclasses import fields
 from fractions import Fraction
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from dsindex.index.blend import MID_LEVEL_SURPLUS
 from dsindex.index.cache import FIM_CLASS
@@ -17,12 +15,13 @@ from dsindex.index.epochs import FINAL_EPOCH_THRESHOLD
 from dsindex.index.job_tokenizer import JobTokenizer
 from dsindex.option_problems import show_value
 from dsindex.options.build import BuildConfig
-from dsindex.options.config import ExecutorConfig, LocalPath, SequenceLength, validated
+from dsindex.options.config import ExecutorConfig, LocalPath, SequenceLength, TrainingLength, validated
+from dsindex.options.declare import option
 from dsindex.options.numbers import MEGATRON_COUNT
 from dsindex.store.urls import refuse_cache_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 Replacement = tuple[str, str]
 """The beginning of a path here, and in the job."""
@@ -155,50 +154,104 @@ Iterations = Annotated[tuple[int, ...], BeforeValidator(_iterations)]
 TokenizerFlags = Annotated[JobTokenizer, BeforeValidator(_known_flags)]
 
 
-class IndexConfig(ExecutorConfig):
+class IndexConfig(ExecutorConfig, TrainingLength):
     """`dsindex index`: the index caches that a training job looks for."""
 
-    data_path: Words | None = None
-    train_data_path: Words | None = None
-    valid_data_path: Words | None = None
-    test_data_path: Words | None = None
-    data_args_path: str | None = None
-    per_split_data_args_path: str | None = None
-    data_cache_path: Annotated[str, AfterValidator(refuse_cache_url)] | None = None
-    """None: Megatron's default, beside each dataset."""
-    seq_length: SequenceLength | None = None
-    epochs: Epochs | None = None
-    num_samples: Counts | None = None
-    train_iters: int | None = Field(default=None, ge=1)
-    train_samples: int | None = Field(default=None, ge=1)
-    global_batch_size: int | None = Field(default=None, ge=1)
-    eval_interval: int | None = Field(default=None, ge=1)
-    eval_iters: int = Field(default=100, ge=0)
-    full_validation: bool = False
-    skip_train: bool = False
-    start_eval_at_iter: int | None = Field(default=None, ge=0)
-    eval_global_batch_size: int | None = Field(default=None, ge=1)
-    phase_transition_iterations: Iterations = ()
-    rampup_batch_size: Annotated[tuple[int, int, int] | None, BeforeValidator(_three)] = None
-    step_batch_size_schedule: str | None = None
-    multiple_validation_sets: bool = False
-    dataset_class: Literal["GPTDataset", "GPTFIMDataset"] = "GPTDataset"
-    split: str | None = None
-    seed: int | None = Field(default=None, ge=0, lt=2**32)
-    megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main", "nemo-automodel"] | None = None
+    data_path: Words | None = option(
+        None, "a prefix, or a blend: W1 P1 W2 P2 … with weights, P1 P2 … in proportion to the datasets' lengths", "P"
+    )
+    train_data_path: Words | None = option(None, "the same, for train alone", "P")
+    valid_data_path: Words | None = option(None, "the same, for valid alone", "P")
+    test_data_path: Words | None = option(None, "the same, for test alone", "P")
+    data_args_path: str | None = option(None, "a file with the words of --data-path, as in the job", "FILE")
+    per_split_data_args_path: str | None = option(
+        None, "a JSON file with the words for each split, as in the job", "FILE"
+    )
+    data_cache_path: Annotated[str, AfterValidator(refuse_cache_url)] | None = option(
+        None, "the job's cache folder (default: P/cache/GPTDataset_indices)", "D"
+    )
+    seq_length: SequenceLength | None = option(None, "the job's --seq-length: tokens per sample", "L")
+    epochs: Epochs | None = option(
+        None,
+        "train on E epochs, fractions allowed, and valid and test on one; the number of samples is in the description",
+        "E",
+        as_text=True,
+    )
+    num_samples: Counts | None = option(
+        None,
+        "samples of train, valid and test, as the job requests them; `none` or a missing number means one epoch",
+        "N[,N,N]",
+        as_text=True,
+    )
+    eval_interval: int | None = option(None, "iterations between validations", "N", ge=1)
+    eval_iters: int = option(100, "iterations per validation (default: 100)", "N", ge=0)
+    full_validation: bool = option(default=False, help="each validation is one epoch of valid")
+    skip_train: bool = option(default=False, help="the job only validates, once, as with its --skip-train")
+    start_eval_at_iter: int | None = option(None, "the job validates from this iteration on", "N", ge=0)
+    eval_global_batch_size: int | None = option(None, "samples per iteration of a validation, from 0.18 on", "N", ge=1)
+    phase_transition_iterations: Iterations = option(
+        (), "the job's phases: each has caches of its own samples, and all are built", "N,N", as_text=True
+    )
+    rampup_batch_size: Annotated[tuple[int, int, int] | None, BeforeValidator(_three)] = option(
+        None, "up to 0.17; later releases ignore it", ("FIRST", "STEP", "SAMPLES")
+    )
+    step_batch_size_schedule: str | None = option(
+        None,
+        "from 0.18 on; with what the job prints as `setting global batch size to` as --global-batch-size",
+        "'0:N N:N'",
+    )
+    multiple_validation_sets: bool = option(
+        default=False,
+        help="the datasets of --valid-data-path are no blend: each has the samples of valid, or all of its own",
+    )
+    dataset_class: Literal["GPTDataset", "GPTFIMDataset"] = option(
+        "GPTDataset", "the job's class of datasets: GPTFIMDataset with --fim-data (default: GPTDataset)"
+    )
+    split: str | None = option(
+        None, f"shares of train, valid and test, spelled as in the job (default: '{DEFAULT_SPLIT}')", "S"
+    )
+    seed: int | None = option(None, "the job's --seed (default: 1234)", "N", ge=0, lt=2**32)
+    megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main", "nemo-automodel"] | None = option(
+        None, "the job's release of megatron-core, by which the flags of its tokenizer become part of the names"
+    )
     job_tokenizer: TokenizerFlags | None = None
-    """The job's flags about its tokenizer, for `megatron_release`."""
-    tokenizer_identifiers: str | None = None
-    like: str | None = None
-    dataset_path_as: Words | None = None
-    per_dataset_sequences_path: LocalPath | None = None
-    no_extra_token: bool = False
-    keep_partial_validation: bool = False
-    mid_level_dataset_surplus: float = Field(default=MID_LEVEL_SURPLUS, ge=0, le=2**31)
-    layout: Literal["megatron", "bigscience"] = "megatron"
-    final_epoch_threshold: float = Field(default=FINAL_EPOCH_THRESHOLD, gt=0, le=1)
-    explain: bool = False
-    check: bool = False
+    tokenizer_identifiers: str | None = option(
+        None, "the tokenizer's `unique_identifiers` in the job's Megatron, a JSON object", "FILE.json"
+    )
+    like: str | None = option(
+        None,
+        "take tokenizer, seed, sequence length and split from a description that the job wrote; flags override it",
+        "DESCRIPTION.txt",
+    )
+    dataset_path_as: Words | None = option(
+        None, "each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of all", "P"
+    )
+    per_dataset_sequences_path: LocalPath | None = option(
+        None, "write the file that the job reads with this flag, for a faster start; --explain compares it", "FILE.json"
+    )
+    no_extra_token: bool = option(default=False, help="samples of L tokens, not L + 1 (rare in Megatron)")
+    keep_partial_validation: bool = option(default=False, help="keep valid's last, partial sample")
+    mid_level_dataset_surplus: float = option(
+        MID_LEVEL_SURPLUS, "the job's value, for weighted blends (default: 0.005)", "X", ge=0, le=2**31
+    )
+    layout: Literal["megatron", "bigscience"] = option(
+        "megatron",
+        "Megatron-core's caches, or the files that BigScience's and OpenGPT-X's Megatron-DeepSpeed "
+        "look for beside the data (default: megatron)",
+    )
+    final_epoch_threshold: float = option(
+        FINAL_EPOCH_THRESHOLD,
+        "shuffle the final epoch separately if less than this share of it is used: 0.80 in Megatron "
+        "and BigScience, 0.95 in OpenGPT-X (default: 0.80)",
+        "X",
+        gt=0,
+        le=1,
+    )
+    explain: bool = option(
+        default=False,
+        help="build nothing: show for each cache whether the job would find it, and if not, which settings differ",
+    )
+    check: bool = option(default=False, help="build nothing: show what would be built, and its size")
 
     @property
     def has_paths_per_split(self) -> bool:
@@ -284,152 +337,3 @@ def split_options(merged: dict[str, Any]) -> tuple[BuildConfig, dict[str, Any] |
     executor = {name: getattr(config, name) for name in ExecutorConfig.model_fields}
     validated({**index, **executor, "data_path": [config.output_prefix]}, IndexConfig)
     return config, {**index, **executor}
-
-
-_DATA = {
-    "data_path": "a prefix, or a blend: W1 P1 W2 P2 … with weights, P1 P2 … in proportion to the datasets' lengths",
-    "train_data_path": "the same, for train alone",
-    "valid_data_path": "the same, for valid alone",
-    "test_data_path": "the same, for test alone",
-    "data_args_path": "a file with the words of --data-path, as in the job",
-    "per_split_data_args_path": "a JSON file with the words for each split, as in the job",
-    "multiple_validation_sets": (
-        "the datasets of --valid-data-path are no blend: each has the samples of valid, or all of its own"
-    ),
-    "per_dataset_sequences_path": (
-        "write the file that the job reads with this flag, for a faster start; --explain compares it"
-    ),
-}
-_QUESTIONS = {
-    "explain": "build nothing: show for each cache whether the job would find it, and if not, which settings differ",
-    "check": "build nothing: show what would be built, and its size",
-}
-_SAMPLES = {
-    "seq_length": "the job's --seq-length: tokens per sample",
-    "epochs": (
-        "train on E epochs, fractions allowed, and valid and test on one; the number of samples is in the description"
-    ),
-    "num_samples": (
-        "samples of train, valid and test, as the job requests them; `none` or a missing number means one epoch"
-    ),
-    "train_iters": "the job's training iterations",
-    "train_samples": "the job's training samples",
-    "global_batch_size": "samples per iteration",
-    "eval_interval": "iterations between validations",
-    "eval_iters": "iterations per validation (default: 100)",
-    "full_validation": "each validation is one epoch of valid",
-    "skip_train": "the job only validates, once, as with its --skip-train",
-    "start_eval_at_iter": "the job validates from this iteration on",
-    "eval_global_batch_size": "samples per iteration of a validation, from 0.18 on",
-    "phase_transition_iterations": "the job's phases: each has caches of its own samples, and all are built",
-    "rampup_batch_size": "up to 0.17; later releases ignore it",
-    "step_batch_size_schedule": (
-        "from 0.18 on; with what the job prints as `setting global batch size to` as --global-batch-size"
-    ),
-}
-_ORDER = {
-    "split": f"shares of train, valid and test, spelled as in the job (default: '{DEFAULT_SPLIT}')",
-    "seed": "the job's --seed (default: 1234)",
-    "no_extra_token": "samples of L tokens, not L + 1 (rare in Megatron)",
-    "keep_partial_validation": "keep valid's last, partial sample",
-    "mid_level_dataset_surplus": "the job's value, for weighted blends (default: 0.005)",
-}
-_NAMES = {
-    "data_cache_path": "the job's cache folder (default: P/cache/GPTDataset_indices)",
-    "megatron_release": (
-        "the job's release of megatron-core, by which the flags of its tokenizer become part of the names"
-    ),
-    "tokenizer_identifiers": "the tokenizer's `unique_identifiers` in the job's Megatron, a JSON object",
-    "like": "take tokenizer, seed, sequence length and split from a description that the job wrote; flags override it",
-    "dataset_path_as": (
-        "each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of all"
-    ),
-    "dataset_class": "the job's class of datasets: GPTFIMDataset with --fim-data (default: GPTDataset)",
-    "fim_data": "the same as --dataset-class GPTFIMDataset",
-    "layout": (
-        "Megatron-core's caches, or the files that BigScience's and OpenGPT-X's Megatron-DeepSpeed look for beside "
-        "the data (default: megatron)"
-    ),
-    "final_epoch_threshold": (
-        "shuffle the final epoch separately if less than this share of it is used: 0.80 in Megatron and BigScience, "
-        "0.95 in OpenGPT-X (default: 0.80)"
-    ),
-}
-_JOB_TOKENIZER = {
-    "tokenizer_type": "the job's kind of tokenizer, such as HuggingFaceTokenizer",
-    "tokenizer_model": "its path or name, spelled as in the job; nothing is loaded",
-    "vocab_file": "of a GPT2BPETokenizer or a Bert tokenizer",
-    "merge_file": "of a GPT2BPETokenizer",
-    "vocab_size": "of a NullTokenizer or TikTokenizer",
-    "tokenizer_special_tokens": "as in the job",
-}
-_METAVARS: dict[str, str | tuple[str, ...]] = {
-    **dict.fromkeys(("data_path", "train_data_path", "valid_data_path", "test_data_path", "dataset_path_as"), "P"),
-    **dict.fromkeys(("tokenizer_special_tokens", "tiktoken_special_tokens"), "T"),
-    **dict.fromkeys(("data_args_path", "per_split_data_args_path"), "FILE"),
-    **dict.fromkeys(("per_dataset_sequences_path", "tokenizer_identifiers"), "FILE.json"),
-    **dict.fromkeys(("vocab_file", "merge_file"), "PATH"),
-    "seq_length": "L",
-    "epochs": "E",
-    "num_samples": "N[,N,N]",
-    "phase_transition_iterations": "N,N",
-    "step_batch_size_schedule": "'0:N N:N'",
-    "rampup_batch_size": ("FIRST", "STEP", "SAMPLES"),
-    "split": "S",
-    "data_cache_path": "D",
-    "like": "DESCRIPTION.txt",
-    "tokenizer_type": "TYPE",
-}
-
-
-def add_index_arguments(parser: argparse.ArgumentParser, *, paths: bool = True) -> None:
-    """Add the flags that say which indices to build, each of the type of its option.
-
-    Args:
-        parser: The parser of `dsindex index`, or of a job that indexes its own output.
-        paths: Whether to add the flags that name datasets.
-    """
-    if paths:
-        _add(parser.add_argument_group("data", "prefixes are paths without .bin and .idx"), _DATA)
-        _add(parser, _QUESTIONS)
-        text = (
-            "for --megatron-release, all flags of pretrain_gpt.py that begin with --tokenizer, --tiktoken or "
-            "--null-tokenizer, and"
-        )
-        tokenizer = {name: _JOB_TOKENIZER.get(name, argparse.SUPPRESS) for name in TOKENIZER_NAMES}
-        _add(parser.add_argument_group("the job's tokenizer", text), tokenizer)
-    _add(parser.add_argument_group("samples", "how long the job trains, in one of four ways"), _SAMPLES)
-    _add(parser.add_argument_group("order"), _ORDER)
-    text = "Megatron finds a cache by a hash of its settings, so they must be spelled as in the job"
-    _add(parser.add_argument_group("names", text), _NAMES)
-
-
-def _add(group: argparse._ActionsContainer, texts: Mapping[str, str]) -> None:
-    types = {name: field.annotation for name, field in IndexConfig.model_fields.items()}
-    types |= {**get_type_hints(JobTokenizer), "fim_data": bool}
-    for name, text in texts.items():
-        [kind] = set(_plain_types(types[name])) - {type(None)}
-        metavar = _METAVARS.get(name, "N" if kind is int else "X")
-        settings: dict[str, Any] = {"metavar": metavar}
-        if kind is bool:
-            settings = {"action": "store_true"}
-        elif get_origin(kind) is Literal:
-            settings = {"choices": list(get_args(kind))}
-        elif kind == tuple[str, ...]:
-            settings["nargs"] = "+"
-        elif isinstance(metavar, tuple):
-            settings |= {"nargs": len(metavar), "type": int}
-        elif kind in {int, float}:
-            settings["type"] = kind
-        group.add_argument(f"--{name.replace('_', '-')}", default=None, help=text, **settings)
-
-
-def _plain_types(annotation: object) -> Iterator[Any]:
-    """Yield the members of a union, without what validates them."""
-    if get_origin(annotation) is Annotated:
-        yield from _plain_types(get_args(annotation)[0])
-    elif get_origin(annotation) in {Union, UnionType}:
-        for member in get_args(annotation):
-            yield from _plain_types(member)
-    else:
-        yield annotation

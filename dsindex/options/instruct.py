@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, field_validator, model_validator
 
-from dsindex.options.config import RecordsConfig, TextConfig
+from dsindex.options.config import EngineName, RecordsConfig, Size, TextConfig
+from dsindex.options.declare import option
 from dsindex.store.urls import is_url
 
 ExportKind = Literal["hf", "hf-disk", "bridge", "sft"]
@@ -32,15 +33,35 @@ class InstructConfig(RecordsConfig):
 
     largest_shard: ClassVar[int] = 8 << 20
     """Smaller than a build's: a worker encodes a tenth as fast, and all should be busy to the end."""
-    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto"
-    """`auto` is gigatoken where it returns the same tokens and masks."""
-    seq_length: int | None = Field(default=None, ge=2, le=2**27)
-    """Pack conversations into blocks of this many tokens; None: write no packing."""
-    split: Annotated[tuple[float, float, float] | None, BeforeValidator(parse_shares)] = None
-    """Shares of train, valid and test; None: one dataset."""
-    split_seed: int = Field(default=1234, ge=0, lt=2**64)
-    export: tuple[ExportKind, ...] = ()
-    """Formats of other trainers to write as well."""
+    output_prefix: str = option(
+        ..., "outputs are named P_text_document.*, P_loss_mask.*, …, here or in a bucket (s3://, gs://)", "P"
+    )
+    tokenizer_model: str = option(..., "a tokenizer.json, or a folder with one", "PATH")
+    shard_size: Size | None = option(
+        None, "bytes of input per shard (default: by the size of the inputs, at most 8MiB)", "SIZE", as_text=True
+    )
+    engine: EngineName = option(
+        "auto",
+        "the library that encodes; auto is gigatoken where it returns the same tokens and masks, else the "
+        "reference (default: auto)",
+    )
+    seq_length: int | None = option(
+        None,
+        "pack conversations into blocks of L tokens; also sets max_length if CONFIG does not",
+        "L",
+        ge=2,
+        le=2**27,
+    )
+    split: Annotated[tuple[float, float, float] | None, BeforeValidator(parse_shares)] = option(
+        None, "shares of train, valid and test, by a hash of each conversation's content", "A,B,C", as_text=True
+    )
+    split_seed: int = option(1234, "seed of the split (default: 1234)", "N", ge=0, lt=2**64)
+    export: tuple[ExportKind, ...] = option(
+        (),
+        "also write a folder for other trainers: hf (Parquet with labels), hf-disk (the same, saved by "
+        "datasets), bridge (packed Parquet of Megatron-Bridge and NeMo), sft (JSON lines for Megatron's --sft)",
+        "KIND",
+    )
 
     @field_validator("split")
     @classmethod

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from dsindex.errors import InputError
 from dsindex.options.config import WorkConfig, access_of
+from dsindex.options.declare import option
 from dsindex.store.urls import is_url, parse_url
 
 
 class MergeConfig(WorkConfig):
     """`dsindex merge`: many datasets to one."""
 
-    input: tuple[str, ...] = Field(min_length=1)
+    output_prefix: str = option(..., "writes P.bin and P.idx, here or in a bucket (s3://, gs://)", "P")
+    input: tuple[str, ...] = option(
+        ..., "the datasets, in the order of the output; here or in object stores", "PREFIX", min_length=1
+    )
 
     @field_validator("input")
     @classmethod

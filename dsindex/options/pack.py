@@ -15,10 +15,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
 from dsindex.errors import InputError
-from dsindex.formats.pbin import PICKLE_START
+from dsindex.formats.pbin import CURRENT_VERSION, PICKLE_START, PbinEra
 from dsindex.formats.safe_pickle import read_pairs
 from dsindex.option_problems import describe_problem
 from dsindex.options.config import TextConfig, access_of, output_place
+from dsindex.options.declare import option
 from dsindex.store.storage import open_file
 from dsindex.store.urls import is_url, parse_url
 from dsindex.text.tokenizer import load_tokenizer
@@ -37,9 +38,13 @@ WITHOUT_EFFECT = ("processing_batch_size", "raw_samples_queue_size", "processed_
 class PackConfig(TextConfig):
     """`dsindex pack`: from JSONL to a `.pbin`."""
 
-    output: str
-    jq_pattern: str = ".text"
-    pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] = "current"
+    output: str = option(..., "the packed data, here or in a bucket (s3://, gs://)", "FILE.pbin")
+    jq_pattern: str = option(
+        ".text",
+        "selects the text of a record (default: .text); anything but a single key is slower, as it runs jq",
+        "JQ",
+    )
+    pbin_era: PbinEra = option("current", f"version of the .pbin to write (default: {CURRENT_VERSION.name})")
 
     @model_validator(mode="before")
     @classmethod

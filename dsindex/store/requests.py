@@ -17,6 +17,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
+from dsindex.amounts import count, format_size
 from dsindex.errors import DsindexError, InputError
 from dsindex.store.redirects import is_redirect
 
@@ -495,3 +496,20 @@ def _anonymous(url: ObjectUrl) -> str:
     return {"s3": "AWS_SKIP_SIGNATURE=true", "gs": "GOOGLE_SKIP_SIGNATURE=true"}.get(
         url.scheme, "AZURE_SKIP_SIGNATURE=true"
     )
+
+
+def describe_requests(requests: RequestCounts) -> list[str]:
+    """Return what was asked of object stores; nothing if that is nothing.
+
+    >>> from dsindex.store.requests import RequestCounts
+    >>> describe_requests(RequestCounts(process="", gets=312, lists=2, received_bytes=1_200_000_000))
+    ['objects: 312 GETs, 2 LISTs, 1,200.0 MB read']
+    """
+    if not (requests.gets or requests.lists or requests.puts):
+        return []
+    asked = [(requests.gets, "GET"), (requests.lists, "LIST"), (requests.puts, "PUT")]
+    moved = [(requests.received_bytes, "read"), (requests.sent_bytes, "written")]
+    told = [count(number, name) for number, name in asked if number]
+    told += [f"{format_size(size_bytes)} {what}" for size_bytes, what in moved if size_bytes]
+    told += [count(requests.retries, "repetition")] if requests.retries else []
+    return ["objects: " + ", ".join(told)]

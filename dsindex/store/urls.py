@@ -342,3 +342,9 @@ def check_endpoint(url: str) -> str:
         msg = "expected an address such as https://storage.example.com, without user, password and query"
         raise ValueError(msg)
     return url
+
+
+def as_prefix(path: str) -> str:
+    """Return the prefix `x` of `x.bin` or `x.idx`, which a shell's completion yields."""
+    stem, suffix = os.path.splitext(path)
+    return stem if suffix in {".bin", ".idx"} else path

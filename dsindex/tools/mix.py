@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
@@ -25,6 +26,7 @@ from dsindex.tools.mixture import (
     WHOLE_IN_TRAIN,
     DrawnBlend,
     IntendedBlend,
+    MixedSource,
     Mixture,
     SourceCounts,
     check_drawn,
@@ -362,3 +364,86 @@ def _read(path: str) -> bytes:
     except OSError as error:
         msg = f"{path}: exists already and cannot be read ({error.strerror}); choose another path"
         raise OutputError(msg) from error
+
+
+_HEADINGS = ("dataset", "tokens", "of all", "weight", "drawn", "of drawn", "epochs")
+
+
+def describe_mix(report: MixReport) -> list[str]:
+    """Return a report as text: the table, the length of the run, warnings, and what to give to Megatron."""
+    mixture = report.mixture
+    rows = [_HEADINGS, *map(_row, mixture.sources)]
+    total = sum(source.tokens for source in mixture.sources)
+    rows.append(("total", f"{total:,}", "100%", "", f"{mixture.tokens:,}", "100%", show_epochs(mixture.tokens / total)))
+    lines = [*_align(rows), "", *_describe_run(report), *_describe_first(report)]
+    lines += [f"warning: {warning}" for warning in report.warnings]
+    for blend in report.drawn:
+        lines += _describe_drawn(report, blend)
+    lines.append("")
+    if report.per_split_data_args_path is not None:
+        lines.append(f"--per-split-data-args-path {shlex.quote(report.per_split_data_args_path)}")
+    else:
+        lines.append(f"--data-path {shlex.join(mixture.data_path)}")
+    return lines
+
+
+def _row(source: MixedSource) -> tuple[str, ...]:
+    return (
+        source.prefix,
+        f"{source.tokens:,}",
+        show_percent(source.share_of_all),
+        source.weight or "-",
+        f"{source.tokens_drawn:,}",
+        show_percent(source.share),
+        show_epochs(source.epochs),
+    )
+
+
+def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table: names to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *others in rows:
+        cells = [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True))]
+        yield "  ".join(cells).rstrip()
+
+
+def _describe_run(report: MixReport) -> Iterator[str]:
+    mixture = report.mixture
+    part = "all of each dataset" if report.split is None else f"the train split of {report.split!r}"
+    iterations = ""
+    if report.num_iterations is not None:
+        iterations = f", {count(report.num_iterations, 'iteration')} of {report.global_batch_size:,}"
+    yield (
+        f"draws {count(mixture.num_samples, 'sample')} of {mixture.sequence_length:,} tokens from {part}{iterations}: "
+        f"--train-samples {mixture.num_samples}"
+    )
+
+
+def _describe_first(report: MixReport) -> Iterator[str]:
+    mixture = report.mixture
+    source = mixture.first_to_run_out
+    after = mixture.tokens_until_read_once(source)
+    if source.tokens_drawn > source.tokens + mixture.sequence_length:
+        at = f", at iteration {_iteration(report, after):,}" if report.global_batch_size else ""
+        yield f"first to run out: {source.prefix}, after {after:,} of {mixture.tokens:,} tokens{at}"
+        if source.epochs_shuffled_together > 1:
+            together = f"{source.epochs_shuffled_together:,} epochs are shuffled together"
+            yield f"  its {together}, so some of its tokens come again before all have come once"
+    else:
+        yield f"nothing runs out before the end; {source.prefix} would be the first, after {after:,} tokens"
+
+
+def _iteration(report: MixReport, tokens: int) -> int:
+    return tokens // (report.mixture.sequence_length * (report.global_batch_size or 1))
+
+
+def _describe_drawn(report: MixReport, blend: DrawnBlend) -> Iterator[str]:
+    size = sum(blend.num_samples)
+    yield f"{blend.description}: draws {'something else' if blend.findings else 'what is intended'}"
+    epoch = {source.prefix: source.tokens for source in report.mixture.sources} if blend.split == "train" else {}
+    for prefix, num, share in zip(blend.prefixes, blend.num_samples, blend.shares, strict=True):
+        tokens = num * blend.sequence_length
+        epochs = f", {show_epochs(tokens / epoch[prefix])} epochs" if prefix in epoch else ""
+        yield f"  {prefix}: {num:,} of {count(size, 'sample')}, {show_percent(share)}; {tokens:,} tokens{epochs}"
+    for finding in blend.findings:
+        yield f"  FOUND: {finding}"

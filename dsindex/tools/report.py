@@ -544,3 +544,19 @@ def _lengths_of(opened: Sequence[OpenedDataset], named: str) -> NDArray[np.int32
             each for each in opened if each.sequence_lengths is not None and os.path.basename(each.prefix) == base
         ]
     return fitting[0].sequence_lengths if len(fitting) == 1 else None
+
+
+def describe_report(report: WrittenReport) -> list[str]:
+    """Return as text what was written and found."""
+    lines = [f"{report.output}: {count(len(report.datasets), 'dataset')}, {size(report.size_bytes)}"]
+    for dataset in report.datasets:
+        section, summary = dataset.section, dataset.summary
+        counts = "not read"
+        if summary is not None:
+            counts = f"{count(summary.documents, 'document')}, {count(summary.tokens, 'token')}"
+            counts += f", {count(summary.extra_documents, 'repetition')}"
+        lines.append(f"  {section.name}: {counts}")
+        lines += [f"    note: {note}" for note in section.notes]
+        lines += [f"    FOUND: {finding}" for finding in section.findings]
+    lines += [f"  FOUND: {finding}" for finding in report.findings]
+    return lines

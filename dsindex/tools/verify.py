@@ -16,6 +16,7 @@ from dsindex.engine.partial_files import PROVENANCE_SUFFIX
 from dsindex.engine.start import start_with_nodes
 from dsindex.errors import FormatError
 from dsindex.execution.calls import Call
+from dsindex.options.declare import option
 from dsindex.store.reading import is_stored, stored_size
 from dsindex.store.storage import digest_file
 from dsindex.tools.verify_caches import find_caches, verify_cache
@@ -71,11 +72,11 @@ def parse_share(value: object) -> object:
 class VerifyConfig(SourceConfig):
     """Options of `dsindex verify`."""
 
-    cache: str | None = None
-    """Folder with index caches to check against the data."""
-    against_source: bool = False
-    sample: Annotated[float, BeforeValidator(parse_share), Field(gt=0, le=1)] = 1.0
-    """Share of the documents to tokenize again."""
+    cache: str | None = option(None, "check the index caches in this folder against the data", "FOLDER")
+    against_source: bool = option(default=False, help="tokenize the inputs again and compare")
+    sample: Annotated[float, BeforeValidator(parse_share), Field(gt=0, le=1)] = option(
+        1.0, "compare only a share of the documents, such as 1% or 0.01", "SHARE", as_text=True
+    )
 
 
 def run_verify(prefix: str, config: VerifyConfig, *, reporter: Reporter) -> VerifyReport:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsindex.datasets.exports import export_folder_of
 from dsindex.engine.manifest import manifest_path
 from dsindex.engine.nodes import require_shared
 from dsindex.engine.start import start_with_nodes
@@ -28,9 +29,12 @@ from dsindex.formats.pbin import (
     read_pbin_header,
 )
 from dsindex.formats.safe_pickle import read_pairs
+from dsindex.options.config import UsageError
 from dsindex.options.pack import PBIN_SUFFIX
 from dsindex.store.reading import is_stored
 from dsindex.store.storage import open_file
+from dsindex.store.urls import as_prefix
+from dsindex.tools.verify import run_verify, verify_export
 from dsindex.tools.verify_files import IndexCounts, read_runs
 from dsindex.tools.verify_provenance import check_provenance
 from dsindex.tools.verify_recorded import open_for_comparison, run_and_compare
@@ -52,7 +56,7 @@ from dsindex.tools.verify_report import (
 from dsindex.tools.verify_tokens import check_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -403,3 +407,31 @@ def _check_ends(path: str, eod_id: int, header: PbinHeader, num_documents: int) 
         name="every document with tokens ends with EOD",
         steps=(Step(call=call(name=f"ends[{piece.run.first_document}]", arguments=(piece,))) for piece in pieces),
     )
+
+
+def check_options(prefixes: Sequence[str], config: VerifyConfig) -> None:
+    """Refuse options that contradict each other or do not apply to one of the datasets.
+
+    Raises:
+        UsageError: If there are such options.
+    """
+    if "sample" in config.model_fields_set and not config.against_source:
+        msg = "--sample needs --against-source: it is the share of documents to compare with the source"
+        raise UsageError(msg)
+    exports = [prefix for prefix in prefixes if os.path.isdir(prefix) and export_folder_of(prefix) is not None]
+    if exports and (config.cache is not None or config.against_source):
+        msg = f"--cache and --against-source are for datasets, not for the export {exports[0]}; leave one of them out"
+        raise UsageError(msg)
+    packed = [prefix for prefix in prefixes if prefix.endswith(PBIN_SUFFIX)]
+    if packed and config.cache is not None:
+        msg = f"--cache checks Megatron's index caches, which {packed[0]} cannot have; leave one of them out"
+        raise UsageError(msg)
+
+
+def verify_dataset(given: str, config: VerifyConfig, *, reporter: Reporter) -> VerifyReport:
+    """Verify one dataset: a `.pbin`, the folder of an export, or an MMIDIDX pair by its prefix or one of its files."""
+    if given.endswith(PBIN_SUFFIX):
+        return run_pbin_verify(given, config, reporter=reporter)
+    if os.path.isdir(given) and export_folder_of(given) is not None:
+        return verify_export(given, reporter=reporter)
+    return run_verify(as_prefix(given), config, reporter=reporter)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, tee
 from typing import TYPE_CHECKING, Any
 
+from dsindex.amounts import count
 from dsindex.engine.manifest import Content, Manifest, manifest_path, read_manifest
 from dsindex.engine.partial_files import QUARANTINE_SUFFIX
 from dsindex.errors import FormatError, TokenizerError
@@ -469,3 +470,23 @@ def check_files(recorded: Recorded, *, token_suffix: str, structural: Collection
         elif suffix != token_suffix:
             call = Call(name=f"digest[{suffix}]", place=path, function=verify_digest, arguments=(path, file.digest))
             yield Check(name=f"digest of the .{suffix}", steps=[Step(call=call, size=size_bytes)], size=size_bytes)
+
+
+def describe_verification(report: VerifyReport) -> list[str]:
+    """Return a report as text."""
+    if not report.is_there:
+        return [f"{report.prefix}: {finding}" for finding in report.findings]
+    lines = [f"{report.prefix}: {'intact' if report.is_whole else 'DAMAGED'}"]
+    if report.counts is not None:
+        counts = report.counts
+        sequences = f"{count(counts.num_sequences, 'sequence')}, " if report.version is None else ""
+        lines.append(
+            f"  {count(counts.num_documents, 'document')} ({counts.num_empty_documents:,} empty), "
+            f"{sequences}{count(counts.num_tokens, 'token')} of type {counts.token_dtype}"
+        )
+    if report.version is not None:
+        lines.append(f"  version of the .pbin: {report.version}")
+    lines += [f"  checked: {check}" for check in report.checks]
+    lines += [f"  note: {note}" for note in report.notes]
+    lines += [f"  FOUND: {finding}" for finding in report.findings]
+    return lines

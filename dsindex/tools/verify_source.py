@@ -24,7 +24,8 @@ from dsindex.engine.spool import spooled_path
 from dsindex.errors import BadRecordError, InputError, TokenizerError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order
-from dsindex.options.config import ExecutorConfig
+from dsindex.options.config import EngineName, ExecutorConfig
+from dsindex.options.declare import option
 from dsindex.options.pack import PBIN_SUFFIX
 from dsindex.store.reading import input_status, is_stored, is_there
 from dsindex.store.requests import MissingObjectError, StoreError
@@ -425,9 +426,10 @@ RANGE_BYTES = 16 << 20
 class SourceConfig(ExecutorConfig):
     """Options of a job that needs the source of an existing dataset."""
 
-    tokenizer_model: str | None = None
-    """Path of the tokenizer; None to use the path in the manifest."""
-    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto"
+    tokenizer_model: str | None = option(None, "the tokenizer that the dataset was made with", "PATH")
+    engine: EngineName = option(
+        "auto", "the library that tokenizes again; tokenizers, the reference, is slow (default: auto)"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ import pytest
 from pydantic import TypeAdapter
 
 import dsindex
-from dsindex.api.merge import ConvertConfig
 from dsindex.datasets.opening import open_dataset
+from dsindex.jobs.conversion import ConvertConfig
 from dsindex.jobs.repair import RepairConfig
 from dsindex.options.build import BuildConfig
 from dsindex.options.index import IndexConfig

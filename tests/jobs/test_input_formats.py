@@ -14,11 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsindex.api.verify import verify
-from dsindex.cli.build import describe_build
 from dsindex.datasets.provenance import read_rows
 from dsindex.errors import BadRecordError, InputError
 from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
+from dsindex.jobs.build import describe_build, run_build
 from dsindex.options.build import BuildConfig
 from tests.support.golden import OWN, golden_runs
 from tests.support.killed import run_until_killed

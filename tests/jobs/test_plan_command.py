@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.cli.plan import describe_plan
 from dsindex.jobs.build import run_build
 from dsindex.tools import estimate
-from dsindex.tools.estimate import file_system, find_limits, find_place_limits, run_plan
+from dsindex.tools.estimate import describe_plan, file_system, find_limits, find_place_limits, run_plan
 from tests.support.golden import OWN
 
 if TYPE_CHECKING:

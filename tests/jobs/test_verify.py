@@ -14,7 +14,6 @@ import orjson
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.cli.verify import describe_verification
 from dsindex.engine.manifest import manifest_path
 from dsindex.errors import InputError, TokenizerError
 from dsindex.formats.mmididx import read_index
@@ -24,7 +23,7 @@ from dsindex.jobs.instruct import run_instruct
 from dsindex.options.instruct import InstructConfig
 from dsindex.tools import verify_source
 from dsindex.tools.verify import VerifyConfig, run_verify
-from dsindex.tools.verify_report import Verdict, VerifyReport, read_recorded, run_checks
+from dsindex.tools.verify_report import Verdict, VerifyReport, describe_verification, read_recorded, run_checks
 from dsindex.tools.verify_tokens import check_tokens
 from tests.jobs.test_dispatch import FakeExecutor
 from tests.support.conversations import CONVERSATIONS, SPEC

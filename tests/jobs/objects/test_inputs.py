@@ -17,12 +17,11 @@ import pytest
 pytest.importorskip("obstore")
 
 from dsindex.api.verify import verify
-from dsindex.cli.build import describe_build
 from dsindex.cli.main import main
 from dsindex.engine.inputs import find_inputs
 from dsindex.errors import InputError, PlanError
 from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
+from dsindex.jobs.build import describe_build, run_build
 from dsindex.options.build import BuildConfig
 from dsindex.text.streams import LineBlock
 from tests.faults.corpus import write_corpus
