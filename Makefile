@@ -26,7 +26,7 @@ demo: $(READY)
 	$(BIN)/dsindex demo
 
 test: $(READY)
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 # Without Ray, faults, scale and what else takes long.
 test-fast: $(READY)

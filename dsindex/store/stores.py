@@ -52,10 +52,8 @@ if TYPE_CHECKING:
 
 # Requests of forked processes, made by a fresh process.
 #
-# The library that makes requests runs threads, which a forked process does not have: there, its requests would never
-# end,
-# and would disturb those of the parent. torch's DataLoader forks its workers, so each of them starts a process of its
-# own
+# obstore runs threads, which a forked process does not have: there, its requests would never end, and would disturb
+# those of the parent. torch's DataLoader forks its workers, so each of them starts a process of its own
 # (`relay_process.py`) when it first needs an object, and the two talk through pipes.
 
 _ERRORS: dict[str, type[InputError]] = {
@@ -119,11 +117,11 @@ class _Relay:
         with contextlib.suppress(OSError, ValueError, KeyError):  # what cannot be understood ends it, too
             while self._receive_answer():
                 pass
+        self._process.kill()  # before anyone is told: this process may end as soon as a request has failed
+        self._process.wait()
         with self._lock:
             self.has_ended = True
             owed, self._owed = self._owed, {}
-        self._process.kill()
-        self._process.wait()
         for future in owed.values():
             future.set_result(({"lost": True}, b""))
 
