@@ -105,7 +105,7 @@ def cluster(store_url: str) -> Iterator[LocalCluster]:
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "ray_data"])
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_workflow_runs_as_a_submitted_job(
     name: str, cluster: LocalCluster, tmp_path: Path, demo: Path, store_url: str
 ) -> None:
