@@ -55,6 +55,8 @@ SINGLE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 """Environment of all workers: one thread per task. Variables per task would make Ray start new workers."""
 ANSWER_SECONDS = 10.0
 """How long a head may take to answer a question; one under load needs more than a moment."""
+LONGEST_TMPDIR = 30
+"""Bytes of a path to which Ray can add its session and a socket: 107 in all (unix(7)), of which it needs about 70."""
 JOIN_SECONDS = 30.0
 """How long Ray may take to join a cluster, many times what it needs; on a machine that is no node it tries for 60 s."""
 LOOK_SECONDS = 5.0
@@ -125,9 +127,29 @@ def _start(workers: int | None) -> None:
     os.environ.update(SINGLE_THREAD)
     if os.environ.get("RAY_AUTH_MODE", "").lower() in {"", "token"}:
         _set_authentication({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
+    # The address is needed: a plain init() joins any cluster that still runs on this machine.
+    options = {"address": "local", "num_cpus": workers or available_cpus(), "include_dashboard": False}
     with _told("a local Ray instance"):
-        # The address is needed: a plain init() joins any cluster that still runs on this machine.
-        _init(address="local", num_cpus=workers or available_cpus(), include_dashboard=False)
+        try:
+            _init(**options, **_temporary_folder())
+        except Exception as error:
+            if not _is_late(error):
+                raise
+            _init(**options, **_temporary_folder())
+
+
+def _temporary_folder() -> dict[str, str]:
+    """Return where Ray keeps its sockets if TMPDIR, as some batch systems set it, is too long for their paths."""
+    folder = os.environ.get("RAY_TMPDIR", os.environ.get("TMPDIR", "/tmp"))
+    if len(os.fsencode(folder)) <= LONGEST_TMPDIR:
+        return {}
+    short = next((each for each in ("/tmp", "/var/tmp", "/dev/shm") if os.access(each, os.W_OK | os.X_OK)), None)
+    return {} if short is None else {"_temp_dir": f"{short}/ray"}
+
+
+def _is_late(error: Exception) -> bool:
+    """Whether Ray has given up on its own node, for which it waits 30 s; it raises a plain Exception then."""
+    return "timed out during startup" in str(error)
 
 
 def _join(named: str, *, ship_code: bool) -> None:
@@ -291,6 +313,13 @@ def _told(place: str) -> Iterator[None]:
         reason = hide_secrets(" ".join(str(error).split()))
         msg = f"{place}: cannot be started or reached ({reason}); check --address, or use --executor local"
         raise TaskError(msg) from error
+    except Exception as error:
+        if not _is_late(error):
+            raise
+        raise TaskError(
+            f"{place}: did not start within Ray's own limit of 30 s, twice; this machine is busy or slow: try again, "
+            f"or use --executor local"
+        ) from error
 
 
 class ClusterSize:
