@@ -13,69 +13,9 @@ Everything here is imported on first use: `import dsindex` by itself loads only 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from dsindex.api.boundary import OptionsError
-    from dsindex.api.build import build, estimate
-    from dsindex.api.index import build_index
-    from dsindex.api.instruct import instruct
-    from dsindex.api.merge import convert, merge
-    from dsindex.api.mix import mix
-    from dsindex.api.open import open
-    from dsindex.api.pack import pack
-    from dsindex.api.ray_data import ray_datasource
-    from dsindex.api.report import report
-    from dsindex.api.results import (
-        BuildResult,
-        ConvertResult,
-        EstimateResult,
-        IndexResult,
-        InstructResult,
-        MergeResult,
-        MixResult,
-        PackedRepairResult,
-        PackResult,
-        RepairResult,
-        ReportResult,
-        VerifyResult,
-    )
-    from dsindex.api.verify import repair, verify
-    from dsindex.errors import DsindexError
-    from dsindex.execution.progress.reporter import Snapshot
+from typing import Any
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "BuildResult",
-    "ConvertResult",
-    "DsindexError",
-    "EstimateResult",
-    "IndexResult",
-    "InstructResult",
-    "MergeResult",
-    "MixResult",
-    "OptionsError",
-    "PackResult",
-    "PackedRepairResult",
-    "RepairResult",
-    "ReportResult",
-    "Snapshot",
-    "VerifyResult",
-    "build",
-    "build_index",
-    "convert",
-    "estimate",
-    "instruct",
-    "merge",
-    "mix",
-    "open",
-    "pack",
-    "ray_datasource",
-    "repair",
-    "report",
-    "verify",
-]
 
 _RESULTS = "dsindex.api.results"
 _MODULES = {
@@ -83,6 +23,7 @@ _MODULES = {
     "ConvertResult": _RESULTS,
     "DsindexError": "dsindex.errors",
     "EstimateResult": _RESULTS,
+    "IndexOptions": "dsindex.api.index",
     "IndexResult": _RESULTS,
     "InstructResult": _RESULTS,
     "MergeResult": _RESULTS,
@@ -108,6 +49,8 @@ _MODULES = {
     "report": "dsindex.api.report",
     "verify": "dsindex.api.verify",
 }
+
+__all__ = list(_MODULES)  # dsindex/__init__.pyi has the signatures
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a function or a class

@@ -1,7 +1,8 @@
 """Turn the arguments of API functions into a job's options, and flags in error messages into parameters.
 
-Options and the models that validate them are those of the command line. Only the spelling differs: a message that
-names `--eod-token` there names `eod_token` here.
+Options and the models that declare and validate them are those of the command line. Only the spelling differs: a
+message that names `--eod-token` there names `eod_token` here. `dsindex/__init__.pyi` has the signatures for type
+checkers and editors; `python -m dsindex.api.stub` writes it.
 """
 
 from __future__ import annotations
@@ -13,25 +14,29 @@ import numbers
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from dsindex.errors import DsindexError
 from dsindex.execution.choice import wants_ray
 from dsindex.options.config import UsageError
+from dsindex.options.declare import parameter_type, presentation
+from dsindex.options.index import IndexOptions
 from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
-    from dsindex.options.config import ExecutorConfig
+    from pydantic.fields import FieldInfo
 
-Arguments = ParamSpec("Arguments")
+    from dsindex.options.config import ExecutorConfig, Options
+
 Returned = TypeVar("Returned")
+Paths: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 
-OPTION_OF = {"tokenizer": "tokenizer_model"}
-"""Parameters whose names differ from those of their options."""
-NOT_OPTIONS = frozenset({"progress"})
+NOT_OFFERED = frozenset({"log_json"})
+"""Options of the command line alone: standard error belongs to the caller, and `progress` takes its place."""
 _PARAMETER_OF_FLAG = {"tokenizer_model": "tokenizer", "from": "way"}
 _FLAG = re.compile(r"(?<![\w/-])--([a-z][a-z0-9-]*)")
 
@@ -40,29 +45,91 @@ class OptionsError(DsindexError, ValueError):
     """Options of a function are unknown, of a wrong type or value, or contradict each other."""
 
 
-def api_function(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
-    """Return a function whose errors name parameters instead of flags.
+def api_function(
+    *models: type[Options], leave_out: Collection[str] = (), defaults: bool = True
+) -> Callable[[Callable[..., Returned]], Callable[..., Returned]]:
+    """Make a function of the API, whose signature and documentation have the options of its job as well.
+
+    The function gets its own parameters as they are, and of the options those that differ from their defaults, as on
+    the command line. Its errors name parameters instead of flags.
+
+    Args:
+        models: The models of the options. Parameters of the function take the place of options of the same name.
+        leave_out: Options that it does not offer.
+        defaults: Whether the signature has the defaults of the models; else None.
 
     Raises:
-        OptionsError: If an argument is unknown, missing or invalid.
+        OptionsError: In calls, if an argument is unknown, missing or invalid.
     """
-    signature = inspect.signature(function)
 
-    @functools.wraps(function)
-    def call(*arguments: Arguments.args, **options: Arguments.kwargs) -> Returned:
-        try:
-            signature.bind(*arguments, **options)
-        except TypeError as error:
-            raise OptionsError(_describe_misuse(function.__name__, signature, options, error)) from None
-        try:
-            return function(*arguments, **options)
-        except UsageError as error:
-            raise OptionsError(f"{function.__name__}: {respell(str(error), signature)}") from None
-        except DsindexError as error:
-            error.args = tuple(respell(word, signature) if isinstance(word, str) else word for word in error.args)
-            raise
+    def decorate(function: Callable[..., Returned]) -> Callable[..., Returned]:
+        declared = inspect.signature(function)
+        own = {name: each for name, each in declared.parameters.items() if each.kind is not each.VAR_KEYWORD}
+        fields = {
+            name: field
+            for model in models
+            for name, field in model.model_fields.items()
+            if not {name, _PARAMETER_OF_FLAG.get(name, name)} & {*own, *leave_out, *NOT_OFFERED}
+        }
+        signature = declared.replace(parameters=[*own.values(), *option_parameters(fields, defaults=defaults)])
 
-    return call
+        @functools.wraps(function)
+        def call(*arguments: object, **options: object) -> Returned:
+            try:
+                given = signature.bind(*arguments, **options).arguments
+            except TypeError as error:
+                raise OptionsError(_describe_misuse(function.__name__, signature, options, error)) from None
+            changed = {
+                name: value if name in own else plain_value(value)
+                for name, value in given.items()
+                if name in own or not _is_same(value, signature.parameters[name].default)
+            }
+            try:
+                return function(**changed)
+            except UsageError as error:
+                raise OptionsError(f"{function.__name__}: {respell(str(error), signature)}") from None
+            except DsindexError as error:
+                error.args = tuple(respell(word, signature) if isinstance(word, str) else word for word in error.args)
+                raise
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__doc__ = _document(function.__doc__ or "", fields, signature)
+        return call
+
+    return decorate
+
+
+def option_parameters(fields: Mapping[str, FieldInfo], *, defaults: bool = True) -> list[inspect.Parameter]:
+    """Return options as parameters by keyword, those that must be given first."""
+    parameters = []
+    for name, field in sorted(fields.items(), key=lambda item: not item[1].is_required()):
+        kind, default = parameter_type(field), inspect.Parameter.empty if field.is_required() else field.default
+        if not defaults:
+            kind, default = (kind if kind.endswith("None") else f"{kind} | None"), None
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+    return parameters
+
+
+def _document(text: str, fields: Mapping[str, FieldInfo], signature: inspect.Signature) -> str:
+    """Return a docstring whose section of arguments ends with the options."""
+    lines = [f"{name}: {_sentence(presentation(field)[0], signature)}" for name, field in fields.items()]
+    shown = "".join(
+        textwrap.fill(line, 120, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False) + "\n"
+        for line in lines
+    )
+    before, raises, after = text.partition("\n    Raises:\n")
+    if "    Args:\n" not in before:
+        before = f"{before}\n    Args:\n"
+    return before + shown + raises + after
+
+
+def _sentence(help: str, signature: inspect.Signature) -> str:
+    """Return the help of an option as a sentence about a parameter.
+
+    >>> _sentence("the seed (default: --eod-token)", inspect.signature(_example))
+    'The seed (default: eod_token).'
+    """
+    return f"{help[0].upper()}{respell(help[1:], signature)}."
 
 
 def respell(message: str, signature: inspect.Signature) -> str:
@@ -71,34 +138,18 @@ def respell(message: str, signature: inspect.Signature) -> str:
     >>> respell("start over with --fresh, or change --eod-token", inspect.signature(_example))
     'start over with fresh=True, or change eod_token'
     """
-    parameters = signature.parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    known = {name: each.default for name, each in signature.parameters.items()}
+    if "index" in known:
+        known |= {name: field.default for name, field in IndexOptions.model_fields.items()}
 
     def spell(match: re.Match[str]) -> str:
         name = match[1].replace("-", "_")
         name = _PARAMETER_OF_FLAG.get(name, name)
-        if name not in parameters:
-            return name if takes_any else match[0]
-        return f"{name}=True" if parameters[name].default is False else name
+        if name not in known:
+            return match[0]
+        return f"{name}=True" if known[name] is False else name
 
     return _FLAG.sub(spell, message)
-
-
-def given_options(function: Callable[..., object], arguments: Mapping[str, object]) -> dict[str, Any]:
-    """Return the arguments that differ from the function's defaults, as options of the command line.
-
-    The defaults equal those of the options' models, so omitting them changes nothing.
-
-    Args:
-        function: A function of the API.
-        arguments: All its arguments, by parameter.
-    """
-    parameters = inspect.signature(function).parameters
-    return {
-        OPTION_OF.get(name, name): plain_value(value)
-        for name, value in arguments.items()
-        if name not in NOT_OPTIONS and not (name in parameters and _is_same(value, parameters[name].default))
-    }
 
 
 def plain_value(value: object) -> object:
@@ -132,15 +183,14 @@ def list_paths(option: str, value: object) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def list_given_paths(options: dict[str, Any], *names: str) -> None:
-    """Turn the options of these names, as far as they are given, into lists of paths.
+def input_options(options: Mapping[str, Any], inputs: object) -> dict[str, Any]:
+    """Return the options with the inputs, and the lists of inputs, as lists of paths.
 
     Raises:
         OptionsError: If a value is something else.
     """
-    for name in names:
-        if name in options:
-            options[name] = list_paths(name, options[name])
+    given = {**options, **({} if inputs is None else {"input": inputs})}
+    return given | {name: list_paths(name, given[name]) for name in ("input", "input_list") if name in given}
 
 
 def join_connected_cluster(options: dict[str, Any]) -> dict[str, Any]:
@@ -174,6 +224,8 @@ def _describe_misuse(name: str, signature: inspect.Signature, options: Mapping[s
     unknown = next((option for option in options if option not in signature.parameters), None)
     if unknown is None:
         return f"{name}: {error}"
+    if unknown in IndexOptions.model_fields and "index" in signature.parameters:
+        return f"{name}: {unknown!r} is an option of the index caches; give index=dsindex.IndexOptions({unknown}=…)"
     renamed = _PARAMETER_OF_FLAG.get(unknown)
     close = (
         [renamed] if renamed in signature.parameters else difflib.get_close_matches(unknown, signature.parameters, n=1)

@@ -3,80 +3,77 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from dsindex.api.boundary import OptionsError, api_function, given_options, join_connected_cluster
+from pydantic import ValidationError
+
+from dsindex.api.boundary import (
+    OptionsError,
+    api_function,
+    join_connected_cluster,
+    name_type,
+    plain_value,
+    respell,
+)
 from dsindex.api.progress import open_reporter
 from dsindex.api.results import IndexResult, Result, fields_of
 from dsindex.api.subjects import list_text_prefixes
 from dsindex.engine.start import start_with_nodes
 from dsindex.jobs.index import run_index
-from dsindex.options.config import validated
+from dsindex.options.config import validated, validation_message
 from dsindex.options.index import IndexConfig
+from dsindex.options.index import IndexOptions as _IndexOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from fractions import Fraction
-
     from dsindex.api.progress import Progress
     from dsindex.api.subjects import Subject
 
     Blend = Subject | Iterable[Subject | float]
     """A dataset, or datasets with weights before each or none."""
 
-PATHS = ("data_path", "train_data_path", "valid_data_path", "test_data_path")
+
+class IndexOptions(_IndexOptions):
+    """The options of the index caches that `dsindex.build` builds beside its datasets."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of the model
+        """Check the options.
+
+        Raises:
+            OptionsError: If they are invalid.
+        """
+        plain: dict[str, Any] = {name: plain_value(value) for name, value in options.items()}
+        try:
+            super().__init__(**plain)
+        except ValidationError as error:
+            signature = inspect.signature(_IndexOptions)
+            raise OptionsError(f"IndexOptions: {respell(validation_message(error), signature)}") from None
 
 
-@api_function
+def index_options(index: object) -> dict[str, Any]:
+    """Return the options of index caches that are given.
+
+    Raises:
+        OptionsError: If something else than IndexOptions is given.
+    """
+    if index is None:
+        return {}
+    if not isinstance(index, IndexOptions):
+        raise OptionsError(f"index: expected dsindex.IndexOptions(…), got {name_type(index)}")
+    return index.model_dump(exclude_unset=True)
+
+
+@api_function(IndexConfig)
 def build_index(
     data_path: Blend | None = None,
     *,
     train_data_path: Blend | None = None,
     valid_data_path: Blend | None = None,
     test_data_path: Blend | None = None,
-    data_args_path: str | os.PathLike[str] | None = None,
-    per_split_data_args_path: str | os.PathLike[str] | None = None,
-    seq_length: int | None = None,
-    epochs: float | str | Fraction | None = None,
-    num_samples: int | str | Sequence[int | None] | None = None,
-    train_iters: int | None = None,
-    train_samples: int | None = None,
-    global_batch_size: int | None = None,
-    eval_interval: int | None = None,
-    eval_iters: int = 100,
-    full_validation: bool = False,
-    skip_train: bool = False,
-    start_eval_at_iter: int | None = None,
-    eval_global_batch_size: int | None = None,
-    phase_transition_iterations: Sequence[int] = (),
-    rampup_batch_size: Sequence[int] | None = None,
-    step_batch_size_schedule: str | None = None,
-    multiple_validation_sets: bool = False,
-    dataset_class: Literal["GPTDataset", "GPTFIMDataset"] = "GPTDataset",
-    split: str | None = None,
-    seed: int | None = None,
-    data_cache_path: str | os.PathLike[str] | None = None,
-    megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main", "nemo-automodel"] | None = None,
-    job_tokenizer: Mapping[str, Any] | None = None,
-    tokenizer_identifiers: str | os.PathLike[str] | None = None,
-    like: str | os.PathLike[str] | None = None,
-    dataset_path_as: Sequence[str] | None = None,
-    per_dataset_sequences_path: str | os.PathLike[str] | None = None,
-    no_extra_token: bool = False,
-    keep_partial_validation: bool = False,
-    mid_level_dataset_surplus: float = 0.005,
-    layout: Literal["megatron", "bigscience"] = "megatron",
-    final_epoch_threshold: float = 0.80,
-    explain: bool = False,
-    check: bool = False,
-    executor: Literal["auto", "local", "processes", "ray"] = "auto",
-    address: str | None = None,
-    installed: bool = False,
-    workers: int | None = None,
-    shard_deadline: float | None = None,
     progress: Progress = False,
+    **options: Any,  # noqa: ANN401 - those of IndexConfig
 ) -> IndexResult:
     """Build the index caches that a Megatron training job looks for, as `dsindex index` does.
 
@@ -86,63 +83,30 @@ def build_index(
         train_data_path: The same for train only.
         valid_data_path: The same for valid only.
         test_data_path: The same for test only.
-        data_args_path: A file with the words of `data_path`, as Megatron reads it.
-        per_split_data_args_path: A JSON file with the words for each split, as Megatron reads it.
-        seq_length: Tokens per sample, as in the job.
-        epochs: Epochs to train for, fractions allowed; valid and test get one.
-        num_samples: Samples of train, valid and test; None for one of them means one epoch.
-        train_iters: Iterations that the job trains for; with `global_batch_size`, they determine the samples.
-        train_samples: Samples that the job trains on, instead of `train_iters`.
-        global_batch_size: Samples per iteration.
-        eval_interval: Iterations between validations.
-        eval_iters: Iterations per validation.
-        full_validation: Each validation is one epoch of valid.
-        skip_train: The job only validates, once.
-        start_eval_at_iter: The iteration from which on the job validates.
-        eval_global_batch_size: Samples per iteration of a validation.
-        phase_transition_iterations: Iterations at which the job's phases end; each phase has caches of its own.
-        rampup_batch_size: First batch size, increment and samples, as in the job; ignored by Megatron from 0.18 on.
-        step_batch_size_schedule: The job's schedule, such as `"0:768 250B:1536"`.
-        multiple_validation_sets: The datasets of `valid_data_path` are no blend.
-        dataset_class: The job's class of datasets.
-        split: Shares of train, valid and test, spelled as in the job, since the hash includes the text; "969, 30, 1" if
-            None.
-        seed: The job's seed; 1234 if None.
-        data_cache_path: The job's cache folder; Megatron's default, beside the dataset, if None.
-        megatron_release: The job's release of megatron-core, for `job_tokenizer`.
-        job_tokenizer: The job's flags about its tokenizer, such as `{"tokenizer_type": "HuggingFaceTokenizer",
-            "tokenizer_model": "gpt2"}`; nothing is loaded.
-        tokenizer_identifiers: A JSON file with the tokenizer's `unique_identifiers` in the job's Megatron.
-        like: A description from such a job, to take tokenizer, seed, sequence length and split from.
-        dataset_path_as: Path of each dataset as the job types it, in order, or `HERE=THERE`.
-        per_dataset_sequences_path: Where to write the file that the job reads with its flag of this name.
-        no_extra_token: Samples of `seq_length` tokens, not one more.
-        keep_partial_validation: Keep valid's last, partial sample.
-        mid_level_dataset_surplus: The job's setting, for weighted blends.
-        layout: Megatron-core's caches, or the files of BigScience's Megatron-DeepSpeed.
-        final_epoch_threshold: Shuffle the final epoch separately if it has less than this share of an epoch's samples.
-        explain: Build nothing; return in `findings` why the job would not find a cache.
-        check: Build nothing; return what would be built, and its size.
-        executor: As for `build`.
-        address: The Ray cluster to join.
-        installed: Do not send this process's code to the cluster's nodes; they have dsindex installed.
-        workers: Number of concurrent tasks; all CPUs if None.
-        shard_deadline: Seconds after which a task that is still running gets a second attempt.
         progress: As for `build`.
 
     Raises:
         OptionsError: If the options are invalid.
         DsindexError: If the job cannot be done as asked.
     """
-    options = join_connected_cluster(given_options(build_index, locals()))
-    options |= {name: blend_words(name, options[name]) for name in PATHS if name in options}
-    config = validated(options, IndexConfig)
+    blends = blend_options(
+        data_path=data_path,
+        train_data_path=train_data_path,
+        valid_data_path=valid_data_path,
+        test_data_path=test_data_path,
+    )
+    config = validated(join_connected_cluster(options) | blends, IndexConfig)
     with open_reporter(progress) as reporter:
         reporter.stage("index", total=1, unit="jobs")
         with contextlib.closing(start_with_nodes(config, reporter)) as tasks:
             report = run_index(config, executor=tasks)
         reporter.advance(1)
     return IndexResult(**fields_of(report))
+
+
+def blend_options(**blends: object) -> dict[str, tuple[str, ...]]:
+    """Return the blends that are given, as on the command line."""
+    return {name: blend_words(name, blend) for name, blend in blends.items() if blend is not None}
 
 
 def blend_words(option: str, blend: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed

@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dsindex.api.boundary import OptionsError, api_function, given_options
-from dsindex.api.index import blend_words
+from dsindex.api.boundary import OptionsError, api_function
+from dsindex.api.index import blend_options
 from dsindex.api.results import MixResult, fields_of
 from dsindex.api.subjects import find_prefix, list_text_prefixes
 from dsindex.options.config import validated
-from dsindex.options.mix import DEFAULT_SEQ_LENGTH, MixConfig
+from dsindex.options.mix import MixConfig
 from dsindex.tools.mix import run_mix
 
 if TYPE_CHECKING:
-    import os
-
     from dsindex.api.index import Blend
     from dsindex.api.subjects import Subject, Subjects
 
-BLENDS = ("data_path", "valid_data_path", "test_data_path")
 
-
-@api_function
+@api_function(MixConfig)
 def mix(
     source: Mapping[Subject, str | None] | Subjects = (),
     *,
     data_path: Blend | None = None,
-    tokens: int | str | None = None,
-    train_samples: int | None = None,
-    train_iters: int | None = None,
-    global_batch_size: int | None = None,
-    seq_length: int = DEFAULT_SEQ_LENGTH,
-    split: str | None = None,
-    per_split_data_args_path: str | os.PathLike[str] | None = None,
     valid_data_path: Blend | None = None,
     test_data_path: Blend | None = None,
-    check: bool = False,
-    data_cache_path: str | os.PathLike[str] | None = None,
+    **options: Any,  # noqa: ANN401 - those of MixConfig
 ) -> MixResult:
     """Plan a mixture from the tokens that datasets really have, as `dsindex mix` does.
 
@@ -45,17 +33,8 @@ def mix(
         source: Datasets with how much of each: `{"web": "60%", "books": "2epochs", "code": "10B", "rest": None}`, where
             None is the rest. Datasets are prefixes or results; without amounts, a list of them.
         data_path: A blend with weights, as for `build_index`, to be explained instead.
-        tokens: Tokens to draw, such as `"300B"`.
-        train_samples: The job's training samples, instead of `tokens`.
-        train_iters: The job's training iterations, instead of `tokens`.
-        global_batch_size: Samples per iteration.
-        seq_length: Tokens per sample.
-        split: Shares of train, valid and test in every dataset; "969, 30, 1" if None.
-        per_split_data_args_path: The JSON file of Megatron's option of that name, to be written.
-        valid_data_path: Datasets of valid in that file, as `data_path`.
+        valid_data_path: Datasets of valid in the file `per_split_data_args_path`, as `data_path`.
         test_data_path: Datasets of test in that file.
-        check: Compare with what the blends in a cache folder draw.
-        data_cache_path: That folder.
 
     Returns:
         The mixture; its `data_path` goes to `build_index` or Megatron as it is, `ok` tells whether the caches agree.
@@ -64,8 +43,7 @@ def mix(
         OptionsError: If the options are invalid.
         DsindexError: If a dataset is missing or has no tokens, or Megatron would refuse the blend.
     """
-    options = given_options(mix, {**locals(), "source": ()})
-    options |= {name: blend_words(name, options[name]) for name in BLENDS if name in options}
+    options |= blend_options(data_path=data_path, valid_data_path=valid_data_path, test_data_path=test_data_path)
     if source != ():
         options["source"] = _source_words(source)
     return MixResult(**fields_of(run_mix(validated(options, MixConfig))))

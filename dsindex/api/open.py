@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsindex.api.boundary import OptionsError, api_function, given_options
+from dsindex.api.boundary import OptionsError, api_function, plain_value
 from dsindex.api.results import IndexResult, InstructResult
 from dsindex.api.subjects import find_prefix, list_text_prefixes
 from dsindex.api.tokenizers import tokenizer_in_place
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dsindex.datasets.opening import Dataset
 
 
-@api_function
+@api_function()
 def open(
     path: Subject | IndexResult,
     *,
@@ -59,14 +59,16 @@ def open(
         FormatError: If a file is damaged or in none of these formats.
         MissingPackageError: If `torch` is set and torch is not installed.
     """
-    given = given_options(open, locals())
-    del given["path"]
+    given: dict[str, Any] = {"block_size": block_size, "sequence_length": sequence_length, "pad_id": pad_id}
+    given |= {"split": split, "options": options, "endpoint_url": endpoint_url, "region": region}
+    given |= {"check": None if check else False, "torch": torch or None}
+    given = {name: plain_value(value) for name, value in given.items() if value is not None}
     if isinstance(path, IndexResult):
         return _open_result(path, given)
     if prefix is not None:
         given["prefix"] = list_text_prefixes("prefix", prefix)
     found = _choose_split(path, given) if isinstance(path, InstructResult) else find_prefix("path", path)
-    with tokenizer_in_place(given) as placed:
+    with tokenizer_in_place(given, tokenizer) as placed:
         tokenizer_path = placed.pop("tokenizer_model", None)
         return open_dataset(found, **placed, tokenizer=tokenizer_path)
 

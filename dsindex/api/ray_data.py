@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dsindex.api.subjects import Subject
 
 
-@api_function
+@api_function()
 def ray_datasource(prefix: Subject) -> Any:  # noqa: ANN401 - ray.data has no types
     """Return a `ray.data.Datasource` of a dataset's documents, for `ray.data.read_datasource`.
 

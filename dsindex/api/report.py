@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsindex.api.boundary import api_function, given_options, list_given_paths
+from dsindex.api.boundary import api_function, list_paths, plain_value
 from dsindex.api.progress import open_reporter
 from dsindex.api.results import IndexResult, InstructResult, ReportResult, fields_of
 from dsindex.api.subjects import list_prefixes
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dsindex.api.tokenizers import TokenizerLike
 
 
-@api_function
+@api_function()
 def report(
     prefix: Subjects,
     *,
@@ -46,12 +46,9 @@ def report(
         InputError: If there is no such dataset, or no cache of these datasets.
         OutputError: If `output` is someone else's file, or cannot be written.
     """
-    options = given_options(report, locals())
-    subject = options.pop("prefix")
-    paths = [split.prefix for split in subject.splits] if isinstance(subject, InstructResult) else None
-    prefixes = list_prefixes("prefix", subject) if paths is None else paths
-    if isinstance(options.get("cache"), IndexResult):
-        options["cache"] = options["cache"].folders
-    list_given_paths(options, "cache")
-    with tokenizer_in_place(options) as placed, open_reporter(progress) as reporter:
+    paths = [split.prefix for split in prefix.splits] if isinstance(prefix, InstructResult) else None
+    prefixes = list_prefixes("prefix", prefix) if paths is None else paths
+    folders = cache.folders if isinstance(cache, IndexResult) else () if cache is None else list_paths("cache", cache)
+    options = {"output": str(plain_value(output)), "cache": folders}
+    with tokenizer_in_place(options, tokenizer) as placed, open_reporter(progress) as reporter:
         return ReportResult(**fields_of(run_report(prefixes, ReportOptions(**placed), reporter=reporter)))

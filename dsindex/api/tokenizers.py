@@ -28,15 +28,17 @@ OBJECT_NAME = "tokenizers.Tokenizer"
 
 
 @contextlib.contextmanager
-def tokenizer_in_place(options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the options with a tokenizer object replaced by the path of a temporary file.
+def tokenizer_in_place(options: dict[str, Any], given: TokenizerLike | None) -> Iterator[dict[str, Any]]:
+    """Yield the options with the tokenizer: a path, that of a temporary file if an object is given.
 
     Raises:
         OptionsError: If the tokenizer is neither a path nor a `tokenizers.Tokenizer`.
     """
-    given = options.get("tokenizer_model")
-    if given is None or isinstance(given, str):
+    if given is None:
         yield options
+        return
+    if isinstance(given, str | os.PathLike):
+        yield {**options, "tokenizer_model": os.fsdecode(given)}
         return
     library = sys.modules.get("tokenizers")
     if library is None or not isinstance(given, library.Tokenizer):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
-from dsindex.api.boundary import OptionsError, api_function, given_options, join_connected_cluster, seen_from_anywhere
+from dsindex.api.boundary import OptionsError, api_function, join_connected_cluster, plain_value, seen_from_anywhere
 from dsindex.api.progress import open_reporter
 from dsindex.api.results import IndexResult, PackedRepairResult, RepairResult, VerifyResult, fields_of
 from dsindex.api.subjects import find_prefix, list_prefixes
@@ -24,21 +24,14 @@ if TYPE_CHECKING:
     from dsindex.api.tokenizers import TokenizerLike
 
 
-@api_function
+@api_function(VerifyConfig)
 def verify(
     prefix: Subjects,
     *,
     cache: str | os.PathLike[str] | IndexResult | None = None,
-    against_source: bool = False,
-    sample: float | str = 1.0,
     tokenizer: TokenizerLike | None = None,
-    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto",
-    executor: Literal["auto", "local", "processes", "ray"] = "auto",
-    address: str | None = None,
-    installed: bool = False,
-    workers: int | None = None,
-    shard_deadline: float | None = None,
     progress: Progress = False,
+    **options: Any,  # noqa: ANN401 - those of VerifyConfig
 ) -> VerifyResult:
     """Prove that datasets are intact, as `dsindex verify` does.
 
@@ -47,15 +40,7 @@ def verify(
     Args:
         prefix: Datasets: prefixes, `.pbin` files or results. A result means all its datasets.
         cache: Index caches to check against the data: their folder, or the result of `build_index`.
-        against_source: Tokenize the inputs again and compare.
-        sample: Share of the documents to compare, such as 0.01 or "1%".
         tokenizer: The tokenizer of the dataset; read from the path in the manifest if None.
-        engine: Engine for tokenizing again; `tokenizers` is the reference, and slow.
-        executor: As for `build`.
-        address: The Ray cluster to join.
-        installed: Do not send this process's code to the cluster's nodes; they have dsindex installed.
-        workers: Number of concurrent tasks; all CPUs if None.
-        shard_deadline: Seconds after which a task that is still running gets a second attempt.
         progress: As for `build`.
 
     Raises:
@@ -63,12 +48,10 @@ def verify(
         InputError: If the checks for `against_source` or `cache` cannot be made.
         TokenizerError: If the tokenizer is not the one that the dataset was made with.
     """
-    options = join_connected_cluster(given_options(verify, locals()))
-    options.pop("prefix")
-    if isinstance(cache, IndexResult):
-        options["cache"] = _find_folder(cache)
+    if cache is not None:
+        options["cache"] = _find_folder(cache) if isinstance(cache, IndexResult) else plain_value(cache)
     prefixes = list_prefixes("prefix", prefix)
-    with tokenizer_in_place(options) as placed:
+    with tokenizer_in_place(join_connected_cluster(options), tokenizer) as placed:
         config = validated(placed, VerifyConfig)
         check_options(prefixes, config)
         if config.cache is not None:
@@ -80,40 +63,19 @@ def verify(
     return VerifyResult(reports=tuple(reports))
 
 
-@api_function
+@api_function(RepairConfig)
 def repair(
     prefix: Subject,
     *,
-    output: str | os.PathLike[str],
-    way: Literal["auto", "shards", "index", "bin", "source"] = "auto",
-    index_only: bool = False,
-    work_dir: str | os.PathLike[str] | None = None,
     tokenizer: TokenizerLike | None = None,
-    engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "auto",
-    dtype: Literal["uint8", "uint16", "int32", "int64"] | None = None,
-    executor: Literal["auto", "local", "processes", "ray"] = "auto",
-    address: str | None = None,
-    installed: bool = False,
-    workers: int | None = None,
-    shard_deadline: float | None = None,
     progress: Progress = False,
+    **options: Any,  # noqa: ANN401 - those of RepairConfig
 ) -> RepairResult | PackedRepairResult:
     """Restore a damaged dataset in new files, as `dsindex repair` does.
 
     Args:
         prefix: The dataset: a prefix, a `.pbin` that Modalities joined, or a result with one dataset.
-        output: The new prefix, or the new `.pbin`.
-        way: What to restore from, `--from` on the command line; `auto` is the first that is certain.
-        index_only: Write the `.idx` only, for an intact `.bin`.
-        work_dir: The build's work folder; beside the dataset if None.
         tokenizer: The tokenizer of the dataset; read from the path in the manifest if None.
-        engine: Engine for tokenizing again.
-        dtype: The token type, if nothing records it.
-        executor: As for `build`.
-        address: The Ray cluster to join.
-        installed: Do not send this process's code to the cluster's nodes; they have dsindex installed.
-        workers: Number of concurrent tasks; all CPUs if None.
-        shard_deadline: Seconds after which a task that is still running gets a second attempt.
         progress: As for `build`.
 
     Raises:
@@ -121,10 +83,8 @@ def repair(
         FormatError: If no way is certain; the message says why, for each.
         OutputError: If an output exists or cannot be written.
     """
-    options = join_connected_cluster(given_options(repair, locals()))
-    options.pop("prefix")
     found = find_prefix("prefix", prefix)
-    with tokenizer_in_place(options) as placed:
+    with tokenizer_in_place(join_connected_cluster(options), tokenizer) as placed:
         config = with_fitting_output(found, validated(placed, RepairConfig))
         found = seen_from_anywhere(config, found)
         config = config.model_copy(update={"output": seen_from_anywhere(config, config.output)})

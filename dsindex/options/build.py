@@ -86,7 +86,10 @@ class BuildConfig(TextConfig):
         None, "keep this share of the records (10% or 0.1), by their texts", "SHARE", as_text=True
     )
     repeat: tuple[str, ...] = option(
-        (), "read these inputs several times or in part: 2.5 is twice, then a sample of one half", "FILE=TIMES"
+        (),
+        "read these inputs several times or in part: 2.5 is twice, then a sample of one half",
+        "FILE=TIMES",
+        accepts="Sequence[str] | Mapping[str, float]",
     )
     check: bool = option(
         default=False,

@@ -193,6 +193,7 @@ class RecordsConfig(WorkConfig):
         (),
         "files that list inputs, one path per line, read after --input; - reads a list from standard input",
         "FILE",
+        accepts="Paths",
     )
     input: tuple[str, ...] = option(
         (),
@@ -225,7 +226,7 @@ class RecordsConfig(WorkConfig):
         "stop at a compressed file or table that is damaged or cut off, or leave out such files as a whole, which "
         "reads all of them twice (default: fail)",
     )
-    max_bad_records: str | None = option(None, "stop when more are set aside", "N|N%")
+    max_bad_records: str | None = option(None, "stop when more are set aside", "N|N%", accepts="int | str | None")
     max_record_size: Size | None = option(None, "treat longer lines as bad records", "SIZE", as_text=True)
 
     @field_validator("input")

@@ -154,19 +154,9 @@ Iterations = Annotated[tuple[int, ...], BeforeValidator(_iterations)]
 TokenizerFlags = Annotated[JobTokenizer, BeforeValidator(_known_flags)]
 
 
-class IndexConfig(ExecutorConfig, TrainingLength):
-    """`dsindex index`: the index caches that a training job looks for."""
+class IndexOptions(TrainingLength):
+    """What the index caches of a training job depend on, apart from its datasets."""
 
-    data_path: Words | None = option(
-        None, "a prefix, or a blend: W1 P1 W2 P2 … with weights, P1 P2 … in proportion to the datasets' lengths", "P"
-    )
-    train_data_path: Words | None = option(None, "the same, for train alone", "P")
-    valid_data_path: Words | None = option(None, "the same, for valid alone", "P")
-    test_data_path: Words | None = option(None, "the same, for test alone", "P")
-    data_args_path: str | None = option(None, "a file with the words of --data-path, as in the job", "FILE")
-    per_split_data_args_path: str | None = option(
-        None, "a JSON file with the words for each split, as in the job", "FILE"
-    )
     data_cache_path: Annotated[str, AfterValidator(refuse_cache_url)] | None = option(
         None, "the job's cache folder (default: P/cache/GPTDataset_indices)", "D"
     )
@@ -181,6 +171,7 @@ class IndexConfig(ExecutorConfig, TrainingLength):
         None,
         "samples of train, valid and test, as the job requests them; `none` or a missing number means one epoch",
         "N[,N,N]",
+        accepts="int | str | Sequence[int | None] | None",
         as_text=True,
     )
     eval_interval: int | None = option(None, "iterations between validations", "N", ge=1)
@@ -200,10 +191,6 @@ class IndexConfig(ExecutorConfig, TrainingLength):
         "from 0.18 on; with what the job prints as `setting global batch size to` as --global-batch-size",
         "'0:N N:N'",
     )
-    multiple_validation_sets: bool = option(
-        default=False,
-        help="the datasets of --valid-data-path are no blend: each has the samples of valid, or all of its own",
-    )
     dataset_class: Literal["GPTDataset", "GPTFIMDataset"] = option(
         "GPTDataset", "the job's class of datasets: GPTFIMDataset with --fim-data (default: GPTDataset)"
     )
@@ -214,7 +201,12 @@ class IndexConfig(ExecutorConfig, TrainingLength):
     megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main", "nemo-automodel"] | None = option(
         None, "the job's release of megatron-core, by which the flags of its tokenizer become part of the names"
     )
-    job_tokenizer: TokenizerFlags | None = None
+    job_tokenizer: TokenizerFlags | None = option(
+        None,
+        'the flags of the job\'s tokenizer, such as {"tokenizer_type": "HuggingFaceTokenizer", '
+        '"tokenizer_model": "gpt2"}',
+        accepts="Mapping[str, Any] | None",
+    )
     tokenizer_identifiers: str | None = option(
         None, "the tokenizer's `unique_identifiers` in the job's Megatron, a JSON object", "FILE.json"
     )
@@ -225,9 +217,6 @@ class IndexConfig(ExecutorConfig, TrainingLength):
     )
     dataset_path_as: Words | None = option(
         None, "each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of all", "P"
-    )
-    per_dataset_sequences_path: LocalPath | None = option(
-        None, "write the file that the job reads with this flag, for a faster start; --explain compares it", "FILE.json"
     )
     no_extra_token: bool = option(default=False, help="samples of L tokens, not L + 1 (rare in Megatron)")
     keep_partial_validation: bool = option(default=False, help="keep valid's last, partial sample")
@@ -246,6 +235,28 @@ class IndexConfig(ExecutorConfig, TrainingLength):
         "X",
         gt=0,
         le=1,
+    )
+
+
+class IndexConfig(ExecutorConfig, IndexOptions):
+    """`dsindex index`: the index caches that a training job looks for."""
+
+    data_path: Words | None = option(
+        None, "a prefix, or a blend: W1 P1 W2 P2 … with weights, P1 P2 … in proportion to the datasets' lengths", "P"
+    )
+    train_data_path: Words | None = option(None, "the same, for train alone", "P")
+    valid_data_path: Words | None = option(None, "the same, for valid alone", "P")
+    test_data_path: Words | None = option(None, "the same, for test alone", "P")
+    data_args_path: str | None = option(None, "a file with the words of --data-path, as in the job", "FILE")
+    per_split_data_args_path: str | None = option(
+        None, "a JSON file with the words for each split, as in the job", "FILE"
+    )
+    multiple_validation_sets: bool = option(
+        default=False,
+        help="the datasets of --valid-data-path are no blend: each has the samples of valid, or all of its own",
+    )
+    per_dataset_sequences_path: LocalPath | None = option(
+        None, "write the file that the job reads with this flag, for a faster start; --explain compares it", "FILE.json"
     )
     explain: bool = option(
         default=False,

@@ -53,7 +53,11 @@ class InstructConfig(RecordsConfig):
         le=2**27,
     )
     split: Annotated[tuple[float, float, float] | None, BeforeValidator(parse_shares)] = option(
-        None, "shares of train, valid and test, by a hash of each conversation's content", "A,B,C", as_text=True
+        None,
+        "shares of train, valid and test, by a hash of each conversation's content",
+        "A,B,C",
+        as_text=True,
+        accepts="str | Sequence[float] | None",
     )
     split_seed: int = option(1234, "seed of the split (default: 1234)", "N", ge=0, lt=2**64)
     export: tuple[ExportKind, ...] = option(
@@ -61,6 +65,7 @@ class InstructConfig(RecordsConfig):
         "also write a folder for other trainers: hf (Parquet with labels), hf-disk (the same, saved by "
         "datasets), bridge (packed Parquet of Megatron-Bridge and NeMo), sft (JSON lines for Megatron's --sft)",
         "KIND",
+        accepts="ExportKind | Sequence[ExportKind]",
     )
 
     @field_validator("split")

@@ -7,12 +7,13 @@ import inspect
 import pkgutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from pydantic import TypeAdapter
 
 import dsindex
+from dsindex.api.stub import write_stub
 from dsindex.datasets.opening import open_dataset
 from dsindex.jobs.conversion import ConvertConfig
 from dsindex.jobs.repair import RepairConfig
@@ -29,28 +30,21 @@ if TYPE_CHECKING:
 
     from dsindex.options.config import Options
 
-NOT_HERE = {"log_json"}
-"""Standard error belongs to the caller: `progress` takes its place."""
-CALLED_OTHERWISE = {"tokenizer_model": "tokenizer"}
-"""It may be an object as well."""
-PATHS_OF_INDEX = {
-    *("data_path", "train_data_path", "valid_data_path", "test_data_path"),
-    *("data_args_path", "per_split_data_args_path", "multiple_validation_sets", "per_dataset_sequences_path"),
+MODELS: dict[str, type[Options]] = {
+    "build": BuildConfig,
+    "estimate": BuildConfig,
+    "merge": MergeConfig,
+    "build_index": IndexConfig,
+    "mix": MixConfig,
+    "pack": PackConfig,
+    "instruct": InstructConfig,
+    "verify": VerifyConfig,
+    "repair": RepairConfig,
+    "convert": ConvertConfig,
 }
-
-MODELS: dict[str, tuple[tuple[type[Options], ...], set[str], set[str]]] = {
-    "build": ((BuildConfig, IndexConfig), NOT_HERE | PATHS_OF_INDEX | {"check", "explain"}, {"progress"}),
-    "estimate": ((BuildConfig,), NOT_HERE | {"check"}, {"index_options"}),
-    "merge": ((MergeConfig,), NOT_HERE, {"progress"}),
-    "build_index": ((IndexConfig,), set(), {"progress"}),
-    "mix": ((MixConfig,), set(), set()),
-    "pack": ((PackConfig,), NOT_HERE | {"output_prefix"}, {"progress"}),
-    "instruct": ((InstructConfig,), NOT_HERE, {"config", "progress"}),
-    "verify": ((VerifyConfig,), set(), {"prefix", "progress"}),
-    "repair": ((RepairConfig,), set(), {"prefix", "progress"}),
-    "convert": ((ConvertConfig,), set(), {"source", "destination", "progress"}),
-}
-"""Function to the models of its options, which of their fields it leaves out, and what it takes beside them."""
+"""Function to the model of its options."""
+NOT_OFFERED = {"log_json", "output_prefix", "check", "tokenizer_model"}
+"""Options that some functions leave out, or take under another name."""
 
 
 @pytest.fixture(autouse=True)
@@ -64,33 +58,37 @@ def parameters(name: str) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(getattr(dsindex, name)).parameters)
 
 
-def fields(name: str) -> dict[str, Any]:
-    models, left_out, _ = MODELS[name]
-    found = {field: info for model in models for field, info in model.model_fields.items() if field not in left_out}
-    return {CALLED_OTHERWISE.get(field, field): info for field, info in found.items()}
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_function_has_the_options_of_its_job(name: str) -> None:
-    assert parameters(name).keys() - MODELS[name][2] == fields(name).keys()
+    assert MODELS[name].model_fields.keys() - parameters(name).keys() <= NOT_OFFERED
 
 
-@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"instruct"}))
-def test_defaults_are_those_of_the_job(name: str) -> None:
-    known = fields(name)
-    for option, parameter in parameters(name).items():
-        if option not in known or (known[option].is_required() and parameter.default is parameter.empty):
-            continue
-        field = known[option]
-        assert TypeAdapter(Annotated[field.annotation, field]).validate_python(parameter.default) == field.default
+def test_stub_is_what_the_functions_are() -> None:
+    stub = Path(dsindex.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    assert stub == write_stub(), "write it again: python -m dsindex.api.stub"
 
 
-def test_instruct_leaves_every_default_to_its_configuration() -> None:
-    assert {
-        option
-        for option, parameter in parameters("instruct").items()
-        if parameter.default is not None and option not in {"config", "progress"}
-    } == set()
+CALLS = """
+import dsindex
+index = dsindex.IndexOptions(seq_length=8, epochs="2.5", num_samples=[1, None, 2])
+built = dsindex.build(["a"], tokenizer="t", output_prefix="o", index=index, shard_size="1MiB")
+built.prefixes.index("o")
+dsindex.build("a", tokenizer="t", output_prefix="o", shard_sise=1)
+dsindex.build("a", tokenizer="t", output_prefix="o", workers="two")
+dsindex.build("a", tokenizer="t")
+dsindex.IndexOptions(seq_length="8")
+dsindex.merge(built, output_prefix="o", executor="dask")
+"""
+
+
+def test_type_checker_refuses_wrong_calls(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    (tmp_path / "calls.py").write_text(CALLS)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "--no-error-summary"]
+    shown = subprocess.run([*command, "calls.py"], capture_output=True, text=True, check=False, cwd=tmp_path).stdout
+    assert [line.split(":")[1] for line in shown.splitlines() if ": error:" in line] == ["6", "7", "8", "9", "10"], (
+        shown
+    )
 
 
 def test_open_takes_what_the_library_takes() -> None:
@@ -162,7 +160,7 @@ def call(name: str, *arguments: Any, **options: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "options", "message"),
     [
-        ("build", ["a"], {"tokenizer": "t", "output_prefix": "o", "sed": 1}, "no option 'sed'; did you mean 'seed'"),
+        ("build", ["a"], {"tokenizer": "t", "output_prefix": "o", "freh": 1}, "no option 'freh'; did you mean 'fresh'"),
         ("build", ["a"], {"tokenizer_model": "t"}, "no option 'tokenizer_model'; did you mean 'tokenizer'"),
         ("build", ["a"], {"tokenizer": "t"}, "build: missing a required argument: 'output_prefix'"),
         ("build", ["a", "b"], {"tokenizer": "t", "output_prefix": "o"}, "build: too many positional arguments"),
@@ -177,10 +175,34 @@ def call(name: str, *arguments: Any, **options: Any) -> None:
             {"tokenizer": "t", "output_prefix": "o", "executor": "dask"},
             "build: executor: expected one of auto, local",
         ),
-        ("build", ["a"], {"tokenizer": "t", "output_prefix": "o", "epochs": 2}, "build: give seq_length, or like with"),
+        (
+            "build",
+            ["a"],
+            {"tokenizer": "t", "output_prefix": "o", "index": dsindex.IndexOptions(epochs=2)},
+            "build: give seq_length, or like with",
+        ),
+        (
+            "build",
+            ["a"],
+            {"tokenizer": "t", "output_prefix": "o", "epochs": 2},
+            r"'epochs' is an option of the index caches; give index=dsindex.IndexOptions\(epochs=…\)",
+        ),
+        ("IndexOptions", [], {"sed": 1}, "IndexOptions: there is no option 'sed'"),
+        ("IndexOptions", [], {"seq_length": 1}, "IndexOptions: seq_length: expected"),
+        (
+            "build",
+            ["a"],
+            {"tokenizer": "t", "output_prefix": "o", "index": 3},
+            r"index: expected dsindex.IndexOptions\(",
+        ),
         ("build", ["a"], {"tokenizer": "t", "output_prefix": "o", "progress": 3}, "progress: expected True, False or"),
         ("estimate", ["a"], {"tokenizer": "t", "output_prefix": "o", "sed": 1}, "there is no option 'sed'"),
-        ("estimate", ["a"], {"tokenizer": "t", "output_prefix": "o", "epochs": 1}, "give seq_length, or like with"),
+        (
+            "estimate",
+            ["a"],
+            {"tokenizer": "t", "output_prefix": "o", "index": dsindex.IndexOptions(epochs=1)},
+            "give seq_length, or like with",
+        ),
         ("build_index", ["a"], {"seq_length": 8}, "build_index: give one of epochs, num_samples, train_iters and"),
         ("build_index", [], {"seq_length": 8, "epochs": 1}, r"build_index: give data_path \(or train_data_path"),
         ("build_index", [5], {"seq_length": 8, "epochs": 1}, "data_path: expected a path, or the result of a"),

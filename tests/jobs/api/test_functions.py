@@ -93,8 +93,8 @@ def test_build_takes_paths_patterns_and_numbers_of_numpy() -> None:
 
 
 def test_build_of_several_keys_with_indices() -> None:
-    index: dict[str, Any] = {"seq_length": 16, "epochs": 1.5, "data_cache_path": "cache"}
-    built = build(json_keys=["text", "title"], **index)
+    index = dsindex.IndexOptions(seq_length=16, epochs=1.5, data_cache_path="cache")
+    built = build(json_keys=["text", "title"], index=index)
     assert built.prefixes == ("out/docs_text_document", "out/docs_title_document")
     assert [len(indices.descriptions) for indices in built.indices] == [3, 3]
     words = ["--json-keys", "text", "title", "--seq-length", 16, "--epochs", 1.5, "--data-cache-path", "cache"]
@@ -270,7 +270,7 @@ def test_repair_makes_what_the_command_makes() -> None:
 
 def test_estimate_takes_the_options_of_a_build() -> None:
     options: dict[str, Any] = {"tokenizer": TOKENIZER, "append_eod": True, "output_prefix": "out/docs"}
-    estimated = dsindex.estimate(OWN.docs, **options, seq_length=16, epochs=2)
+    estimated = dsindex.estimate(OWN.docs, **options, index=dsindex.IndexOptions(seq_length=16, epochs=2))
     assert estimated.documents == 102
     assert str(estimated).startswith("inputs       1, 64.5 kB\n")
     assert repr(estimated).startswith("EstimateResult(about 102 documents")
