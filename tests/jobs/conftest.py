@@ -27,6 +27,7 @@ def ray_instance() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
         patched.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        patched.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # some releases warn without it
         ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()

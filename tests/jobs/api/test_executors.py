@@ -56,7 +56,7 @@ def test_instruct_uses_connected_ray_unless_its_configuration_says_otherwise() -
 def test_ray_that_a_call_starts_leaves_nothing_behind() -> None:
     script = (
         "import os, dsindex, ray\n"
-        "before = {name: os.environ.get(name) for name in ('OMP_NUM_THREADS', 'TOKENIZERS_PARALLELISM')}\n"
+        "before = {name: os.environ.get(name) for name in ('OMP_NUM_THREADS', 'RAY_AUTH_MODE', 'RAY_AUTH_TOKEN')}\n"
         f"built = dsindex.build({str(OWN.docs)!r}, tokenizer={str(TOKENIZER)!r}, append_eod=True,\n"
         "    output_prefix='out/docs', executor='ray', workers=1)\n"
         "after = {name: os.environ.get(name) for name in before}\n"
