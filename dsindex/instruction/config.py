@@ -296,10 +296,9 @@ def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: expected a chat template in UTF-8, got other bytes at {error.start}") from error
     if len(template) > MAX_TEMPLATE_BYTES:
-        msg = (
+        raise InputError(
             f"{path}: expected a chat template of at most {MAX_TEMPLATE_BYTES >> 20} MiB, got more; is it another file?"
         )
-        raise InputError(msg)
     return _complete(config.model_copy(update={"chat_template": template, "chat_template_file": None}), source)
 
 

@@ -115,11 +115,10 @@ def write_dataset(
 def _check_digest(target: RepairOutputs, suffix: str, file: DigestingWriter) -> None:
     expected = target.digests.get(suffix)
     if expected is not None and file.hexdigest() != expected:
-        msg = (
+        raise FormatError(
             f"{target.prefix}.{suffix}: expected the digest {expected} of the manifest, got {file.hexdigest()} for the "
             f"restored file; it was not written"
         )
-        raise FormatError(msg)
 
 
 def require_digest(path: str, expected: str) -> None:
@@ -161,8 +160,7 @@ def _read_chunks(path: str, size_bytes: int) -> Iterator[memoryview]:
                 msg = f"{path}: expected {size_bytes} bytes, but it {error}; it changed during the repair"
                 raise InputError(msg) from error
             except OSError as error:
-                msg = f"{path}: cannot be read ({error.strerror})"
-                raise InputError(msg) from error
+                raise InputError(f"{path}: cannot be read ({error.strerror})") from error
             yield chunk
 
 
@@ -221,8 +219,7 @@ def examine_index(prefix: str, *, dtype: np.dtype[Any] | None = None) -> Survivi
                 for chunk in _items(file.fileno(), LENGTH, header.lengths_offset, num_sequences)
             )
     except OSError as error:
-        msg = f"{error.filename}: cannot be read ({error.strerror})"
-        raise FormatError(msg) from error
+        raise FormatError(f"{error.filename}: cannot be read ({error.strerror})") from error
     return SurvivingIndex(
         prefix=prefix,
         header=header,
@@ -309,8 +306,7 @@ def _items(descriptor: int, dtype: np.dtype[Any], offset: int, count: int) -> It
         try:
             read_into(descriptor, chunk.data.cast("B"), offset + begin * dtype.itemsize)
         except EOFError as error:
-            msg = f"the index {error}; it changed during the repair"
-            raise FormatError(msg) from error
+            raise FormatError(f"the index {error}; it changed during the repair") from error
         yield chunk
 
 
@@ -332,8 +328,7 @@ def repair_by_index(found: SurvivingIndex, target: RepairOutputs, *, one_sequenc
     else:
         num_sequences, num_documents, end = found.num_sequences, max(0, found.num_boundaries - 1), found.tokens_end
     if num_documents == 0:
-        msg = f"{found.prefix}.idx: expected at least one complete document in the remains, got none"
-        raise FormatError(msg)
+        raise FormatError(f"{found.prefix}.idx: expected at least one complete document in the remains, got none")
     if target.index_only and end != found.bin_bytes:
         msg = (
             f"{found.prefix}.bin: expected {end} bytes for the documents that are left, got {found.bin_bytes}; "
@@ -457,8 +452,7 @@ def document_lengths(path: str, *, dtype: np.dtype[Any], eod_id: int) -> Iterato
                 else:
                     before += len(tokens)
     except (OSError, EOFError) as error:
-        msg = f"{path}: cannot be read ({error})"
-        raise FormatError(msg) from error
+        raise FormatError(f"{path}: cannot be read ({error})") from error
 
 
 def repair_by_eod(
@@ -489,11 +483,10 @@ def repair_by_eod(
         end = builder.num_tokens * dtype.itemsize
         size_bytes = os.path.getsize(bin_path)
         if builder.num_documents != num_documents or end != size_bytes:
-            msg = (
+            raise FormatError(
                 f"{bin_path}: expected {num_documents} documents that end with EOD ({eod_id}), got "
                 f"{builder.num_documents} and {size_bytes - end} bytes after them; it does not match the manifest"
             )
-            raise FormatError(msg)
         write_dataset(target, tokens=lambda file: copy_bytes(bin_path, end, file), index=builder.write)
     except OverflowError as error:  # no EOD for longer than an index can store
         raise FormatError(f"{bin_path}: {error}; it does not match the manifest") from error

@@ -197,8 +197,7 @@ class CodePoints:
         flags = np.zeros(_NUM_CODE_POINTS, np.uint8)
         for first, last in ranges:
             if not 0x80 <= first <= last < _NUM_CODE_POINTS:
-                msg = f"expected ranges within U+0080 to U+10FFFF, got U+{first:04X} to U+{last:04X}"
-                raise ValueError(msg)
+                raise ValueError(f"expected ranges within U+0080 to U+10FFFF, got U+{first:04X} to U+{last:04X}")
             flags[first : last + 1] = 1
         self._members = np.packbits(flags, bitorder="little")
         self._pairs = np.zeros(1 << 16, np.bool_)

@@ -201,20 +201,16 @@ def merge_pairs(model: dict[str, Any]) -> list[tuple[str, str]]:
 def _check_model_options(model: dict[str, Any]) -> None:
     kind = model.get("type")
     if kind not in {"BPE", None}:  # files from before 2020 have no type
-        reason = f"its model is of the type {kind!r}, not BPE"
-        raise Unsuitable(reason)
+        raise Unsuitable(f"its model is of the type {kind!r}, not BPE")
     for option in ("continuing_subword_prefix", "end_of_word_suffix", "dropout"):
         if model.get(option):
-            reason = f"its model has the option {option} = {model[option]!r}"
-            raise Unsuitable(reason)
+            raise Unsuitable(f"its model has the option {option} = {model[option]!r}")
     unknown = sorted(set(model) - _MODEL_OPTIONS)
     if unknown:
-        reason = f"its model has the option {unknown[0]!r}"
-        raise Unsuitable(reason)
+        raise Unsuitable(f"its model has the option {unknown[0]!r}")
     merges = model.get("merges") or []
     if len({merge if isinstance(merge, str) else tuple(merge) for merge in merges}) < len(merges):
-        reason = "its model lists a merge twice"
-        raise Unsuitable(reason)
+        raise Unsuitable("its model lists a merge twice")
 
 
 def _check_byte_level(model: dict[str, Any], added: set[str]) -> None:
@@ -223,8 +219,7 @@ def _check_byte_level(model: dict[str, Any], added: set[str]) -> None:
     characters = byte_characters()
     missing = next((byte for byte, character in enumerate(characters) if character not in vocabulary), None)
     if missing is not None:
-        reason = f"its vocabulary has no token for the byte 0x{missing:02X}"
-        raise Unsuitable(reason)
+        raise Unsuitable(f"its vocabulary has no token for the byte 0x{missing:02X}")
     if set("".join(vocabulary)) <= set(characters):
         return
     is_byte_level = re.compile(f"[{re.escape(''.join(characters))}]*").fullmatch
@@ -232,11 +227,9 @@ def _check_byte_level(model: dict[str, Any], added: set[str]) -> None:
     for token in others:
         spelt = "".join(characters[byte] for byte in token.encode())
         if token not in added or spelt in vocabulary:
-            reason = f"its token {token!r} is not written in byte characters"
-            raise Unsuitable(reason)
+            raise Unsuitable(f"its token {token!r} is not written in byte characters")
     if not set(others).isdisjoint(first + second for first, second in merge_pairs(model)):
-        reason = "its model merges to tokens that are not written in byte characters"
-        raise Unsuitable(reason)
+        raise Unsuitable("its model merges to tokens that are not written in byte characters")
 
 
 def _byte_level_splits(steps: Sequence[dict[str, Any]]) -> str:
@@ -267,15 +260,12 @@ def _keeps_all(step: dict[str, Any], *, alone: bool) -> bool:
 def _check_byte_fallback(model: dict[str, Any]) -> None:
     vocabulary = model["vocab"]
     if model.get("ignore_merges"):
-        reason = "its model has the options byte_fallback and ignore_merges"
-        raise Unsuitable(reason)
+        raise Unsuitable("its model has the options byte_fallback and ignore_merges")
     for byte in range(256):
         if f"<0x{byte:02X}>" not in vocabulary and not (byte < 0x80 and chr(byte) in vocabulary):
-            reason = f"its vocabulary has no token for the byte 0x{byte:02X}"
-            raise Unsuitable(reason)
+            raise Unsuitable(f"its vocabulary has no token for the byte 0x{byte:02X}")
     if any(_BYTE_TOKEN.fullmatch(token) for pair in merge_pairs(model) for token in (*pair, "".join(pair))):
-        reason = "its model merges tokens of single bytes"
-        raise Unsuitable(reason)
+        raise Unsuitable("its model merges tokens of single bytes")
 
 
 def _space_marks(steps: Sequence[dict[str, Any]], normalizers: Sequence[dict[str, Any]]) -> str:
@@ -307,8 +297,7 @@ def _flat(step: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 def _unfolded(step: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if not isinstance(step, dict):
-        reason = f"its parts are written as {type(step).__name__}, not as objects"
-        raise Unsuitable(reason)
+        raise Unsuitable(f"its parts are written as {type(step).__name__}, not as objects")
     if step.get("type") != "Sequence":
         yield step
         return

@@ -179,11 +179,10 @@ def opened_input(path: str, expected_size: int | None) -> Iterator[Readable]:
             raise InputError(msg) from error
         before = file.size_bytes
         if expected_size not in (None, before):
-            msg = (
+            raise InputError(
                 f"{path}: expected {expected_size} bytes, got {before}; the file changed since the job was"
                 " planned, run it again from the start"
             )
-            raise InputError(msg)
         damage: InputError | None = None
         try:
             yield file

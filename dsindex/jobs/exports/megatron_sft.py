@@ -210,11 +210,10 @@ class _SplitWriter:
             FormatError: If some were not.
         """
         if self._next is not None:
-            msg = (
+            raise FormatError(
                 f"{self._split.provenance}: expected a line of the inputs for each conversation, found none for "
                 f"line {self._next[1]} of input {self._next[0]}; the inputs are not those that the dataset was made of"
             )
-            raise FormatError(msg)
 
     def written(self) -> WrittenFile:
         file = self._file.as_stored(self._split.name)

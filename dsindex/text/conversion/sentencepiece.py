@@ -70,12 +70,10 @@ def read_sentencepiece(content: bytes) -> SentencePieceModel:
             else:
                 parts[number] = fields
     if not pieces:
-        msg = "expected a SentencePiece model, got one without pieces"
-        raise ValueError(msg)
+        raise ValueError("expected a SentencePiece model, got one without pieces")
     scores = b"".join(_value(piece, _SCORE, bytes(4)) for piece in pieces)
     if len(scores) != 4 * len(pieces):
-        msg = "expected a score of 4 bytes for each piece of a SentencePiece model, got another size"
-        raise ValueError(msg)
+        raise ValueError("expected a score of 4 bytes for each piece of a SentencePiece model, got another size")
     return SentencePieceModel(
         pieces=tuple(_value(piece, _TEXT, b"").decode() for piece in pieces),
         scores=struct.unpack(f"<{len(pieces)}f", scores),
@@ -141,8 +139,7 @@ def _check_options(model: SentencePieceModel) -> None:
     }
     for what, is_so in unsuitable.items():
         if is_so:
-            reason = f"its SentencePiece model {what}"
-            raise Unsuitable(reason)
+            raise Unsuitable(f"its SentencePiece model {what}")
 
 
 def _check_scores(model: SentencePieceModel) -> None:
@@ -161,8 +158,7 @@ def _check_scores(model: SentencePieceModel) -> None:
     others = [score for score in learned.values() if score != lowest]
     is_regular = len(last) == 1 or all(map(_is_run, last))
     if not is_regular or len(set(others)) < len(others) or any(score != score for score in learned.values()):
-        reason = "its SentencePiece model gives two pieces the same score"
-        raise Unsuitable(reason)
+        raise Unsuitable("its SentencePiece model gives two pieces the same score")
 
 
 def _check_user_defined(model: SentencePieceModel) -> None:
@@ -172,14 +168,12 @@ def _check_user_defined(model: SentencePieceModel) -> None:
     """
     marks = sorted(map(len, _mark_runs(model)))
     if marks != list(range(2, len(marks) + 2)):
-        reason = "its SentencePiece model has user-defined runs of spaces of some lengths only"
-        raise Unsuitable(reason)
+        raise Unsuitable("its SentencePiece model has user-defined runs of spaces of some lengths only")
     for piece in model.user_defined:
         if _is_marks(piece):
             continue
         if SPACE_MARK in piece or " " in piece:
-            reason = f"its SentencePiece model has a user-defined symbol with a space, {piece!r}"
-            raise Unsuitable(reason)
+            raise Unsuitable(f"its SentencePiece model has a user-defined symbol with a space, {piece!r}")
         if model.normalizer.get(_ADDS_PREFIX, 1):
             reason = f"its SentencePiece model has a user-defined symbol, {piece!r}, and adds a space before texts"
             raise Unsuitable(reason)
@@ -234,11 +228,9 @@ def _read_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in _FIXED_SIZES:
             size = _FIXED_SIZES[kind]
         else:
-            msg = f"expected a protobuf field of a known kind at byte {place}, got kind {kind}"
-            raise ValueError(msg)
+            raise ValueError(f"expected a protobuf field of a known kind at byte {place}, got kind {kind}")
         if size > len(message) - place:
-            msg = f"expected {size} bytes at byte {place}, got {len(message) - place}"
-            raise ValueError(msg)
+            raise ValueError(f"expected {size} bytes at byte {place}, got {len(message) - place}")
         yield number, message[place : place + size]
         place += size
 
@@ -250,8 +242,7 @@ def _read_varint(message: bytes, place: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * number)
         if byte < 0x80:
             return value, place + number + 1
-    msg = f"expected an integer at byte {place}, got a number that does not end"
-    raise ValueError(msg)
+    raise ValueError(f"expected an integer at byte {place}, got a number that does not end")
 
 
 def _value(fields: Fields, number: int, default: _Value) -> _Value:
@@ -285,8 +276,7 @@ def convert_gpt2_files(vocabulary: object, merges: bytes) -> bytes:
         ValueError: Naming the file that is not as expected.
     """
     if not isinstance(vocabulary, dict) or not vocabulary or not all(map(_is_id, vocabulary.values())):
-        msg = "expected a JSON object with an id for each token"
-        raise ValueError(msg)
+        raise ValueError("expected a JSON object with an id for each token")
     pairs = []
     lines = merges.decode().split("\n")
     for number, line in enumerate(lines, 1):

@@ -76,8 +76,7 @@ def read_table_lines(
         ValueError: If the range is invalid.
     """
     if not 0 <= begin <= end or block_bytes < 1:
-        msg = f"expected 0 <= begin <= end and block_bytes >= 1, got [{begin}, {end}) and {block_bytes}"
-        raise ValueError(msg)
+        raise ValueError(f"expected 0 <= begin <= end and block_bytes >= 1, got [{begin}, {end}) and {block_bytes}")
     rows = _read_rows(path, begin, end, format, columns, block_bytes, expected_size, source)
     return _join_lines(rows, block_bytes)
 

@@ -81,8 +81,7 @@ def read_table_records(
         ValueError: If the range or the options are invalid.
     """
     if not 0 <= begin <= end or not columns:
-        msg = f"expected a range with 0 <= begin <= end and a column, got [{begin}, {end}) and {columns!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a range with 0 <= begin <= end and a column, got [{begin}, {end}) and {columns!r}")
     if block_bytes < 1 or (max_record_bytes is not None and max_record_bytes < 1):
         msg = f"expected sizes of at least 1 byte, got block_bytes={block_bytes}, max_record_bytes={max_record_bytes}"
         raise ValueError(msg)
@@ -443,8 +442,7 @@ class TextColumnReader:
         counts[~is_valid] = 0  # as in `flatten`
         items = Strings.of(rows.flatten(), self._dictionary)
         if len(items) != counts.sum():
-            msg = f"a column of lists with {len(items)} items instead of {counts.sum()}"
-            raise pa.ArrowInvalid(msg)
+            raise pa.ArrowInvalid(f"a column of lists with {len(items)} items instead of {counts.sum()}")
         return TextWindow(is_valid=is_valid, counts=counts, items=items)
 
 
@@ -491,8 +489,7 @@ class Strings:
         indices = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
         used = indices[is_valid]
         if used.size and not (used.min() >= 0 and used.max() < len(dictionary)):
-            msg = f"an index outside a dictionary of {len(dictionary)} strings"
-            raise pa.ArrowInvalid(msg)
+            raise pa.ArrowInvalid(f"an index outside a dictionary of {len(dictionary)} strings")
         sizes = np.zeros(len(array), np.int64)
         sizes[is_valid] = dictionary.sizes[used]
         is_valid[is_valid] = dictionary.is_valid[used]
@@ -543,12 +540,10 @@ def _check_offsets(buffer: pa.Buffer | None, array: pa.Array, end: int) -> NDArr
         return np.zeros(1, np.int64)
     dtype = np.dtype("<i8" if is_large else "<i4")
     if buffer is None or buffer.size < dtype.itemsize * (array.offset + len(array) + 1):
-        msg = "a column with fewer offsets than rows"
-        raise pa.ArrowInvalid(msg)
+        raise pa.ArrowInvalid("a column with fewer offsets than rows")
     offsets = np.frombuffer(buffer, dtype, count=len(array) + 1, offset=dtype.itemsize * array.offset)
     if offsets[0] < 0 or offsets[-1] > end or (offsets[1:] < offsets[:-1]).any():
-        msg = f"offsets that do not ascend from 0 to {end}"
-        raise pa.ArrowInvalid(msg)
+        raise pa.ArrowInvalid(f"offsets that do not ascend from 0 to {end}")
     return offsets
 
 
@@ -561,8 +556,7 @@ def _view_sizes(array: pa.Array, is_valid: NDArray[np.bool_]) -> NDArray[np.int6
         return np.zeros(0, np.int64)
     _, views, *buffers = array.buffers()
     if _size(views) < 16 * (array.offset + len(array)):
-        msg = "a column with fewer views than rows"
-        raise pa.ArrowInvalid(msg)
+        raise pa.ArrowInvalid("a column with fewer views than rows")
     parts = np.frombuffer(views, "<i4", count=4 * len(array), offset=16 * array.offset).reshape(-1, 4).astype(np.int64)
     sizes = np.where(is_valid, parts[:, 0], 0)
     numbers, offsets = parts[:, 2], parts[:, 3]
@@ -570,8 +564,7 @@ def _view_sizes(array: pa.Array, is_valid: NDArray[np.bool_]) -> NDArray[np.int6
     known = ends[np.where((numbers >= 0) & (numbers < len(buffers)), numbers, -1)]
     is_outside = (sizes > _INLINE_BYTES) & ((offsets < 0) | (offsets + sizes > known))
     if (sizes < 0).any() or is_outside.any():
-        msg = "views of strings outside their buffers"
-        raise pa.ArrowInvalid(msg)
+        raise pa.ArrowInvalid("views of strings outside their buffers")
     return sizes
 
 
