@@ -20,9 +20,8 @@ import xxhash
 
 from dsindex.errors import RecordProblem, TokenizerError
 from dsindex.instruction.records import check_text
-from dsindex.text.agreement import FIXED_PROBES, probes_of
+from dsindex.text.agreement import FIXED_PROBES, adds_prefix_space, probes_of
 from dsindex.text.encoders import make_encoder
-from dsindex.text.parts import adds_prefix_space
 from dsindex.text.references import encode_all
 from dsindex.text.tokenizer import LibraryError, library_errors
 

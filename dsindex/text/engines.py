@@ -3,7 +3,7 @@
 The library that defines a tokenizer's format is its reference: `tokenizers`, `sentencepiece` or `tiktoken`. `gigatoken`
 is up to 50 times faster but not always the same: it runs no post-processor, accepts some tokenizers that it gets wrong,
 and uses another version of Unicode. So it is used only for versions and tokenizer parts that were compared completely
-(see `agreement` and `structures`), and never for a text with a code point on which the two differ. Probes, and later
+(see `agreement`), and never for a text with a code point on which the two differ. Probes, and later
 the audit, catch remaining differences.
 """
 
@@ -23,6 +23,9 @@ from dsindex.text.agreement import (
     FIXED_PROBES,
     GIGATOKEN_VERSIONS,
     REFERENCE_VERSIONS,
+    Unsuitable,
+    adds_prefix_space,
+    compared_parts,
     differing_ranges,
     probes_of,
     probes_of_vocabulary,
@@ -31,7 +34,6 @@ from dsindex.text.agreement import (
 from dsindex.text.conversion.sentencepiece import SPACE_MARK, read_sentencepiece
 from dsindex.text.conversion.tiktoken import read_definition
 from dsindex.text.fast_tokenizers import fast_tokenizer, json_for_gigatoken
-from dsindex.text.parts import Unsuitable, adds_prefix_space, compared_parts
 from dsindex.text.references import reference_of
 from dsindex.text.tokenizer import LibraryError, library_errors, shared_tokenizer
 

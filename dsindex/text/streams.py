@@ -234,6 +234,23 @@ class LineBlock:
     text_bytes: int | None = None
     """Size of what the lines were made of; None if they are the text itself."""
 
+    @classmethod
+    def of_lines(
+        cls, lines: list[bytes], offsets: NDArray[np.int64], first_line: int, *, text_bytes: int | None = None
+    ) -> LineBlock:
+        """Return a block of lines, at least one, that were made from something else."""
+        ends = np.cumsum([len(line) + 1 for line in lines], dtype=np.int64) - 1
+        return cls(
+            data=bytearray(b"\n").join([*lines, b""]),
+            num_bytes=int(ends[-1]) + 1,
+            offset=0,
+            first_line=first_line,
+            starts=np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1]),
+            ends=ends,
+            record_offsets=offsets,
+            text_bytes=text_bytes,
+        )
+
     @property
     def source_bytes(self) -> int:
         """Size of the lines in the text that they are from."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import orjson
 
-from dsindex.text.parts import Unsuitable
+from dsindex.text.agreement import Unsuitable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

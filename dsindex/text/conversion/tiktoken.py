@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from dsindex.text.parts import PATTERNS, Unsuitable, byte_characters
+from dsindex.text.agreement import PATTERNS, Unsuitable, byte_characters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

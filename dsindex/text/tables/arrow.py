@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from dsindex.errors import InputError
+from dsindex.text.forms import ARROW_FILE_MAGIC, CONTINUATION
 from dsindex.text.tables.columns import check_names, joined_fields
 from dsindex.text.tables.files import RowGroup, check_range, errors_named, part_of
-from dsindex.text.tables.formats import ARROW_FILE_MAGIC, CONTINUATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

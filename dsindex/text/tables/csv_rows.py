@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow.csv as pa_csv
 
-    from dsindex.text.tables.formats import TableFormat
+    from dsindex.text.forms import TableFormat
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 _BOM = b"\xef\xbb\xbf"

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dsindex.errors import InputError
+from dsindex.text.forms import ENCRYPTED_PARQUET_MAGIC, PARQUET_MAGIC
 from dsindex.text.tables.columns import check_names, joined_fields
 from dsindex.text.tables.files import RowGroup, TableFile, check_range, errors_named
-from dsindex.text.tables.formats import ENCRYPTED_PARQUET_MAGIC, PARQUET_MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
