@@ -13,9 +13,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-import orjson
-
 from dsindex.text.agreement import Unsuitable
+from dsindex.text.conversion.tokenizer_json import bpe_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,34 +94,18 @@ def convert_sentencepiece(model: SentencePieceModel) -> dict[str, Any]:
     _check_scores(model)
     _check_user_defined(model)
     vocabulary = {piece: number for number, piece in enumerate(model.pieces)}
-    marks = [{"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}]
-    prefix = [{"type": "Prepend", "prepend": SPACE_MARK}] if model.normalizer.get(_ADDS_PREFIX, 1) else []
-    steps: list[dict[str, Any]] = [*prefix, *marks]
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {"id": vocabulary[piece], "content": piece, **flags} for piece in model.user_defined if not _is_marks(piece)
-        ],
-        "normalizer": {"type": "Sequence", "normalizers": steps},
-        "pre_tokenizer": None,
-        "post_processor": None,
-        "decoder": None,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": _value(model.trainer, _UNKNOWN_PIECE, b"<unk>").decode(),
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": True,
-            "byte_fallback": True,
-            "ignore_merges": False,
-            "vocab": vocabulary,
-            "merges": _merges(model),
-        },
-    }
+    steps: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}]
+    if model.normalizer.get(_ADDS_PREFIX, 1):
+        steps.insert(0, {"type": "Prepend", "prepend": SPACE_MARK})
+    return bpe_document(
+        vocabulary,
+        _merges(model),
+        added={piece: vocabulary[piece] for piece in model.user_defined if not _is_marks(piece)},
+        special=False,
+        normalizer={"type": "Sequence", "normalizers": steps},
+        unknown=_value(model.trainer, _UNKNOWN_PIECE, b"<unk>").decode(),
+        byte_fallback=True,
+    )
 
 
 def _check_options(model: SentencePieceModel) -> None:
@@ -256,64 +239,3 @@ def _value(fields: Fields, number: int, default: _Value) -> _Value:
         msg = f"expected {type(default).__name__} as field {number} of a SentencePiece model, got {value!r:.20}"
         raise ValueError(msg)
     return value
-
-
-# GPT-2's vocab.json and merges.txt, which `--vocab-file` and `--merge-file` name: an older form of byte-level BPE.
-#
-# Source: encoder.py of https://github.com/openai/gpt-2, and its counterpart in transformers.
-
-END_OF_TEXT = "<|endoftext|>"
-
-
-def convert_gpt2_files(vocabulary: object, merges: bytes) -> bytes:
-    """Return the tokenizer.json of the two files.
-
-    Args:
-        vocabulary: The content of vocab.json: id by token.
-        merges: The bytes of merges.txt, whose first line may name a version.
-
-    Raises:
-        ValueError: Naming the file that is not as expected.
-    """
-    if not isinstance(vocabulary, dict) or not vocabulary or not all(map(_is_id, vocabulary.values())):
-        raise ValueError("expected a JSON object with an id for each token")
-    pairs = []
-    lines = merges.decode().split("\n")
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or (number == 1 and line.startswith("#version")):
-            continue
-        pair = line.rstrip("\r").split(" ")
-        if len(pair) != 2 or not {*pair, "".join(pair)} <= vocabulary.keys():
-            msg = f"line {number} of the merges: expected two tokens that make a third of the vocabulary, got {line!r}"
-            raise ValueError(msg)
-        pairs.append(pair)
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    added = [{"id": vocabulary[END_OF_TEXT], "content": END_OF_TEXT, **flags}] if END_OF_TEXT in vocabulary else []
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    document: dict[str, Any] = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": byte_level,
-        "post_processor": None,
-        "decoder": byte_level,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": vocabulary,
-            "merges": pairs,
-        },
-    }
-    return orjson.dumps(document)
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 
 from dsindex.text.agreement import PATTERNS, Unsuitable, byte_characters
+from dsindex.text.conversion.tokenizer_json import END_OF_TEXT, bpe_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 
 # Byte-pair ranks of tiktoken: a file with ranks, and the encoding that it becomes with a pattern and special tokens.
 #
-# Three kinds of files hold ranks: tiktoken's own (a line per token: base64, space, rank), Mistral's tekken.json, and
-# the
+# Three kinds of files hold ranks: tiktoken's own (a line per token: base64, space, rank), Mistral's tekken.json and the
 # JSON list that Megatron-LM's TikTokenizer reads. The tiktoken library is the reference for all of them.
 
 R50K_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
@@ -178,30 +178,14 @@ def convert_tiktoken(encoding: TiktokenEncoding) -> dict[str, Any]:
         for pattern in PATTERNS[name]
     ]
     last = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    special = sorted(encoding.special_tokens.items(), key=lambda item: item[1])
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [{"id": number, "content": content, **flags} for content, number in special],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*splits, last]},
-        "post_processor": None,
-        "decoder": None,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": True,
-            "vocab": {spelt[token]: number for token, number in encoding.ranks.items()},
-            "merges": [[spelt[first], spelt[second]] for first, second in _merges(encoding.ranks)],
-        },
-    }
+    return bpe_document(
+        {spelt[token]: number for token, number in encoding.ranks.items()},
+        [[spelt[first], spelt[second]] for first, second in _merges(encoding.ranks)],
+        added=dict(sorted(encoding.special_tokens.items(), key=lambda item: item[1])),
+        special=True,
+        pre_tokenizer={"type": "Sequence", "pretokenizers": [*splits, last]},
+        ignore_merges=True,
+    )
 
 
 def _merges(ranks: Mapping[bytes, int]) -> Iterable[tuple[bytes, bytes]]:
@@ -225,7 +209,6 @@ def _add_rank(ranks: dict[bytes, int], token: bytes, rank: int, *, place: str) -
     ranks[spelt] = rank
 
 
-END_OF_TEXT = "<|endoftext|>"
 CL100K_PATTERN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
     r"|\s+(?!\S)|\s"
