@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core import PydanticSerializationError
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.instruction.records import DEFAULT_ROLES, RESERVED_VARIABLES, Learn, strings_in
+from dsindex.instruction.records import DEFAULT_ROLES, RESERVED_VARIABLES, ConversationReader, Learn, strings_in
 from dsindex.option_problems import describe_problem
 from dsindex.store.config_files import parse_yaml, read_yaml
 from dsindex.store.storage import open_file
@@ -210,6 +210,16 @@ class InstructionConfig(BaseModel):
     too_long: Literal["refuse", "truncate", "split"] = "refuse"
     """A longer conversation makes its record bad, is cut to its first `max_length` tokens, or is split between
     exchanges into several sequences, each with the whole prompt."""
+
+    @property
+    def reader(self) -> ConversationReader:
+        """What reads the conversations of records."""
+        return ConversationReader(
+            record_format=self.record_format,
+            roles=self.role_mapping,
+            learn=self.learn,
+            assistant_role=self.assistant_role,
+        )
 
     @property
     def lenient_fields(self) -> frozenset[str]:

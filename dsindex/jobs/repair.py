@@ -47,10 +47,7 @@ from dsindex.jobs.rescue_files import (
     require_digest,
 )
 from dsindex.json_text import encode_json
-from dsindex.options.config import (
-    LocalPath,
-    UsageError,
-)
+from dsindex.options.config import LocalPath, UsageError
 from dsindex.options.declare import option
 from dsindex.store.storage import digest_file
 from dsindex.store.urls import as_prefix
@@ -291,7 +288,6 @@ class _Repair:
             num_documents=counts.num_documents,
             num_sequences=counts.num_sequences,
             num_tokens=counts.num_tokens,
-            lost=(),
             notes=tuple(self._notes),
         )
 

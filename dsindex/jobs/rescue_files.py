@@ -56,9 +56,9 @@ class RepairReport:
     num_documents: int
     num_sequences: int
     num_tokens: int
-    lost: tuple[str, ...]
+    lost: tuple[str, ...] = ()
     """Sentences about what is lost."""
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -417,7 +417,6 @@ def repair_by_shards(parts: Sequence[Part], target: RepairOutputs, *, lost: Sequ
         num_sequences=header.num_sequences,
         num_tokens=sum(part.bin_bytes for part in parts) // header.dtype.itemsize,
         lost=tuple(lost),
-        notes=(),
     )
 
 
@@ -476,31 +475,21 @@ def repair_by_eod(
         FormatError: If there are not as many, or tokens after the last EOD.
         OutputError: If the output cannot be written.
     """
-    builder = IndexBuilder(dtype, folder=target.folder)
-    try:
-        for lengths in document_lengths(bin_path, dtype=dtype, eod_id=eod_id):
-            builder.add_documents(lengths, np.ones(len(lengths), np.int64))
+
+    def require_documents(builder: IndexBuilder, size_bytes: int) -> None:
         end = builder.num_tokens * dtype.itemsize
-        size_bytes = os.path.getsize(bin_path)
         if builder.num_documents != num_documents or end != size_bytes:
             raise FormatError(
                 f"{bin_path}: expected {num_documents} documents that end with EOD ({eod_id}), got "
                 f"{builder.num_documents} and {size_bytes - end} bytes after them; it does not match the manifest"
             )
-        write_dataset(target, tokens=lambda file: copy_bytes(bin_path, end, file), index=builder.write)
+
+    every = document_lengths(bin_path, dtype=dtype, eod_id=eod_id)
+    batches = ((lengths, np.ones(len(lengths), np.int64)) for lengths in every)
+    try:
+        return _write_lengths(bin_path, target, dtype, batches, require_documents, way="EOD in the .bin")
     except OverflowError as error:  # no EOD for longer than an index can store
         raise FormatError(f"{bin_path}: {error}; it does not match the manifest") from error
-    finally:
-        builder.close()
-    return RepairReport(
-        way="EOD in the .bin",
-        outputs=target.paths,
-        num_documents=builder.num_documents,
-        num_sequences=builder.num_sequences,
-        num_tokens=builder.num_tokens,
-        lost=(),
-        notes=(),
-    )
 
 
 def repair_by_lengths(
@@ -522,25 +511,42 @@ def repair_by_lengths(
         FormatError: If the lengths do not add up to the `.bin`.
         OutputError: If the output cannot be written.
     """
+
+    def require_size(builder: IndexBuilder, size_bytes: int) -> None:
+        end = builder.num_tokens * dtype.itemsize
+        if end != size_bytes:
+            raise FormatError(
+                f"{bin_path}: expected {end} bytes from the source, got {size_bytes}; build the dataset again"
+            )
+
+    return _write_lengths(bin_path, target, dtype, batches, require_size, way="the source, tokenized again")
+
+
+def _write_lengths(
+    bin_path: str,
+    target: RepairOutputs,
+    dtype: np.dtype[Any],
+    batches: Iterable[tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]],
+    check: Callable[[IndexBuilder, int], None],
+    *,
+    way: str,
+) -> RepairReport:
+    """Write a dataset by the tokens of each sequence and the sequences of each document."""
     builder = IndexBuilder(dtype, folder=target.folder)
     try:
         for lengths, sequences_per_document in batches:
             builder.add_documents(lengths, sequences_per_document)
-        end, size_bytes = builder.num_tokens * dtype.itemsize, os.path.getsize(bin_path)
-        if end != size_bytes:
-            msg = f"{bin_path}: expected {end} bytes from the source, got {size_bytes}; build the dataset again"
-            raise FormatError(msg)
-        write_dataset(target, tokens=lambda file: copy_bytes(bin_path, end, file), index=builder.write)
+        size_bytes = os.path.getsize(bin_path)
+        check(builder, size_bytes)
+        write_dataset(target, tokens=lambda file: copy_bytes(bin_path, size_bytes, file), index=builder.write)
     finally:
         builder.close()
     return RepairReport(
-        way="the source, tokenized again",
+        way=way,
         outputs=target.paths,
         num_documents=builder.num_documents,
         num_sequences=builder.num_sequences,
         num_tokens=builder.num_tokens,
-        lost=(),
-        notes=(),
     )
 
 
