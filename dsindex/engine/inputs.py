@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from dsindex.engine.input_paths import FoundPath
     from dsindex.text.compressed import Container
-    from dsindex.text.forms import Format
-    from dsindex.text.tables.formats import TableFormat
+    from dsindex.text.forms import Format, TableFormat
 
 
 MAX_SHARDS = 100_000
@@ -367,7 +366,7 @@ def _with_form(file: InputFile, *, wanted: InputFormat) -> InputFile:
 
 
 def _detect_table(path: str, head: bytes) -> TableFormat | None:
-    from dsindex.text.tables.formats import PARQUET_MAGIC, detect_table
+    from dsindex.text.forms import PARQUET_MAGIC, detect_table
 
     if detect_table(head, PARQUET_MAGIC) != "parquet":
         return detect_table(head, b"")

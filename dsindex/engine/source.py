@@ -34,6 +34,7 @@ from dsindex.store.requests import StoreError
 from dsindex.store.stores import ignore
 from dsindex.text.compressed import detect_file, require_whole
 from dsindex.text.folder_notes import describe_folder
+from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.selection import Selection, open_selection, parse_key
 from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from dsindex.options.build import BuildConfig
     from dsindex.options.config import TextConfig
     from dsindex.text.engines import Engine
-    from dsindex.text.tables.formats import TableFormat
+    from dsindex.text.forms import TableFormat
     from dsindex.text.tokenizer import Tokenizer
 
 
@@ -192,16 +193,16 @@ def _read_table(file: InputFile, format: TableFormat, columns: Columns | None) -
     from dsindex.text.tables.records import read_table_records
 
     path = file.absolute_path
-    end = len(measure_table(path, format, None))
+    part = TextPart(path=path, begin=0, end=len(measure_table(path, format, None)), form=InputForm(format=format))
     if columns is None:
-        for _ in read_table_lines(path, 0, end, format=format):
+        for _ in read_table_lines(part):
             pass
         return
     try:
         measure_table(path, format, columns)
     except InputError:
         return  # it is whole, but lacks a column
-    for _ in read_table_records(path, 0, end, format=format, columns=columns):
+    for _ in read_table_records(part, columns):
         pass
 
 

@@ -6,6 +6,7 @@ Templates are rendered as in Hugging Face's transformers (`rendering.py`), in gu
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
@@ -40,7 +41,7 @@ class ChatTemplate:
         assistant_role: Role of the messages that the model generates.
         finds_generation: Find the text of replies by rendering beginnings of a conversation, if the template has no
             marks. Otherwise no text of such a template is trainable.
-        reader: Reads the lines of `render_spelt`; None for conversations of all formats.
+        reader: Reads the lines of `render_spelt`.
         special_tokens: Strings to look for in the records of lines.
         refuses_special: Whether a line with one of them is a bad record.
         limits: Time and memory limits for one rendering; None for the defaults.
@@ -59,7 +60,7 @@ class ChatTemplate:
         join_lines: bool = False,
         assistant_role: str = "assistant",
         finds_generation: bool = False,
-        reader: ConversationReader | None = None,
+        reader: ConversationReader = ANY_CONVERSATION,
         special_tokens: Sequence[str] = (),
         refuses_special: bool = False,
         limits: Limits | None = None,
@@ -72,7 +73,7 @@ class ChatTemplate:
             "date": date.isoformat() if date is not None else None,
             "assistant": assistant_role,
             "finds_generation": finds_generation,
-            "reading": _describe(reader or ANY_CONVERSATION),
+            "reading": asdict(replace(reader, roles=dict(reader.roles))),
             "special": {"contents": list(special_tokens), "is_refused": refuses_special},
         }
         try:
@@ -237,12 +238,3 @@ def _parse_answer(answer: bytes) -> RenderedText | RecordProblem:
     except RecordProblem as problem:
         return problem
     return spell_text(parsed["text"], parsed["spans"])
-
-
-def _describe(reader: ConversationReader) -> dict[str, Any]:
-    return {
-        "record_format": reader.record_format,
-        "roles": dict(reader.roles),
-        "learn": reader.learn,
-        "assistant_role": reader.assistant_role,
-    }

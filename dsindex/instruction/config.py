@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core import PydanticSerializationError
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.instruction.records import DEFAULT_ROLES, RESERVED_VARIABLES, Learn, strings_in
+from dsindex.instruction.records import DEFAULT_ROLES, RESERVED_VARIABLES, ConversationReader, Learn, strings_in
 from dsindex.option_problems import describe_problem
 from dsindex.store.config_files import parse_yaml, read_yaml
 from dsindex.store.storage import open_file
@@ -212,6 +212,16 @@ class InstructionConfig(BaseModel):
     exchanges into several sequences, each with the whole prompt."""
 
     @property
+    def reader(self) -> ConversationReader:
+        """What reads the conversations of records."""
+        return ConversationReader(
+            record_format=self.record_format,
+            roles=self.role_mapping,
+            learn=self.learn,
+            assistant_role=self.assistant_role,
+        )
+
+    @property
     def lenient_fields(self) -> frozenset[str]:
         """Fields of `message_construction` that a record may lack."""
         if self.optional_fields is not None:
@@ -296,10 +306,9 @@ def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: expected a chat template in UTF-8, got other bytes at {error.start}") from error
     if len(template) > MAX_TEMPLATE_BYTES:
-        msg = (
+        raise InputError(
             f"{path}: expected a chat template of at most {MAX_TEMPLATE_BYTES >> 20} MiB, got more; is it another file?"
         )
-        raise InputError(msg)
     return _complete(config.model_copy(update={"chat_template": template, "chat_template_file": None}), source)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -19,10 +19,10 @@ from dsindex.errors import RecordProblem, UnencodableError
 from dsindex.instruction.chat import open_template, write_conversation, write_line
 from dsindex.instruction.config import SpecialTexts
 from dsindex.instruction.construction import MessageConstruction, Segment, group_exchanges
-from dsindex.instruction.records import TOOL_ROLES, ConversationReader, check_text, parse_record, strings_in, too_deep
+from dsindex.instruction.records import TOOL_ROLES, check_text, parse_record, strings_in, too_deep
 from dsindex.instruction.rendered import RenderedText
 from dsindex.instruction.splits import fingerprint_content
-from dsindex.instruction.tokens import MaskedTokens, encode_with_reference, mask_between_markers
+from dsindex.instruction.tokens import MaskedTokens, cut_at, encode_with_reference, mask_between_markers
 from dsindex.text.guarded_process import LimitReachedError
 from dsindex.text.jq import write_record
 
@@ -147,7 +147,7 @@ class SequenceTokenizer:
         rendered = [source for source in sources if isinstance(source, RenderedText)]
         if self._markers:
             texts = [text.spelt.decode() for text in rendered]
-            return [self._mask_between(ids) for ids in _cut(*self._encode(texts))]
+            return [self._mask_between(ids) for ids in cut_at(*self._encode(texts))]
         if self._fast is not None:
             return self._fast.encode_spans(rendered)
         return [encode_with_reference(self._tokenizer, *text.in_characters()) for text in rendered]
@@ -167,7 +167,7 @@ class SequenceTokenizer:
         in_sequences = np.diff(ends, prepend=0)
         return [
             MaskedTokens(tokens=own, mask=own_mask)
-            for own, own_mask in zip(_cut(joined, in_sequences), _cut(mask, in_sequences), strict=True)
+            for own, own_mask in zip(cut_at(joined, in_sequences), cut_at(mask, in_sequences), strict=True)
         ]
 
     def _encode(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
@@ -205,11 +205,6 @@ def tokens_of(tokens: MaskedTokens | RecordProblem) -> MaskedTokens:
     if isinstance(tokens, RecordProblem):
         raise tokens
     return tokens
-
-
-def _cut(values: NDArray[np.generic], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
-    ends = [0, *np.cumsum(lengths).tolist()]
-    return [values[begin:end] for begin, end in pairwise(ends)]
 
 
 _T = TypeVar("_T")
@@ -287,12 +282,7 @@ class InstructionEncoder:
         self.special_ids = {name: tokenizer.special_id(name, text) for name, text in config.special_tokens.items()}
         """Name -> id of the configured special tokens."""
         self._construction = MessageConstruction(config, limits=limits) if config.message_construction else None
-        self._reader = ConversationReader(
-            record_format=config.record_format,
-            roles=config.role_mapping,
-            learn=config.learn,
-            assistant_role=config.assistant_role,
-        )
+        self._reader = config.reader
         is_refused = config.special_tokens_in_text == "refuse"
         self._special = SpecialTexts(tokenizer.special_contents(), is_refused=is_refused)
         self._template = None if self._construction else open_template(config, tokenizer, self._reader, limits)

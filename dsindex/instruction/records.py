@@ -8,7 +8,7 @@ The result is a list of messages, each a dict with `role` and `content` (`messag
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -340,78 +340,6 @@ def parse_record(line: bytes) -> dict[str, Any]:
     return record
 
 
-def read_conversation(
-    record: Mapping[str, Any],
-    *,
-    record_format: str = "auto",
-    roles: Mapping[str, str] = DEFAULT_ROLES,
-    learn: Learn = "all",
-    assistant_role: str = "assistant",
-) -> Conversation:
-    """Return a record's conversation with the variables for its template and the replies that are learnt.
-
-    Args:
-        record: One JSON object.
-        record_format: As for `read_messages`.
-        roles: As for `read_messages`.
-        learn: `last_turn` for only the replies after the last message that is neither a reply nor a tool's answer.
-        assistant_role: Role of replies, after mapping.
-
-    Raises:
-        RecordProblem: As `read_messages`; also if `tools`, `documents`, `chat_template_kwargs` or a message's `weight`
-            or `train` is of a wrong shape.
-    """
-    turns = _read_turns(record, record_format)
-    messages = [read_message(turn, number, roles) for number, turn in enumerate(turns, 1)]
-    roles_given = [message["role"] for message in messages]
-    replies = [number for number, role in enumerate(roles_given) if role == assistant_role]
-    learnable = [is_learnable(turn, number) for number, turn in enumerate(turns, 1)]
-    for number, (role, is_learnt) in enumerate(zip(roles_given, learnable, strict=True), 1):
-        if not is_learnt and role not in {assistant_role, *_NEVER_LEARNT}:
-            raise RecordProblem(
-                "bad-field",
-                f"message {number}: expected a reply where `weight` or `train` says that it is not learnt, got the "
-                f"role {role!r}; name the role of replies with `assistant_role`",
-            )
-    first = last_turn(roles_given, assistant_role) if learn == "last_turn" else 0
-    learnt = tuple(number for number in replies if learnable[number] and number >= first)
-    if learn == "last_turn" and not learnt:
-        raise RecordProblem(
-            "nothing-learnt",
-            f"expected a reply to learn in the last turn, and none of its messages has the role {assistant_role!r}; "
-            "`assistant_role` names the role of replies",
-        )
-    return Conversation(
-        messages=messages, variables=_read_variables(record), learnt=None if len(learnt) == len(replies) else learnt
-    )
-
-
-def read_messages(
-    record: Mapping[str, Any],
-    *,
-    record_format: str = "auto",
-    roles: Mapping[str, str] = DEFAULT_ROLES,
-) -> list[Message]:
-    """Return a record's conversation as messages with `role` and `content`, in the record's order.
-
-    Args:
-        record: One JSON object.
-        record_format: `messages`, `sharegpt`, `alpaca`, or `auto`: the first of `messages`, `conversations`,
-            `instruction` that the record has.
-        roles: The record's role name -> the message's role.
-
-    Returns:
-        At least one message; further keys of a message (`name`, `tool_calls`, ...) are kept.
-
-    Raises:
-        RecordProblem: If there is no conversation, it has no turns, a role is unknown, or a field is missing or wrong.
-
-    >>> read_messages({"conversations": [{"from": "human", "value": "Hi"}]})
-    [{'role': 'user', 'content': 'Hi'}]
-    """
-    return [read_message(turn, number, roles) for number, turn in enumerate(_read_turns(record, record_format), 1)]
-
-
 def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
     """Return the position at which the last turn's replies begin: after the last message to the model.
 
@@ -425,7 +353,7 @@ def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
 def sharegpt_to_messages(record: Mapping[str, Any]) -> list[Message]:
     """Convert a ShareGPT record: `conversations` of `from` and `value`, with an optional `system` text.
 
-    Role names are kept; `read_messages` maps them.
+    Role names are kept.
 
     Raises:
         RecordProblem: If `conversations` is missing or not a list of objects with `from` and `value`.
@@ -614,32 +542,59 @@ _VARIABLES = ("tools", "documents", "chat_template_kwargs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationReader:
-    """Reads conversations as one configuration says; its fields are those of `read_conversation`."""
+    """Reads conversations as one configuration says."""
 
-    record_format: str
-    roles: Mapping[str, str]
-    learn: Learn
-    assistant_role: str
+    record_format: str = "auto"
+    """`messages`, `sharegpt`, `alpaca`, or `auto`: by the first of `messages`, `conversations` and `instruction` that
+    the record has."""
+    roles: Mapping[str, str] = field(default_factory=lambda: DEFAULT_ROLES)
+    """The record's role name -> the message's role."""
+    learn: Learn = "all"
+    """`last_turn` for only the replies after the last message that is neither a reply nor a tool's answer."""
+    assistant_role: str = "assistant"
+    """Role of replies, after mapping."""
 
     def read(self, record: Mapping[str, Any]) -> Conversation:
-        """Return a record's conversation.
+        """Return a record's conversation with the variables for its template and the replies that are learnt.
+
+        Further keys of a message (`name`, `tool_calls`, ...) are kept.
 
         Raises:
-            RecordProblem: As `read_conversation`.
+            RecordProblem: If there is no conversation, it has no turns, a role is unknown, or a field is missing or of
+                a wrong shape.
+
+        >>> ConversationReader().read({"conversations": [{"from": "human", "value": "Hi"}]}).messages
+        [{'role': 'user', 'content': 'Hi'}]
         """
-        return read_conversation(
-            record,
-            record_format=self.record_format,
-            roles=self.roles,
-            learn=self.learn,
-            assistant_role=self.assistant_role,
+        turns = _read_turns(record, self.record_format)
+        messages = [read_message(turn, number, self.roles) for number, turn in enumerate(turns, 1)]
+        roles_given = [message["role"] for message in messages]
+        replies = [number for number, role in enumerate(roles_given) if role == self.assistant_role]
+        learnable = [is_learnable(turn, number) for number, turn in enumerate(turns, 1)]
+        for number, (role, is_learnt) in enumerate(zip(roles_given, learnable, strict=True), 1):
+            if not is_learnt and role not in {self.assistant_role, *_NEVER_LEARNT}:
+                raise RecordProblem(
+                    "bad-field",
+                    f"message {number}: expected a reply where `weight` or `train` says that it is not learnt, got the "
+                    f"role {role!r}; name the role of replies with `assistant_role`",
+                )
+        first = last_turn(roles_given, self.assistant_role) if self.learn == "last_turn" else 0
+        learnt = tuple(number for number in replies if learnable[number] and number >= first)
+        if self.learn == "last_turn" and not learnt:
+            raise RecordProblem(
+                "nothing-learnt",
+                "expected a reply to learn in the last turn, and none of its messages has the role "
+                f"{self.assistant_role!r}; `assistant_role` names the role of replies",
+            )
+        return Conversation(
+            messages=messages, variables=_read_variables(record), learnt=None if len(learnt) == len(replies) else learnt
         )
 
     def read_line(self, line: bytes) -> Conversation:
         """Return the conversation of a record as stored in a file.
 
         Raises:
-            RecordProblem: As `parse_record` and `read_conversation`.
+            RecordProblem: As `parse_record` and `read`.
         """
         messages = self._read_usual(line)
         if messages is not None:
@@ -681,7 +636,5 @@ class ConversationReader:
         return "conversations" if self.record_format in ("sharegpt", "auto") else ""
 
 
-ANY_CONVERSATION = ConversationReader(
-    record_format="auto", roles=DEFAULT_ROLES, learn="all", assistant_role="assistant"
-)
+ANY_CONVERSATION = ConversationReader()
 """Reads all formats with the usual roles."""

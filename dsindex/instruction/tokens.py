@@ -20,9 +20,8 @@ import xxhash
 
 from dsindex.errors import RecordProblem, TokenizerError
 from dsindex.instruction.records import check_text
-from dsindex.text.agreement import FIXED_PROBES, probes_of
+from dsindex.text.agreement import FIXED_PROBES, adds_prefix_space, probes_of
 from dsindex.text.encoders import make_encoder
-from dsindex.text.parts import adds_prefix_space
 from dsindex.text.references import encode_all
 from dsindex.text.tokenizer import LibraryError, library_errors
 
@@ -319,7 +318,7 @@ class FastTexts:
         """
         spelt = [text.encode() for text in texts]
         batch = self._encode(spelt)
-        for text, data, tokens in zip(texts, spelt, _cut(batch.tokens, batch.lengths), strict=True):
+        for text, data, tokens in zip(texts, spelt, cut_at(batch.tokens, batch.lengths), strict=True):
             if _is_audited(data) and not np.array_equal(tokens, self._reference.encode(text).ids):
                 raise self._differs(text)
         return batch
@@ -340,7 +339,7 @@ class FastTexts:
         mask = _mask_tokens(ends, _places_of_spans(texts, bases))
         found = [
             MaskedTokens(tokens=tokens, mask=own)
-            for tokens, own in zip(_cut(batch.tokens, batch.lengths), _cut(mask, batch.lengths), strict=True)
+            for tokens, own in zip(cut_at(batch.tokens, batch.lengths), cut_at(mask, batch.lengths), strict=True)
         ]
         is_placed = (np.diff(bases) == [len(text.spelt) for text in texts]).tolist()
         for number, rendered in enumerate(texts):
@@ -377,7 +376,7 @@ class FastTexts:
         spelt = [text.encode() for text in texts]
         batch = self._encode(spelt)
         places: list[NDArray[np.int64] | None] = []
-        for text, data, tokens in zip(texts, spelt, _cut(batch.tokens, batch.lengths), strict=True):
+        for text, data, tokens in zip(texts, spelt, cut_at(batch.tokens, batch.lengths), strict=True):
             ends = np.cumsum(self._lengths[tokens], dtype=np.int64)
             if (int(ends[-1]) if len(ends) else 0) != len(data) or not self._is_unchanged(data):
                 places.append(None)
@@ -481,7 +480,8 @@ def _mask_tokens(ends: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[n
     return mask
 
 
-def _cut(values: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
+def cut_at(values: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """Cut an array into consecutive pieces of these lengths."""
     ends = np.concatenate([[0], np.cumsum(lengths)]).tolist()
     return [values[begin:end] for begin, end in pairwise(ends)]
 

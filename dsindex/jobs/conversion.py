@@ -102,16 +102,14 @@ def convert_to_pbin(
     try:
         bin_bytes = stored_size(bin_path)
     except OSError as error:
-        msg = f"{bin_path}: cannot be read ({error.strerror}); a dataset is a .bin and an .idx"
-        raise InputError(msg) from error
+        raise InputError(f"{bin_path}: cannot be read ({error.strerror}); a dataset is a .bin and an .idx") from error
     check_index(idx_path, index, bin_size_bytes=bin_bytes)
     if index.dtype not in TYPE_OF_SIZE.values():
         names = ", ".join(str(dtype) for dtype in TYPE_OF_SIZE.values())
         msg = f"{idx_path}: expected tokens of a type that can be restored from a .pbin ({names}), got {index.dtype}"
         raise FormatError(msg)
     if index.sequence_modes is not None:
-        msg = f"{idx_path}: expected a dataset without sequence modes, which a .pbin cannot store"
-        raise FormatError(msg)
+        raise FormatError(f"{idx_path}: expected a dataset without sequence modes, which a .pbin cannot store")
     if not flatten:
         _check_one_sequence(idx_path, index)
     token_bytes = index.dtype.itemsize if version.names_token_size else 4
@@ -167,8 +165,7 @@ def convert_to_indexed(
             copy_tokens(new_bin, [token_run(path, header)], dtype=wanted, run_tasks=run_tasks)
             builder.write(DigestingWriter(new_idx.file))
         except OverflowError as error:
-            msg = f"{path}: {error}"
-            raise LimitError(msg) from error
+            raise LimitError(f"{path}: {error}") from error
         except OSError as error:  # from the index or the builder's temporary files
             raise new_file_error(idx_path, error) from error
         finally:
@@ -271,8 +268,7 @@ def check_names(source: str, destination: str) -> None:
         UsageError: If neither ends in `.pbin`.
     """
     if not (_is_packed(source) or _is_packed(destination)):
-        msg = f"expected SRC or DST to end in .pbin, got {source} and {destination}"
-        raise UsageError(msg)
+        raise UsageError(f"expected SRC or DST to end in .pbin, got {source} and {destination}")
 
 
 def _is_packed(path: str) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from dsindex.datasets.exports import Counts, ExportedSequences, SequenceSource
+from dsindex.datasets.exports import FACTS_PREFIX, Counts, ExportedSequences, SequenceSource
 from dsindex.engine.export_folder import (
     ExportContent,
     ExportedFile,
@@ -32,13 +32,15 @@ from dsindex.engine.manifest import describe_run, read_manifest
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX
 from dsindex.engine.start import require_room, size_of_files
 from dsindex.errors import DsindexError, FormatError
-from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy
-from dsindex.jobs.exports.megatron_sft import SUFFIX, MessagesTask, RecordReading, SplitLines
-from dsindex.jobs.instruct_export_files import ExportFiles
+from dsindex.execution.calls import Call
+from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, run_in_order
+from dsindex.jobs.exports import bridge, hugging_face
+from dsindex.jobs.exports.megatron_sft import SUFFIX, MessagesTask, SplitLines, write_messages
+from dsindex.store.storage import BlockDigester, StoredFile, make_folder, write_whole
 from dsindex.store.urls import absolute, is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from dsindex.datasets.exports import WrittenFile
     from dsindex.engine.manifest import Content
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
     from dsindex.instruction.config import InstructionConfig
     from dsindex.jobs.instruct_shards import SplitOutputs
     from dsindex.options.instruct import ExportKind, InstructConfig
-    from dsindex.store.storage import StoredFile
     from dsindex.text.forms import TextPart
 
 FORMAT = 1
@@ -188,22 +189,11 @@ class InstructExports:
                 remedy="make room, and run the same command again: the datasets are finished",
             )
             folder.begin()
-            job = ExportFiles(
-                kind=kind,
-                folder=folder,
-                splits=tuple(self._sequences(split, contents) for split in self._splits),
-                has_splits=self._config.split is not None,
-                sequence_length=self._config.seq_length,
-                messages=self._messages(folder.partial) if kind == "sft" else None,
-                executor=executor,
-                policy=RetryPolicy(deadline_seconds=self._config.shard_deadline),
-                statistics=DispatchStatistics(),
-                reporter=self._reporter,
-            )
-            written, small = job.write()
+            files = _Files(folder, executor, RetryPolicy(deadline_seconds=self._config.shard_deadline), self._reporter)
+            written, small = self._write(kind, files, contents)
             content = self._content(kind, contents, written, [*(file.file for file in written), *small])
             run = describe_run(
-                folder.plan, began=began, executor=executor, statistics=job.statistics, shards=len(written)
+                folder.plan, began=began, executor=executor, statistics=files.statistics, shards=len(written)
             )
             folder.publish(ExportManifest(content=content, run=run))
         return MadeExport(kind=kind, path=path, content=content, already_complete=False)
@@ -230,13 +220,35 @@ class InstructExports:
             settings["inputs"] = [[file.size_bytes, file.fingerprint] for file in first.inputs]
         return Plan(settings=settings, inputs=())
 
-    def _sequences(self, split: SplitOutputs, contents: Mapping[str, Content]) -> ExportedSequences:
-        tokens, mask = split.prefixes[:2]
-        return ExportedSequences(
-            name=SPLIT_NAMES[split.split],
-            source=SequenceSource(tokens=tokens, mask=mask),
-            num_sequences=contents[tokens].sequences,
-        )
+    def _write(
+        self, kind: ExportKind, files: _Files, contents: Mapping[str, Content]
+    ) -> tuple[list[WrittenFile], list[StoredFile]]:
+        """Write all files of an export into its partial folder; return those with rows, and the small ones beside."""
+        folder, facts = files.folder.partial, ((f"{FACTS_PREFIX}export", kind),)
+        if kind == "sft":
+            return files.write_messages(self._messages(folder)), []
+        splits = [
+            ExportedSequences(
+                name=SPLIT_NAMES[split.split],
+                source=SequenceSource(tokens=split.prefixes[0], mask=split.prefixes[1]),
+                num_sequences=contents[split.prefixes[0]].sequences,
+            )
+            for split in self._splits
+        ]
+        if kind == "bridge":
+            length = self._config.seq_length or 0
+            packs = list(files.run("pack", bridge.pack_sequences, [(split.source, length) for split in splits]))
+            tasks = bridge.plan_bridge_files(splits, packs, sequence_length=length, folder=folder, facts=facts)
+            written = files.write(bridge.write_bridge_file, tasks)
+            return written, files.write_small({bridge.METADATA_FILE: bridge.encode_metadata(packs)})
+        if kind == "hf-disk":
+            has_splits = self._config.split is not None
+            saved = hugging_face.plan_saved_dataset(splits, folder=folder, has_splits=has_splits)
+            written = files.write(hugging_face.write_hugging_face_file, saved)
+            names = {file.file.name: file for file in written}
+            return written, files.write_small(hugging_face.describe_saved_dataset(splits, names, has_splits=has_splits))
+        parquet = hugging_face.plan_parquet_files(splits, folder=folder, facts=facts)
+        return files.write(hugging_face.write_hugging_face_file, parquet), []
 
     def _messages(self, folder: str) -> MessagesTask:
         return MessagesTask(
@@ -247,12 +259,7 @@ class InstructExports:
                 )
                 for split in self._splits
             ),
-            reading=RecordReading(
-                record_format=self._instruction.record_format,
-                roles=tuple(self._instruction.role_mapping.items()),
-                learn=self._instruction.learn,
-                assistant_role=self._instruction.assistant_role,
-            ),
+            reader=self._instruction.reader,
             leave_out=self._config.on_bad_record == "quarantine",
             folder=folder,
         )
@@ -275,6 +282,62 @@ class InstructExports:
                 file.name: ExportedFile(size_bytes=file.size_bytes, xxh3_128=file.digest)
                 for file in sorted(files, key=lambda file: file.name)
             },
+        )
+
+
+class _Files:
+    """Writes the files of one export on any executor; those that an interrupted job finished are kept."""
+
+    def __init__(self, folder: ExportFolder, executor: Executor, policy: RetryPolicy, reporter: Reporter) -> None:
+        self.folder = folder
+        self.statistics = DispatchStatistics()
+        self._executor = executor
+        self._policy = policy
+        self._reporter = reporter
+
+    def write(self, function: Callable[[Any], WrittenFile], tasks: Sequence[Any]) -> list[WrittenFile]:
+        """Write the files that are not there yet; return all, in the order of the tasks."""
+        found = dict(self.folder.recorded())
+        missing = [task for task in tasks if task.name not in found]
+        for folder in {os.path.dirname(task.name) for task in missing}:
+            make_folder(os.path.join(self.folder.partial, folder))
+        self._reporter.stage("export", total=len(tasks), unit="files")
+        if found:
+            self._reporter.advance(len(found), tasks=len(found), fresh=False)
+        for file in self.run("export", function, [(task,) for task in missing]):
+            self.folder.record([file])
+            found[file.file.name] = file
+            self._reporter.advance(1)
+        return [found[task.name] for task in tasks]
+
+    def write_messages(self, task: MessagesTask) -> list[WrittenFile]:
+        """Write the lines of all splits, in one call."""
+        self._reporter.stage("export", total=len(task.splits), unit="files")
+        [files] = self.run("export", write_messages, [(task,)])
+        self._reporter.advance(len(task.splits))
+        return list(files)
+
+    def write_small(self, files: Mapping[str, bytes]) -> list[StoredFile]:
+        """Write files without rows."""
+        stored = []
+        for name, data in sorted(files.items()):
+            path = os.path.join(self.folder.partial, name)
+            make_folder(os.path.dirname(path))
+            write_whole(path, data)
+            digester = BlockDigester()
+            digester.update(data)
+            stored.append(StoredFile(name=name, size_bytes=len(data), digest=digester.hexdigest()))
+        return stored
+
+    def run(self, name: str, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        """Call a function with each of the arguments; yield the results in order."""
+        base = os.path.basename(self.folder.path)
+        calls = (
+            Call(name=f"{name}[{base}/{number}]", place=self.folder.path, function=function, arguments=own)
+            for number, own in enumerate(arguments)
+        )
+        return run_in_order(
+            self._executor, calls, policy=self._policy, statistics=self.statistics, on_idle=self._reporter.tick
         )
 
 

@@ -237,11 +237,10 @@ class _Shard:
         self, encoded: Iterator[EncodedConversation | RecordProblem], offset: int, line: int
     ) -> EncodedConversation | RecordProblem:
         try:
-            outcome = next(encoded)
+            return next(encoded)
         except LimitReachedError as error:
             place = (self._task.begin, line)
             raise RecordLimitError(self._task.path, offset, error.reason, part=place) from error
-        return outcome
 
     def _split_of(self, encoded: EncodedConversation) -> str | None:
         fractions = self._settings.fractions
@@ -557,7 +556,6 @@ class SplitOutputs:
         """
         shards = [result for _, result in results]
         inputs = self._describe_inputs(source, results)
-        source.describe_damaged()
         options = source.describe_options(
             seq_length=self.config.seq_length,
             split=None if self.config.split is None else list(self.config.split),

@@ -47,10 +47,7 @@ from dsindex.jobs.rescue_files import (
     require_digest,
 )
 from dsindex.json_text import encode_json
-from dsindex.options.config import (
-    LocalPath,
-    UsageError,
-)
+from dsindex.options.config import LocalPath, UsageError
 from dsindex.options.declare import option
 from dsindex.store.storage import digest_file
 from dsindex.store.urls import as_prefix
@@ -118,8 +115,7 @@ def find_shards(work_dir: str, prefix: str, *, executor: Executor, reporter: Rep
     num_shards = count_shards(inputs, sizes)
     most = MAX_SHARDS + len(inputs)  # the limit of choose_shard_size
     if num_shards > most + (8 * FEW_SHARDS if shard_size is None else 0):
-        msg = f"{work_dir}: expected a plan of at most {most} shards, got {num_shards}"
-        raise FormatError(msg)
+        raise FormatError(f"{work_dir}: expected a plan of at most {most} shards, got {num_shards}")
     committed = read_committed_shards(ledger_path(work_dir))
     tasks = list(plan_shards(inputs, sizes))
     known = {number: committed[task_key(task)] for number, task in enumerate(tasks) if task_key(task) in committed}
@@ -132,8 +128,7 @@ def find_shards(work_dir: str, prefix: str, *, executor: Executor, reporter: Rep
         else:
             lost.append((task, number in known))
     if not parts:
-        msg = f"{work_dir}: expected at least one intact shard, got none of {len(tasks)}"
-        raise FormatError(msg)
+        raise FormatError(f"{work_dir}: expected at least one intact shard, got none of {len(tasks)}")
     return FoundShards(parts=tuple(parts), lost=tuple(_describe_lost(lost, len(tasks))))
 
 
@@ -156,12 +151,10 @@ def _read_settings(work_dir: str, settings: dict[str, Any], prefix: str) -> tupl
     keys, output, shard_size = settings.get("json-keys"), settings.get("output-prefix"), settings.get("shard-size")
     is_size = shard_size is None or (isinstance(shard_size, int) and shard_size >= 1)
     if not isinstance(keys, list) or not isinstance(output, str) or not is_size:
-        msg = f"{work_dir}: expected the plan of a build, with json-keys, output-prefix and shard-size"
-        raise FormatError(msg)
+        raise FormatError(f"{work_dir}: expected the plan of a build, with json-keys, output-prefix and shard-size")
     names = {f"{os.path.basename(output)}_{key}_document": key for key in keys if isinstance(key, str)}
     if os.path.basename(prefix) not in names:
-        msg = f"{work_dir}: expected a build of {os.path.basename(prefix)}, got one of {', '.join(names)}"
-        raise FormatError(msg)
+        raise FormatError(f"{work_dir}: expected a build of {os.path.basename(prefix)}, got one of {', '.join(names)}")
     return names[os.path.basename(prefix)], shard_size
 
 
@@ -295,7 +288,6 @@ class _Repair:
             num_documents=counts.num_documents,
             num_sequences=counts.num_sequences,
             num_tokens=counts.num_tokens,
-            lost=(),
             notes=tuple(self._notes),
         )
 
@@ -358,11 +350,10 @@ class _Repair:
         found = examine_index(self._prefix, dtype=self._dtype())
         one_each = self._one_sequence_per_document()
         if not found.is_complete and not (one_each and found.lengths_end == found.bin_bytes):
-            msg = (
+            raise FormatError(
                 f"{self._prefix}.idx: expected every length and boundary, and a .bin that fits them, got "
                 f"{max(0, found.num_boundaries - 1)} of {found.header.num_documents} documents"
             )
-            raise FormatError(msg)
         return repair_by_index(found, self._target, one_sequence_per_document=not found.is_complete)
 
     def _by_part_of_index(self) -> RepairReport:
@@ -370,11 +361,10 @@ class _Repair:
         found = examine_index(self._prefix, dtype=self._dtype())
         one_each = self._one_sequence_per_document()
         if found.is_complete and self._digests:
-            msg = (
+            raise FormatError(
                 f"{self._prefix}: the .idx fits the .bin, but their digests are not the manifest's, so it is unknown "
                 f"what is damaged; restore the files, or remove the manifest if it is another dataset's"
             )
-            raise FormatError(msg)
         return repair_by_index(
             found,
             replace(self._target, digests={}),
@@ -399,16 +389,14 @@ class _Repair:
     def _by_tokens(self) -> RepairReport:
         content, path = self._content, f"{self._prefix}.bin"
         if content is None:
-            msg = "there is no manifest, so it is unknown whether every document ends with EOD"
-            raise FormatError(msg)
+            raise FormatError("there is no manifest, so it is unknown whether every document ends with EOD")
         if content.eod_id is None or content.eod_in_text != 0 or not self._one_sequence_per_document():
             empty = content.account.empty_documents if content.account is not None else "an unknown number of"
-            msg = (
+            raise FormatError(
                 f"the .bin alone does not determine the documents: the manifest has append_eod "
                 f"{content.options.append_eod}, {content.eod_in_text} EOD from text, {empty} empty documents, "
                 f"{content.sequences} sequences of {content.documents} documents"
             )
-            raise FormatError(msg)
         self._require_digest_of_tokens()
         return repair_by_eod(
             path,
@@ -420,8 +408,7 @@ class _Repair:
 
     def _require_digest_of_tokens(self) -> None:
         if "bin" not in self._digests:
-            msg = "the manifest has no digest of the .bin"
-            raise FormatError(msg)
+            raise FormatError("the manifest has no digest of the .bin")
         require_digest(f"{self._prefix}.bin", self._digests["bin"])
 
     def _by_source(self) -> RepairReport:

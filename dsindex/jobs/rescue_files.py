@@ -56,9 +56,9 @@ class RepairReport:
     num_documents: int
     num_sequences: int
     num_tokens: int
-    lost: tuple[str, ...]
+    lost: tuple[str, ...] = ()
     """Sentences about what is lost."""
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +115,10 @@ def write_dataset(
 def _check_digest(target: RepairOutputs, suffix: str, file: DigestingWriter) -> None:
     expected = target.digests.get(suffix)
     if expected is not None and file.hexdigest() != expected:
-        msg = (
+        raise FormatError(
             f"{target.prefix}.{suffix}: expected the digest {expected} of the manifest, got {file.hexdigest()} for the "
             f"restored file; it was not written"
         )
-        raise FormatError(msg)
 
 
 def require_digest(path: str, expected: str) -> None:
@@ -161,8 +160,7 @@ def _read_chunks(path: str, size_bytes: int) -> Iterator[memoryview]:
                 msg = f"{path}: expected {size_bytes} bytes, but it {error}; it changed during the repair"
                 raise InputError(msg) from error
             except OSError as error:
-                msg = f"{path}: cannot be read ({error.strerror})"
-                raise InputError(msg) from error
+                raise InputError(f"{path}: cannot be read ({error.strerror})") from error
             yield chunk
 
 
@@ -221,8 +219,7 @@ def examine_index(prefix: str, *, dtype: np.dtype[Any] | None = None) -> Survivi
                 for chunk in _items(file.fileno(), LENGTH, header.lengths_offset, num_sequences)
             )
     except OSError as error:
-        msg = f"{error.filename}: cannot be read ({error.strerror})"
-        raise FormatError(msg) from error
+        raise FormatError(f"{error.filename}: cannot be read ({error.strerror})") from error
     return SurvivingIndex(
         prefix=prefix,
         header=header,
@@ -309,8 +306,7 @@ def _items(descriptor: int, dtype: np.dtype[Any], offset: int, count: int) -> It
         try:
             read_into(descriptor, chunk.data.cast("B"), offset + begin * dtype.itemsize)
         except EOFError as error:
-            msg = f"the index {error}; it changed during the repair"
-            raise FormatError(msg) from error
+            raise FormatError(f"the index {error}; it changed during the repair") from error
         yield chunk
 
 
@@ -332,8 +328,7 @@ def repair_by_index(found: SurvivingIndex, target: RepairOutputs, *, one_sequenc
     else:
         num_sequences, num_documents, end = found.num_sequences, max(0, found.num_boundaries - 1), found.tokens_end
     if num_documents == 0:
-        msg = f"{found.prefix}.idx: expected at least one complete document in the remains, got none"
-        raise FormatError(msg)
+        raise FormatError(f"{found.prefix}.idx: expected at least one complete document in the remains, got none")
     if target.index_only and end != found.bin_bytes:
         msg = (
             f"{found.prefix}.bin: expected {end} bytes for the documents that are left, got {found.bin_bytes}; "
@@ -422,7 +417,6 @@ def repair_by_shards(parts: Sequence[Part], target: RepairOutputs, *, lost: Sequ
         num_sequences=header.num_sequences,
         num_tokens=sum(part.bin_bytes for part in parts) // header.dtype.itemsize,
         lost=tuple(lost),
-        notes=(),
     )
 
 
@@ -457,8 +451,7 @@ def document_lengths(path: str, *, dtype: np.dtype[Any], eod_id: int) -> Iterato
                 else:
                     before += len(tokens)
     except (OSError, EOFError) as error:
-        msg = f"{path}: cannot be read ({error})"
-        raise FormatError(msg) from error
+        raise FormatError(f"{path}: cannot be read ({error})") from error
 
 
 def repair_by_eod(
@@ -482,32 +475,21 @@ def repair_by_eod(
         FormatError: If there are not as many, or tokens after the last EOD.
         OutputError: If the output cannot be written.
     """
-    builder = IndexBuilder(dtype, folder=target.folder)
-    try:
-        for lengths in document_lengths(bin_path, dtype=dtype, eod_id=eod_id):
-            builder.add_documents(lengths, np.ones(len(lengths), np.int64))
+
+    def require_documents(builder: IndexBuilder, size_bytes: int) -> None:
         end = builder.num_tokens * dtype.itemsize
-        size_bytes = os.path.getsize(bin_path)
         if builder.num_documents != num_documents or end != size_bytes:
-            msg = (
+            raise FormatError(
                 f"{bin_path}: expected {num_documents} documents that end with EOD ({eod_id}), got "
                 f"{builder.num_documents} and {size_bytes - end} bytes after them; it does not match the manifest"
             )
-            raise FormatError(msg)
-        write_dataset(target, tokens=lambda file: copy_bytes(bin_path, end, file), index=builder.write)
+
+    every = document_lengths(bin_path, dtype=dtype, eod_id=eod_id)
+    batches = ((lengths, np.ones(len(lengths), np.int64)) for lengths in every)
+    try:
+        return _write_lengths(bin_path, target, dtype, batches, require_documents, way="EOD in the .bin")
     except OverflowError as error:  # no EOD for longer than an index can store
         raise FormatError(f"{bin_path}: {error}; it does not match the manifest") from error
-    finally:
-        builder.close()
-    return RepairReport(
-        way="EOD in the .bin",
-        outputs=target.paths,
-        num_documents=builder.num_documents,
-        num_sequences=builder.num_sequences,
-        num_tokens=builder.num_tokens,
-        lost=(),
-        notes=(),
-    )
 
 
 def repair_by_lengths(
@@ -529,25 +511,42 @@ def repair_by_lengths(
         FormatError: If the lengths do not add up to the `.bin`.
         OutputError: If the output cannot be written.
     """
+
+    def require_size(builder: IndexBuilder, size_bytes: int) -> None:
+        end = builder.num_tokens * dtype.itemsize
+        if end != size_bytes:
+            raise FormatError(
+                f"{bin_path}: expected {end} bytes from the source, got {size_bytes}; build the dataset again"
+            )
+
+    return _write_lengths(bin_path, target, dtype, batches, require_size, way="the source, tokenized again")
+
+
+def _write_lengths(
+    bin_path: str,
+    target: RepairOutputs,
+    dtype: np.dtype[Any],
+    batches: Iterable[tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]],
+    check: Callable[[IndexBuilder, int], None],
+    *,
+    way: str,
+) -> RepairReport:
+    """Write a dataset by the tokens of each sequence and the sequences of each document."""
     builder = IndexBuilder(dtype, folder=target.folder)
     try:
         for lengths, sequences_per_document in batches:
             builder.add_documents(lengths, sequences_per_document)
-        end, size_bytes = builder.num_tokens * dtype.itemsize, os.path.getsize(bin_path)
-        if end != size_bytes:
-            msg = f"{bin_path}: expected {end} bytes from the source, got {size_bytes}; build the dataset again"
-            raise FormatError(msg)
-        write_dataset(target, tokens=lambda file: copy_bytes(bin_path, end, file), index=builder.write)
+        size_bytes = os.path.getsize(bin_path)
+        check(builder, size_bytes)
+        write_dataset(target, tokens=lambda file: copy_bytes(bin_path, size_bytes, file), index=builder.write)
     finally:
         builder.close()
     return RepairReport(
-        way="the source, tokenized again",
+        way=way,
         outputs=target.paths,
         num_documents=builder.num_documents,
         num_sequences=builder.num_sequences,
         num_tokens=builder.num_tokens,
-        lost=(),
-        notes=(),
     )
 
 

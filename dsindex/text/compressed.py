@@ -103,11 +103,10 @@ def detect_file(path: str) -> tuple[Container, bytes]:
     suffix = os.path.splitext(path)[1].lower()
     promised = SUFFIXES.get(suffix)
     if promised is not None and head:
-        msg = (
+        raise InputError(
             f"{path}: expected {promised} data as its name says, got other data that begins with {head[:16]!r}; "
             f"fetch it again, or rename it if it is not compressed"
         )
-        raise InputError(msg)
     return container, head
 
 
@@ -254,8 +253,7 @@ class Decoder:
         try:
             data = self._file.read_at(wanted, self._position)
         except OSError as error:
-            msg = f"{self._path}: cannot be read ({error.strerror}) at byte {self._position}"
-            raise InputError(msg) from error
+            raise InputError(f"{self._path}: cannot be read ({error.strerror}) at byte {self._position}") from error
         self._position += len(data)
         return data
 
@@ -344,8 +342,7 @@ def _library(container: Container) -> tuple[Callable[[], Decompressor], tuple[ty
         return bz2.BZ2Decompressor, (OSError, ValueError, MemoryError)
     if container == "xz":
         return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY_BYTES), (lzma.LZMAError, MemoryError)
-    msg = f"expected a compressed container, got {container!r}"
-    raise ValueError(msg)
+    raise ValueError(f"expected a compressed container, got {container!r}")
 
 
 # Find offsets at which a compressed file can be cut: where its members begin, without decoding it.
@@ -407,8 +404,7 @@ def find_cuts(path: str, container: Container, *, unit_bytes: int) -> tuple[int,
                 begins = iter(())
             return (*_thin_out(begins, unit_bytes), size)
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror}); it existed when the job was planned"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: cannot be read ({error.strerror}); it existed when the job was planned") from error
 
 
 def _thin_out(begins: Iterator[int], unit_bytes: int) -> list[int]:

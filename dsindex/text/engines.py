@@ -3,7 +3,7 @@
 The library that defines a tokenizer's format is its reference: `tokenizers`, `sentencepiece` or `tiktoken`. `gigatoken`
 is up to 50 times faster but not always the same: it runs no post-processor, accepts some tokenizers that it gets wrong,
 and uses another version of Unicode. So it is used only for versions and tokenizer parts that were compared completely
-(see `agreement` and `structures`), and never for a text with a code point on which the two differ. Probes, and later
+(see `agreement`), and never for a text with a code point on which the two differ. Probes, and later
 the audit, catch remaining differences.
 """
 
@@ -23,6 +23,9 @@ from dsindex.text.agreement import (
     FIXED_PROBES,
     GIGATOKEN_VERSIONS,
     REFERENCE_VERSIONS,
+    Unsuitable,
+    adds_prefix_space,
+    compared_parts,
     differing_ranges,
     probes_of,
     probes_of_vocabulary,
@@ -31,7 +34,6 @@ from dsindex.text.agreement import (
 from dsindex.text.conversion.sentencepiece import SPACE_MARK, read_sentencepiece
 from dsindex.text.conversion.tiktoken import read_definition
 from dsindex.text.fast_tokenizers import fast_tokenizer, json_for_gigatoken
-from dsindex.text.parts import Unsuitable, adds_prefix_space, compared_parts
 from dsindex.text.references import reference_of
 from dsindex.text.tokenizer import LibraryError, library_errors, shared_tokenizer
 
@@ -80,40 +82,34 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer | 
 def _check_contents(added: Added) -> None:
     contents = [token["content"] for token in added]
     if "" in contents or len(set(contents)) < len(contents):
-        reason = "its added tokens are empty or equal"
-        raise Unsuitable(reason)
+        raise Unsuitable("its added tokens are empty or equal")
 
 
 def _check_ids(added: Added, loaded: tokenizers.Tokenizer) -> None:
     for token in added:
         if loaded.token_to_id(token["content"]) != token["id"]:
-            reason = f"its added token {token['content']!r} has another id than the file says"
-            raise Unsuitable(reason)
+            raise Unsuitable(f"its added token {token['content']!r} has another id than the file says")
 
 
 def _check_options(added: Added, *, normalizes: bool) -> None:
     single = next((token["content"] for token in added if token.get("single_word")), None)
     if single is not None:
-        reason = f"its added token {single!r} counts as a whole word only"
-        raise Unsuitable(reason)
+        raise Unsuitable(f"its added token {single!r} counts as a whole word only")
     late = next((token["content"] for token in added if token.get("normalized")), None)
     if late is not None and normalizes:
-        reason = f"its added token {late!r} is looked for after the normalizer"
-        raise Unsuitable(reason)
+        raise Unsuitable(f"its added token {late!r} is looked for after the normalizer")
 
 
 def _check_overlaps(added: Added) -> None:
     strips = next((token["content"] for token in added if _strips(token)), None)
     spaced = next((token["content"] for token in added if token["content"] != token["content"].strip()), None)
     if strips is not None and spaced is not None:
-        reason = f"its added token {strips!r} strips the spaces that {spaced!r} has"
-        raise Unsuitable(reason)
+        raise Unsuitable(f"its added token {strips!r} strips the spaces that {spaced!r} has")
     raw = [token for token in added if not token.get("normalized")]
     late = [token for token in added if token.get("normalized")]
     for first, second in itertools.product(raw, late):
         if _strips(first) or _strips(second) or _overlap(first["content"], second["content"]):
-            reason = f"its added tokens {first['content']!r} and {second['content']!r} can overlap"
-            raise Unsuitable(reason)
+            raise Unsuitable(f"its added tokens {first['content']!r} and {second['content']!r} can overlap")
 
 
 def _strips(token: dict[str, Any]) -> bool:
@@ -138,8 +134,7 @@ def _check_words(added: Added, loaded: tokenizers.Tokenizer, *, normalizes: bool
         by_normalizer = normalizes and not (content.isascii() and content.islower())
         by_prefix = prefixes and content.startswith(" ")
         if (by_normalizer or by_prefix) and len(loaded.pre_tokenizer.pre_tokenize_str(content)) == 1:
-            reason = f"its added token {content!r} can come out of another text"
-            raise Unsuitable(reason)
+            raise Unsuitable(f"its added token {content!r} can come out of another text")
 
 
 EngineName = Literal["gigatoken", "tokenizers", "sentencepiece", "tiktoken"]
@@ -217,8 +212,7 @@ def choose_engine(
     if requested in {"reference", "tokenizers"}:
         return _reference_engine(tokenizer, ASKED_FOR, add_special_tokens=add_special_tokens)
     if requested not in {"auto", "gigatoken"}:
-        msg = f"expected an engine auto, gigatoken, reference or tokenizers, got {requested!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected an engine auto, gigatoken, reference or tokenizers, got {requested!r}")
     version, reference_version = importlib.metadata.version("gigatoken"), _reference_version(tokenizer)
     try:
         _check_versions(version, library)
@@ -269,8 +263,7 @@ def _check_versions(version: str, library: LibraryName) -> None:
     reference_version = importlib.metadata.version(library)
     if not was_compared(version, reference_version, library):
         known = f"gigatoken {', '.join(GIGATOKEN_VERSIONS)} with {library} {', '.join(REFERENCE_VERSIONS[library])}"
-        reason = f"gigatoken {version} was not compared with {library} {reference_version} (what was: {known})"
-        raise Unsuitable(reason)
+        raise Unsuitable(f"gigatoken {version} was not compared with {library} {reference_version} (what was: {known})")
 
 
 def _added_around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -279,8 +272,7 @@ def _added_around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...
     plain, processed = (_encode_probes(tokenizer, FIXED_PROBES, add_special_tokens=flag) for flag in (False, True))
     for before, after in zip(plain, processed, strict=True):
         if after.tolist() != [*prefix, *before.tolist(), *suffix]:
-            reason = "its post-processor does more than to add fixed tokens"
-            raise Unsuitable(reason)
+            raise Unsuitable("its post-processor does more than to add fixed tokens")
     return prefix, suffix
 
 
@@ -290,16 +282,14 @@ def _encode_probes(
     try:
         tokens, counts = reference_of(tokenizer).encode(probes, add_special_tokens=add_special_tokens)
     except UnencodableError as error:
-        reason = f"{tokenizer.library} fails on a text: {next(iter(error.reasons.values()))}"
-        raise Unsuitable(reason) from error
+        raise Unsuitable(f"{tokenizer.library} fails on a text: {next(iter(error.reasons.values()))}") from error
     return np.split(tokens, np.cumsum(counts)[:-1])
 
 
 def _fixed_tokens(processor: dict[str, Any] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
     kind = processor.get("type") if isinstance(processor, dict) else None
     if not isinstance(kind, str) and processor is not None:
-        reason = "its post-processor is written without a type"
-        raise Unsuitable(reason)
+        raise Unsuitable("its post-processor is written without a type")
     if processor is None or kind == "ByteLevel":  # ByteLevel moves offsets, not ids
         return (), ()
     if kind in {"BertProcessing", "RobertaProcessing"}:
@@ -310,8 +300,7 @@ def _fixed_tokens(processor: dict[str, Any] | None) -> tuple[tuple[int, ...], tu
         return adding[0] if adding else ((), ())
     if kind == "TemplateProcessing":
         return _template_tokens(processor)
-    reason = f"its post-processor is of the kind {kind!r}"
-    raise Unsuitable(reason)
+    raise Unsuitable(f"its post-processor is of the kind {kind!r}")
 
 
 def _template_tokens(template: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -322,8 +311,7 @@ def _template_tokens(template: dict[str, Any]) -> tuple[tuple[int, ...], tuple[i
         else:
             around[-1].extend(template["special_tokens"][piece["SpecialToken"]["id"]]["ids"])
     if len(around) != 2:
-        reason = f"its post-processor's template holds the text {len(around) - 1} times"
-        raise Unsuitable(reason)
+        raise Unsuitable(f"its post-processor's template holds the text {len(around) - 1} times")
     return tuple(around[0]), tuple(around[1])
 
 
@@ -347,13 +335,11 @@ def _check_gigatoken(tokenizer: Tokenizer) -> tuple[tuple[int, int], ...]:
             tokens, lengths = fast_tokenizer(tokenizer).encode(offsets, np.frombuffer(b"".join(spelt), np.uint8))
     except LibraryError as error:
         summary = " ".join(str(error).partition("Location:")[0].split())
-        reason = f"gigatoken says: {summary}"
-        raise Unsuitable(reason) from error
+        raise Unsuitable(f"gigatoken says: {summary}") from error
     expected = _encode_probes(tokenizer, probes, add_special_tokens=False)
     for text, got, wanted in zip(probes, np.split(tokens, np.cumsum(lengths)[:-1]), expected, strict=True):
         if not np.array_equal(got, wanted):
-            reason = f"gigatoken gives other ids than {tokenizer.library} for {text[:40]!r}"
-            raise Unsuitable(reason)
+            raise Unsuitable(f"gigatoken gives other ids than {tokenizer.library} for {text[:40]!r}")
     return differing_ranges(parts)
 
 
@@ -372,5 +358,4 @@ def _check_largest_id(document: dict[str, Any], vocabulary_size: int) -> None:
     numbered = [*document["model"]["vocab"].values(), *(token["id"] for token in document.get("added_tokens") or [])]
     largest = max(numbered, default=0)
     if largest > LARGEST_ID_FACTOR * vocabulary_size:
-        reason = f"its ids have holes: {largest} among {vocabulary_size} tokens"
-        raise Unsuitable(reason)
+        raise Unsuitable(f"its ids have holes: {largest} among {vocabulary_size} tokens")

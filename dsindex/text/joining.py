@@ -31,11 +31,9 @@ def decode_separator(text: str) -> str:
     """
     for escape in _ESCAPE.finditer(text):
         if escape[1] not in _ESCAPED:
-            msg = rf"expected a backslash to be part of \n, \t or \\, got {escape[0]!r}"
-            raise ValueError(msg)
+            raise ValueError(rf"expected a backslash to be part of \n, \t or \\, got {escape[0]!r}")
     if any("\ud800" <= character <= "\udfff" for character in text):
-        msg = f"expected a separator in UTF-8, got {text!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a separator in UTF-8, got {text!r}")
     return _ESCAPE.sub(lambda escape: _ESCAPED[escape[1]], text)
 
 

@@ -15,7 +15,7 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import jq
@@ -148,9 +148,7 @@ class Patterns:
         shown = " or ".join(f"`{pattern}`" for pattern in patterns)
         definition = {
             "fields": [field.pattern for field in fields],
-            "masks": [
-                {"pattern": mask.pattern, "field": self._names.index(mask.field), "rest": mask.rest} for mask in masks
-            ],
+            "masks": [{**asdict(mask), "field": self._names.index(mask.field)} for mask in masks],
             "conditions": list(conditions),
         }
         try:
@@ -280,20 +278,7 @@ def _element_filter(pattern: str, rest: str | None) -> str | None:
 
 def _is_one_group(text: str) -> bool:
     """Tell whether the parenthesis at a text's beginning is closed at its end."""
-    depth, position, in_string = 0, 0, False
-    while position < len(text):
-        character = text[position]
-        if in_string:
-            position += character == "\\"
-            in_string = character != '"'
-        elif character == '"':
-            in_string = True
-        else:
-            depth += (character == "(") - (character == ")")
-            if depth == 0:
-                return position == len(text) - 1
-        position += 1
-    return False
+    return next((end for _, _, num_open, end in _scan(text) if num_open == 0), None) == len(text)
 
 
 def check_pattern(pattern: str) -> None:
@@ -302,16 +287,18 @@ def check_pattern(pattern: str) -> None:
     Raises:
         InputError: Naming what is refused.
     """
-    for name in _names_in(pattern):
-        if name in _REFUSED:
+    for kind, text, _, _ in _scan(pattern):
+        if kind == "comment":
+            raise InputError(f"jq pattern {pattern!r}: expected a pattern without comments; leave them out")
+        if (kind == "name" and text in _REFUSED) or (kind == "variable" and text == "ENV"):
             raise InputError(
-                f"jq pattern {pattern!r}: {name!r} is not allowed, since output must depend on the record alone; "
+                f"jq pattern {pattern!r}: {text!r} is not allowed, since output must depend on the record alone; "
                 "if it is a key, write it in quotes"
             )
 
 
-def _names_in(pattern: str) -> Iterator[str]:
-    """Yield the names that a jq program uses, including those in interpolated strings, except names of fields."""
+def _scan(pattern: str) -> Iterator[tuple[str | None, str, int, int]]:
+    """Yield the tokens of a jq program, those of interpolated strings too: kind, text, open parentheses and end."""
     depths = [0]  # open parentheses in the program, and in each enclosing interpolation
     position, in_string = 0, False
     while found := (_STRING if in_string else _CODE).match(pattern, position):
@@ -322,17 +309,12 @@ def _names_in(pattern: str) -> Iterator[str]:
         elif kind == "open" and in_string:
             depths.append(0)
             in_string = False
-        elif kind == "open":
-            depths[-1] += 1
         elif kind == "close" and depths[-1] == 0 and len(depths) > 1:
             depths.pop()
             in_string = True
-        elif kind == "close":
-            depths[-1] -= 1
-        elif kind == "comment":
-            raise InputError(f"jq pattern {pattern!r}: expected a pattern without comments; leave them out")
-        elif kind == "name" or (kind == "variable" and found["variable"] == "ENV"):
-            yield found[kind]
+        elif kind in {"open", "close"}:
+            depths[-1] += 1 if kind == "open" else -1
+        yield kind, found[kind or 0], len(depths) - 1 + in_string + sum(depths), position
 
 
 def _value_of(answer: dict[str, Any]) -> Any:  # noqa: ANN401 - any JSON value
@@ -363,17 +345,31 @@ def prepare(definition: dict[str, Any]) -> tuple[Answer, Callable[[bytes], Answe
         `masks` and `conditions`, in order. Each of them is a `value` or a `problem`; a mask is null if its field has no
         value. If a condition does not hold, there are no fields and no masks.
     """
+    conditions, fields, masks = definition["conditions"], definition["fields"], definition["masks"]
     try:
-        program = _JointProgram(definition["conditions"], definition["fields"])
-        masks = [(mask["pattern"], mask["field"], _compile_mask(mask)) for mask in definition["masks"]]
+        program = _compile_jointly(conditions, fields)
+        selects = [_compile_mask(mask) for mask in masks]
     except _RefusedError as refused:
         return {"refused": refused.args}, _answer_nothing
 
     def answer(record: bytes) -> Answer:
-        found = program(record)
-        fields = found["fields"]
-        found["masks"] = [_select(pattern, fields[field], mask) for pattern, field, mask in masks if fields]
-        return found
+        try:
+            [found] = program.input_text(record.decode()).all()
+        except (ValueError, TypeError, RecursionError) as error:
+            found = {
+                "conditions": [{"error": str(error)}] * len(conditions),
+                "fields": [{"error": str(error)}] * len(fields),
+            }
+        values = [_read_value(*each) for each in zip(fields, found["fields"], strict=bool(found["fields"]))]
+        return {
+            "conditions": [_read_value(*each) for each in zip(conditions, found["conditions"], strict=True)],
+            "fields": values,
+            "masks": [
+                _select(mask["pattern"], values[mask["field"]], select)
+                for mask, select in zip(masks, selects, strict=True)
+                if values
+            ],
+        }
 
     return {"refused": None}, answer
 
@@ -386,7 +382,7 @@ def _compile(program: str, pattern: str) -> Any:  # noqa: ANN401 - jq has no typ
     try:
         return jq.compile(program)
     except ValueError as error:
-        raise _RefusedError(pattern, _first_line(error)) from error
+        raise _RefusedError(pattern, _shorten(str(error))) from error
 
 
 def _compile_mask(mask: dict[str, Any]) -> Any:  # noqa: ANN401 - as above
@@ -398,65 +394,43 @@ def _compile_mask(mask: dict[str, Any]) -> Any:  # noqa: ANN401 - as above
     return _compile(f"[.[] | try ([({rest})] | any) catch {{error: .}}]", mask["pattern"])
 
 
-class _JointProgram:
-    """Conditions and fields as one program; the fields are read only if all conditions hold.
+def _compile_jointly(conditions: list[str], fields: list[str]) -> Any:  # noqa: ANN401 - as above
+    """Compile conditions and fields as one program, which parses a record once.
 
-    For the condition `.a` and the field `.b`:
+    The fields are read only if all conditions hold. For the condition `.a` and the field `.b`:
 
         [(try {value: ([(.a)] | any)} catch {error: .})] as $holds
         | {conditions: $holds,
            fields: (if ($holds | all(.value)) then [(try {values: [(.b)]} catch {error: .})] else [] end)}
     """
-
-    def __init__(self, conditions: list[str], fields: list[str]) -> None:
-        for pattern in (*conditions, *fields):
-            _compile(pattern, pattern)  # alone, so that an unbalanced bracket cannot affect the program around it
-        holds = ", ".join(f"(try {{value: ([({pattern})] | any)}} catch {{error: .}})" for pattern in conditions)
-        values = ", ".join(f"(try {{values: [({pattern})]}} catch {{error: .}})" for pattern in fields)
-        self._conditions, self._fields = conditions, fields
-        self._program = _compile(
-            f"[{holds}] as $holds | "
-            f"{{conditions: $holds, fields: (if ($holds | all(.value)) then [{values}] else [] end)}}",
-            " or ".join([*conditions, *fields]),
-        )
-
-    def __call__(self, record: bytes) -> Answer:
-        try:
-            [found] = self._program.input_text(record.decode()).all()
-        except (ValueError, TypeError, RecursionError) as error:
-            reason = _first_line(error)
-            return {
-                "fields": [_fails(pattern, reason) for pattern in self._fields],
-                "conditions": [_fails(pattern, reason) for pattern in self._conditions],
-            }
-        fields = zip(self._fields, found["fields"], strict=bool(found["fields"]))
-        return {
-            "fields": [
-                _check_values(pattern, answer["values"])
-                if "values" in answer
-                else _fails(pattern, _shown_error(answer["error"]))
-                for pattern, answer in fields
-            ],
-            "conditions": [
-                answer if "value" in answer else _fails(pattern, _shown_error(answer["error"]))
-                for pattern, answer in zip(self._conditions, found["conditions"], strict=True)
-            ],
-        }
-
-
-def _shown_error(error: Any) -> str:  # noqa: ANN401 - the value of jq's `error`
-    return _cut(error if isinstance(error, str) else f"(not a string): {json.dumps(error, ensure_ascii=False)}")
+    for pattern in (*conditions, *fields):
+        _compile(pattern, pattern)  # alone, so that an unbalanced bracket cannot affect the program around it
+    holds = ", ".join(f"(try {{value: ([({pattern})] | any)}} catch {{error: .}})" for pattern in conditions)
+    values = ", ".join(f"(try {{values: [({pattern})]}} catch {{error: .}})" for pattern in fields)
+    return _compile(
+        f"[{holds}] as $holds | "
+        f"{{conditions: $holds, fields: (if ($holds | all(.value)) then [{values}] else [] end)}}",
+        " or ".join([*conditions, *fields]),
+    )
 
 
 def _answer_nothing(record: bytes) -> Answer:
     raise AssertionError(f"a refused pattern cannot read {record!r}")
 
 
-def _check_values(pattern: str, values: list[Any]) -> Answer:
+def _read_value(pattern: str, answer: Answer) -> Answer:
+    """Return the `value` or the `problem` of a condition or a field."""
+    if "error" in answer:
+        error = answer["error"]
+        shown = error if isinstance(error, str) else f"(not a string): {json.dumps(error, ensure_ascii=False)}"
+        return _fails(pattern, shown)
+    values = answer.get("values")
+    if values is None:
+        return answer
     if len(values) > 1:
-        return _problem(f"pattern `{pattern}`: expected one value, got {len(values)}; leave out `[]`")
+        return {"problem": f"pattern `{pattern}`: expected one value, got {len(values)}; leave out `[]`"}
     if _is_too_deep(values):
-        return _problem(f"pattern `{pattern}`: expected at most {_MAX_NESTING} objects and lists inside each other")
+        return {"problem": f"pattern `{pattern}`: expected at most {_MAX_NESTING} objects and lists inside each other"}
     return {"value": values[0] if values else None}
 
 
@@ -471,11 +445,11 @@ def _select(pattern: str, field: Answer, program: Any) -> Answer | None:  # noqa
     try:
         [selected] = program.input_value(elements).all()
     except (ValueError, TypeError, RecursionError) as error:
-        return _fails(pattern, _first_line(error))
+        return _fails(pattern, str(error))
     for number, answer in enumerate(selected, 1):
         if isinstance(answer, dict):
             reason = str(answer["error"])[:_SHOWN_CHARACTERS]
-            return _problem(f"pattern `{pattern}` fails on element {number}: {reason}")
+            return {"problem": f"pattern `{pattern}` fails on element {number}: {reason}"}
     return {"value": selected}
 
 
@@ -489,17 +463,9 @@ def _is_too_deep(values: list[Any]) -> bool:
     return True
 
 
-def _fails(pattern: str, reason: str) -> Answer:
-    return _problem(f"pattern `{pattern}` fails: {reason}")
+def _fails(pattern: str, message: str) -> Answer:
+    return {"problem": f"pattern `{pattern}` fails: {_shorten(message)}"}
 
 
-def _problem(reason: str) -> Answer:
-    return {"problem": reason}
-
-
-def _first_line(error: Exception) -> str:
-    return _cut(str(error))
-
-
-def _cut(message: str) -> str:
+def _shorten(message: str) -> str:
     return message.strip().partition("\n")[0].removeprefix("jq: error: ")[:_SHOWN_CHARACTERS]

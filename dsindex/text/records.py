@@ -60,17 +60,7 @@ def read_records(
         InputError: If the file cannot be read, does not have the expected size, changes while it is read, or is
             damaged.
         RecordLimitError: At the first record for which a jq program takes too much time or memory.
-        ValueError: If the part or the options are invalid.
     """
-    if not 0 <= part.begin <= part.end:
-        msg = f"expected a range with 0 <= begin <= end, got [{part.begin}, {part.end})"
-        raise ValueError(msg)
-    if block_bytes < 1 or (max_record_bytes is not None and max_record_bytes < 1):
-        msg = f"expected sizes of at least 1 byte, got block_bytes={block_bytes}, max_record_bytes={max_record_bytes}"
-        raise ValueError(msg)
-    if isinstance(keys, str) or not keys or len(set(keys)) != len(keys):
-        msg = f"expected a sequence of different keys, at least one, got {keys!r}"
-        raise ValueError(msg)
     count_bytes(part.end - part.begin)
     blocks = read_lines(part, block_bytes=block_bytes, max_line_bytes=max_record_bytes)
     return parse_blocks(blocks, selection or select_keys(keys), part, max_record_bytes)

@@ -179,11 +179,10 @@ def opened_input(path: str, expected_size: int | None) -> Iterator[Readable]:
             raise InputError(msg) from error
         before = file.size_bytes
         if expected_size not in (None, before):
-            msg = (
+            raise InputError(
                 f"{path}: expected {expected_size} bytes, got {before}; the file changed since the job was"
                 " planned, run it again from the start"
             )
-            raise InputError(msg)
         damage: InputError | None = None
         try:
             yield file
@@ -234,6 +233,23 @@ class LineBlock:
     """Where each line is from, shape [lines], if not from these bytes of a file: the row group of a table, for one."""
     text_bytes: int | None = None
     """Size of what the lines were made of; None if they are the text itself."""
+
+    @classmethod
+    def of_lines(
+        cls, lines: list[bytes], offsets: NDArray[np.int64], first_line: int, *, text_bytes: int | None = None
+    ) -> LineBlock:
+        """Return a block of lines, at least one, that were made from something else."""
+        ends = np.cumsum([len(line) + 1 for line in lines], dtype=np.int64) - 1
+        return cls(
+            data=bytearray(b"\n").join([*lines, b""]),
+            num_bytes=int(ends[-1]) + 1,
+            offset=0,
+            first_line=first_line,
+            starts=np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1]),
+            ends=ends,
+            record_offsets=offsets,
+            text_bytes=text_bytes,
+        )
 
     @property
     def source_bytes(self) -> int:

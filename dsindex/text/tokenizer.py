@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsindex.errors import TokenizerError
-from dsindex.text.conversion.sentencepiece import END_OF_TEXT, convert_gpt2_files, read_sentencepiece
+from dsindex.text.conversion.sentencepiece import read_sentencepiece
 from dsindex.text.conversion.tiktoken import make_tiktoken, read_definition
+from dsindex.text.conversion.tokenizer_json import END_OF_TEXT, convert_gpt2_files
 from dsindex.text.tokenizer_file import (
     LARGEST_FILE_BYTES,
     TokenizerOptions,
@@ -185,11 +186,10 @@ def shared_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
         TokenizerError: If the tokenizer is not a tokenizer.json.
     """
     if tokenizer.library != "tokenizers":
-        msg = (
+        raise TokenizerError(
             f"{tokenizer.name}: expected a tokenizer.json, got a tokenizer of {tokenizer.library}; `dsindex build` "
             f"reads such a file, this command does not"
         )
-        raise TokenizerError(msg)
     return _load_json(tokenizer.json)
 
 
@@ -288,11 +288,10 @@ def _describe(file: str, content: bytes, *, name: str) -> Tokenizer:
         msg = f"{file}: expected a tokenizer.json, got JSON without a model; pass the tokenizer's own file"
         raise TokenizerError(msg)
     if model.get("dropout"):
-        msg = (
+        raise TokenizerError(
             f"{file}: expected a deterministic tokenizer, got BPE dropout {model['dropout']!r}; "
             'set "dropout" to null in a copy of it'
         )
-        raise TokenizerError(msg)
     fault = find_fault(document)
     if fault is not None:
         msg = f"{file}: expected a tokenizer.json that the tokenizers library can use, got {fault}; save it again"
@@ -314,10 +313,9 @@ def _describe(file: str, content: bytes, *, name: str) -> Tokenizer:
             with contextlib.suppress(Exception):  # an unknown token, for one, which other texts may not have
                 loaded.encode("a text")  # a panic comes through
     except LibraryError as error:
-        msg = (
+        raise TokenizerError(
             f"{file}: expected a tokenizer.json that the tokenizers library reads, got the error {error}; save it again"
-        )
-        raise TokenizerError(msg) from error
+        ) from error
     return replace(tokenizer, vocabulary_size=size)
 
 

@@ -144,8 +144,7 @@ def find_tokenizer_file(path: str, suffix: str | None = None) -> str:
         TokenizerError: If there is none.
     """
     if is_url(path):
-        msg = f"{path.partition('?')[0]}: {ONLY_INPUTS}, or to storage that all nodes share"
-        raise TokenizerError(msg)
+        raise TokenizerError(f"{path.partition('?')[0]}: {ONLY_INPUTS}, or to storage that all nodes share")
     if not os.path.exists(path):
         msg = f"{path}: expected a tokenizer's file, or a folder with a tokenizer.json, found nothing; check the path"
         raise TokenizerError(msg)
@@ -157,8 +156,7 @@ def find_tokenizer_file(path: str, suffix: str | None = None) -> str:
         return os.path.join(path, wanted[0])
     shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
     what = "a tokenizer.json" if suffix is None else f"one *{suffix}"
-    msg = f"{path}: expected a folder with {what}, got one with {shown}; {_remedy(path, names)}"
-    raise TokenizerError(msg)
+    raise TokenizerError(f"{path}: expected a folder with {what}, got one with {shown}; {_remedy(path, names)}")
 
 
 def _remedy(path: str, names: list[str]) -> str:
@@ -234,21 +232,19 @@ def check_config_agrees(folder: str, config: dict[str, Any], loaded: tokenizers.
     remedy = f"use --tokenizer-model {os.path.join(folder, 'tokenizer.json')} for the tokenizer.json alone"
     missing = next((token for token in _config_tokens(config) if loaded.token_to_id(token) is None), None)
     if missing is not None:
-        msg = (
+        raise TokenizerError(
             f"{folder}: expected tokenizer.json to have all tokens of the other files, {missing!r} is missing; {remedy}"
         )
-        raise TokenizerError(msg)
     if "add_bos_token" not in config and "add_eos_token" not in config:
         return
     ends = [(config.get(f"add_{end}_token"), token_text(config.get(f"{end}_token"))) for end in ("bos", "eos")]
     bos, eos = ([loaded.token_to_id(token)] if wanted and token is not None else [] for wanted, token in ends)
     plain, processed = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
     if processed != [*bos, *plain, *eos]:
-        msg = (
+        raise TokenizerError(
             f"{folder}: tokenizer_config.json and the post-processor of tokenizer.json disagree on the tokens around a "
             f"text: add_bos_token and add_eos_token make it {[*bos, *plain, *eos]}, the latter {processed}; {remedy}"
         )
-        raise TokenizerError(msg)
 
 
 def _config_tokens(config: dict[str, Any]) -> Iterator[str]:

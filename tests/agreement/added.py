@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
+from dsindex.text.agreement import Unsuitable
 from dsindex.text.engines import check_added_tokens
-from dsindex.text.parts import Unsuitable
 from tests.agreement import vocabularies as v
 from tests.agreement.engines import BothEngines
 from tests.agreement.texts import CLASSES, long_sequence

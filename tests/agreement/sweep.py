@@ -7,8 +7,7 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from dsindex.text.agreement import DIFFERING, read_ranges
-from dsindex.text.parts import PATTERNS
+from dsindex.text.agreement import DIFFERING, PATTERNS, read_ranges
 from tests.agreement import vocabularies as v
 from tests.agreement.engines import BothEngines
 from tests.agreement.texts import (

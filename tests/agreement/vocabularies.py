@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, models, trainers
 
-from dsindex.text.parts import PATTERNS, byte_characters
+from dsindex.text.agreement import PATTERNS, byte_characters
 from tests.support.text_tokenizers import SENTENCES
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsindex.errors import InputError, RecordProblem
 from dsindex.instruction.chat import ChatTemplate, write_conversation
-from dsindex.instruction.records import read_conversation
+from dsindex.instruction.records import ANY_CONVERSATION
 from dsindex.instruction.tokens import ChatTokenizer, mask_from_spans
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def encode_here(template: ChatTemplate, tokenizers: Sequence[ChatTokenizer], rec
     requests: list[bytes | RecordProblem] = []
     for record in records:
         try:
-            conversation = read_conversation(record)
+            conversation = ANY_CONVERSATION.read(record)
             requests.append(write_conversation(conversation.messages, conversation.variables))
         except RecordProblem as problem:
             requests.append(problem)
@@ -279,7 +279,7 @@ def _compare_found(source: str, marked: str, constants: dict[str, str], records:
     template, peer = _open(source, constants, finds_generation=True), _open(marked, constants, finds_generation=False)
     if isinstance(template, str) or isinstance(peer, str):
         return Counter({"template refused": len(records)})
-    conversations = [read_conversation(record) for record in records]
+    conversations = [ANY_CONVERSATION.read(record) for record in records]
     requests = [write_conversation(conversation.messages, conversation.variables) for conversation in conversations]
     kinds: Counter[str] = Counter()
     for ours, theirs in zip(template.render_all(requests), peer.render_all(requests), strict=True):
@@ -320,7 +320,7 @@ def _count_found(
         return Counter({"templates with marks": 1})
     requests = []
     for record in records:
-        conversation = read_conversation(record)
+        conversation = ANY_CONVERSATION.read(record)
         requests.append(write_conversation(conversation.messages, conversation.variables))
     kinds: Counter[str] = Counter()
     for rendered in template.render_all(requests):

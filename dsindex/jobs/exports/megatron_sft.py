@@ -18,7 +18,7 @@ import orjson
 from dsindex.datasets.exports import Counts, WrittenFile
 from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.errors import BadRecordError, FormatError, RecordProblem
-from dsindex.instruction.records import DEFAULT_ROLES, parse_record, read_conversation
+from dsindex.instruction.records import parse_record
 from dsindex.store.storage import atomic_writer
 from dsindex.text.parts import read_part_lines
 from dsindex.text.streams import LongLine
@@ -26,7 +26,7 @@ from dsindex.text.streams import LongLine
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from dsindex.instruction.records import Learn
+    from dsindex.instruction.records import ConversationReader
     from dsindex.store.storage import DigestingWriter
     from dsindex.text.forms import TextPart
 
@@ -50,24 +50,13 @@ class SplitLines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordReading:
-    """How records become conversations, as in the configuration of the job."""
-
-    record_format: str = "auto"
-    roles: tuple[tuple[str, str], ...] = tuple(DEFAULT_ROLES.items())
-    """A record's role name and the message's role."""
-    learn: Learn = "all"
-    assistant_role: str = "assistant"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MessagesTask:
     """Task of writing the files of all splits."""
 
     parts: tuple[tuple[int, TextPart], ...]
     """The inputs in order, in parts, each with the number of its input."""
     splits: tuple[SplitLines, ...]
-    reading: RecordReading
+    reader: ConversationReader
     leave_out: bool
     """Leave out conversations that Megatron would not read as they are, instead of stopping at the first."""
     folder: str
@@ -91,7 +80,7 @@ def write_messages(task: MessagesTask) -> tuple[WrittenFile, ...]:
             for writer in writers:
                 if writer.takes(number, line):
                     try:
-                        writer.write(plain_messages(text, task.reading))
+                        writer.write(plain_messages(text, task.reader))
                     except RecordProblem as problem:
                         if not task.leave_out:
                             reason = f"{problem.reason} ({problem.kind}); {_REMEDY}"
@@ -103,22 +92,17 @@ def write_messages(task: MessagesTask) -> tuple[WrittenFile, ...]:
     return tuple(writer.written() for writer in writers)
 
 
-def plain_messages(line: bytes, reading: RecordReading) -> bytes:
+def plain_messages(line: bytes, reader: ConversationReader) -> bytes:
     r"""Return a record's conversation as a line for Megatron.
 
     Raises:
         RecordProblem: If Megatron would fail on it or read it in another way.
 
-    >>> plain_messages(b'{"conversations": [{"from": "human", "value": "Hi"}]}', RecordReading())
+    >>> from dsindex.instruction.records import ANY_CONVERSATION
+    >>> plain_messages(b'{"conversations": [{"from": "human", "value": "Hi"}]}', ANY_CONVERSATION)
     b'{"messages":[{"role":"user","content":"Hi"}]}\n'
     """
-    conversation = read_conversation(
-        parse_record(line),
-        record_format=reading.record_format,
-        roles=dict(reading.roles),
-        learn=reading.learn,
-        assistant_role=reading.assistant_role,
-    )
+    conversation = reader.read(parse_record(line))
     if conversation.variables.get("tools"):
         raise _problem("expected a conversation without `tools`, which Megatron's --sft does not read")
     if conversation.learnt is not None:
@@ -210,11 +194,10 @@ class _SplitWriter:
             FormatError: If some were not.
         """
         if self._next is not None:
-            msg = (
+            raise FormatError(
                 f"{self._split.provenance}: expected a line of the inputs for each conversation, found none for "
                 f"line {self._next[1]} of input {self._next[0]}; the inputs are not those that the dataset was made of"
             )
-            raise FormatError(msg)
 
     def written(self) -> WrittenFile:
         file = self._file.as_stored(self._split.name)

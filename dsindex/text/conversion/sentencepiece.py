@@ -13,9 +13,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-import orjson
-
-from dsindex.text.parts import Unsuitable
+from dsindex.text.agreement import Unsuitable
+from dsindex.text.conversion.tokenizer_json import bpe_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,12 +69,10 @@ def read_sentencepiece(content: bytes) -> SentencePieceModel:
             else:
                 parts[number] = fields
     if not pieces:
-        msg = "expected a SentencePiece model, got one without pieces"
-        raise ValueError(msg)
+        raise ValueError("expected a SentencePiece model, got one without pieces")
     scores = b"".join(_value(piece, _SCORE, bytes(4)) for piece in pieces)
     if len(scores) != 4 * len(pieces):
-        msg = "expected a score of 4 bytes for each piece of a SentencePiece model, got another size"
-        raise ValueError(msg)
+        raise ValueError("expected a score of 4 bytes for each piece of a SentencePiece model, got another size")
     return SentencePieceModel(
         pieces=tuple(_value(piece, _TEXT, b"").decode() for piece in pieces),
         scores=struct.unpack(f"<{len(pieces)}f", scores),
@@ -97,34 +94,18 @@ def convert_sentencepiece(model: SentencePieceModel) -> dict[str, Any]:
     _check_scores(model)
     _check_user_defined(model)
     vocabulary = {piece: number for number, piece in enumerate(model.pieces)}
-    marks = [{"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}]
-    prefix = [{"type": "Prepend", "prepend": SPACE_MARK}] if model.normalizer.get(_ADDS_PREFIX, 1) else []
-    steps: list[dict[str, Any]] = [*prefix, *marks]
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {"id": vocabulary[piece], "content": piece, **flags} for piece in model.user_defined if not _is_marks(piece)
-        ],
-        "normalizer": {"type": "Sequence", "normalizers": steps},
-        "pre_tokenizer": None,
-        "post_processor": None,
-        "decoder": None,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": _value(model.trainer, _UNKNOWN_PIECE, b"<unk>").decode(),
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": True,
-            "byte_fallback": True,
-            "ignore_merges": False,
-            "vocab": vocabulary,
-            "merges": _merges(model),
-        },
-    }
+    steps: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}]
+    if model.normalizer.get(_ADDS_PREFIX, 1):
+        steps.insert(0, {"type": "Prepend", "prepend": SPACE_MARK})
+    return bpe_document(
+        vocabulary,
+        _merges(model),
+        added={piece: vocabulary[piece] for piece in model.user_defined if not _is_marks(piece)},
+        special=False,
+        normalizer={"type": "Sequence", "normalizers": steps},
+        unknown=_value(model.trainer, _UNKNOWN_PIECE, b"<unk>").decode(),
+        byte_fallback=True,
+    )
 
 
 def _check_options(model: SentencePieceModel) -> None:
@@ -141,8 +122,7 @@ def _check_options(model: SentencePieceModel) -> None:
     }
     for what, is_so in unsuitable.items():
         if is_so:
-            reason = f"its SentencePiece model {what}"
-            raise Unsuitable(reason)
+            raise Unsuitable(f"its SentencePiece model {what}")
 
 
 def _check_scores(model: SentencePieceModel) -> None:
@@ -161,8 +141,7 @@ def _check_scores(model: SentencePieceModel) -> None:
     others = [score for score in learned.values() if score != lowest]
     is_regular = len(last) == 1 or all(map(_is_run, last))
     if not is_regular or len(set(others)) < len(others) or any(score != score for score in learned.values()):
-        reason = "its SentencePiece model gives two pieces the same score"
-        raise Unsuitable(reason)
+        raise Unsuitable("its SentencePiece model gives two pieces the same score")
 
 
 def _check_user_defined(model: SentencePieceModel) -> None:
@@ -172,14 +151,12 @@ def _check_user_defined(model: SentencePieceModel) -> None:
     """
     marks = sorted(map(len, _mark_runs(model)))
     if marks != list(range(2, len(marks) + 2)):
-        reason = "its SentencePiece model has user-defined runs of spaces of some lengths only"
-        raise Unsuitable(reason)
+        raise Unsuitable("its SentencePiece model has user-defined runs of spaces of some lengths only")
     for piece in model.user_defined:
         if _is_marks(piece):
             continue
         if SPACE_MARK in piece or " " in piece:
-            reason = f"its SentencePiece model has a user-defined symbol with a space, {piece!r}"
-            raise Unsuitable(reason)
+            raise Unsuitable(f"its SentencePiece model has a user-defined symbol with a space, {piece!r}")
         if model.normalizer.get(_ADDS_PREFIX, 1):
             reason = f"its SentencePiece model has a user-defined symbol, {piece!r}, and adds a space before texts"
             raise Unsuitable(reason)
@@ -234,11 +211,9 @@ def _read_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in _FIXED_SIZES:
             size = _FIXED_SIZES[kind]
         else:
-            msg = f"expected a protobuf field of a known kind at byte {place}, got kind {kind}"
-            raise ValueError(msg)
+            raise ValueError(f"expected a protobuf field of a known kind at byte {place}, got kind {kind}")
         if size > len(message) - place:
-            msg = f"expected {size} bytes at byte {place}, got {len(message) - place}"
-            raise ValueError(msg)
+            raise ValueError(f"expected {size} bytes at byte {place}, got {len(message) - place}")
         yield number, message[place : place + size]
         place += size
 
@@ -250,8 +225,7 @@ def _read_varint(message: bytes, place: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * number)
         if byte < 0x80:
             return value, place + number + 1
-    msg = f"expected an integer at byte {place}, got a number that does not end"
-    raise ValueError(msg)
+    raise ValueError(f"expected an integer at byte {place}, got a number that does not end")
 
 
 def _value(fields: Fields, number: int, default: _Value) -> _Value:
@@ -265,65 +239,3 @@ def _value(fields: Fields, number: int, default: _Value) -> _Value:
         msg = f"expected {type(default).__name__} as field {number} of a SentencePiece model, got {value!r:.20}"
         raise ValueError(msg)
     return value
-
-
-# GPT-2's vocab.json and merges.txt, which `--vocab-file` and `--merge-file` name: an older form of byte-level BPE.
-#
-# Source: encoder.py of https://github.com/openai/gpt-2, and its counterpart in transformers.
-
-END_OF_TEXT = "<|endoftext|>"
-
-
-def convert_gpt2_files(vocabulary: object, merges: bytes) -> bytes:
-    """Return the tokenizer.json of the two files.
-
-    Args:
-        vocabulary: The content of vocab.json: id by token.
-        merges: The bytes of merges.txt, whose first line may name a version.
-
-    Raises:
-        ValueError: Naming the file that is not as expected.
-    """
-    if not isinstance(vocabulary, dict) or not vocabulary or not all(map(_is_id, vocabulary.values())):
-        msg = "expected a JSON object with an id for each token"
-        raise ValueError(msg)
-    pairs = []
-    lines = merges.decode().split("\n")
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or (number == 1 and line.startswith("#version")):
-            continue
-        pair = line.rstrip("\r").split(" ")
-        if len(pair) != 2 or not {*pair, "".join(pair)} <= vocabulary.keys():
-            msg = f"line {number} of the merges: expected two tokens that make a third of the vocabulary, got {line!r}"
-            raise ValueError(msg)
-        pairs.append(pair)
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    added = [{"id": vocabulary[END_OF_TEXT], "content": END_OF_TEXT, **flags}] if END_OF_TEXT in vocabulary else []
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    document: dict[str, Any] = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": byte_level,
-        "post_processor": None,
-        "decoder": byte_level,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": vocabulary,
-            "merges": pairs,
-        },
-    }
-    return orjson.dumps(document)
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from dsindex.text.parts import PATTERNS, Unsuitable, byte_characters
+from dsindex.text.agreement import PATTERNS, Unsuitable, byte_characters
+from dsindex.text.conversion.tokenizer_json import END_OF_TEXT, bpe_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 
 # Byte-pair ranks of tiktoken: a file with ranks, and the encoding that it becomes with a pattern and special tokens.
 #
-# Three kinds of files hold ranks: tiktoken's own (a line per token: base64, space, rank), Mistral's tekken.json, and
-# the
+# Three kinds of files hold ranks: tiktoken's own (a line per token: base64, space, rank), Mistral's tekken.json and the
 # JSON list that Megatron-LM's TikTokenizer reads. The tiktoken library is the reference for all of them.
 
 R50K_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
@@ -96,24 +96,20 @@ def check_encoding(encoding: TiktokenEncoding) -> None:
     """
     missing = next((byte for byte in range(256) if bytes([byte]) not in encoding.ranks), None)
     if missing is not None:
-        msg = f"expected a token for every byte, got none for 0x{missing:02X}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a token for every byte, got none for 0x{missing:02X}")
     numbers = [*encoding.ranks.values(), *encoding.special_tokens.values()]
     if min(numbers) < 0 or max(numbers) >= encoding.vocabulary_size or encoding.vocabulary_size > LARGEST_ID:
-        msg = (
+        raise ValueError(
             f"expected ids from 0 to {encoding.vocabulary_size - 1}, the last of the vocabulary, got ids from "
             f"{min(numbers)} to {max(numbers)}"
         )
-        raise ValueError(msg)
     if len(set(numbers)) < len(numbers):
         repeated = next(number for number in sorted(numbers) if numbers.count(number) > 1)
-        msg = f"expected each id once, got {repeated} for two tokens"
-        raise ValueError(msg)
+        raise ValueError(f"expected each id once, got {repeated} for two tokens")
     ordered = sorted(encoding.special_tokens)
     for first, second in itertools.pairwise(ordered):
         if not first or second.startswith(first):
-            msg = f"expected special tokens of which none begins with another, got {first!r} and {second!r}"
-            raise ValueError(msg)
+            raise ValueError(f"expected special tokens of which none begins with another, got {first!r} and {second!r}")
 
 
 def read_rank_lines(content: bytes) -> dict[bytes, int]:
@@ -128,8 +124,7 @@ def read_rank_lines(content: bytes) -> dict[bytes, int]:
             continue
         token, _, rank = line.partition(b" ")
         if not rank.isdigit() or len(rank) > 10:
-            msg = f"line {number}: expected a token in base64, a space and a rank, got {line[:40]!r}"
-            raise ValueError(msg)
+            raise ValueError(f"line {number}: expected a token in base64, a space and a rank, got {line[:40]!r}")
         _add_rank(ranks, token, int(rank), place=f"line {number}")
     return ranks
 
@@ -141,15 +136,13 @@ def read_rank_list(entries: object) -> dict[bytes, int]:
         ValueError: Naming the first entry that is not as expected.
     """
     if not isinstance(entries, list):
-        msg = f"expected a list of tokens, got {type(entries).__name__}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a list of tokens, got {type(entries).__name__}")
     ranks: dict[bytes, int] = {}
     for number, entry in enumerate(entries):
         place = f"token {number}"
         rank, token = (entry.get("rank"), entry.get("token_bytes")) if isinstance(entry, dict) else (None, None)
         if rank != number or isinstance(rank, bool) or not isinstance(token, str):
-            msg = f"{place}: expected an object with rank {number} and token_bytes, got {str(entry)[:60]}"
-            raise ValueError(msg)
+            raise ValueError(f"{place}: expected an object with rank {number} and token_bytes, got {str(entry)[:60]}")
         _add_rank(ranks, token.encode(), number, place=place)
     return ranks
 
@@ -174,8 +167,7 @@ def convert_tiktoken(encoding: TiktokenEncoding) -> dict[str, Any]:
     """
     name = _PATTERN_NAMES.get(encoding.pattern)
     if name is None:
-        reason = "its pattern is not among those that were compared with tiktoken"
-        raise Unsuitable(reason)
+        raise Unsuitable("its pattern is not among those that were compared with tiktoken")
     if encoding.normalizer is not None:
         reason = f"its texts are normalized by Python's {encoding.normalizer} of Unicode {unicodedata.unidata_version}"
         raise Unsuitable(reason)
@@ -186,30 +178,14 @@ def convert_tiktoken(encoding: TiktokenEncoding) -> dict[str, Any]:
         for pattern in PATTERNS[name]
     ]
     last = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    special = sorted(encoding.special_tokens.items(), key=lambda item: item[1])
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [{"id": number, "content": content, **flags} for content, number in special],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*splits, last]},
-        "post_processor": None,
-        "decoder": None,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": True,
-            "vocab": {spelt[token]: number for token, number in encoding.ranks.items()},
-            "merges": [[spelt[first], spelt[second]] for first, second in _merges(encoding.ranks)],
-        },
-    }
+    return bpe_document(
+        {spelt[token]: number for token, number in encoding.ranks.items()},
+        [[spelt[first], spelt[second]] for first, second in _merges(encoding.ranks)],
+        added=dict(sorted(encoding.special_tokens.items(), key=lambda item: item[1])),
+        special=True,
+        pre_tokenizer={"type": "Sequence", "pretokenizers": [*splits, last]},
+        ignore_merges=True,
+    )
 
 
 def _merges(ranks: Mapping[bytes, int]) -> Iterable[tuple[bytes, bytes]]:
@@ -227,15 +203,12 @@ def _add_rank(ranks: dict[bytes, int], token: bytes, rank: int, *, place: str) -
     except (binascii.Error, ValueError):
         spelt = b""
     if not spelt:
-        msg = f"{place}: expected a token in base64, got {token[:40]!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{place}: expected a token in base64, got {token[:40]!r}")
     if spelt in ranks:
-        msg = f"{place}: expected each token once, got {spelt[:40]!r} again"
-        raise ValueError(msg)
+        raise ValueError(f"{place}: expected each token once, got {spelt[:40]!r} again")
     ranks[spelt] = rank
 
 
-END_OF_TEXT = "<|endoftext|>"
 CL100K_PATTERN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
     r"|\s+(?!\S)|\s"
@@ -394,8 +367,7 @@ def read_tekken(document: Mapping[str, Any]) -> TiktokenEncoding:
     size, num_special = (_count(config, name) for name in ("default_vocab_size", "default_num_special_tokens"))
     pattern = config.get("pattern")
     if not isinstance(pattern, str):
-        msg = f"expected a pattern in its config, got {pattern!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a pattern in its config, got {pattern!r}")
     ranks = read_rank_list(document.get("vocab"))
     named = document.get("special_tokens") or [
         {"rank": rank, "token_str": token} for rank, token in enumerate(MEGATRON_SPECIAL_TOKENS[:3])
@@ -431,11 +403,10 @@ def read_megatron_ranks(
     """
     missing = [token for token in MEGATRON_SPECIAL_TOKENS if token not in special_tokens]
     if missing or len(set(special_tokens)) < len(special_tokens) or not len(special_tokens) <= num_special < size:
-        msg = (
+        raise ValueError(
             f"expected at most {num_special} different special tokens with {' '.join(MEGATRON_SPECIAL_TOKENS)} among "
             f"them, fewer than the {size} of the vocabulary, got {' '.join(special_tokens)}"
         )
-        raise ValueError(msg)
     filler = (f"<SPECIAL_{number}>" for number in range(len(special_tokens), num_special))
     return TiktokenEncoding(
         pattern=MEGATRON_PATTERNS[pattern],
@@ -449,14 +420,12 @@ def read_megatron_ranks(
 def _shifted(ranks: Mapping[bytes, int], *, size: int, num_special: int) -> dict[bytes, int]:
     """Return the ids of the first ranks after the special tokens."""
     if len(ranks) < size - num_special:
-        msg = f"expected {size - num_special} ranks for a vocabulary of {size}, got {len(ranks)}"
-        raise ValueError(msg)
+        raise ValueError(f"expected {size - num_special} ranks for a vocabulary of {size}, got {len(ranks)}")
     return {token: rank + num_special for token, rank in ranks.items() if rank < size - num_special}
 
 
 def _count(config: Mapping[str, Any], name: str) -> int:
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 31:
-        msg = f"expected a number {name} in its config, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a number {name} in its config, got {value!r}")
     return value

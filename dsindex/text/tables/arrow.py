@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from dsindex.errors import InputError
+from dsindex.text.forms import ARROW_FILE_MAGIC, CONTINUATION
 from dsindex.text.tables.columns import check_names, joined_fields
 from dsindex.text.tables.files import RowGroup, check_range, errors_named, part_of
-from dsindex.text.tables.formats import ARROW_FILE_MAGIC, CONTINUATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -98,8 +98,7 @@ def read_arrow(
         with errors_named(file.path, f"an Arrow file with a readable record batch {group}"):
             rows = next(reader, None)
             if rows is None:
-                msg = "the end of the stream"
-                raise pa.ArrowInvalid(msg)
+                raise pa.ArrowInvalid("the end of the stream")
             rows.validate()
         yield group, rows
         file.release(messages[number].begin, messages[number].end)
@@ -210,22 +209,19 @@ def _measure_batch(path: str, data: Content, message: _Message, schema: pa.Schem
     try:
         header = _root(data[message.begin + _PREFIX_BYTES : message.body]).table(2)
         if header is None:
-            msg = "no header"
-            raise struct.error(msg)
+            raise struct.error("no header")
         num_rows = header.scalar(0, "<q")
         buffers = np.frombuffer(header.vector(2, 16), "<i8").reshape(-1, 2).tolist()
         is_compressed = header.table(3) is not None
         variadic = iter(np.frombuffer(header.vector(4, 8), "<i8").tolist())
         body_bytes = message.end - message.body
         if num_rows < 0 or any(not 0 <= begin <= begin + size <= body_bytes for begin, size in buffers):
-            msg = f"sizes of {num_rows} rows that do not fit its {body_bytes} bytes"
-            raise struct.error(msg)
+            raise struct.error(f"sizes of {num_rows} rows that do not fit its {body_bytes} bytes")
     except struct.error as error:
-        msg = (
+        raise InputError(
             f"{path}: expected a record batch at byte {message.begin}, got a damaged header ({error}); "
             "fetch or write the file again"
-        )
-        raise InputError(msg) from error
+        ) from error
     body = part_of(data, message.body, message.end)
     total = position = 0
     for number, field in enumerate(schema):
@@ -276,15 +272,13 @@ def _message_of_kind(path: str, data: Content, offset: int, kind: int, what: str
         raise _cut_off(path, place)
     message = _read_message(path, data, offset, place)
     if message.kind != kind:
-        msg = f"{path}: expected {place}, got another message; the file is damaged, fetch or write it again"
-        raise InputError(msg)
+        raise InputError(f"{path}: expected {place}, got another message; the file is damaged, fetch or write it again")
     return message
 
 
 def _read_message(path: str, data: Content, position: int, place: str) -> _Message:
     if data[position : position + 4] != CONTINUATION:
-        msg = f"{path}: expected {place}, got something else; the file is damaged, fetch or write it again"
-        raise InputError(msg)
+        raise InputError(f"{path}: expected {place}, got something else; the file is damaged, fetch or write it again")
     (size,) = struct.unpack("<i", data[position + 4 : position + 8])
     body = position + _PREFIX_BYTES + size
     if size <= 0 or body > len(data):
@@ -293,8 +287,7 @@ def _read_message(path: str, data: Content, position: int, place: str) -> _Messa
         root = _root(data[position + _PREFIX_BYTES : body])
         kind, body_bytes = root.scalar(1, "<B"), root.scalar(3, "<q")
     except struct.error as error:
-        msg = f"{path}: expected {place}, got a damaged header; fetch or write the file again"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: expected {place}, got a damaged header; fetch or write the file again") from error
     if body_bytes < 0 or body_bytes > len(data) - body:
         raise _cut_off(path, place)
     return _Message(kind=kind, begin=position, body=body, end=body + body_bytes)
@@ -329,8 +322,7 @@ class _Table:
         begin = place + _unpack(self.data, "<I", place)
         end = begin + 4 + item_bytes * _unpack(self.data, "<I", begin)
         if end > len(self.data):
-            msg = "a vector that is too long"
-            raise struct.error(msg)
+            raise struct.error("a vector that is too long")
         return self.data[begin + 4 : end]
 
     def _place(self, field: int) -> int | None:
@@ -346,7 +338,6 @@ def _root(data: memoryview) -> _Table:
 
 def _unpack(data: memoryview, code: str, position: int) -> int:
     if position < 0:  # struct would count from the end
-        msg = "a position before the start"
-        raise struct.error(msg)
+        raise struct.error("a position before the start")
     number: int = struct.unpack_from(code, data, position)[0]
     return number

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
+from dsindex.text.streams import SourceFile, open_source
 from dsindex.text.tables.arrow import measure_arrow, read_arrow, read_arrow_schema
-from dsindex.text.tables.columns import find_columns, joined_fields
-from dsindex.text.tables.csv_rows import read_csv_schema
-from dsindex.text.tables.files import RowGroup, TableFile, open_table
+from dsindex.text.tables.columns import find_columns, is_text, joined_fields, nested_column, require_different_names
+from dsindex.text.tables.csv_rows import WrongRow, read_csv_rows, read_csv_schema
+from dsindex.text.tables.files import RowGroup, errors_named, open_table
 from dsindex.text.tables.parquet import measure_parquet, open_parquet, read_parquet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import BinaryIO
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from dsindex.text.tables.formats import TableFormat
+    from dsindex.text.forms import TableFormat, TextPart
+    from dsindex.text.tables.csv_rows import Source
+
+    Columns = Mapping[str, tuple[str, ...]]
+    """Names of the fields that lead to each wanted column, by its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Consecutive rows of a row group or record batch; Arrow's arrays are not validated."""
+
+    group: int
+    first_row: int
+    """Number of the first row, counted from 0 at the start of the range."""
+    batch: pa.RecordBatch
+    columns: dict[str, pa.Array]
+    """The wanted columns by name."""
 
 
 def measure_table(
@@ -24,7 +41,6 @@ def measure_table(
     format: TableFormat,
     columns: Mapping[str, tuple[str, ...]] | None,
     *,
-    source: BinaryIO | None = None,
     expected_size: int | None = None,
 ) -> Sequence[RowGroup]:
     """Check that a table has the wanted columns, and measure its row groups or record batches, in order.
@@ -33,7 +49,6 @@ def measure_table(
         path: A regular file.
         format: The file's format.
         columns: Names of the fields that lead to each wanted column, by its name; None for all columns.
-        source: The content of a CSV file that is stored otherwise, at its start.
         expected_size: Size of the file in bytes when the job was planned.
 
     Raises:
@@ -42,7 +57,7 @@ def measure_table(
     """
     with open_table(path, expected_size) as file:
         if format in {"csv", "tsv"}:
-            schema = read_csv_schema(path, source or file, format)
+            schema = read_csv_schema(path, file, format)
             if columns is not None:
                 find_columns(path, schema, columns)
             return [RowGroup(num_rows=None, text_bytes=file.size)]
@@ -59,40 +74,74 @@ def measure_table(
         return measure_arrow(file, schema, numbers)
 
 
-def read_schema(file: TableFile, format: TableFormat) -> pa.Schema:
-    """Return all columns of a table that is not CSV.
-
-    Raises:
-        InputError: If the file is not a whole table of this format.
-    """
-    return open_parquet(file).schema_arrow if format == "parquet" else read_arrow_schema(file)
-
-
-def read_batches(
-    file: TableFile,
-    begin: int,
-    end: int,
+def read_rows(
+    part: TextPart,
+    columns: Columns | None,
     *,
-    format: TableFormat,
-    fields: Sequence[tuple[str, ...]] | None,
     batch_bytes: int,
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of the row groups or record batches [begin, end), in order, with their numbers.
+    purpose: str,
+    is_wanted: Callable[[pa.DataType], bool] = is_text,
+) -> Iterator[Rows | WrongRow]:
+    """Yield the rows of the row groups or record batches of a part, in order; CSV is one group, number 0.
 
     A batch of Parquet has about `batch_bytes`, if its rows are of similar sizes. A batch of Arrow is a whole record
-    batch, whose memory is the mapped file unless it is compressed. Arrow's arrays are not validated.
+    batch, whose memory is the mapped file unless it is compressed.
 
     Args:
-        file: The table.
-        begin: Number of the first row group or record batch.
-        end: Number after the last.
-        format: The file's format.
-        fields: Names of the fields that lead to each wanted column; None for all columns.
+        part: A part of a table.
+        columns: The wanted columns; None for all.
         batch_bytes: Bytes to decode at a time.
+        purpose: What is expected, such as `a table with readable texts`, for errors.
+        is_wanted: Tells whether a column's type is acceptable. All types of CSV are.
 
     Raises:
-        InputError: If the file is damaged, or has fewer row groups.
+        InputError: If the file is damaged, has fewer row groups, lacks a column or changes while it is read.
     """
-    if format == "parquet":
-        return read_parquet(file, begin, end, fields, batch_bytes)
-    return read_arrow(file, begin, end, fields)
+    path, format = part.path, cast("TableFormat", part.form.format)
+    if part.begin == part.end:
+        return
+    if part.form.container != "plain":  # such as `.csv.gz`
+        with open_source(part) as (source, _):
+            yield from _read_csv(path, cast("Source", SourceFile(source)), format, columns)
+        return
+    with open_table(path, part.expected_size) as file:
+        if format in {"csv", "tsv"}:
+            yield from _read_csv(path, file, format, columns)
+            return
+        schema = open_parquet(file).schema_arrow if format == "parquet" else read_arrow_schema(file)
+        if columns is None:
+            require_different_names(path, schema)
+        else:
+            find_columns(path, schema, columns, is_wanted=is_wanted)
+        fields = None if columns is None else tuple(columns.values())
+        if format == "parquet":
+            batches = read_parquet(file, part.begin, part.end, fields, batch_bytes)
+        else:
+            batches = read_arrow(file, part.begin, part.end, fields)
+        row = 0
+        for group, batch in batches:
+            with errors_named(path, f"{purpose} in row group {group}"):
+                if columns is None:
+                    arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+                else:
+                    places = find_columns(path, batch.schema, columns, is_wanted=is_wanted)
+                    arrays = {name: nested_column(batch, places[name]) for name in columns}
+            yield Rows(group=group, first_row=row, batch=batch, columns=arrays)
+            row += batch.num_rows
+
+
+def _read_csv(path: str, source: Source, format: TableFormat, columns: Columns | None) -> Iterator[Rows | WrongRow]:
+    def choose(schema: pa.Schema) -> list[str]:
+        if columns is None:
+            require_different_names(path, schema)
+            return list(schema.names)
+        find_columns(path, schema, columns)
+        return [joined_fields(schema, fields)[0] for fields in columns.values()]
+
+    for rows in read_csv_rows(path, source, format=format, choose=choose):
+        if isinstance(rows, WrongRow):
+            yield rows
+        else:
+            names = rows.rows.schema.names if columns is None else columns
+            arrays = dict(zip(names, rows.rows.columns, strict=True))
+            yield Rows(group=0, first_row=rows.first_row, batch=rows.rows, columns=arrays)

@@ -131,16 +131,14 @@ def _find(path: str, schema: pa.Schema, name: str, fields: tuple[str, ...]) -> t
     for depth, field in enumerate(joined_fields(schema, fields)):
         outer = ".".join(fields[:depth])
         if not pa.types.is_struct(kind):
-            msg = (
+            raise InputError(
                 f"{path}: expected a column of structs at {outer!r}, to read {name!r}, got {_shown(str(kind))}; "
                 f"{_choice(schema)}"
             )
-            raise InputError(msg)
         names = [kind.field(number).name for number in range(kind.num_fields)]
         if names.count(field) != 1:
             got = "no such column" if field not in names else f"{names.count(field)} columns of that name"
-            msg = f"{path}: expected the column {name!r}, got {got}; {_choice(schema)}"
-            raise InputError(msg)
+            raise InputError(f"{path}: expected the column {name!r}, got {got}; {_choice(schema)}")
         places.append(names.index(field))
         kind = kind.field(places[-1]).type
     return tuple(places), kind

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow.csv as pa_csv
 
-    from dsindex.text.tables.formats import TableFormat
+    from dsindex.text.forms import TableFormat
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 _BOM = b"\xef\xbb\xbf"
@@ -130,11 +130,10 @@ def read_csv_rows(
         except _RowTooLargeError as error:
             block_bytes *= 4
             if block_bytes > largest:
-                msg = (
+                raise InputError(
                     f"{path}: expected rows of at most {largest >> 20} MiB, got a larger one after row {reading.row}; "
                     "a quote may be left open there"
-                )
-                raise InputError(msg) from error
+                ) from error
         else:
             return
         with errors_named(path, "a table that can be read again"):
@@ -184,11 +183,10 @@ class _Reading:
             row += 1
             self.row = max(self.row, row)
         if not self.wrong or (self.wrong[0].row, self.wrong[0].num_cells) != (row, self.num_columns + 1):
-            msg = (
+            raise InputError(
                 f"{self.path}: expected a table that ends outside quotes, got a quote that is still open at its end, "
                 f"after {row:,} rows or in one of them; it may be cut off, fetch it again"
             )
-            raise InputError(msg)
 
     def unless_passed(self, wrong: WrongRow) -> Iterator[WrongRow]:
         if wrong.row >= self.row:
@@ -317,11 +315,10 @@ def _check_utf8(path: str, decoder: codecs.IncrementalDecoder, data: bytes, num_
         return decoder.decode(data)
     except UnicodeDecodeError as error:
         line = num_lines + error.object[: error.start].count(b"\n") + 1
-        msg = (
+        raise InputError(
             f"{path}, line {line}: expected UTF-8, got byte 0x{error.object[error.start]:02x}; "
             "convert the text from its encoding, as in `iconv -f WINDOWS-1252 -t UTF-8 old.csv > new.csv`"
-        )
-        raise InputError(msg) from error
+        ) from error
 
 
 def _read_header(path: str, source: Source, format: TableFormat) -> tuple[bytes, pa.Schema]:
@@ -336,16 +333,14 @@ def _read_header(path: str, source: Source, format: TableFormat) -> tuple[bytes,
     except csv.Error:  # a cell of more than 128 KiB
         is_whole = False
     if not is_whole or names is None:
-        msg = (
+        raise InputError(
             f"{path}: expected a header row with the names of the columns, of at most 1 MiB, got none; "
             f"check that it is {format}"
         )
-        raise InputError(msg)
     if len(names) > MOST_COLUMNS:
-        msg = (
+        raise InputError(
             f"{path}: expected at most {MOST_COLUMNS:,} columns, got more in the header row; check that it is {format}"
         )
-        raise InputError(msg)
     return head, pa.schema([(name, pa.large_string()) for name in names])
 
 

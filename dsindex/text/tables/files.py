@@ -92,8 +92,7 @@ class TableFile:
             InputError: If the file is empty.
         """
         if self.size == 0:
-            msg = f"{self.path}: expected a table, got an empty file; fetch or write it again"
-            raise InputError(msg)
+            raise InputError(f"{self.path}: expected a table, got an empty file; fetch or write it again")
         if not isinstance(self._file, LocalFile):
             return FetchedContent(self._file, 0, self.size)
         if self._map is None:
@@ -155,11 +154,10 @@ def check_range(path: str, end: int, num_groups: int, what: str) -> None:
         InputError: If it does.
     """
     if end > num_groups:
-        msg = (
+        raise InputError(
             f"{path}: expected at least {end} {what}, got {num_groups}; the file changed since the job was planned, "
             "run it again from the start"
         )
-        raise InputError(msg)
 
 
 @contextmanager
@@ -193,8 +191,7 @@ def errors_named(path: str, what: str) -> Iterator[None]:
     except InputError:
         raise
     except (*_ERRORS, *_ERRORS_OF_SOURCES) as error:
-        msg = f"{path}: expected {what}, got {_describe(error)}"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: expected {what}, got {_describe(error)}") from error
 
 
 def _describe(error: Exception) -> str:

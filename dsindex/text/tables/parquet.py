@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dsindex.errors import InputError
+from dsindex.text.forms import ENCRYPTED_PARQUET_MAGIC, PARQUET_MAGIC
 from dsindex.text.tables.columns import check_names, joined_fields
 from dsindex.text.tables.files import RowGroup, TableFile, check_range, errors_named
-from dsindex.text.tables.formats import ENCRYPTED_PARQUET_MAGIC, PARQUET_MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -150,11 +150,10 @@ def read_parquet(
             most = min(2 * rows.num_rows, _MOST_ROWS, average_rows, fitting_rows)
             opened.reader.set_batch_size(max(1, most))
         if missing:
-            msg = (
+            raise InputError(
                 f"{file.path}: expected {group.num_rows} rows in row group {number}, got {group.num_rows - missing}; "
                 "the file is damaged, fetch or write it again"
             )
-            raise InputError(msg)
 
 
 def _leaf_columns(opened: pq.ParquetFile, fields: Sequence[tuple[str, ...]] | None) -> list[int]:
@@ -226,15 +225,13 @@ def _check_chunk(path: str, opened: pq.ParquetFile, leaf: int, chunk: dict[int, 
     codec_name = _CODECS[codec] if 0 <= codec < len(_CODECS) else f"codec {codec}"
     if _ENCRYPTION & chunk.keys() or _METADATA not in chunk:
         name = opened.metadata.schema.column(leaf).path
-        msg = f"{path}: expected the column {name!r} without encryption; decrypt the file into a new one"
-        raise InputError(msg)
+        raise InputError(f"{path}: expected the column {name!r} without encryption; decrypt the file into a new one")
     if not _is_known_codec(codec_name):
         name = opened.metadata.schema.column(leaf).path
-        msg = (
+        raise InputError(
             f"{path}: expected the column {name!r} in a codec that pyarrow {pa.__version__} reads, got "
             f"{codec_name}; write the file again with zstd"
         )
-        raise InputError(msg)
 
 
 @functools.cache

@@ -16,25 +16,23 @@ import pyarrow as pa
 from dsindex.json_text import encode_json
 from dsindex.text.record_blocks import BadRecord, RecordBlock, TextColumn, describe_long_line
 from dsindex.text.records import DEFAULT_BLOCK_BYTES
-from dsindex.text.tables.batches import read_batches, read_schema
-from dsindex.text.tables.columns import find_columns, is_list, joined_fields, nested_column
-from dsindex.text.tables.csv_rows import WrongRow, read_csv_rows
-from dsindex.text.tables.files import errors_named, open_table
+from dsindex.text.tables.batches import read_rows
+from dsindex.text.tables.columns import is_list
+from dsindex.text.tables.csv_rows import WrongRow
+from dsindex.text.tables.files import errors_named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from typing import BinaryIO
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from dsindex.text.tables.csv_rows import Source
-    from dsindex.text.tables.files import TableFile
-    from dsindex.text.tables.formats import TableFormat
+    from dsindex.text.forms import TextPart
+    from dsindex.text.tables.batches import Columns, Rows
     from dsindex.text.token_ids import TokenColumn
 
 Shown: TypeAlias = str | list[str | None] | None
 
+_PURPOSE = "a table with readable texts"
 _WINDOW_ROWS = 4096
 """Rows whose sizes are computed at a time."""
 _LONGEST_CHARACTER = 4
@@ -44,107 +42,33 @@ _INLINE_BYTES = 12
 
 
 def read_table_records(
-    path: str,
-    begin: int,
-    end: int,
-    *,
-    format: TableFormat,
-    columns: Mapping[str, tuple[str, ...]],
-    block_bytes: int = DEFAULT_BLOCK_BYTES,
-    max_record_bytes: int | None = None,
-    expected_size: int | None = None,
-    source: BinaryIO | None = None,
+    part: TextPart, columns: Columns, *, block_bytes: int = DEFAULT_BLOCK_BYTES, max_record_bytes: int | None = None
 ) -> Iterator[RecordBlock]:
-    """Read the rows of the row groups or record batches [begin, end) of a table; CSV is one group, number 0.
+    """Read the rows of the row groups or record batches of a part of a table; CSV is one group, number 0.
 
     In the blocks, `offsets` are numbers of groups, and `lines` are numbers of rows, counted from 0 at the start of the
-    range. A row is bad if a wanted column, or an item of its list, is null or not UTF-8, or if its texts together are
+    part. A row is bad if a wanted column, or an item of its list, is null or not UTF-8, or if its texts together are
     larger than the limit. The `line_bytes` of a bad row are the wanted columns as an object of JSON. Blocks hold about
     `block_bytes` of text, or one row.
 
     Args:
-        path: A regular file.
-        begin: Number of the first group.
-        end: Number after the last group.
-        format: The file's format.
-        columns: Names of the fields that lead to each wanted column, by its name.
+        part: A part of a table.
+        columns: The wanted columns.
         block_bytes: Bytes of text in a block.
         max_record_bytes: A row with more text is bad.
-        expected_size: Size of the file in bytes when the job was planned.
-        source: The content of a CSV file that is stored otherwise, at its start. `path` then stands in messages.
 
-    Returns:
-        Blocks in the order of the rows; the same records for any cut into ranges and blocks.
+    Yields:
+        Blocks in the order of the rows; the same records for any cut into parts and blocks.
 
     Raises:
         InputError: If the file is damaged, lacks a column or changes while it is read.
-        ValueError: If the range or the options are invalid.
     """
-    if not 0 <= begin <= end or not columns:
-        msg = f"expected a range with 0 <= begin <= end and a column, got [{begin}, {end}) and {columns!r}"
-        raise ValueError(msg)
-    if block_bytes < 1 or (max_record_bytes is not None and max_record_bytes < 1):
-        msg = f"expected sizes of at least 1 byte, got block_bytes={block_bytes}, max_record_bytes={max_record_bytes}"
-        raise ValueError(msg)
-    blocks = _Blocks(path=path, names=tuple(columns), block_bytes=block_bytes, limit=max_record_bytes)
-    return _read(path, begin, end, format, columns, blocks, expected_size, source)
-
-
-def _read(
-    path: str,
-    begin: int,
-    end: int,
-    format: TableFormat,
-    columns: Mapping[str, tuple[str, ...]],
-    blocks: _Blocks,
-    expected_size: int | None,
-    source: BinaryIO | None,
-) -> Iterator[RecordBlock]:
-    if begin == end:
-        return
-    if source is not None:
-        yield from _read_csv(path, source, format, columns, blocks)
-        return
-    with open_table(path, expected_size) as file:
-        if format in {"csv", "tsv"}:
-            yield from _read_csv(path, file, format, columns, blocks)
-        else:
-            yield from _read_groups(file, begin, end, format, columns, blocks)
-
-
-def _read_groups(
-    file: TableFile,
-    begin: int,
-    end: int,
-    format: TableFormat,
-    columns: Mapping[str, tuple[str, ...]],
-    blocks: _Blocks,
-) -> Iterator[RecordBlock]:
-    find_columns(file.path, read_schema(file, format), columns)
-    fields = tuple(columns.values())
-    row, places = 0, None
-    for group, rows in read_batches(file, begin, end, format=format, fields=fields, batch_bytes=blocks.block_bytes):
-        places = places or find_columns(file.path, rows.schema, columns)
-        with blocks.errors(group):
-            readers = [TextColumnReader(nested_column(rows, places[name])) for name in columns]
-        yield from blocks.add_rows(readers, rows.num_rows, group=group, first_row=row)
-        row += rows.num_rows
-    yield from blocks.flush()
-
-
-def _read_csv(
-    path: str, source: Source, format: TableFormat, columns: Mapping[str, tuple[str, ...]], blocks: _Blocks
-) -> Iterator[RecordBlock]:
-    def choose(schema: pa.Schema) -> list[str]:
-        find_columns(path, schema, columns)
-        return [joined_fields(schema, fields)[0] for fields in columns.values()]
-
-    for rows in read_csv_rows(path, source, format=format, choose=choose):
+    blocks = _Blocks(path=part.path, names=tuple(columns), block_bytes=block_bytes, limit=max_record_bytes)
+    for rows in read_rows(part, columns, batch_bytes=block_bytes, purpose=_PURPOSE):
         if isinstance(rows, WrongRow):
             blocks.add_bad(rows.row, rows.text, rows.reason, group=0)
         else:
-            readers = [TextColumnReader(column) for column in rows.rows.columns]
-            yield from blocks.add_rows(readers, rows.rows.num_rows, group=0, first_row=rows.first_row)
+            yield from blocks.add_rows(rows)
     yield from blocks.flush()
 
 
@@ -165,30 +89,20 @@ class _Blocks:
     counts: dict[str, list[NDArray[np.int64]]] = field(default_factory=dict)
     bad: list[BadRecord] = field(default_factory=list)
 
-    def errors(self, group: int) -> AbstractContextManager[None]:
-        """Name the errors of pyarrow at a row group."""
-        return errors_named(self.path, f"a table with readable texts in row group {group}")
-
-    def add_rows(
-        self, readers: Sequence[TextColumnReader], num_rows: int, *, group: int, first_row: int
-    ) -> Iterator[RecordBlock]:
-        """Add the rows of a batch, and yield the blocks that are complete.
-
-        Args:
-            readers: The wanted columns.
-            num_rows: Their number of rows.
-            group: Number of the row group.
-            first_row: Number of the first row, counted from 0 at the start of the range.
-        """
-        for begin in range(0, num_rows, _WINDOW_ROWS):
-            num_window_rows = min(_WINDOW_ROWS, num_rows - begin)
-            with self.errors(group):
+    def add_rows(self, rows: Rows) -> Iterator[RecordBlock]:
+        """Add rows, and yield the blocks that are complete."""
+        what = f"{_PURPOSE} in row group {rows.group}"
+        with errors_named(self.path, what):
+            readers = [TextColumnReader(column) for column in rows.columns.values()]
+        for begin in range(0, rows.batch.num_rows, _WINDOW_ROWS):
+            num_window_rows = min(_WINDOW_ROWS, rows.batch.num_rows - begin)
+            with errors_named(self.path, what):
                 windows = RowWindow.of(readers, begin, num_window_rows, self.limit)
             row = 0
             while row < num_window_rows:
-                with self.errors(group):
+                with errors_named(self.path, what):
                     stop = windows.stop(row, self.block_bytes - self.num_bytes)
-                    self.add_piece(windows, row, stop, group=group, first_row=first_row + begin)
+                    self.add_piece(windows, row, stop, group=rows.group, first_row=rows.first_row + begin)
                 row = stop
                 if self.num_bytes >= self.block_bytes:
                     yield from self.flush()
@@ -443,8 +357,7 @@ class TextColumnReader:
         counts[~is_valid] = 0  # as in `flatten`
         items = Strings.of(rows.flatten(), self._dictionary)
         if len(items) != counts.sum():
-            msg = f"a column of lists with {len(items)} items instead of {counts.sum()}"
-            raise pa.ArrowInvalid(msg)
+            raise pa.ArrowInvalid(f"a column of lists with {len(items)} items instead of {counts.sum()}")
         return TextWindow(is_valid=is_valid, counts=counts, items=items)
 
 
@@ -491,8 +404,7 @@ class Strings:
         indices = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
         used = indices[is_valid]
         if used.size and not (used.min() >= 0 and used.max() < len(dictionary)):
-            msg = f"an index outside a dictionary of {len(dictionary)} strings"
-            raise pa.ArrowInvalid(msg)
+            raise pa.ArrowInvalid(f"an index outside a dictionary of {len(dictionary)} strings")
         sizes = np.zeros(len(array), np.int64)
         sizes[is_valid] = dictionary.sizes[used]
         is_valid[is_valid] = dictionary.is_valid[used]
@@ -543,12 +455,10 @@ def _check_offsets(buffer: pa.Buffer | None, array: pa.Array, end: int) -> NDArr
         return np.zeros(1, np.int64)
     dtype = np.dtype("<i8" if is_large else "<i4")
     if buffer is None or buffer.size < dtype.itemsize * (array.offset + len(array) + 1):
-        msg = "a column with fewer offsets than rows"
-        raise pa.ArrowInvalid(msg)
+        raise pa.ArrowInvalid("a column with fewer offsets than rows")
     offsets = np.frombuffer(buffer, dtype, count=len(array) + 1, offset=dtype.itemsize * array.offset)
     if offsets[0] < 0 or offsets[-1] > end or (offsets[1:] < offsets[:-1]).any():
-        msg = f"offsets that do not ascend from 0 to {end}"
-        raise pa.ArrowInvalid(msg)
+        raise pa.ArrowInvalid(f"offsets that do not ascend from 0 to {end}")
     return offsets
 
 
@@ -561,8 +471,7 @@ def _view_sizes(array: pa.Array, is_valid: NDArray[np.bool_]) -> NDArray[np.int6
         return np.zeros(0, np.int64)
     _, views, *buffers = array.buffers()
     if _size(views) < 16 * (array.offset + len(array)):
-        msg = "a column with fewer views than rows"
-        raise pa.ArrowInvalid(msg)
+        raise pa.ArrowInvalid("a column with fewer views than rows")
     parts = np.frombuffer(views, "<i4", count=4 * len(array), offset=16 * array.offset).reshape(-1, 4).astype(np.int64)
     sizes = np.where(is_valid, parts[:, 0], 0)
     numbers, offsets = parts[:, 2], parts[:, 3]
@@ -570,8 +479,7 @@ def _view_sizes(array: pa.Array, is_valid: NDArray[np.bool_]) -> NDArray[np.int6
     known = ends[np.where((numbers >= 0) & (numbers < len(buffers)), numbers, -1)]
     is_outside = (sizes > _INLINE_BYTES) & ((offsets < 0) | (offsets + sizes > known))
     if (sizes < 0).any() or is_outside.any():
-        msg = "views of strings outside their buffers"
-        raise pa.ArrowInvalid(msg)
+        raise pa.ArrowInvalid("views of strings outside their buffers")
     return sizes
 
 

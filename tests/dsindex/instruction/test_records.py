@@ -7,14 +7,23 @@ from typing import Any
 import pytest
 
 from dsindex.instruction.records import (
+    Conversation,
+    ConversationReader,
     RecordProblem,
     alpaca_to_messages,
     check_text,
     parse_record,
-    read_conversation,
-    read_messages,
     sharegpt_to_messages,
 )
+
+
+def read_conversation(record: dict[str, Any], **fields: Any) -> Conversation:
+    return ConversationReader(**fields).read(record)
+
+
+def read_messages(record: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+    return read_conversation(record, **fields).messages
+
 
 USER, REPLY = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}
 

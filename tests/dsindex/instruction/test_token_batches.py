@@ -19,8 +19,8 @@ from dsindex.instruction.encoder import InstructionEncoder
 from dsindex.instruction.recipe import make_instruction_encoder, make_recipe
 from dsindex.instruction.rendered import spell_text
 from dsindex.instruction.tokens import ChatTokenizer, FastTexts, as_reference, encode_with_reference, make_fast_texts
+from dsindex.text.agreement import PATTERNS
 from dsindex.text.engines import choose_engine
-from dsindex.text.parts import PATTERNS
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.chat_tokenizers import LINES, SPECIAL
 from tests.support.conversations import conversation

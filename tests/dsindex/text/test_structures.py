@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from dsindex.text import engines
-from dsindex.text.agreement import DIFFERING
+from dsindex.text.agreement import DIFFERING, PATTERNS, Unsuitable, compared_parts
 from dsindex.text.engines import choose_engine
-from dsindex.text.parts import PATTERNS, Unsuitable, compared_parts
 from tests.agreement import sweep
 from tests.agreement import vocabularies as v
 from tests.support import text_tokenizers as trained

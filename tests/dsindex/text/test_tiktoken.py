@@ -11,7 +11,7 @@ import pytest
 import tiktoken
 
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.text.agreement import DIFFERING, read_ranges
+from dsindex.text.agreement import DIFFERING, PATTERNS, read_ranges
 from dsindex.text.conversion.tiktoken import (
     CL100K_PATTERN,
     MEGATRON_PATTERNS,
@@ -20,7 +20,6 @@ from dsindex.text.conversion.tiktoken import (
     read_definition,
 )
 from dsindex.text.encoders import choose_engine, make_encoder
-from dsindex.text.parts import PATTERNS
 from dsindex.text.tokenizer import TokenizerOptions, decode, load_tokenizer
 from tests.dsindex.text.conversion_texts import fixed_texts, swept_texts
 from tests.support.foreign_tokenizers import rank_entries, ranks, tekken_file, tiktoken_file

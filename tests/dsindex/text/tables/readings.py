@@ -10,11 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dsindex.text.forms import InputForm, TextPart
+from dsindex.text.tables import lines, records
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from dsindex.text.record_blocks import RecordBlock, TextColumn
+    from dsindex.text.streams import LineBlock
 
 STORED = ("parquet", "arrow-file", "arrow-stream")
 
@@ -73,3 +77,32 @@ def write_table(
     with pa.OSFile(str(path), "wb") as file, new(file, table.schema, options=write) as writer:
         writer.write_table(table, max_chunksize=group_rows)
     return str(path)
+
+
+def read_table_records(
+    path: str,
+    begin: int,
+    end: int,
+    *,
+    format: Any,
+    columns: Mapping[str, tuple[str, ...]],
+    container: Any = "plain",
+    expected_size: int | None = None,
+    **options: Any,
+) -> Iterator[RecordBlock]:
+    form = InputForm(container=container, format=format)
+    part = TextPart(path=path, begin=begin, end=end, form=form, expected_size=expected_size)
+    return records.read_table_records(part, columns, **options)
+
+
+def read_table_lines(
+    path: str,
+    begin: int,
+    end: int,
+    *,
+    format: Any,
+    columns: Mapping[str, tuple[str, ...]] | None = None,
+    **options: Any,
+) -> Iterator[LineBlock]:
+    part = TextPart(path=path, begin=begin, end=end, form=InputForm(format=format))
+    return lines.read_table_lines(part, columns, **options)

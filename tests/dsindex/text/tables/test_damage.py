@@ -13,9 +13,7 @@ import pytest
 
 from dsindex.errors import InputError
 from dsindex.text.tables.batches import measure_table
-from dsindex.text.tables.lines import read_table_lines
-from dsindex.text.tables.records import read_table_records
-from tests.dsindex.text.tables.readings import STORED, collect, write_table
+from tests.dsindex.text.tables.readings import STORED, collect, read_table_lines, read_table_records, write_table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dsindex.text.tables.formats import HEAD_BYTES, detect_table
+from dsindex.text.forms import HEAD_BYTES, detect_table
 from tests.dsindex.text.tables.readings import STORED
 
 TABLE = pa.table({"text": ["a", "b"]})

@@ -12,8 +12,7 @@ from dsindex.errors import InputError
 from dsindex.text.forms import TextPart
 from dsindex.text.records import parse_blocks
 from dsindex.text.selection import select_keys
-from dsindex.text.tables.lines import read_table_lines
-from tests.dsindex.text.tables.readings import STORED, write_table
+from tests.dsindex.text.tables.readings import STORED, read_table_lines, write_table
 
 if TYPE_CHECKING:
     from pathlib import Path

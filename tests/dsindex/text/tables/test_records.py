@@ -12,8 +12,7 @@ from dsindex.errors import InputError
 from dsindex.text.forms import TextPart
 from dsindex.text.records import read_records
 from dsindex.text.tables.batches import measure_table
-from dsindex.text.tables.records import read_table_records
-from tests.dsindex.text.tables.readings import STORED, Reading, collect, write_table
+from tests.dsindex.text.tables.readings import STORED, Reading, collect, read_table_records, write_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -215,12 +214,6 @@ def test_only_the_wanted_columns_are_read(format: str, tmp_path: Path) -> None:
 
     assert block.columns["text"].texts.to_pylist() == ["a"]
     assert pa.total_allocated_bytes() - before < 900_000
-
-
-@pytest.mark.parametrize(("begin", "end", "columns"), [(-1, 1, TEXT), (2, 1, TEXT), (0, 1, {})])
-def test_wrong_options_are_refused(begin: int, end: int, columns: dict[str, tuple[str, ...]]) -> None:
-    with pytest.raises(ValueError, match="expected a range with 0 <= begin <= end and a column"):
-        read_table_records("a", begin, end, format="csv", columns=columns)
 
 
 def test_the_head_of_a_row_that_is_too_large_is_kept(tmp_path: Path) -> None:
